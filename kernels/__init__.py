@@ -1,0 +1,1 @@
+"""Device operations on tensors: one torch reference and one Triton kernel each."""

@@ -1,0 +1,213 @@
+"""What crosses the border between the sessions and the engine.
+
+Everything here is frozen and free of torch. Token ids travel as int32 numpy arrays and
+only as deltas: a request names its base (a session the engine already holds and an
+offset in it) and carries what is new. ``runtime.frames`` turns these objects into bytes.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tools_api.grammar import GrammarSpec
+
+TokenArray = npt.NDArray[np.int32]
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended. Exactly one is reported for each request."""
+
+    STOP = "stop"
+    """The model ended its turn (an end-of-turn token was emitted)."""
+
+    STOP_STRING = "stop_string"
+    """One of the request's stop strings appeared in the text."""
+
+    LENGTH = "length"
+    """``max_new_tokens`` were emitted."""
+
+    CONTEXT = "context"
+    """The model's context filled up in mid-turn."""
+
+    PREFILLED = "prefilled"
+    """A warm-up (``max_new_tokens`` 0) has its prompt in the cache."""
+
+    CANCELLED = "cancelled"
+    """A CancelRequest arrived."""
+
+    ERROR = "error"
+    """This request failed; ``SequenceOutput.error`` says why. The engine lives."""
+
+    UNKNOWN_BASE = "unknown_base"
+    """The engine does not hold the named base (it restarted, or dropped the session).
+    Nothing ran; the caller sends the same request again with the whole transcript."""
+
+
+class ErrorKind(enum.Enum):
+    """Sort of failure behind FinishReason.ERROR."""
+
+    INTERNAL = "internal"
+    GRAMMAR = "grammar_error"
+    TOO_LARGE = "too_large"
+    """The sequence cannot fit the KV pool even alone."""
+    NOT_FINITE = "not_finite"
+    """The model produced NaN or infinite logits."""
+    OVERLOADED = "overloaded"
+    """Refused before anything ran: the queue is full."""
+    BUDGET_TOO_SMALL = "budget_too_small"
+    """The token limit does not hold the shortest legal constrained output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is drawn. ``temperature`` 0 means greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 turns the filter off."""
+    min_p: float = 0.0
+    seed: int = 0
+    """Randomness at a position is a function of (seed, position) alone."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    """Penalties count tokens this turn has emitted, not the prompt."""
+    stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+    """None: no log-probabilities. k: the chosen token's and the k best ones'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One model turn: a transcript and how to continue it."""
+
+    request_id: str
+    session_id: str
+    """The engine session (one append-only branch of tokens) this turn writes to."""
+    tenant: str
+    """Cache root. From authentication, never from the client's message."""
+    base_session_id: str | None
+    """Session whose first ``base_offset`` tokens start this transcript. Equal to
+    ``session_id`` to continue it, another one to fork it, None for a whole transcript."""
+    base_offset: int
+    new_tokens: TokenArray
+    """int32 [n]; the prompt is base[:base_offset] + new_tokens."""
+    max_new_tokens: int
+    """Hard limit on emitted tokens, end-of-turn token included. 0 = prefill only."""
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    expects_tool_call: bool = False
+    """tool_choice forces a call: the scheduler may count on a short output."""
+    priority: int = 0
+    """Larger runs earlier; 0 is the default class."""
+    deadline_s: float | None = None
+    """Seconds from arrival within which the client wants its first token; None = none."""
+    expected_tool_s: float | None = None
+    """Client's hint: how long its tools take after this turn. Sizes the lease."""
+    lenient_grammar: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseSession:
+    """The session will not be continued: forget its tokens and handle. Its KV stays in the
+    tree as evictable."""
+
+    session_id: str
+
+
+EngineMessage = GenerationRequest | CancelRequest | ReleaseSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStart:
+    """Sent once, when the engine has admitted a sequence and matched its prefix."""
+
+    input_tokens: int
+    cached_tokens: int
+    """Prompt tokens whose KV was found, 0 .. input_tokens - 1."""
+    queue_s: float
+    """Seconds between arrival in the engine and admission."""
+    miss_causes: dict[str, int] = field(default_factory=dict)
+    """Uncached prompt tokens by cause; the values add up to input - cached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOutput:
+    """What one step gave one request."""
+
+    request_id: str
+    new_tokens: TokenArray
+    """int32 [k], k >= 0, in order; the end-of-turn token included."""
+    forced: int = 0
+    """How many of ``new_tokens`` the grammar forced (no logits were needed)."""
+    drafted: int = 0
+    """Draft tokens verified in this step, forced ones not counted."""
+    accepted: int = 0
+    """How many of those were accepted."""
+    forwards: int = 0
+    """1 if this sequence's tokens came from a forward pass with logits, else 0."""
+    start: TurnStart | None = None
+    queue_position: int | None = None
+    """Set while the request waits and its place has changed (0 = next)."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: FinishReason | None = None
+    error: ErrorKind | None = None
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """The engine's state after a step, for metrics. Counts are absolute unless *_delta."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    blocks_evictable: int = 0
+    blocks_protected: int = 0
+    blocks_reserved: int = 0
+    step_s: float = 0.0
+    prefill_tokens_delta: int = 0
+    decode_tokens_delta: int = 0
+    preemptions_delta: int = 0
+    evicted_blocks_delta: int = 0
+    mask_s_delta: float = 0.0
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """All that one engine step tells the front end."""
+
+    outputs: tuple[SequenceOutput, ...]
+    stats: StepStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What the engine says once, when it is ready."""
+
+    model_name: str
+    device: str
+    dtype: str
+    vocab_size: int
+    max_context_tokens: int
+    block_size: int
+    kv_capacity_tokens: int
+    num_parameters: int
+    load_s: float

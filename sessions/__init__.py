@@ -1,0 +1,1 @@
+"""The service: sessions, ledger, WebSocket server, dashboard, command line."""

@@ -1,0 +1,1 @@
+"""What agents say to the runtime and back: wire types, chat formats, the Python SDK."""
