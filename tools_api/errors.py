@@ -1,0 +1,217 @@
+"""Refusals as the wire shows them: status, type, code, the parameter at fault, a sentence.
+
+An ``ApiError`` means that the request never started; the connection lives on unless the
+code says otherwise. What fails after ``response.created`` is reported by
+``response.failed`` instead (``tools_api.events.failed``). The functions below are the rows
+of the error table, so that a code is spelt in one place.
+
+Always true: ``event()`` carries all four keys of ``error`` and a numeric ``status``, since
+some clients ignore an error without them.
+"""
+
+from typing import Any
+
+MAX_QUOTED = 80
+
+
+def quoted(text: str) -> str:
+    """Client text as it may appear in a message: in quotes, cut to 80 characters."""
+    return f"'{text}'" if len(text) <= MAX_QUOTED else f"'{text[:MAX_QUOTED]}...'"
+
+
+class ApiError(Exception):
+    """A request that is refused before it starts."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None,
+        param: str | None = None,
+        status: int = 400,
+        type: str = "invalid_request_error",
+        stream_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+        self.status = status
+        self.type = type
+        self.stream_id = stream_id
+        """Lane of the request, set by the decoder as soon as it is known."""
+
+    def event(
+        self, stream_id: str | None = None, sequence_number: int | None = None
+    ) -> dict[str, Any]:
+        """The ``error`` event.
+
+        Args:
+            stream_id: lane to name; without it the lane that the decoder attached.
+            sequence_number: left out when None.
+        """
+        event: dict[str, Any] = {"type": "error", "status": self.status}
+        if sequence_number is not None:
+            event["sequence_number"] = sequence_number
+        lane = stream_id if stream_id is not None else self.stream_id
+        if lane is not None:
+            event["stream_id"] = lane
+        event["error"] = {
+            "type": self.type,
+            "code": self.code,
+            "message": self.message,
+            "param": self.param,
+        }
+        return event
+
+
+def invalid_json(reason: str) -> ApiError:
+    return ApiError(f"The frame is not a JSON object: {reason}.", code="invalid_json")
+
+
+def unknown_event_type(type_: str) -> ApiError:
+    return ApiError(
+        f"Unknown event type {quoted(type_)}; known: response.create, response.steer.",
+        code="unknown_event_type",
+        param="type",
+    )
+
+
+def invalid_type(path: str, expected: str, found: object) -> ApiError:
+    return ApiError(
+        f"Invalid type for '{path}': expected {expected}, got {type_name(found)}.",
+        code="invalid_type",
+        param=path,
+    )
+
+
+def invalid_value(path: str, reason: str) -> ApiError:
+    return ApiError(f"Invalid value for '{path}': {reason}.", code="invalid_value", param=path)
+
+
+def missing_parameter(path: str) -> ApiError:
+    return ApiError(
+        f"Missing required parameter: '{path}'.", code="missing_required_parameter", param=path
+    )
+
+
+def unsupported_parameter(path: str, reason: str) -> ApiError:
+    return ApiError(f"'{path}': {reason}.", code="unsupported_parameter", param=path)
+
+
+def invalid_json_schema(path: str, reason: str) -> ApiError:
+    return ApiError(
+        f"Invalid JSON schema at '{path}': {reason}.", code="invalid_json_schema", param=path
+    )
+
+
+def invalid_stream_id() -> ApiError:
+    return ApiError(
+        "'stream_id' must be a string of 1 to 256 characters out of A-Z a-z 0-9 _ . -.",
+        code="invalid_stream_id",
+        param="stream_id",
+    )
+
+
+def stream_limit_reached(stream_id: str, limit: int) -> ApiError:
+    return ApiError(
+        f"This connection has named {limit} streams already; reuse one of them.",
+        code="websocket_stream_limit_reached",
+        param="stream_id",
+        stream_id=stream_id,
+    )
+
+
+def connection_limit_reached(age_s: float) -> ApiError:
+    return ApiError(
+        f"This connection is older than {age_s:g} seconds; open a new one.",
+        code="websocket_connection_limit_reached",
+    )
+
+
+def previous_response_not_found(response_id: str) -> ApiError:
+    return ApiError(
+        f"Previous response with id {quoted(response_id)} not found.",
+        code="previous_response_not_found",
+        param="previous_response_id",
+    )
+
+
+def unknown_call(call_id: str) -> ApiError:
+    return ApiError(
+        f"No tool call found for function call output with call_id {quoted(call_id)}.",
+        code="invalid_value",
+        param="input",
+    )
+
+
+def missing_call_output(call_id: str) -> ApiError:
+    return ApiError(
+        f"No tool output found for function call with call_id {quoted(call_id)}.",
+        code="invalid_value",
+        param="input",
+    )
+
+
+def model_not_found(model: str) -> ApiError:
+    return ApiError(
+        f"The model {quoted(model)} does not exist here.",
+        code="model_not_found",
+        param="model",
+        status=404,
+    )
+
+
+def context_length_exceeded(input_tokens: int, max_tokens: int) -> ApiError:
+    return ApiError(
+        f"The input is {input_tokens} tokens long, the model's context holds {max_tokens} "
+        "with at least one to generate; shorten it or set truncation to 'auto'.",
+        code="context_length_exceeded",
+        param="input",
+    )
+
+
+def overloaded(reason: str) -> ApiError:
+    """The request did not start and may be sent again."""
+    return ApiError(
+        f"The server is overloaded: {reason}.",
+        code="server_is_overloaded",
+        status=503,
+        type="server_error",
+    )
+
+
+def rate_limited(reason: str) -> ApiError:
+    return ApiError(
+        f"Rate limit reached: {reason}.",
+        code="rate_limit_exceeded",
+        status=429,
+        type="rate_limit_error",
+    )
+
+
+def internal_error() -> ApiError:
+    """Says nothing of the cause: that belongs in the log, not on the wire."""
+    return ApiError(
+        "The server had an internal error before the response started.",
+        code=None,
+        status=500,
+        type="server_error",
+    )
+
+
+JSON_TYPES: dict[type, str] = {
+    dict: "an object",
+    list: "an array",
+    tuple: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def type_name(value: object) -> str:
+    """What JSON calls the type of a parsed value, with its article."""
+    return JSON_TYPES.get(type(value), type(value).__name__)

@@ -1,0 +1,288 @@
+"""Wire events: client frames in, server events out.
+
+``decode`` is the only way in and raises nothing but ``ApiError``. Each server event has one
+builder, named for it, that returns a plain dict; ``encode`` makes it bytes. In which order
+events go out is the turn's business (``sessions.turn``); numbers come from it as well.
+
+Always true: an event of a named lane carries ``stream_id``, one of the default lane does
+not; what a builder returns validates against the published event types.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tools_api import errors
+from tools_api.errors import ApiError
+from tools_api.limits import DEFAULT_LIMITS, Limits
+from tools_api.requests import CreateRequest, parse_create
+from tools_api.wire import parse_json
+
+Event = dict[str, Any]
+STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteerRequest:
+    """``response.steer``; ``input`` stays as sent, since a refusal returns it."""
+
+    previous_response_id: str
+    input: str | list[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessedAck:
+    """``response.processed``: some clients acknowledge; nothing is to be done."""
+
+    response_id: str | None
+
+
+ClientEvent = CreateRequest | SteerRequest | ProcessedAck
+
+
+def decode(frame: str | bytes, limits: Limits = DEFAULT_LIMITS) -> ClientEvent:
+    """Read one frame from a client.
+
+    Raises:
+        ApiError: the frame is refused; its ``stream_id`` is set if the frame had a valid one.
+    """
+    raw = parse_json(frame, limits)
+    stream_id = raw.get("stream_id")
+    if stream_id is not None and not (
+        isinstance(stream_id, str) and STREAM_ID.fullmatch(stream_id)
+    ):
+        raise errors.invalid_stream_id()
+    try:
+        return _decode(raw, stream_id, limits)
+    except ApiError as error:
+        error.stream_id = stream_id
+        raise
+
+
+def _decode(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> ClientEvent:
+    match raw.get("type"):
+        case None:
+            raise errors.missing_parameter("type")
+        case "response.create":
+            return parse_create(raw, stream_id, limits)
+        case "response.steer":
+            return _parse_steer(raw)
+        case "response.processed":
+            response_id = raw.get("response_id")
+            return ProcessedAck(response_id=response_id if isinstance(response_id, str) else None)
+        case str() as kind:
+            raise errors.unknown_event_type(kind)
+        case kind:
+            raise errors.invalid_type("type", "a string", kind)
+
+
+def _parse_steer(raw: dict[str, Any]) -> SteerRequest:
+    target, steered = raw.get("previous_response_id"), raw.get("input")
+    for path, value in (("previous_response_id", target), ("input", steered)):
+        if value is None:
+            raise errors.missing_parameter(path)
+    if not isinstance(target, str):
+        raise errors.invalid_type("previous_response_id", "a string", target)
+    if not isinstance(steered, str | list):
+        raise errors.invalid_type("input", "a string or an array", steered)
+    return SteerRequest(previous_response_id=target, input=steered)
+
+
+def encode(event: Event) -> bytes:
+    """The event as a text frame: UTF-8 JSON."""
+    return orjson.dumps(event)
+
+
+def _event(type_: str, seq: int, stream_id: str | None, **fields: Any) -> Event:
+    event: Event = {"type": type_, "sequence_number": seq}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event | fields
+
+
+# Lifecycle. ``response`` comes from ``tools_api.responses.ResponseObject.wire``.
+
+
+def created(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    return _event("response.created", seq, stream_id, response=response)
+
+
+def queued(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    return _event("response.queued", seq, stream_id, response=response)
+
+
+def in_progress(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """Sent once the parent state is bound: clients take it as the barrier of a fork."""
+    return _event("response.in_progress", seq, stream_id, response=response)
+
+
+def completed(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    return _event("response.completed", seq, stream_id, response=response)
+
+
+def incomplete(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    return _event("response.incomplete", seq, stream_id, response=response)
+
+
+def failed(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    return _event("response.failed", seq, stream_id, response=response)
+
+
+# Output items. ``item`` comes from ``tools_api.items``: ``Item.to_wire()``.
+
+
+def output_item_added(
+    seq: int, output_index: int, item: Event, stream_id: str | None = None
+) -> Event:
+    return _event(
+        "response.output_item.added", seq, stream_id, output_index=output_index, item=item
+    )
+
+
+def output_item_done(
+    seq: int, output_index: int, item: Event, stream_id: str | None = None
+) -> Event:
+    return _event("response.output_item.done", seq, stream_id, output_index=output_index, item=item)
+
+
+def content_part_added(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    part: Event,
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event("response.content_part.added", seq, stream_id, **at, part=part)
+
+
+def content_part_done(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    part: Event,
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event("response.content_part.done", seq, stream_id, **at, part=part)
+
+
+def output_text_delta(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    delta: str,
+    logprobs: Sequence[Event] = (),
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event(
+        "response.output_text.delta", seq, stream_id, **at, delta=delta, logprobs=list(logprobs)
+    )
+
+
+def output_text_done(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    text: str,
+    logprobs: Sequence[Event] = (),
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event(
+        "response.output_text.done", seq, stream_id, **at, text=text, logprobs=list(logprobs)
+    )
+
+
+def reasoning_text_delta(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    delta: str,
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event("response.reasoning_text.delta", seq, stream_id, **at, delta=delta)
+
+
+def reasoning_text_done(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    content_index: int,
+    text: str,
+    stream_id: str | None = None,
+) -> Event:
+    at = _at(item_id, output_index, content_index)
+    return _event("response.reasoning_text.done", seq, stream_id, **at, text=text)
+
+
+def function_call_arguments_delta(
+    seq: int, *, item_id: str, output_index: int, delta: str, stream_id: str | None = None
+) -> Event:
+    return _event(
+        "response.function_call_arguments.delta",
+        seq,
+        stream_id,
+        item_id=item_id,
+        output_index=output_index,
+        delta=delta,
+    )
+
+
+def function_call_arguments_done(
+    seq: int,
+    *,
+    item_id: str,
+    output_index: int,
+    name: str,
+    arguments: str,
+    stream_id: str | None = None,
+) -> Event:
+    """``name`` is required by older clients and by the published schema."""
+    return _event(
+        "response.function_call_arguments.done",
+        seq,
+        stream_id,
+        item_id=item_id,
+        output_index=output_index,
+        name=name,
+        arguments=arguments,
+    )
+
+
+def steer_failed(
+    seq: int, request: SteerRequest, code: str, message: str, stream_id: str | None = None
+) -> Event:
+    """Hands the input back: the client may put it into its next ``response.create``.
+
+    Args:
+        seq: next number of the target response, 0 when there is none.
+        code: ``steering_not_supported``, ``response_not_found`` and so on.
+    """
+    return _event(
+        "response.steer.failed",
+        seq,
+        stream_id,
+        error={"type": "invalid_request_error", "code": code, "message": message},
+        steer={"input": request.input, "previous_response_id": request.previous_response_id},
+    )
+
+
+def _at(item_id: str, output_index: int, content_index: int) -> dict[str, Any]:
+    return {"item_id": item_id, "output_index": output_index, "content_index": content_index}

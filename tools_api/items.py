@@ -1,0 +1,239 @@
+"""Transcript items: messages, function calls, their outputs, reasoning.
+
+The same four types serve what a client sends and what we answer; ``parse_items`` reads the
+former (also our own output items sent back verbatim), ``to_wire`` writes the latter. Text
+only: other content is refused by name. Whether a call has an output, and which history an
+item continues, is the session's business.
+
+Always true: a parsed item is complete and frozen, and ``parse_items`` of an item's
+``to_wire()`` gives an equal item.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tools_api import errors
+from tools_api.limits import DEFAULT_LIMITS, Limits
+from tools_api.wire import WireModel, join, validate
+
+Role = Literal["user", "assistant", "system", "developer"]
+Status = Literal["in_progress", "completed", "incomplete"]
+Id = Annotated[str, Field(max_length=512)]
+
+
+class TextPart(WireModel):
+    """One piece of a message."""
+
+    type: Literal["input_text", "output_text", "refusal"]
+    text: str
+    logprobs: tuple[dict[str, Any], ...] = Field(default=(), exclude=True)
+    """Of our own output, as ``tools_api.responses.logprob`` makes them; ignored in input."""
+
+    def to_wire(self) -> dict[str, Any]:
+        if self.type == "refusal":
+            return {"type": "refusal", "refusal": self.text}
+        if self.type == "input_text":
+            return {"type": "input_text", "text": self.text}
+        return {
+            "type": "output_text",
+            "text": self.text,
+            "annotations": [],
+            "logprobs": list(self.logprobs),
+        }
+
+
+class Message(WireModel):
+    type: Literal["message"] = "message"
+    role: Role
+    content: tuple[TextPart, ...]
+    id: Id | None = None
+    status: Status | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+    @property
+    def text(self) -> str:
+        """The whole text; parts stand on lines of their own."""
+        return "\n".join(part.text for part in self.content)
+
+    def to_wire(self) -> dict[str, Any]:
+        wire = _head(self.type, self.id, self.status)
+        wire["role"] = self.role
+        wire["content"] = [part.to_wire() for part in self.content]
+        return wire if self.phase is None else wire | {"phase": self.phase}
+
+
+class FunctionCall(WireModel):
+    type: Literal["function_call"] = "function_call"
+    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+    """JSON text as the model wrote it; cut short when ``status`` is incomplete."""
+    id: Id | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return _head(self.type, self.id, self.status) | {
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.arguments,
+        }
+
+
+class FunctionCallOutput(WireModel):
+    type: Literal["function_call_output"] = "function_call_output"
+    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    output: str
+    """Text the tool returned; parts of an array stand on lines of their own."""
+    id: Id | None = None
+    status: Status | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return _head(self.type, self.id, self.status) | {
+            "call_id": self.call_id,
+            "output": self.output,
+        }
+
+
+class Reasoning(WireModel):
+    type: Literal["reasoning"] = "reasoning"
+    content: tuple[str, ...] = ()
+    """Texts of the ``reasoning_text`` parts."""
+    summary: tuple[str, ...] = ()
+    id: Id | None = None
+    status: Status | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.content)
+
+    def to_wire(self) -> dict[str, Any]:
+        return _head(self.type, self.id, self.status) | {
+            "summary": [{"type": "summary_text", "text": text} for text in self.summary],
+            "content": [{"type": "reasoning_text", "text": text} for text in self.content],
+        }
+
+
+Item = Message | FunctionCall | FunctionCallOutput | Reasoning
+
+
+def parse_items(
+    raw: object, path: str = "input", limits: Limits = DEFAULT_LIMITS
+) -> tuple[Item, ...]:
+    """Read ``input``: a string is one user message, otherwise an array of items.
+
+    Raises:
+        ApiError: with the path of the first fault, e.g. ``input[2].content[0].type``.
+    """
+    if isinstance(raw, str):
+        part = TextPart(type="input_text", text=raw)
+        return (Message(role="user", content=(part,)),)
+    if not isinstance(raw, list):
+        raise errors.invalid_type(path, "a string or an array", raw)
+    if len(raw) > limits.max_input_items:
+        raise errors.invalid_value(path, f"more than {limits.max_input_items} items")
+    return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
+
+
+def _parse_item(raw: object, path: str, limits: Limits) -> Item:
+    if not isinstance(raw, dict):
+        raise errors.invalid_type(path, "an object", raw)
+    kind = raw.get("type")
+    if kind is None and "role" in raw:
+        kind = "message"
+    match kind:
+        case "message":
+            content = _parse_content(raw, join(path, "content"), limits)
+            return validate(Message, raw | {"type": "message", "content": content}, path)
+        case "function_call":
+            return validate(FunctionCall, raw, path)
+        case "function_call_output":
+            output = _parse_output(raw, join(path, "output"), limits)
+            return validate(FunctionCallOutput, raw | {"output": output}, path)
+        case "reasoning":
+            texts = {
+                key: _parse_texts(raw.get(key), join(path, key), tag, limits)
+                for key, tag in (("content", "reasoning_text"), ("summary", "summary_text"))
+            }
+            return validate(Reasoning, raw | texts, path)
+    raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
+                            "function_call_output, reasoning")  # fmt: skip
+
+
+def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[TextPart, ...]:
+    content = raw.get("content")
+    own = "output_text" if raw.get("role") == "assistant" else "input_text"
+    if isinstance(content, str):
+        return (TextPart.model_validate({"type": own, "text": content}),)
+    parts = []
+    for at, part in _parts(content, path, limits):
+        kind = part.get("type")
+        if kind not in ("input_text", "output_text", "refusal"):
+            raise _unsupported_type(
+                kind, join(at, "type"), "content", "input_text, output_text, refusal"
+            )
+        key = "refusal" if kind == "refusal" else "text"
+        text = _text(part, key, at)
+        parts.append(TextPart(type=kind, text=text))
+    return tuple(parts)
+
+
+def _parse_output(raw: dict[str, Any], path: str, limits: Limits) -> str:
+    output = raw.get("output")
+    if isinstance(output, str):
+        return output
+    return "\n".join(_parse_texts(output, path, "input_text", limits, required=True))
+
+
+def _parse_texts(
+    raw: object, path: str, tag: str, limits: Limits, required: bool = False
+) -> tuple[str, ...]:
+    if raw is None and not required:
+        return ()
+    texts = []
+    for at, part in _parts(raw, path, limits):
+        if part.get("type") != tag:
+            raise _unsupported_type(part.get("type"), join(at, "type"), "content", tag)
+        texts.append(_text(part, "text", at))
+    return tuple(texts)
+
+
+def _parts(raw: object, path: str, limits: Limits) -> list[tuple[str, dict[str, Any]]]:
+    if raw is None:
+        raise errors.missing_parameter(path)
+    if not isinstance(raw, list):
+        raise errors.invalid_type(path, "a string or an array", raw)
+    if len(raw) > limits.max_content_parts:
+        raise errors.invalid_value(path, f"more than {limits.max_content_parts} parts")
+    for i, part in enumerate(raw):
+        if not isinstance(part, dict):
+            raise errors.invalid_type(join(path, i), "an object", part)
+    return [(join(path, i), part) for i, part in enumerate(raw)]
+
+
+def _text(part: dict[str, Any], key: str, path: str) -> str:
+    text = part.get(key)
+    if text is None:
+        raise errors.missing_parameter(join(path, key))
+    if not isinstance(text, str):
+        raise errors.invalid_type(join(path, key), "a string", text)
+    return text
+
+
+def _unsupported_type(kind: object, path: str, noun: str, known: str) -> errors.ApiError:
+    if kind is None:
+        return errors.missing_parameter(path)
+    if not isinstance(kind, str):
+        return errors.invalid_type(path, "a string", kind)
+    return errors.unsupported_parameter(
+        path, f"{noun} type {errors.quoted(kind)} is not supported; supported are {known}"
+    )
+
+
+def _head(type_: str, id_: str | None, status: Status | None) -> dict[str, Any]:
+    head: dict[str, Any] = {"type": type_}
+    if id_ is not None:
+        head["id"] = id_
+    if status is not None:
+        head["status"] = status
+    return head

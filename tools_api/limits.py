@@ -1,0 +1,69 @@
+"""Every bound on what a client may ask, in one typed object.
+
+The numbers live here and nowhere else; each module enforces the ones that concern it and
+has a test at the limit and one beyond. Where a number comes from the published service
+(``metadata``, lanes, connection age) it is that service's; the others are ours.
+"""
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on one connection, one request, one tenant."""
+
+    # One frame.
+    max_frame_bytes: int = 16 * MIB
+    """Larger request frames close the connection with 1009."""
+    max_json_depth: int = 64
+    """Nesting of arrays and objects in a frame."""
+    max_json_values: int = 500_000
+    """Values and keys in a frame; bounds the memory that a frame of brackets can claim."""
+
+    # One request.
+    max_input_items: int = 8192
+    """Items in ``input``."""
+    max_content_parts: int = 1024
+    """Parts in one message or tool output."""
+    max_tools: int = 128
+    max_tool_name: int = 64
+    """Characters of a tool's name."""
+    max_schema_bytes: int = 256 * 1024
+    """One JSON schema (a tool's parameters, a text format) written compactly."""
+    max_schema_depth: int = 32
+    """Nesting of arrays and objects in a schema."""
+    max_metadata_pairs: int = 16
+    max_metadata_key: int = 64
+    max_metadata_value: int = 512
+    max_stop: int = 4
+    """Stop strings of a request."""
+    max_stop_chars: int = 256
+    """Characters of one stop string."""
+    max_parallel_calls: int = 16
+    """Calls in one response when ``parallel_tool_calls`` is on."""
+
+    # One connection.
+    max_stream_ids: int = 32
+    """Distinct named lanes; the default lane is not counted and names are not released."""
+    max_active_responses: int = 16
+    """Responses that run at once; further ones wait."""
+    max_waiting_responses: int = 256
+    """Creates that wait in the lanes of a connection; one more is ``server_is_overloaded``."""
+    connection_age_s: float = 3600.0
+    """Older connections answer a new create with ``websocket_connection_limit_reached``."""
+    max_unsent_bytes: int = 8 * MIB
+    """Bytes queued for a slow reader before its connection is closed with 1008."""
+    max_stored_responses_per_connection: int = 1024
+    max_stored_bytes_per_connection: int = 64 * MIB
+
+    # One tenant, one server.
+    max_stored_responses_per_tenant: int = 16_384
+    max_stored_bytes_per_tenant: int = 512 * MIB
+    max_open_connections: int = 1024
+    max_queued_turns: int = 4096
+    """Turns waiting in the engine; one more is ``server_is_overloaded``."""
+
+
+DEFAULT_LIMITS = Limits()

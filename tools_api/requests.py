@@ -1,0 +1,277 @@
+"""``response.create`` as one checked, frozen object.
+
+Field by field the published request, plus the ``keepwarm`` object. What a field needs the
+server's state for (ids, sessions, the model's name, matching calls with outputs) is checked
+by the session. Unknown top-level fields are ignored, unknown keys inside ``keepwarm`` are
+faults, null equals absent everywhere.
+"""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from tools_api import errors
+from tools_api.items import Item, parse_items
+from tools_api.limits import Limits
+from tools_api.tools import FunctionTool, ToolChoice, check_schema, parse_tool_choice, parse_tools
+from tools_api.wire import WireModel, join, validate, without_nulls
+
+INT64_MAX = 2**63 - 1
+Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class TextFormat(WireModel):
+    """``text.format``: what the final text must look like."""
+
+    type: Literal["text", "json_schema", "json_object"] = "text"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    description: str | None = None
+    strict: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        if self.type != "json_schema":
+            return {"type": self.type}
+        return {
+            "type": self.type,
+            "name": self.name,
+            "schema": self.json_schema,
+            "description": self.description,
+            "strict": self.strict,
+        }
+
+
+class ReasoningConfig(WireModel):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+    @property
+    def thinking(self) -> bool:
+        """The client asked for reasoning; without an ``effort`` the model does not think."""
+        return self.effort not in (None, "none", "minimal")
+
+
+class CacheOptions(WireModel):
+    """``prompt_cache_options``."""
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: Literal["30m", "12h"] = "30m"
+    prewarm: bool = False
+    comparison_response_id: str | None = None
+
+
+class VendorModel(WireModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Budget(VendorModel):
+    """What the session may still consume; None means no bound."""
+
+    input_uncached: Count | None = None
+    """Prompt tokens that are not found in the cache."""
+    output: Count | None = None
+    cost: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    """In the currency of the server's price table."""
+    scope: Literal["session"] = "session"
+
+
+class SamplingOptions(VendorModel):
+    """What the stock fields lack; None means the server's default."""
+
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """0 turns the filter off."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, le=INT64_MAX)] | None = None
+    stop: tuple[str, ...] = ()
+    """The output ends before the first of these; given as a string or an array."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+
+class KeepwarmOptions(VendorModel):
+    """The ``keepwarm`` object of a request."""
+
+    session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Names a chain: created at first use, continued from its head later."""
+    budget: Budget | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Larger runs earlier."""
+    deadline_ms: Annotated[int, Field(ge=1, le=86_400_000)] | None = None
+    """Within which the first token is wanted."""
+    expected_tool_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = None
+    """How long the client's tools take after this turn; sizes the cache lease."""
+    sampling: SamplingOptions = SamplingOptions()
+    lenient: bool = False
+    """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
+    stats: bool = True
+    """Whether responses carry a ``keepwarm`` object."""
+
+
+class CreateRequest(WireModel):
+    """One ``response.create``, complete: defaults filled in, cross-checks done."""
+
+    model: Annotated[str, Field(max_length=512)] | None = None
+    input: tuple[Item, ...] = ()
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    store: bool = True
+    generate: bool = True
+    """False: warm-up. ``prompt_cache_options.prewarm`` is folded in."""
+    stream_id: str | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    text_format: TextFormat = TextFormat()
+    verbosity: Literal["low", "medium", "high"] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    truncation: Literal["disabled", "auto"] = "disabled"
+    metadata: dict[str, str] = Field(default_factory=dict)
+    include: tuple[str, ...] = ()
+    reasoning: ReasoningConfig = ReasoningConfig()
+    service_tier: ServiceTier = "auto"
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    keepwarm: KeepwarmOptions = KeepwarmOptions()
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives to report with each token; None when no log-probabilities are asked for."""
+        return (self.top_logprobs or 0) if "message.output_text.logprobs" in self.include else None
+
+
+def parse_create(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> CreateRequest:
+    """Read the fields of a ``response.create`` event.
+
+    Raises:
+        ApiError: the first fault, by its path.
+    """
+    raw = without_nulls(raw)
+    _refuse_unsupported(raw)
+    fields = dict(raw)
+    fields["stream_id"] = stream_id
+    cache_options = raw.get("prompt_cache_options")
+    if isinstance(cache_options, dict) and cache_options.get("prewarm") is True:
+        fields["generate"] = False
+    if "input" in raw:
+        fields["input"] = parse_items(raw["input"], "input", limits)
+    elif fields.get("generate", True) is not False and "previous_response_id" not in raw:
+        raise errors.missing_parameter("input")
+    fields["tools"] = parse_tools(raw.get("tools"), "tools", limits)
+    fields["tool_choice"] = parse_tool_choice(raw.get("tool_choice"), fields["tools"])
+    fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
+    fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
+    fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
+    if isinstance(raw.get("include"), list):
+        fields["include"] = tuple(raw["include"])
+    return validate(CreateRequest, fields, "")
+
+
+def _refuse_unsupported(raw: dict[str, Any]) -> None:
+    if "conversation" in raw:
+        raise errors.unsupported_parameter(
+            "conversation", "server-side conversations do not exist here; use previous_response_id"
+        )
+    if "prompt" in raw:
+        raise errors.unsupported_parameter("prompt", "prompt templates do not exist here")
+    if raw.get("background", False) is not False:
+        raise errors.unsupported_parameter("background", "responses run while connected")
+
+
+def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, object]:
+    if raw is None:
+        return TextFormat(), None
+    if not isinstance(raw, dict):
+        raise errors.invalid_type("text", "an object", raw)
+    written = raw.get("format")
+    if written is None:
+        return TextFormat(), raw.get("verbosity")
+    if isinstance(written, dict) and written.get("type") is None:
+        raise errors.missing_parameter("text.format.type")
+    format_ = validate(TextFormat, written, "text.format")
+    if format_.type == "json_schema":
+        if format_.name is None:
+            raise errors.missing_parameter("text.format.name")
+        if format_.json_schema is None:
+            raise errors.missing_parameter("text.format.schema")
+        check_schema(format_.json_schema, "text.format.schema", limits)
+    return format_, raw.get("verbosity")
+
+
+def _parse_metadata(raw: object, limits: Limits) -> dict[str, str]:
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise errors.invalid_type("metadata", "an object", raw)
+    if len(raw) > limits.max_metadata_pairs:
+        raise errors.invalid_value("metadata", f"more than {limits.max_metadata_pairs} pairs")
+    for key, value in raw.items():
+        if len(key) > limits.max_metadata_key:
+            raise errors.invalid_value(
+                "metadata",
+                f"key {errors.quoted(key)} is longer than {limits.max_metadata_key} characters",
+            )
+        path = join("metadata", key)
+        if not isinstance(value, str):
+            raise errors.invalid_type(path, "a string", value)
+        if len(value) > limits.max_metadata_value:
+            raise errors.invalid_value(path, f"longer than {limits.max_metadata_value} characters")
+    return dict(raw)
+
+
+def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> KeepwarmOptions:
+    """The vendor object; ``metadata`` stands in for what clients cannot send otherwise."""
+    if raw is not None and not isinstance(raw, dict):
+        raise errors.invalid_type("keepwarm", "an object", raw)
+    fields = without_nulls(raw or {})
+    if "session" not in fields and "keepwarm.session" in metadata:
+        fields["session"] = metadata["keepwarm.session"]
+    if "budget" in fields:
+        fields["budget"] = validate(Budget, fields["budget"], "keepwarm.budget")
+    elif "keepwarm.budget" in metadata:
+        fields["budget"] = _parse_metadata_budget(metadata["keepwarm.budget"])
+    if "sampling" in fields:
+        fields["sampling"] = _parse_sampling(fields["sampling"], limits)
+    options = validate(KeepwarmOptions, fields, "keepwarm")
+    if options.session is not None and not options.session.isprintable():
+        raise errors.invalid_value("keepwarm.session", "it has unprintable characters")
+    return options
+
+
+def _parse_metadata_budget(text: str) -> Budget:
+    path = "metadata.keepwarm.budget"
+    try:
+        raw = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise errors.invalid_value(path, f"not JSON: {error}") from None
+    return validate(Budget, raw, path)
+
+
+def _parse_sampling(raw: object, limits: Limits) -> SamplingOptions:
+    path = "keepwarm.sampling"
+    if not isinstance(raw, dict):
+        raise errors.invalid_type(path, "an object", raw)
+    stop = raw.get("stop")
+    if stop is None:
+        return validate(SamplingOptions, raw, path)
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list):
+        raise errors.invalid_type(join(path, "stop"), "a string or an array", stop)
+    if len(stop) > limits.max_stop:
+        raise errors.invalid_value(join(path, "stop"), f"more than {limits.max_stop} strings")
+    for i, text in enumerate(stop):
+        if isinstance(text, str) and not 1 <= len(text) <= limits.max_stop_chars:
+            raise errors.invalid_value(
+                join(path, "stop", i), f"not 1 to {limits.max_stop_chars} characters"
+            )
+    return validate(SamplingOptions, raw | {"stop": tuple(stop)}, path)

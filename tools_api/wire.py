@@ -1,0 +1,126 @@
+"""The door for bytes from outside: JSON text to checked, frozen objects.
+
+``parse_json`` bounds depth and size of a frame before any parser sees it. ``WireModel`` is
+the base of everything read from the wire: null equals absent, unknown keys are ignored,
+no type is converted into another. ``validate`` turns a fault into an ``ApiError`` that
+names the path. What the fields mean is said by the modules that define the models.
+"""
+
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from tools_api import errors
+from tools_api.errors import ApiError
+from tools_api.limits import Limits
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_equals_absent(cls, raw: Any) -> Any:
+        return without_nulls(raw) if isinstance(raw, dict) else raw
+
+
+Model = TypeVar("Model", bound=WireModel)
+
+
+def without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if value is not None}
+
+
+def validate(model: type[Model], raw: object, path: str) -> Model:
+    """Make a ``model`` of parsed JSON.
+
+    Raises:
+        ApiError: for the first fault, with its path under ``path`` as ``param``.
+    """
+    if not isinstance(raw, dict):
+        raise errors.invalid_type(path, "an object", raw)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise _as_api_error(fault, path) from None
+
+
+def _as_api_error(fault: Any, base: str) -> ApiError:
+    path, kind, found = join(base, *fault["loc"]), fault["type"], fault["input"]
+    if kind == "missing":
+        return errors.missing_parameter(path)
+    if kind == "extra_forbidden":
+        return errors.invalid_value(path, "unknown key")
+    reason = fault["msg"].removeprefix("Value error, ")
+    if kind.endswith("_type"):
+        return errors.invalid_type(path, reason.removeprefix("Input should be "), found)
+    shown = f", got {errors.quoted(str(found))}" if isinstance(found, str | int | float) else ""
+    return errors.invalid_value(path, reason.removeprefix("Input ") + shown)
+
+
+def join(base: str, *location: str | int) -> str:
+    """Path in the form the protocol uses: ``join("tools", 0, "name")`` is ``tools[0].name``."""
+    path = base
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if path else step
+    return path
+
+
+def parse_json(frame: str | bytes, limits: Limits) -> dict[str, Any]:
+    """Parse one frame.
+
+    Of equal keys in one object the last one counts. NaN, infinities and numbers that only
+    an infinity could hold, lone surrogates and invalid UTF-8 are faults.
+
+    Raises:
+        ApiError: ``invalid_json``.
+    """
+    text = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
+    _bound(text, limits)
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise errors.invalid_json(str(error)) from None
+    if not isinstance(parsed, dict):
+        raise errors.invalid_json(f"it is {errors.type_name(parsed)}")
+    return parsed
+
+
+def _bound(text: bytes, limits: Limits) -> None:
+    """Refuse text nested too deep or with too many values, in time linear in its length.
+
+    Works on bytes alone: first what stands in strings is cut out, then pairs of brackets
+    are deleted from the inside out, one level at a time. On malformed text the figures may
+    be wrong behind the fault, where no parser arrives.
+    """
+    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if text.count(b'"') > 2 * limits.max_json_values:
+        raise errors.invalid_json(f"more than {limits.max_json_values} strings")
+    structure = b"".join(text.split(b'"')[::2])
+    if sum(map(structure.count, (b",", b"[", b"{"))) > limits.max_json_values:
+        raise errors.invalid_json(f"more than {limits.max_json_values} values")
+    brackets = structure.translate(_TO_SQUARE, delete=_NOT_BRACKETS)
+    for _ in range(limits.max_json_depth):
+        brackets = brackets.replace(b"[]", b"")
+    if b"[]" in brackets or brackets.count(b"[") > limits.max_json_depth:
+        raise errors.invalid_json(f"nested deeper than {limits.max_json_depth} levels")
+
+
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def depth_of(value: object) -> int:
+    """Levels of arrays and objects in parsed JSON; 0 for a scalar. Does not recurse."""
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        depth += 1
+        level = [
+            child for part in level for child in (part.values() if isinstance(part, dict) else part)
+        ]
+    return depth
