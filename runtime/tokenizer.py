@@ -1,0 +1,392 @@
+"""Text to token ids and back, for byte-complete BPE tokenizers of Hugging Face folders.
+
+The one idea: text and control are two channels. A ``Segment`` marked special is exactly one
+added token, found by name; every other segment is text, encoded by a tokenizer from which
+the added tokens have been taken out. What a user writes therefore can never open a turn or
+close a tool call, whatever it spells.
+
+Knows tokenizer.json and the two files that name end-of-turn ids. Knows no template, no
+grammar and no model weights.
+
+Always true: every byte string has a token sequence, ``token_bytes`` concatenated over an
+encoding gives the text's UTF-8 (up to the leading space that sentencepiece adds), and no id
+of ``encode`` is an added token unless its segment said so.
+"""
+
+import codecs
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import tokenizers
+
+from tools_api.chat_format import Segment, chat_format_for
+
+TokenArray = npt.NDArray[np.int32]
+
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_METASPACE = "\u2581"
+
+
+class TokenizerError(Exception):
+    """The tokenizer's files are missing, unfit or contradict each other, or a special
+    segment names no token. The model cannot be served with them."""
+
+
+class Tokenizer:
+    """Immutable after ``load``; safe to share between threads."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        text_encoder: tokenizers.Tokenizer,
+        token_bytes: Sequence[bytes | None],
+        specials: Mapping[str, int],
+        vocab_size: int,
+        end_of_turn_ids: Sequence[int],
+        strips_first_space: bool,
+    ) -> None:
+        self._source = source
+        self._text_encoder = text_encoder
+        self._token_bytes = tuple(token_bytes)
+        self._specials = dict(specials)
+        self._special_texts = {token: text for text, token in specials.items()}
+        self.vocab_size = vocab_size
+        """Rows of the embedding, and so of the logits; ids the tokenizer does not define
+        (see ``is_defined``) are padding of the matrix."""
+        self.end_of_turn_ids = frozenset(end_of_turn_ids)
+        """Ids that end a model turn. Never empty."""
+        self.end_of_turn_id = end_of_turn_ids[0]
+        """The one of them that the chat format writes."""
+        self.strips_first_space = strips_first_space
+        digest = hashlib.sha256(source.encode())
+        digest.update(f"{vocab_size} {end_of_turn_ids}".encode())
+        self.fingerprint = digest.hexdigest()[:32]
+        """Equal exactly for equal tokenizer.json, vocabulary size and end-of-turn ids."""
+
+    @classmethod
+    def load(
+        cls, folder: Path, *, vocab_size: int | None = None, model_type: str | None = None
+    ) -> "Tokenizer":
+        """Read ``tokenizer.json`` and, where present, the ``*_config.json`` beside it.
+
+        Args:
+            folder: a Hugging Face model folder.
+            vocab_size: rows of the embedding if the caller knows them; default is
+                config.json's ``vocab_size``, else one more than the highest id.
+            model_type: config.json's ``model_type`` when there is no such file. Names the
+                chat format, whose end-of-turn tokens end a turn besides the configured ones.
+
+        Raises:
+            TokenizerError: naming the file and what is wrong with it.
+        """
+        path = folder / "tokenizer.json"
+        raw = _read_json(path)
+        if raw is None:
+            raise TokenizerError(f"{path}: file not found")
+        config = _read_json(folder / "config.json") or {}
+        specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
+        pieces = _vocabulary(raw, path)
+        top = max([*pieces.values(), *specials.values()])
+        rows = vocab_size if vocab_size is not None else _config_vocab_size(config)
+        if rows is not None and top >= rows:
+            raise TokenizerError(
+                f"{path}: token id {top} has no row in an embedding of {rows} tokens; "
+                "tokenizer and weights are of different models"
+            )
+        rows = rows if rows is not None else top + 1
+        return cls(
+            source=path.read_text("utf-8"),
+            text_encoder=_text_encoder(raw, frozenset(specials), path),
+            token_bytes=_byte_table(raw, pieces, specials, rows, path),
+            specials=specials,
+            vocab_size=rows,
+            end_of_turn_ids=_end_of_turn_ids(
+                folder, config, specials, rows, model_type or config.get("model_type")
+            ),
+            strips_first_space=_strips_first_space(raw),
+        )
+
+    @property
+    def source(self) -> str:
+        """The text of tokenizer.json."""
+        return self._source
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """Every added token by its text."""
+        return self._specials
+
+    def encode(self, segments: Sequence[Segment]) -> TokenArray:
+        """Token ids of the segments, int32 [n]; neighbouring text is encoded as one piece.
+
+        Raises:
+            TokenizerError: a special segment is not one added token of this tokenizer.
+        """
+        ids: list[int] = []
+        text = ""
+        for segment in segments:
+            if not segment.special:
+                text += segment.text
+                continue
+            ids += self._encode_text(text)
+            text = ""
+            token = self._specials.get(segment.text)
+            if token is None:
+                raise TokenizerError(f"the tokenizer has no special token {segment.text!r}")
+            ids.append(token)
+        ids += self._encode_text(text)
+        return np.array(ids, dtype=np.int32)
+
+    def special_id(self, text: str) -> int | None:
+        return self._specials.get(text)
+
+    def special_text(self, token: int) -> str | None:
+        return self._special_texts.get(token)
+
+    def is_special(self, token: int) -> bool:
+        """Whether the id is an added token (of any kind: ``<tool_call>`` is one)."""
+        return token in self._special_texts
+
+    def is_defined(self, token: int) -> bool:
+        """Whether the tokenizer has this id, not only the embedding."""
+        return self._token_bytes[token] is not None
+
+    def token_bytes(self, token: int) -> bytes:
+        """What the token writes, which need not be whole UTF-8; a special token's name;
+        empty for an id that only the embedding has."""
+        return self._token_bytes[token] or b""
+
+    def _encode_text(self, text: str) -> list[int]:
+        if not text:
+            return []
+        # A lone surrogate (legal in JSON, impossible in UTF-8) becomes U+FFFD.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return self._text_encoder.encode(text, add_special_tokens=False).ids
+
+
+class IncrementalDecoder:
+    """Token ids to segments, one stream, O(1) per token.
+
+    Always true: the text of all pushes plus ``finish`` does not depend on how the ids were
+    split, and no push ends inside a character. Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._drop_space = tokenizer.strips_first_space
+
+    def push(self, tokens: Iterable[int]) -> list[Segment]:
+        """Segments these tokens complete: text in one piece, special tokens on their own."""
+        segments: list[Segment] = []
+        text = b""
+        for token in tokens:
+            token = int(token)
+            name = self._tokenizer.special_text(token)
+            piece = b"" if name is not None else self._tokenizer.token_bytes(token)
+            if self._drop_space:
+                self._drop_space = False
+                piece = piece.removeprefix(b" ")
+            text += piece
+            if name is not None:
+                self._append_text(segments, text, final=True)
+                text = b""
+                segments.append(Segment(name, special=True))
+        self._append_text(segments, text, final=False)
+        return segments
+
+    def finish(self) -> list[Segment]:
+        """What an unfinished character left behind (one U+FFFD), or nothing."""
+        segments: list[Segment] = []
+        self._append_text(segments, b"", final=True)
+        return segments
+
+    def _append_text(self, segments: list[Segment], text: bytes, *, final: bool) -> None:
+        decoded = self._utf8.decode(text, final)
+        if decoded:
+            segments.append(Segment(decoded))
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The file's object, None if there is no such file."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise TokenizerError(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path}: not a JSON object")
+    return value
+
+
+def _added_tokens(raw: dict[str, Any], config: dict[str, Any]) -> dict[str, int]:
+    """Added tokens of tokenizer.json, and those that only tokenizer_config.json lists."""
+    added = {token["content"]: int(token["id"]) for token in raw.get("added_tokens") or []}
+    for token_id, token in (config.get("added_tokens_decoder") or {}).items():
+        added.setdefault(token["content"], int(token_id))
+    return added
+
+
+def _vocabulary(raw: dict[str, Any], path: Path) -> dict[str, int]:
+    model = raw.get("model") or {}
+    if model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
+        raise TokenizerError(f"{path}: model type {model.get('type')!r}, only BPE is supported")
+    return {str(piece): int(token) for piece, token in model["vocab"].items()}
+
+
+def _config_vocab_size(config: dict[str, Any]) -> int | None:
+    size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+    return None if size is None else int(size)
+
+
+def _text_encoder(
+    raw: dict[str, Any], specials: frozenset[str], path: Path
+) -> tokenizers.Tokenizer:
+    """The tokenizer without added tokens, in its vocabulary as well: a BPE with
+    ``ignore_merges`` takes a whole word that is in the vocabulary, merges or no merges."""
+    model = dict(raw["model"])
+    model["vocab"] = {k: v for k, v in model["vocab"].items() if k not in specials}
+    model["merges"] = [
+        merge for merge in model.get("merges", []) if not specials & _merge_pieces(merge)
+    ]
+    if model.get("unk_token") in specials:
+        model["unk_token"] = None
+    plain = {
+        **raw,
+        "model": model,
+        "added_tokens": [],
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+        "pre_tokenizer": _without_first_prefix(raw.get("pre_tokenizer")),
+    }
+    try:
+        # Any failure inside the Rust library arrives as a bare Exception.
+        return tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode())
+    except Exception as error:
+        raise TokenizerError(f"{path}: {error}") from error
+
+
+def _merge_pieces(merge: str | Sequence[str]) -> set[str]:
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return {left, right, left + right}
+
+
+def _without_first_prefix(node: Any) -> Any:
+    """Metaspace's ``prepend_scheme: first`` means the start of the transcript. Ours start
+    with a special token, so no text we encode is first."""
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") == "Sequence":
+        return {**node, "pretokenizers": [_without_first_prefix(n) for n in node["pretokenizers"]]}
+    if node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first":
+        return {**node, "prepend_scheme": "never"}
+    return node
+
+
+def _node_types(node: Any) -> dict[str, dict[str, Any]]:
+    """Steps of a pre-tokenizer or decoder by type, sequences flattened."""
+    if not isinstance(node, dict):
+        return {}
+    found = {str(node.get("type")): node}
+    for child in [*node.get("pretokenizers", []), *node.get("decoders", [])]:
+        found |= _node_types(child)
+    return found
+
+
+def _strips_first_space(raw: dict[str, Any]) -> bool:
+    """Whether decoding drops the space that encoding put before the first word."""
+    steps = _node_types(raw.get("decoder"))
+    if "Metaspace" in steps:
+        return steps["Metaspace"].get("prepend_scheme", "always") != "never"
+    strip = steps.get("Strip", {})
+    return bool(strip.get("content") == " " and strip.get("start", 0) > 0)
+
+
+def _byte_table(
+    raw: dict[str, Any],
+    pieces: Mapping[str, int],
+    specials: Mapping[str, int],
+    vocab_size: int,
+    path: Path,
+) -> list[bytes | None]:
+    """What each id writes. Raises TokenizerError if some byte has no token."""
+    table: list[bytes | None] = [None] * vocab_size
+    if "ByteLevel" in _node_types(raw.get("decoder")):
+        chars = _byte_level_chars()
+        for piece, token in pieces.items():
+            try:
+                table[token] = bytes([chars[char] for char in piece])
+            except KeyError:
+                table[token] = piece.encode()
+    elif raw["model"].get("byte_fallback"):
+        for piece, token in pieces.items():
+            fallback = _BYTE_FALLBACK.fullmatch(piece)
+            table[token] = (
+                bytes([int(fallback[1], 16)])
+                if fallback
+                else piece.replace(_METASPACE, " ").encode()
+            )
+    else:
+        raise TokenizerError(f"{path}: neither byte-level nor with byte fallback")
+    for token in specials.values():
+        table[token] = None
+    missing = {bytes([value]) for value in range(256)}.difference(t for t in table if t)
+    # Bytes that occur in no UTF-8 text may be missing; sentencepiece writes ASCII as pieces.
+    missing -= {bytes([value]) for value in (0xC0, 0xC1, *range(0xF5, 0x100))}
+    if missing:
+        raise TokenizerError(f"{path}: {len(missing)} bytes have no token, so text can be lost")
+    for piece, token in specials.items():
+        table[token] = piece.encode()
+    return table
+
+
+def _byte_level_chars() -> dict[str, int]:
+    """The printable stand-in of each byte in byte-level BPE (Radford et al. 2019, GPT-2's
+    ``bytes_to_unicode``)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in printable]
+    chars = {chr(value): value for value in printable}
+    return chars | {chr(256 + index): value for index, value in enumerate(others)}
+
+
+def _end_of_turn_ids(
+    folder: Path,
+    config: dict[str, Any],
+    specials: Mapping[str, int],
+    vocab_size: int,
+    model_type: str | None,
+) -> list[int]:
+    """The chat format's end-of-turn tokens, then generation_config.json's ``eos_token_id``,
+    else config.json's. The first is what a turn is written with."""
+    ids: list[int] = []
+    if model_type is not None:
+        try:
+            chat_format = chat_format_for(model_type, specials.__contains__)
+        except ValueError as error:
+            raise TokenizerError(f"{folder / 'config.json'}: {error}") from error
+        ids += [specials[name] for name in chat_format.end_of_turn if name in specials]
+    generation = _read_json(folder / "generation_config.json") or {}
+    for name, source in (("generation_config.json", generation), ("config.json", config)):
+        value = source.get("eos_token_id")
+        values = [] if value is None else value if isinstance(value, list) else [value]
+        bad = [v for v in values if not isinstance(v, int) or not 0 <= v < vocab_size]
+        if bad:
+            raise TokenizerError(f"{folder / name}: eos_token_id {bad[0]!r} is no token id")
+        if values:
+            ids += values
+            break
+    if not ids:
+        raise TokenizerError(
+            f"{folder}: no end-of-turn token in generation_config.json, config.json or the "
+            f"chat format of model type {model_type!r}"
+        )
+    return list(dict.fromkeys(ids))
