@@ -1,0 +1,130 @@
+"""Which engine session holds the tokens of which entry, and when it may be forgotten.
+
+A branch is one engine session: an append-only run of tokens. A turn continues the branch
+its parent ends in if nothing else was appended there, forks it otherwise, and starts a new
+one with the whole transcript if the header changed or the engine forgot. Knows no token
+ids, only lengths; entries are opaque keys.
+
+Always true: a branch that neither holds an entry nor runs a turn has been released to the
+engine exactly once, or died with it.
+"""
+
+import itertools
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from runtime.messages import ReleaseSession
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    session_id: str
+    num_tokens: int = 0
+    """Where its last entry ends; what failed turns left behind that is not counted, the
+    next turn overwrites it."""
+    num_entries: int = 0
+    running: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Claim:
+    """A turn's right to write to a branch, until ``place`` or ``abandon``."""
+
+    session_id: str
+    base_session_id: str | None
+    base_offset: int
+    branch: _Branch
+
+
+class Branches:
+    """All branches of one engine."""
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, tuple[_Branch, int]] = {}
+        self._branches: dict[str, _Branch] = {}
+        self._releases: list[ReleaseSession] = []
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        """Branches the engine has been told of and not been told to forget."""
+        return len(self._branches)
+
+    def claim(self, parent: Hashable | None) -> Claim:
+        """Choose the branch for a turn behind ``parent`` (None: a whole transcript)."""
+        place = None if parent is None else self._places.get(parent)
+        if place is None:
+            branch = self._new_branch()
+            return Claim(
+                session_id=branch.session_id, base_session_id=None, base_offset=0, branch=branch
+            )
+        base, offset = place
+        branch = base
+        if base.running or base.num_tokens != offset:
+            branch = self._new_branch()
+        branch.running = True
+        return Claim(
+            session_id=branch.session_id,
+            base_session_id=base.session_id,
+            base_offset=offset,
+            branch=branch,
+        )
+
+    def place(self, claim: Claim, entry: Hashable, num_tokens: int) -> None:
+        """The turn ended well: ``entry`` ends at ``num_tokens`` of the claimed branch."""
+        branch = claim.branch
+        branch.running = False
+        if branch.lost:
+            return
+        branch.num_tokens = num_tokens
+        branch.num_entries += 1
+        self._places[entry] = (branch, num_tokens)
+
+    def abandon(self, claim: Claim) -> None:
+        """The turn left nothing to continue."""
+        claim.branch.running = False
+        self._release_if_unused(claim.branch)
+
+    def drop(self, entry: Hashable) -> None:
+        """Nobody can continue ``entry`` any more. Unknown entries are ignored."""
+        place = self._places.pop(entry, None)
+        if place is not None:
+            place[0].num_entries -= 1
+            self._release_if_unused(place[0])
+
+    def forgotten(self, session_id: str) -> None:
+        """The engine no longer knows this session: its entries need a whole transcript."""
+        branch = self._branches.get(session_id)
+        if branch is None:
+            return
+        self._lose(branch)
+        for entry in [e for e, place in self._places.items() if place[0] is branch]:
+            del self._places[entry]
+
+    def engine_lost(self) -> None:
+        """The engine died and knows no session any more."""
+        for branch in list(self._branches.values()):
+            self._lose(branch)
+        self._places.clear()
+        self._releases.clear()
+
+    def take_releases(self) -> tuple[ReleaseSession, ...]:
+        """What to tell the engine; each branch appears once in all calls together."""
+        releases, self._releases = tuple(self._releases), []
+        return releases
+
+    def _new_branch(self) -> _Branch:
+        branch = _Branch(session_id=f"branch_{next(self._numbers)}", running=True)
+        self._branches[branch.session_id] = branch
+        return branch
+
+    def _lose(self, branch: _Branch) -> None:
+        branch.lost = True
+        branch.num_entries = 0
+        del self._branches[branch.session_id]
+
+    def _release_if_unused(self, branch: _Branch) -> None:
+        if branch.lost or branch.running or branch.num_entries:
+            return
+        self._lose(branch)
+        self._releases.append(ReleaseSession(session_id=branch.session_id))
