@@ -1,0 +1,95 @@
+"""Paged causal attention: prefill chunks, decodes and draft verification are one call.
+
+A sequence's query tokens are the last ones of its context; their keys and values are in
+the pool already. Each query sees the context up to and including itself, or the last
+``window`` tokens of that.
+
+``PagedLayout`` says which blocks hold which context. It is made once per step and used by
+every layer. The CPU's way to do this fast is ``kernels.cpu_attention``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.cpu_attention import SequenceSpan, attend_spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedLayout:
+    """Where the context of each sequence of a step lies."""
+
+    query_starts: Tensor
+    """[sequences + 1] int32: sequence i's queries are rows starts[i] .. starts[i + 1] - 1."""
+    context_lengths: Tensor
+    """[sequences] int32: tokens in the cache, the new ones included."""
+    block_tables: Tensor
+    """[sequences, max_blocks] int32; entries past the context are never read."""
+    max_query_tokens: int
+    """Most query rows of any one sequence."""
+    spans: tuple[SequenceSpan, ...]
+    """The same for the host: runs of neighbouring blocks."""
+
+
+def paged_attention_reference(
+    queries: Tensor,
+    k_blocks: Tensor,
+    v_blocks: Tensor,
+    layout: PagedLayout,
+    *,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Attention of each query over its sequence's context.
+
+    Args:
+        queries: [tokens, heads, head_dim]; heads is a multiple of kv_heads and query head h
+            reads kv head ``h // (heads / kv_heads)``.
+        k_blocks: [blocks, block_size, kv_heads, head_dim].
+        v_blocks: likewise.
+        layout: the step's sequences, in the order of the query rows.
+        scale: multiplies the scores.
+        window: tokens a query sees, itself included; None for all.
+
+    Returns:
+        New tensor like ``queries``.
+    """
+    heads, block_size, kv_heads = queries.shape[1], k_blocks.shape[1], k_blocks.shape[2]
+    wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    output = torch.empty_like(queries)
+    starts = layout.query_starts.tolist()
+    for index, length in enumerate(layout.context_lengths.tolist()):
+        rows = slice(starts[index], starts[index + 1])
+        blocks = layout.block_tables[index, : -(-length // block_size)].long()
+        keys = k_blocks[blocks].flatten(0, 1)[:length].to(wide)
+        values = v_blocks[blocks].flatten(0, 1)[:length].to(wide)
+        keys = keys.repeat_interleave(heads // kv_heads, dim=1)
+        values = values.repeat_interleave(heads // kv_heads, dim=1)
+        scores = torch.einsum("qhd,khd->hqk", queries[rows].to(wide), keys) * scale
+        num_queries = rows.stop - rows.start
+        query_at = torch.arange(length - num_queries, length, device=queries.device)[:, None]
+        key_at = torch.arange(length, device=queries.device)[None, :]
+        hidden = key_at > query_at
+        if window is not None:
+            hidden |= key_at <= query_at - window
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        output[rows] = torch.einsum("hqk,khd->qhd", weights, values).to(queries.dtype)
+    return output
+
+
+def paged_attention(
+    queries: Tensor,
+    k_blocks: Tensor,
+    v_blocks: Tensor,
+    layout: PagedLayout,
+    *,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """See ``paged_attention_reference``."""
+    if queries.device.type == "cpu":
+        return attend_spans(queries, k_blocks, v_blocks, layout.spans, scale=scale, window=window)
+    return paged_attention_reference(
+        queries, k_blocks, v_blocks, layout, scale=scale, window=window
+    )

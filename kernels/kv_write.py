@@ -1,0 +1,39 @@
+"""Storing new keys and values in the paged KV pool.
+
+The slot arithmetic is that of PagedAttention (Kwon et al. 2023, arXiv:2309.06180).
+"""
+
+from torch import Tensor
+
+
+def write_kv_reference(
+    keys: Tensor, values: Tensor, k_blocks: Tensor, v_blocks: Tensor, slots: Tensor
+) -> None:
+    """Store each token's key and value at its slot, in place.
+
+    Args:
+        keys: [tokens, kv_heads, head_dim].
+        values: same shape as ``keys``.
+        k_blocks: [blocks, block_size, kv_heads, head_dim], contiguous; written.
+        v_blocks: likewise.
+        slots: [tokens] int64, ``block_id * block_size + offset_in_block``, each slot at
+            most once.
+
+    Raises:
+        ValueError: the shapes do not fit together. Slot values are trusted: checking them
+            would make a GPU wait for the host.
+    """
+    if keys.shape != values.shape or keys.shape[1:] != k_blocks.shape[2:]:
+        raise ValueError(
+            f"keys {tuple(keys.shape)} and values {tuple(values.shape)} "
+            f"do not fit blocks {tuple(k_blocks.shape)}"
+        )
+    k_blocks.view(-1, *k_blocks.shape[2:]).index_copy_(0, slots, keys.to(k_blocks.dtype))
+    v_blocks.view(-1, *v_blocks.shape[2:]).index_copy_(0, slots, values.to(v_blocks.dtype))
+
+
+def write_kv(
+    keys: Tensor, values: Tensor, k_blocks: Tensor, v_blocks: Tensor, slots: Tensor
+) -> None:
+    """See ``write_kv_reference``."""
+    write_kv_reference(keys, values, k_blocks, v_blocks, slots)

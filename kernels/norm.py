@@ -1,0 +1,55 @@
+"""RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), alone and after a residual add.
+
+The mean square is taken in float32, or in float64 for float64 input.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale each row of ``x`` to mean square one, then by ``weight``.
+
+    Args:
+        x: [..., size], any float dtype.
+        weight: [size] or broadcastable to ``x``, dtype of ``x``.
+        eps: added to the mean square.
+
+    Returns:
+        New tensor, shape and dtype of ``x``.
+    """
+    wide = x if x.dtype == torch.float64 else x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def add_rms_norm_reference(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """``residual + x`` and its RMSNorm.
+
+    Args:
+        x: [tokens, size].
+        residual: like ``x``.
+        weight: [size].
+        eps: added to the mean square.
+
+    Returns:
+        (normed, sum), both shape and dtype of ``x``; the inputs are not changed.
+    """
+    total = residual + x
+    return rms_norm_reference(total, weight, eps), total
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See ``rms_norm_reference``; ``weight`` may have more dimensions than one."""
+    if weight.dim() == 1:
+        return functional.rms_norm(x, weight.shape, weight, eps)
+    return functional.rms_norm(x, x.shape[-1:], None, eps) * weight
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See ``add_rms_norm_reference``."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total

@@ -1,0 +1,137 @@
+"""One step's input: which tokens of which sequences are computed, and where KV goes.
+
+Made from what the scheduler decided; knows no scheduler, no model and no policy. A prefill
+chunk, a decode and a verification of drafts differ only in how many tokens and how many
+logit rows they have.
+
+Always true: rows of one sequence are neighbours and in the order of their positions.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.attention import PagedLayout
+from kernels.cpu_attention import SequenceSpan
+from runtime.messages import TokenArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceInput:
+    """What one sequence contributes to a step."""
+
+    tokens: TokenArray
+    """int32 [n], n >= 1: tokens to compute; their KV is written."""
+    start: int
+    """Position of the first of them = tokens of the sequence that are in the cache."""
+    block_table: TokenArray
+    """int32: blocks of the sequence; must cover start + n tokens. Longer is fine."""
+    num_logits: int
+    """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
+    a prompt's end, 1 + drafts for a verification."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
+            raise ValueError(f"{self.num_logits} logit rows of {len(self.tokens)} tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """A step's sequences laid end to end: T tokens, S sequences, R logit rows."""
+
+    token_ids: IntArray
+    """[T]"""
+    positions: IntArray
+    """[T] position of each token in its sequence."""
+    slots: IntArray
+    """[T] block * block_size + offset: where each token's KV is written."""
+    query_starts: IntArray
+    """[S + 1] sequence i's tokens are query_starts[i] .. query_starts[i + 1] - 1."""
+    context_lengths: IntArray
+    """[S] tokens in the cache after this step's writes."""
+    block_tables: npt.NDArray[np.int32]
+    """[S, max blocks], padded with -1."""
+    logit_rows: IntArray
+    """[R] tokens for which logits are wanted, ascending."""
+    block_size: int
+
+    @classmethod
+    def build(cls, inputs: Sequence[SequenceInput], block_size: int) -> "StepBatch":
+        """Lay out a step.
+
+        Raises:
+            ValueError: there is no input, or a block table is too short for its sequence.
+        """
+        if not inputs:
+            raise ValueError("a step needs at least one sequence")
+        counts = np.array([len(entry.tokens) for entry in inputs], dtype=np.int64)
+        firsts = np.array([entry.start for entry in inputs], dtype=np.int64)
+        lengths = firsts + counts
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        needed = -(-lengths // block_size)
+        tables = np.full((len(inputs), int(needed.max())), -1, dtype=np.int32)
+        for row, entry in enumerate(inputs):
+            if len(entry.block_table) < needed[row]:
+                raise ValueError(
+                    f"{len(entry.block_table)} blocks do not hold {lengths[row]} tokens"
+                )
+            tables[row, : needed[row]] = entry.block_table[: needed[row]]
+        sequence = np.repeat(np.arange(len(inputs)), counts)
+        positions = np.arange(starts[-1]) - starts[sequence] + firsts[sequence]
+        blocks = tables[sequence, positions // block_size].astype(np.int64)
+        return cls(
+            token_ids=np.concatenate([entry.tokens for entry in inputs]).astype(np.int64),
+            positions=positions,
+            slots=blocks * block_size + positions % block_size,
+            query_starts=starts,
+            context_lengths=lengths,
+            block_tables=tables,
+            logit_rows=np.concatenate(
+                [
+                    np.arange(starts[row + 1] - entry.num_logits, starts[row + 1])
+                    for row, entry in enumerate(inputs)
+                ]
+            ),
+            block_size=block_size,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.context_lengths)
+
+    def layout(self, device: torch.device) -> PagedLayout:
+        """The step's contexts as the attention wants them."""
+        return PagedLayout(
+            query_starts=torch.from_numpy(self.query_starts).to(device, torch.int32),
+            context_lengths=torch.from_numpy(self.context_lengths).to(device, torch.int32),
+            block_tables=torch.from_numpy(self.block_tables).to(device),
+            max_query_tokens=int(np.diff(self.query_starts).max()),
+            spans=tuple(self._span(index) for index in range(self.num_sequences)),
+        )
+
+    def _span(self, index: int) -> SequenceSpan:
+        length = int(self.context_lengths[index])
+        first = int(self.query_starts[index])
+        blocks = self.block_tables[index, : -(-length // self.block_size)]
+        breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
+        edges = [0, *breaks.tolist(), len(blocks)]
+        runs = []
+        for low, high in itertools.pairwise(edges):
+            tokens = min(high * self.block_size, length) - low * self.block_size
+            runs.append((int(blocks[low]) * self.block_size, tokens))
+        return SequenceSpan(
+            first_row=first,
+            num_queries=int(self.query_starts[index + 1]) - first,
+            context_length=length,
+            runs=tuple(runs),
+        )

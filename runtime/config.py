@@ -1,0 +1,128 @@
+"""How an engine is to be run: which model, on what, with how much memory.
+
+Knows nothing of model architectures (``runtime.models.config``) and reads no files. What
+``auto`` stands for is decided where the device is known, in ``runtime.model_runner``.
+
+Always true: an ``EngineConfig`` that exists has passed its bounds.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+DTypeName = Literal["auto", "bfloat16", "float16", "float32", "float64"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["none", "int8", "int4"]
+PolicyName = Literal["short_turn_first", "fcfs"]
+CachePolicyName = Literal["lease", "lru"]
+
+
+class ConfigError(ValueError):
+    """A setting is out of its bounds. The message names it, its value and the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine process is started with."""
+
+    model: str = "default"
+    """Folder in Hugging Face layout, ``default``, or ``random:NAME`` for trials."""
+
+    dtype: DTypeName = "auto"
+    """Number type of weights and KV. ``auto``: bfloat16 where the machine has units for it,
+    else float32. float64 is for exactness tests."""
+
+    device: DeviceName = "auto"
+    """Where the model runs. ``auto``: a GPU if there is one, else the CPU."""
+
+    quantization: Quantization = "none"
+    """Weight-only quantisation made at load time; less memory traffic, some error."""
+
+    kv_cache_bytes: int | None = None
+    """Memory for keys and values. None: a share of what is free after the weights."""
+
+    num_blocks: int | None = None
+    """Number of KV blocks, instead of ``kv_cache_bytes``."""
+
+    block_size: int = 16
+    """Tokens per KV block: the unit of sharing and eviction. A power of two."""
+
+    max_context_tokens: int | None = None
+    """Longest transcript. None: what the model's own configuration allows."""
+
+    max_batch_tokens: int = 2048
+    """Tokens one step may compute: bounds how long a prefill chunk delays running turns."""
+
+    max_running: int = 256
+    """Turns that may decode at the same time."""
+
+    max_waiting: int = 1024
+    """Turns that may wait for admission; one more is refused as overloaded."""
+
+    prefill_tokens_beside_decodes: int = 256
+    """Prefill tokens one step may add while turns are decoding: bounds their token gap."""
+
+    policy: PolicyName = "short_turn_first"
+    """Order of turns: least predicted remaining work first, or first come first served."""
+
+    cache_policy: CachePolicyName = "lease"
+    """What may be evicted: ``lease`` keeps a session's KV while its tool runs, ``lru`` does
+    not and is the baseline."""
+
+    starvation_s: int = 120
+    """A turn that has waited this many seconds is overtaken by nobody any more."""
+
+    session_tokens_bytes: int = 256 * 1024 * 1024
+    """Memory for the token ids of sessions the engine holds; the longest unused is
+    forgotten first and its next turn sends its transcript again."""
+
+    threads: int | None = None
+    """CPU threads for the forward pass. None: all cores the process may use."""
+
+    seed: int = 0
+    """Seed of the weights of ``random:*`` models."""
+
+    def __post_init__(self) -> None:
+        _check_choice("dtype", self.dtype, get_args(DTypeName))
+        _check_choice("device", self.device, get_args(DeviceName))
+        _check_choice("quantization", self.quantization, get_args(Quantization))
+        _check_choice("policy", self.policy, get_args(PolicyName))
+        _check_choice("cache_policy", self.cache_policy, get_args(CachePolicyName))
+        if not self.model:
+            raise ConfigError("model is empty: give a folder, 'default' or 'random:NAME'")
+        if self.kv_cache_bytes is not None and self.num_blocks is not None:
+            raise ConfigError("kv_cache_bytes and num_blocks are both given: give one of them")
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name} is {value!r}, an integer is needed")
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is {value}, not in {low}..{high}")
+        if self.block_size & (self.block_size - 1):
+            raise ConfigError(f"block_size is {self.block_size}, not a power of two")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; ``EngineConfig(**d)`` gives them back."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+_BOUNDS = (
+    ("kv_cache_bytes", 1 << 16, 1 << 44),
+    ("num_blocks", 2, 1 << 26),
+    ("block_size", 4, 256),
+    ("max_context_tokens", 16, 1 << 24),
+    ("max_batch_tokens", 1, 1 << 17),
+    ("max_running", 1, 1 << 14),
+    ("max_waiting", 0, 1 << 20),
+    ("prefill_tokens_beside_decodes", 1, 1 << 17),
+    ("starvation_s", 1, 1 << 20),
+    ("session_tokens_bytes", 1 << 12, 1 << 40),
+    ("threads", 1, 1024),
+    ("seed", 0, (1 << 63) - 1),
+)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, not one of {', '.join(choices)}")

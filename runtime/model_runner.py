@@ -1,0 +1,136 @@
+"""A model with its KV pool: steps in, logits out.
+
+Decides what ``auto`` means for dtype and device and how many KV blocks fit. Which tokens a
+step holds is the scheduler's decision, what becomes of the logits the engine's.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from runtime.batch import SequenceInput, StepBatch
+from runtime.config import DeviceName, DTypeName, EngineConfig
+from runtime.kv_pool import KVPool, block_bytes
+from runtime.models.config import LoadError
+from runtime.models.decoder import StepInputs
+from runtime.weights import LoadedModel, load_model
+
+_LOG = logging.getLogger(__name__)
+
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+_KV_SHARE_OF_FREE_MEMORY = 0.25
+_KV_BYTES_ON_CPU = 4 << 30
+"""Default ceiling on a CPU, where the memory belongs to others as well."""
+
+
+class ModelRunner:
+    """Runs steps of one model over one KV pool."""
+
+    def __init__(self, model: LoadedModel, *, num_blocks: int, block_size: int) -> None:
+        self.model = model
+        self.pool = KVPool(
+            model.config,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    @property
+    def num_blocks(self) -> int:
+        return self.pool.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.pool.block_size
+
+    def forward(self, batch: StepBatch) -> Tensor:
+        """Compute a step: write its KV, return logits of the rows asked for.
+
+        Returns:
+            [R, vocab] float32 (float64 for float64 models); R may be 0.
+        """
+        device = self.model.device
+        inputs = StepInputs(
+            token_ids=torch.from_numpy(batch.token_ids).to(device),
+            positions=torch.from_numpy(batch.positions).to(device),
+            slots=torch.from_numpy(batch.slots).to(device),
+            logit_rows=torch.from_numpy(batch.logit_rows).to(device),
+            highest_position=int(batch.context_lengths.max()) - 1,
+            layout=batch.layout(device),
+        )
+        with torch.inference_mode():
+            return self.model.decoder.forward(inputs, self.pool)
+
+    def run(self, inputs: list[SequenceInput]) -> Tensor:
+        """``forward`` of a step laid out from its sequences."""
+        return self.forward(StepBatch.build(inputs, self.block_size))
+
+
+def load_runner(config: EngineConfig) -> ModelRunner:
+    """Set up threads, load the model and make its pool, as ``config`` says.
+
+    Raises:
+        LoadError: the model cannot be served.
+    """
+    torch.set_num_threads(config.threads or available_cores())
+    device = resolve_device(config.device)
+    model = load_model(
+        Path(config.model) if os.sep in config.model else config.model,
+        dtype=resolve_dtype(config.dtype, device),
+        device=device,
+        seed=config.seed,
+    )
+    num_blocks = config.num_blocks or _blocks_that_fit(config, model)
+    return ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size)
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_device(name: DeviceName) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LoadError("device cuda was asked for, torch sees no GPU; use --device cpu")
+    return torch.device(name)
+
+
+def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return _DTYPES[name]
+    if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.bfloat16
+    return torch.float32
+
+
+def _blocks_that_fit(config: EngineConfig, model: LoadedModel) -> int:
+    size = block_bytes(model.config, config.block_size, model.dtype)
+    if config.kv_cache_bytes is not None:
+        budget = config.kv_cache_bytes
+    else:
+        budget = int(_free_memory(model.device) * _KV_SHARE_OF_FREE_MEMORY)
+        if model.device.type == "cpu":
+            budget = min(budget, _KV_BYTES_ON_CPU)
+    if budget < 2 * size:
+        raise LoadError(
+            f"KV memory of {budget} bytes holds {budget // size} blocks of {size} bytes, "
+            "at least 2 are needed: give a larger kv_cache_bytes or a smaller block_size"
+        )
+    return budget // size
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

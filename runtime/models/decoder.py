@@ -1,0 +1,190 @@
+"""The decoder: one implementation for Llama, Qwen and Mistral, steered by ``ModelConfig``.
+
+A step is a flat list of tokens of any mix of sequences; only attention knows which belong
+together, from the ``StepInputs`` handed down as an argument. Keys and values go straight to
+the paged pool and are read from there.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.activation import silu_mul
+from kernels.attention import PagedLayout, paged_attention
+from kernels.kv_write import write_kv
+from kernels.norm import add_rms_norm, rms_norm
+from kernels.rope import apply_rope
+from runtime.kv_pool import KVPool
+from runtime.models.config import LogitShaping, ModelConfig
+from runtime.models.layers import Linear, WeightSource, fused_linear, make_linear
+from runtime.models.rotary import RotaryTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """A step's tensors on the model's device: T tokens, R logit rows."""
+
+    token_ids: Tensor
+    """[T] int64"""
+    positions: Tensor
+    """[T] int64"""
+    slots: Tensor
+    """[T] int64: where each token's KV goes."""
+    logit_rows: Tensor
+    """[R] int64"""
+    highest_position: int
+    layout: PagedLayout
+
+
+class DecoderLayer:
+    """Attention and MLP of one layer, with the norms before them."""
+
+    def __init__(self, config: ModelConfig, index: int, source: WeightSource) -> None:
+        prefix, hidden = f"model.layers.{index}", config.hidden_size
+        self._config = config
+        self._index = index
+        self._scale = config.head_dim**-0.5
+        self._window = config.window(index)
+        self._input_norm = source.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
+        self._qkv = fused_linear(
+            source,
+            [f"{prefix}.self_attn.{part}_proj" for part in "qkv"],
+            [config.query_size, config.kv_size, config.kv_size],
+            hidden,
+            config.qkv_bias,
+        )
+        self._qk_norm = self._load_qk_norm(prefix, source) if config.qk_norm else None
+        self._output = fused_linear(
+            source,
+            [f"{prefix}.self_attn.o_proj"],
+            [hidden],
+            config.query_size,
+            config.output_bias,
+        )
+        self._mlp_norm = source.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
+        size = config.intermediate_size
+        self._gate_up = fused_linear(
+            source,
+            [f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj"],
+            [size, size],
+            hidden,
+            config.mlp_bias,
+        )
+        self._down = fused_linear(
+            source, [f"{prefix}.mlp.down_proj"], [hidden], size, config.mlp_bias
+        )
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._qkv, self._output, self._gate_up, self._down
+
+    def _load_qk_norm(self, prefix: str, source: WeightSource) -> Tensor:
+        """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
+        config = self._config
+        query = source.tensor(f"{prefix}.self_attn.q_norm.weight", (config.head_dim,))
+        key = source.tensor(f"{prefix}.self_attn.k_norm.weight", (config.head_dim,))
+        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+
+    def forward(
+        self,
+        delta: Tensor,
+        residual: Tensor,
+        inputs: StepInputs,
+        rotation: tuple[Tensor, Tensor],
+        pool: KVPool,
+    ) -> tuple[Tensor, Tensor]:
+        """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
+        eps = self._config.norm_eps
+        normed, residual = add_rms_norm(delta, residual, self._input_norm, eps)
+        mixed = self._attend(normed, inputs, rotation, pool)
+        normed, residual = add_rms_norm(mixed, residual, self._mlp_norm, eps)
+        return self._down(silu_mul(self._gate_up(normed))), residual
+
+    def _attend(
+        self, x: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], pool: KVPool
+    ) -> Tensor:
+        config = self._config
+        heads = self._qkv(x).view(x.shape[0], -1, config.head_dim)
+        num_rotated = config.num_heads + config.num_kv_heads
+        rotated = heads[:, :num_rotated]
+        if self._qk_norm is not None:
+            rotated = rms_norm(rotated, self._qk_norm, config.norm_eps)
+        rotated = apply_rope(rotated, *rotation)
+        k_blocks, v_blocks = pool.layer(self._index)
+        keys, values = rotated[:, config.num_heads :], heads[:, num_rotated:]
+        write_kv(keys, values, k_blocks, v_blocks, inputs.slots)
+        queries = rotated[:, : config.num_heads]
+        mixed = paged_attention(
+            queries, k_blocks, v_blocks, inputs.layout, scale=self._scale, window=self._window
+        )
+        return self._output(mixed.flatten(1))
+
+
+class Decoder:
+    """A whole model, from token ids to logits."""
+
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config = config
+        self._embedding = source.tensor(
+            "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
+        )
+        self._layers = [DecoderLayer(config, index, source) for index in range(config.num_layers)]
+        self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
+        self._head = make_linear(self._head_weight(source), None)
+        self._rotary = RotaryTable(config.rope, config.head_dim, dtype, device)
+        self._shaping = (
+            _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
+        )
+
+    def _head_weight(self, source: WeightSource) -> Tensor:
+        if self.config.tie_embeddings:
+            return self._embedding
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        return source.tensor("lm_head.weight", shape)
+
+    @property
+    def step_weight_bytes(self) -> int:
+        """Bytes of weights every step reads."""
+        maps = [linear for layer in self._layers for linear in layer.linears]
+        return sum(linear.num_bytes for linear in [*maps, self._head])
+
+    def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
+        """Write the step's KV to ``pool`` and return logits.
+
+        Returns:
+            [R, vocab] float32, or float64 for float64 models, in the order of
+            ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
+        """
+        rotation = self._rotary.at(inputs.positions, inputs.highest_position)
+        delta = functional.embedding(inputs.token_ids, self._embedding)
+        residual = torch.zeros_like(delta)
+        for layer in self._layers:
+            delta, residual = layer.forward(delta, residual, inputs, rotation, pool)
+        rows = inputs.logit_rows
+        normed, _ = add_rms_norm(delta[rows], residual[rows], self._norm, self.config.norm_eps)
+        logits = self._head(normed)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._shaping is not None:
+            logits = self._shaping.apply(logits, inputs.positions[rows])
+        return logits
+
+
+class _LogitShaper:
+    """See ``LogitShaping``."""
+
+    def __init__(self, shaping: LogitShaping, vocab_size: int, device: torch.device) -> None:
+        self._shaping = shaping
+        bias = torch.full((vocab_size,), -shaping.ban, device=device)
+        bias[: shaping.num_plain] = 0
+        bias[shaping.end_of_turn] = 0
+        self._bias = bias
+
+    def apply(self, logits: Tensor, positions: Tensor) -> Tensor:
+        shaped = logits + self._bias
+        due = (positions + 1) % self._shaping.period == 0
+        shaped[:, self._shaping.end_of_turn] += due * self._shaping.boost
+        return shaped

@@ -1,0 +1,134 @@
+"""From a step's logits to tokens: penalties, then ``kernels.masked_sampling``, log-probabilities.
+
+Rows are independent: the same row gives the same token in any batch. What the tokens mean
+for a sequence (accepted draft, end of turn) is the engine's business.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.masked_sampling import NO_TOKEN, SamplingBatch, position_uniform
+from kernels.masked_sampling import sample as draw
+from runtime.messages import SamplingParams, TokenArray, TokenLogprob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRow:
+    """How the token after one row of logits is drawn."""
+
+    params: SamplingParams
+    position: int
+    """Position of the drawn token in its sequence; with the seed it keys the randomness."""
+    emitted: TokenArray | None = None
+    """int32: tokens this turn has emitted so far; only penalties look at them."""
+    mask: npt.NDArray[np.int32] | None = None
+    """[ceil(vocab / 32)] packed allowed tokens; None: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """One entry per row."""
+
+    tokens: TokenArray
+    """int32; NO_TOKEN where the row's logits are not finite or its mask allows nothing."""
+    finite: npt.NDArray[np.bool_]
+    """False: the model produced NaN or infinity in this row."""
+    logprobs: tuple[TokenLogprob | None, ...]
+    """Under the model's own distribution, before penalties, mask and temperature; None
+    where the row did not ask."""
+
+
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
+    """Draw one token for each row of ``logits`` [rows, vocab], which is not changed.
+
+    Order: penalties, grammar mask, temperature, top-k, top-p, min-p, draw.
+
+    Raises:
+        ValueError: the number of rows differs.
+    """
+    if logits.shape[0] != len(rows):
+        raise ValueError(f"{logits.shape[0]} rows of logits for {len(rows)} rows of parameters")
+    finite = logits.sum(dim=-1).isfinite()
+    shaped = _penalised(logits, rows)
+    if not finite.all():
+        shaped = shaped.masked_fill(~finite[:, None], 0)
+    drawn = draw(shaped, _batch(rows)).masked_fill(~finite.cpu(), NO_TOKEN)
+    tokens = drawn.numpy().astype(np.int32)
+    return Sampled(
+        tokens=tokens,
+        finite=finite.cpu().numpy(),
+        logprobs=tuple(
+            _logprob(logits[index], int(tokens[index]), row.params.top_logprobs)
+            for index, row in enumerate(rows)
+        ),
+    )
+
+
+def _batch(rows: Sequence[SampleRow]) -> SamplingBatch:
+    params = [row.params for row in rows]
+    seeds = np.array([item.seed & 0xFFFF_FFFF_FFFF_FFFF for item in params], dtype=np.uint64)
+    positions = np.array([row.position for row in rows], dtype=np.uint64)
+    masked = np.array([row.mask is not None for row in rows])
+    masks: Tensor | None = None
+    if masked.any():
+        words = max(len(row.mask) for row in rows if row.mask is not None)
+        packed = np.zeros((len(rows), words), dtype=np.int32)
+        for index, row in enumerate(rows):
+            if row.mask is not None:
+                packed[index, : len(row.mask)] = row.mask
+        masks = torch.from_numpy(packed)
+    return SamplingBatch(
+        temperature=np.array([item.temperature for item in params], dtype=np.float64),
+        top_k=np.array([item.top_k for item in params], dtype=np.int64),
+        top_p=np.array([item.top_p for item in params], dtype=np.float64),
+        min_p=np.array([item.min_p for item in params], dtype=np.float64),
+        uniform=position_uniform(seeds, positions),
+        masks=masks,
+        masked=masked,
+    )
+
+
+def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
+    """Logits with penalties; the input itself where no row has any.
+
+    Repetition divides positive and multiplies negative logits of emitted tokens (Keskar et
+    al. 2019, arXiv:1909.05858); frequency and presence are subtracted per count and once.
+    """
+    shaped = logits
+    for index, row in enumerate(rows):
+        params = row.params
+        neutral = (
+            params.repetition_penalty == 1
+            and params.frequency_penalty == 0
+            and params.presence_penalty == 0
+        )
+        if neutral or row.emitted is None or not len(row.emitted):
+            continue
+        if shaped is logits:
+            shaped = logits.clone()
+        ids, counts = np.unique(row.emitted, return_counts=True)
+        where = torch.from_numpy(ids.astype(np.int64)).to(logits.device)
+        values = shaped[index, where]
+        repeated = torch.where(
+            values > 0, values / params.repetition_penalty, values * params.repetition_penalty
+        )
+        times = torch.from_numpy(counts).to(values)
+        shaped[index, where] = repeated - params.frequency_penalty * times - params.presence_penalty
+    return shaped
+
+
+def _logprob(logits: Tensor, token: int, top: int | None) -> TokenLogprob | None:
+    if top is None or token == NO_TOKEN:
+        return None
+    logprobs = logits.log_softmax(-1)
+    best = logprobs.topk(min(top, logits.numel()))
+    return TokenLogprob(
+        token=token,
+        logprob=float(logprobs[token]),
+        top=tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)),
+    )

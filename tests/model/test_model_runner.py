@@ -1,0 +1,90 @@
+"""The forward pass over paged KV: identities that scheduling relies on."""
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.batch import SequenceInput
+from runtime.messages import TokenArray
+from runtime.model_runner import ModelRunner
+from runtime.weights import load_model
+
+CPU = torch.device("cpu")
+FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny"]
+
+
+def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:
+    model = load_model(f"random:{name}", dtype=torch.float64, device=CPU)
+    return ModelRunner(model, num_blocks=num_blocks, block_size=16)
+
+
+def random_tokens(rng: np.random.Generator, count: int) -> TokenArray:
+    return rng.integers(0, 256, count, dtype=np.int32)
+
+
+def whole(runner: ModelRunner, tokens: TokenArray) -> torch.Tensor:
+    table = np.arange(-(-len(tokens) // 16), dtype=np.int32)
+    return runner.run(
+        [SequenceInput(tokens=tokens, start=0, block_table=table, num_logits=len(tokens))]
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_chunks_in_scattered_blocks_equal_one_pass(family: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = random_tokens(rng, 400)
+    expected = whole(make_runner(family), tokens)
+
+    runner, table = make_runner(family), rng.permutation(64)[:25].astype(np.int32)
+    rows, at = [], 0
+    while at < len(tokens):
+        count = min(int(rng.choice([1, 1, 2, 5, 17, 64, 150])), len(tokens) - at)
+        chunk = tokens[at : at + count]
+        rows.append(
+            runner.run([SequenceInput(tokens=chunk, start=at, block_table=table, num_logits=count)])
+        )
+        at += count
+
+    assert torch.allclose(torch.cat(rows), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sequence_does_not_notice_its_neighbours(family: str) -> None:
+    rng = np.random.default_rng(7)
+    prompts = [random_tokens(rng, count) for count in (1, 40, 3, 130)]
+    expected = [whole(make_runner(family), prompt)[-1] for prompt in prompts]
+
+    runner, free = make_runner(family), rng.permutation(64).astype(np.int32)
+    tables = [free[index * 10 : index * 10 + 10] for index in range(4)]
+    logits = runner.run(
+        [
+            SequenceInput(tokens=prompt, start=0, block_table=table, num_logits=1)
+            for prompt, table in zip(prompts, tables, strict=True)
+        ]
+    )
+
+    assert torch.allclose(logits, torch.stack(expected), rtol=0, atol=1e-9)
+
+
+def test_logits_come_only_for_the_rows_asked_for() -> None:
+    runner = make_runner("qwen3-tiny")
+    tokens = random_tokens(np.random.default_rng(0), 20)
+    everything = whole(runner, tokens)
+    table = np.array([2, 3], dtype=np.int32)
+
+    none = runner.run([SequenceInput(tokens=tokens, start=0, block_table=table, num_logits=0)])
+    three = runner.run([SequenceInput(tokens=tokens, start=0, block_table=table, num_logits=3)])
+
+    assert none.shape == (0, everything.shape[1])
+    assert torch.allclose(three, everything[-3:], rtol=0, atol=1e-9)
+
+
+def test_text_of_random_models_ends() -> None:
+    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
+    shaping = model.config.shaping
+    assert shaping is not None
+    tokens = random_tokens(np.random.default_rng(0), shaping.period)
+    best = whole(ModelRunner(model, num_blocks=8, block_size=16), tokens).argmax(-1)
+    assert best[-1] == shaping.end_of_turn
+    assert all(token < shaping.num_plain or token == shaping.end_of_turn for token in best)

@@ -1,0 +1,106 @@
+"""Makes ``runtime/assets/byte_tokenizer``: one token per byte and the Qwen family's specials.
+
+Ids 0 to 255 are the bytes in order, the special tokens follow. Run as
+``python -m tests.support.byte_tokenizer`` to write the files again; a test compares them
+with the committed ones.
+"""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "runtime" / "assets" / "byte_tokenizer"
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<tools>",
+    "</tools>",
+    "<think>",
+    "</think>",
+)
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte in byte-level BPE files.
+
+    Printable Latin-1 stands for itself; the rest are numbered from U+0100 upwards (Radford
+    et al. 2019, GPT-2's ``encoder.py``).
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def tokenizer_json() -> dict[str, object]:
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": 256 + index,
+                "content": text,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for index, text in enumerate(SPECIAL_TOKENS)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {character: byte for byte, character in enumerate(byte_characters())},
+            "merges": [],
+        },
+    }
+
+
+def files() -> dict[str, str]:
+    """Name and text of each file of the folder."""
+    ids = {text: 256 + index for index, text in enumerate(SPECIAL_TOKENS)}
+    contents: dict[str, dict[str, object]] = {
+        "tokenizer.json": tokenizer_json(),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "clean_up_tokenization_spaces": False,
+        },
+        "generation_config.json": {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]},
+    }
+    return {
+        name: json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+        for name, content in contents.items()
+    }
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
