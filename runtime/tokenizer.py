@@ -25,7 +25,8 @@ import numpy.typing as npt
 import orjson
 import tokenizers
 
-from tools_api.chat_format import Segment, chat_format_for
+from tools_api.chat_families import chat_format_for
+from tools_api.chat_format import Segment
 
 TokenArray = npt.NDArray[np.int32]
 

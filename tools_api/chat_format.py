@@ -1,0 +1,235 @@
+"""How a transcript is written for a model: header, items, calls, as segments.
+
+Text and control are two channels: a ``Segment`` is either text or exactly one special token,
+so nothing a user writes can open a turn. This module holds what all families share, their
+renderers are in ``tools_api.chat_families``. Rendering is from items to segments; the other
+direction is ``tools_api.call_parser``, and the syntax of calls is shared by both and by
+``tools_api.grammar``. No Jinja: templates that come with a model are code.
+
+Always true (append-stability): while header and options are equal, the segments of a
+transcript that has grown start with the segments of the shorter one, the model's own output
+in place. A first turn equals the published template; ``docs/chat_formats.md`` lists where a
+published template rewrites history and append-stable rendering therefore differs.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from tools_api.tools import FunctionTool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Text, or the name of one special token."""
+
+    text: str
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateOptions:
+    """What a request may change about the template; part of the header."""
+
+    thinking: bool = False
+    """The model may reason before it answers, where the format knows how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """How a family writes calls: ``opener before {object} after closer``.
+
+    The object is ``{"name": "...", arguments_key: {...}}`` with ", " and ": ".
+    """
+
+    opener: str | None
+    """Special token in front; None: the object itself opens the call."""
+    before: str = ""
+    after: str = ""
+    closer: str | None = None
+    between: str = ""
+    """Text between two calls of one turn."""
+    repeats_opener: bool = True
+    """Each call has its opener and closer; otherwise one pair holds a list of objects."""
+    arguments_key: str = "arguments"
+    parallel: bool = True
+
+
+class ChatFormat(ABC):
+    """Renderer of one family. Stateless; made by ``tools_api.chat_families.chat_format_for``."""
+
+    end_of_turn: tuple[str, ...]
+    """Special tokens that end a model turn; the first is what the renderer writes."""
+    thinking: bool = False
+    """Whether the format has think blocks at all."""
+    calls: CallSyntax | None
+    """None: the model cannot call tools."""
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        self._has_token = has_token
+
+    @abstractmethod
+    def header(
+        self,
+        instructions: str | None,
+        tools: Sequence[FunctionTool],
+        options: TemplateOptions,
+    ) -> list[Segment]:
+        """What stands before all items."""
+
+    @abstractmethod
+    def items(
+        self,
+        items: Sequence[Item],
+        *,
+        first: bool,
+        open_output: bool,
+        options: TemplateOptions,
+        after_output: bool = True,
+    ) -> list[Segment]:
+        """New input items.
+
+        Args:
+            items: in order; our own earlier output is only given when its tokens are not
+                held any more.
+            first: nothing but the header stands before.
+            open_output: a model output stands before that was cut short; it is closed.
+            after_output: unless ``first``, a model output stands before. False when other
+                input items do (after a warm-up).
+        """
+
+    @abstractmethod
+    def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """What opens the model's turn, after all items."""
+
+    def output_specials(self, *, thinking: bool, calls: bool) -> frozenset[str]:
+        """The special tokens that mean something in an output; any other is best banned."""
+        names = set(self.end_of_turn)
+        if thinking and self.thinking:
+            names |= {"<think>", "</think>"}
+        if calls and self.calls is not None:
+            names |= {name for name in (self.calls.opener, self.calls.closer) if name is not None}
+        return frozenset(names)
+
+    def _writer(self) -> "SegmentWriter":
+        return SegmentWriter(self._has_token)
+
+
+class SegmentWriter:
+    """Collects segments; neighbouring text becomes one."""
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        self._has_token = has_token
+        self.segments: list[Segment] = []
+
+    def text(self, text: str) -> None:
+        if not text:
+            return
+        if self.segments and not self.segments[-1].special:
+            text = self.segments.pop().text + text
+        self.segments.append(Segment(text))
+
+    def special(self, name: str | None) -> None:
+        if name is not None:
+            self.segments.append(Segment(name, special=True))
+
+    def tag(self, name: str) -> None:
+        """A tag of the template: one token where the tokenizer has it, else text."""
+        if self._has_token(name):
+            self.special(name)
+        else:
+            self.text(name)
+
+    def tagged(self, text: str) -> None:
+        """Template text, in which tags stand between ``<`` and ``>``."""
+        for piece in re.split(r"(</?\w+>)", text):
+            if piece.startswith("<") and piece.endswith(">"):
+                self.tag(piece)
+            else:
+                self.text(piece)
+
+    def calls(self, syntax: CallSyntax, objects: Sequence[str]) -> None:
+        each = syntax.repeats_opener
+        for i, text in enumerate(objects):
+            if i > 0:
+                self.text(syntax.between)
+            if each or i == 0:
+                self.special(syntax.opener)
+                self.text(syntax.before)
+            self.text(text)
+            if each or i == len(objects) - 1:
+                self.text(syntax.after)
+                self.special(syntax.closer)
+
+
+@dataclass(slots=True)
+class AssistantTurn:
+    reasoning: str | None = None
+    text: str | None = None
+    calls: list[FunctionCall] = field(default_factory=list)
+
+    @property
+    def only_reasoning(self) -> bool:
+        return self.text is None and not self.calls
+
+
+Turn = AssistantTurn | list[FunctionCallOutput] | Message
+
+
+def turns(items: Iterable[Item]) -> Iterator[Turn]:
+    """Items grouped as templates know them: one assistant turn holds reasoning, then text,
+    then calls; outputs that follow one another are one turn of the tools."""
+    turn: Turn | None = None
+    for item in items:
+        match turn, item:
+            case AssistantTurn(), FunctionCall():
+                turn.calls.append(item)
+            case AssistantTurn(text=None, calls=[]), Message(role="assistant"):
+                turn.text = item.text
+            case list(), FunctionCallOutput():
+                turn.append(item)
+            case _:
+                if turn is not None:
+                    yield turn
+                turn = _open_turn(item)
+    if turn is not None:
+        yield turn
+
+
+def _open_turn(item: Item) -> Turn:
+    match item:
+        case Reasoning():
+            return AssistantTurn(reasoning=item.text)
+        case FunctionCall():
+            return AssistantTurn(calls=[item])
+        case FunctionCallOutput():
+            return [item]
+        case Message(role="assistant"):
+            return AssistantTurn(text=item.text)
+    return item
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """JSON as the published templates write it (``tojson`` of transformers)."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def tool_object(tool: FunctionTool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters
+    return {"type": "function", "function": function}
+
+
+def call_object(call: FunctionCall, syntax: CallSyntax, tail: str = "") -> str:
+    arguments = call.arguments or "{}"
+    return f'{{"name": {to_json(call.name)}, "{syntax.arguments_key}": {arguments}{tail}}}'
+
+
+def role_of(message: Message) -> str:
+    return "system" if message.role == "developer" else message.role
