@@ -1,0 +1,58 @@
+# Two commands do all the set-up on a fresh machine:
+#
+#   make demo    make .venv, install the runtime, play the example agent
+#   make test    the same environment plus the test tools; lint, types and all tests
+#
+# Variables:
+#   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
+#   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
+#                pip knows no other index, torch for Linux is the CUDA build (several GB); for
+#                the CPU build give the index that PyTorch's installation page names for it,
+#                make demo PIP_OPTIONS='--extra-index-url URL'
+#   DEMO_OPTIONS passed to the demo, see `make demo DEMO_OPTIONS=--help`
+#   PYTEST_OPTIONS passed to pytest, e.g. PYTEST_OPTIONS='-k radix -x'
+
+PYTHON ?= python3
+PIP_OPTIONS ?=
+DEMO_OPTIONS ?=
+PYTEST_OPTIONS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
+MANIFESTS := pyproject.toml constraints.txt
+
+.PHONY: demo test lint types ledger clean
+
+demo: $(VENV)/.server
+	$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
+
+test: lint types
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+ledger:
+	@$(PYTHON) tools/line_ledger.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The stamps say which extra is installed; they are older than a changed manifest, and then the
+# install runs again. The dev extra contains the server extra, so its stamp makes both.
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "keepwarm needs Python 3.11 or newer; set PYTHON")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.server: $(MANIFESTS) | $(VENV)/bin/python
+	$(PIP_INSTALL) -e '.[server]'
+	@touch $@
+
+$(VENV)/.dev: $(MANIFESTS) | $(VENV)/bin/python
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.server
