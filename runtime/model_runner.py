@@ -4,9 +4,8 @@ Decides what ``auto`` means for dtype and device and how many KV blocks fit. Whi
 step holds is the scheduler's decision, what becomes of the logits the engine's.
 """
 
-import logging
 import os
-from pathlib import Path
+import sys
 
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ from runtime.config import DeviceName, DTypeName, EngineConfig
 from runtime.kv_pool import KVPool, block_bytes
 from runtime.models.config import LoadError
 from runtime.models.decoder import StepInputs
-from runtime.weights import LoadedModel, load_model
-
-_LOG = logging.getLogger(__name__)
+from runtime.weights import LoadedModel, free_memory_bytes, load_model
 
 _DTYPES = {
     "bfloat16": torch.bfloat16,
@@ -84,10 +81,11 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     torch.set_num_threads(config.threads or available_cores())
     device = resolve_device(config.device)
     model = load_model(
-        Path(config.model) if os.sep in config.model else config.model,
+        config.model,
         dtype=resolve_dtype(config.dtype, device),
         device=device,
         seed=config.seed,
+        progress=sys.stderr.isatty(),
     )
     num_blocks = config.num_blocks or _blocks_that_fit(config, model)
     return ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size)
@@ -119,7 +117,7 @@ def _blocks_that_fit(config: EngineConfig, model: LoadedModel) -> int:
     if config.kv_cache_bytes is not None:
         budget = config.kv_cache_bytes
     else:
-        budget = int(_free_memory(model.device) * _KV_SHARE_OF_FREE_MEMORY)
+        budget = int(free_memory_bytes(model.device) * _KV_SHARE_OF_FREE_MEMORY)
         if model.device.type == "cpu":
             budget = min(budget, _KV_BYTES_ON_CPU)
     if budget < 2 * size:
@@ -128,9 +126,3 @@ def _blocks_that_fit(config: EngineConfig, model: LoadedModel) -> int:
             "at least 2 are needed: give a larger kv_cache_bytes or a smaller block_size"
         )
     return budget // size
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

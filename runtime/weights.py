@@ -5,19 +5,30 @@ taken one tensor at a time into the form the decoder computes with, so that a mo
 in memory twice.
 """
 
+import logging
+import os
+import resource
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from runtime.models.config import ModelConfig
+from runtime.models.checkpoint import Checkpoint
+from runtime.models.config import LoadError, ModelConfig
 from runtime.models.decoder import Decoder
+from runtime.models.hf_config import read_model_config
 from runtime.models.presets import PREFIX, random_model_config
 from runtime.models.random_weights import RandomWeights
 
+_LOG = logging.getLogger(__name__)
+
 ASSETS = Path(__file__).parent / "assets"
 BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
+DEFAULT_MODEL = ASSETS / "default_model"
+DEFAULT_PRESET = "qwen3-tiny"
+"""What ``default`` stands for while the project ships no trained model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,7 @@ class LoadedModel:
     config: ModelConfig
     decoder: Decoder
     tokenizer_folder: Path
+    """Holds ``tokenizer.json``."""
     dtype: torch.dtype
     device: torch.device
     load_s: float
@@ -40,7 +52,12 @@ class LoadedModel:
 
 
 def load_model(
-    source: str | Path, *, dtype: torch.dtype, device: torch.device, seed: int = 0
+    source: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+    progress: bool = False,
 ) -> LoadedModel:
     """Load a model.
 
@@ -49,21 +66,95 @@ def load_model(
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
         seed: of the weights of random models.
+        progress: show a bar on stderr.
 
     Raises:
-        LoadError: the model cannot be served.
+        LoadError: the model cannot be served; the message names file, field and remedy.
     """
     started = time.perf_counter()
     name = str(source)
-    preset = "qwen3-tiny" if name == "default" else name.removeprefix(PREFIX)
-    config = random_model_config(preset)
-    decoder = Decoder(config, RandomWeights(seed, dtype, device), dtype, device)
+    if name == "default":
+        source = DEFAULT_MODEL if _holds_model(DEFAULT_MODEL) else PREFIX + DEFAULT_PRESET
+    if str(source).startswith(PREFIX):
+        config = random_model_config(str(source).removeprefix(PREFIX))
+        _check_memory(name, config, dtype, device)
+        decoder = Decoder(config, RandomWeights(seed, dtype, device), dtype, device)
+        tokenizer_folder = BYTE_TOKENIZER
+    else:
+        tokenizer_folder = Path(source).expanduser()
+        config, decoder = _load_folder(tokenizer_folder, dtype, device, progress)
+    load_s = time.perf_counter() - started
+    _LOG.info(
+        "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
+        name,
+        config.num_parameters,
+        str(dtype).removeprefix("torch."),
+        load_s,
+        peak_rss_bytes(),
+    )
     return LoadedModel(
         name=name,
         config=config,
         decoder=decoder,
-        tokenizer_folder=BYTE_TOKENIZER,
+        tokenizer_folder=tokenizer_folder,
         dtype=dtype,
         device=device,
-        load_s=time.perf_counter() - started,
+        load_s=load_s,
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Most memory this process has ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory that can be had now on ``device``, the cache of files counted as free."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _holds_model(folder: Path) -> bool:
+    return (folder / "config.json").exists()
+
+
+def _load_folder(
+    folder: Path, dtype: torch.dtype, device: torch.device, progress: bool
+) -> tuple[ModelConfig, Decoder]:
+    if not folder.is_dir():
+        raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
+    config = read_model_config(folder)
+    if not (folder / "tokenizer.json").exists():
+        raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
+    _check_memory(str(folder), config, dtype, device)
+    source = Checkpoint(folder, dtype, device, progress=progress)
+    try:
+        return config, Decoder(config, source, dtype, device)
+    finally:
+        source.close()
+
+
+def _check_memory(name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    needed = config.num_parameters * dtype.itemsize
+    free = free_memory_bytes(device)
+    if needed <= free:
+        return
+    gib = 1 << 30
+    remedies = [
+        text
+        for text, size in (("--dtype bfloat16", 2), ("--quantization int8", 1))
+        if config.num_parameters * size <= free and size < dtype.itemsize
+    ]
+    raise LoadError(
+        f"{name}: {config.num_parameters / 1e9:.1f}G parameters in "
+        f"{str(dtype).removeprefix('torch.')} take {needed / gib:.1f} GiB, "
+        f"{free / gib:.1f} GiB are free on {device.type}; "
+        + (f"{remedies[0]} would fit" if remedies else "no number type offered would fit")
     )

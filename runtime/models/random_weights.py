@@ -24,7 +24,7 @@ class RandomWeights:
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See ``WeightSource.tensor``; every name exists."""
-        generator = torch.Generator().manual_seed((self._seed << 32) ^ zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         values = torch.randn(shape, generator=generator)
         if name.endswith("norm.weight"):
             values = 1 + 0.1 * values
