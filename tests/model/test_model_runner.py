@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from runtime.batch import SequenceInput
-from runtime.messages import TokenArray
+from runtime.messages import SamplingParams, TokenArray
 from runtime.model_runner import ModelRunner
+from runtime.sampler import SampleRow, sample
 from runtime.weights import load_model
+from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")
 FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny"]
@@ -88,3 +90,68 @@ def test_text_of_random_models_ends() -> None:
     best = whole(ModelRunner(model, num_blocks=8, block_size=16), tokens).argmax(-1)
     assert best[-1] == shaping.end_of_turn
     assert all(token < shaping.num_plain or token == shaping.end_of_turn for token in best)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: int) -> None:
+    """Any chunking, company, block placement and wrong or right drafts: the same tokens."""
+    rng = np.random.default_rng(seed)
+    runner = make_runner(family, num_blocks=256)
+    free = rng.permutation(256).astype(np.int32)
+    turns = [
+        ReferenceTurn(
+            prompt=random_tokens(rng, int(rng.integers(1, 120))).tolist(),
+            params=SamplingParams(
+                temperature=float(rng.choice([0, 0.8])),
+                top_p=float(rng.choice([1, 0.9])),
+                seed=int(rng.integers(1 << 40)),
+            ),
+            max_new_tokens=int(rng.integers(1, 30)),
+            end_tokens={258},
+        )
+        for _ in range(6)
+    ]
+    tables = [np.sort(free[i * 20 : i * 20 + 20]) for i in range(6)]
+    emitted: list[list[int]] = [[] for _ in turns]
+    computed = [0] * 6
+
+    def finished(i: int) -> bool:
+        ended = bool(emitted[i]) and emitted[i][-1] in turns[i].end_tokens
+        return ended or len(emitted[i]) >= turns[i].max_new_tokens
+
+    while not all(finished(i) for i in range(6)):
+        chosen = [i for i in range(6) if not finished(i) and rng.random() < 0.7]
+        inputs, rows, drafts = [], [], []
+        for i in chosen:
+            known = [*turns[i].prompt, *emitted[i]]
+            end = min(len(known), computed[i] + int(rng.integers(1, 50)))
+            draft = rng.integers(0, 256, int(rng.integers(0, 3))).tolist()
+            draft = draft if end == len(known) else []
+            tokens = np.array(known[computed[i] : end] + draft, dtype=np.int32)
+            wanted = 1 + len(draft) if end == len(known) else 0
+            inputs.append(
+                SequenceInput(
+                    tokens=tokens, start=computed[i], block_table=tables[i], num_logits=wanted
+                )
+            )
+            positions = range(len(known), len(known) + wanted)
+            rows += [SampleRow(params=turns[i].params, position=p) for p in positions]
+            drafts.append(draft)
+        if not inputs:
+            continue
+        drawn = iter(sample(runner.run(inputs), rows).tokens.tolist())
+        for i, entry, draft in zip(chosen, inputs, drafts, strict=True):
+            new = [next(drawn) for _ in range(entry.num_logits)]
+            computed[i] = entry.start + len(entry.tokens) - len(draft)
+            for token, guess in zip(new, [*draft, None], strict=False):
+                if finished(i):
+                    break
+                emitted[i].append(token)
+                if token != guess:
+                    break
+                computed[i] += 1
+
+    model = ReferenceModel.random(family)
+    for turn, tokens in zip(turns, emitted, strict=True):
+        assert first_difference(model, turn, tokens) == len(tokens)

@@ -1,0 +1,260 @@
+"""The reference engine: what any turn must produce, computed in the plainest way.
+
+No cache, no batches, no pages: every token's logits come from a pass over the whole
+transcript in float64. Written apart from ``kernels`` and the decoder, so that a fault there
+cannot hide here; only weights and the config are shared. Sampling follows the published
+law: penalties, mask, temperature, top-k, top-p, min-p, inverse of the cumulative
+distribution at a uniform number keyed by (seed, position).
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runtime.messages import SamplingParams
+from runtime.models.config import ModelConfig, RopeConfig
+from runtime.models.presets import random_model_config
+from runtime.models.random_weights import RandomWeights
+
+AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
+"""From the tokens a turn has emitted so far to those it may emit next; None = any."""
+
+
+def free(emitted: Sequence[int]) -> None:
+    """The mask of a turn without a grammar."""
+    return
+
+
+class ReferenceModel:
+    """A decoder that recomputes everything, in float64."""
+
+    def __init__(
+        self, config: ModelConfig, weight: Callable[[str, tuple[int, ...]], Tensor]
+    ) -> None:
+        """``weight`` gives a tensor by its name in the checkpoint, in any float type."""
+        self.config = config
+        self._weight = weight
+        self._kept: dict[str, Tensor] = {}
+
+    @classmethod
+    def random(cls, preset: str, seed: int = 0) -> "ReferenceModel":
+        """The weights of ``random:preset``."""
+        source = RandomWeights(seed, torch.float64, torch.device("cpu"))
+        return cls(random_model_config(preset), source.tensor)
+
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """[tokens, vocab] float64: row i predicts the token after ``tokens[i]``."""
+        config = self.config
+        with torch.inference_mode():
+            x = self._get("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+            embedding = x
+            x = x[torch.as_tensor(np.asarray(tokens), dtype=torch.long)]
+            for layer in range(config.num_layers):
+                x = x + self._attention(layer, x)
+                x = x + self._mlp(layer, x)
+            x = self._norm("model.norm", x)
+            if not config.tie_embeddings:
+                shape = (config.vocab_size, config.hidden_size)
+                embedding = self._get("lm_head.weight", *shape)
+            return self._shape(x @ embedding.T)
+
+    def _shape(self, logits: Tensor) -> Tensor:
+        shaping = self.config.shaping
+        if shaping is None:
+            return logits
+        logits = logits.clone()
+        for token in range(shaping.num_plain, self.config.vocab_size):
+            if token != shaping.end_of_turn:
+                logits[:, token] -= shaping.ban
+        for position in range(len(logits)):
+            if position % shaping.period == shaping.period - 1:
+                logits[position, shaping.end_of_turn] += shaping.boost
+        return logits
+
+    def _get(self, name: str, *shape: int) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = self._weight(name, shape).double()
+        return self._kept[name]
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight = self._get(f"{name}.weight", x.shape[-1])
+        return x / (x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps).sqrt() * weight
+
+    def _linear(self, name: str, x: Tensor, size: int, bias: bool) -> Tensor:
+        x = x @ self._get(f"{name}.weight", size, x.shape[-1]).T
+        return x + self._get(f"{name}.bias", size) if bias else x
+
+    def _attention(self, layer: int, x: Tensor) -> Tensor:
+        config, name = self.config, f"model.layers.{layer}.self_attn"
+        x = self._norm(f"model.layers.{layer}.input_layernorm", x)
+        parts = []
+        for part, heads in (
+            ("q", config.num_heads),
+            ("k", config.num_kv_heads),
+            ("v", config.num_kv_heads),
+        ):
+            y = self._linear(f"{name}.{part}_proj", x, heads * config.head_dim, config.qkv_bias)
+            y = y.view(len(x), heads, config.head_dim)
+            if config.qk_norm and part != "v":
+                y = self._norm(f"{name}.{part}_norm", y)
+            parts.append(_rotate(y, config.rope) if part != "v" else y)
+        queries, keys, values = parts
+        position = torch.arange(len(x))
+        distance = position[:, None] - position[None, :]
+        visible = distance >= 0
+        window = config.window(layer)
+        if window is not None:
+            visible &= distance < window
+        outputs = []
+        for head in range(config.num_heads):
+            shared = head * config.num_kv_heads // config.num_heads
+            scores = queries[:, head] @ keys[:, shared].T / math.sqrt(config.head_dim)
+            weights = torch.where(visible, scores, -torch.inf).softmax(-1)
+            outputs.append(weights @ values[:, shared])
+        return self._linear(
+            f"{name}.o_proj", torch.cat(outputs, -1), config.hidden_size, config.output_bias
+        )
+
+    def _mlp(self, layer: int, x: Tensor) -> Tensor:
+        config, name = self.config, f"model.layers.{layer}.mlp"
+        x = self._norm(f"model.layers.{layer}.post_attention_layernorm", x)
+        size = config.intermediate_size
+        gate = self._linear(f"{name}.gate_proj", x, size, config.mlp_bias)
+        up = self._linear(f"{name}.up_proj", x, size, config.mlp_bias)
+        gated = gate / (1 + (-gate).exp()) * up
+        return self._linear(f"{name}.down_proj", gated, config.hidden_size, config.mlp_bias)
+
+
+def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:
+    half = x.shape[-1] // 2
+    scale = rope.attention_factor if rope.kind == "yarn" else 1.0
+    frequencies = [_frequency(rope, pair, 2 * half) for pair in range(half)]
+    angles = torch.outer(
+        torch.arange(len(x), dtype=torch.float64), torch.tensor(frequencies, dtype=torch.float64)
+    )[:, None, :]
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(
+        torch.full_like(angles, scale), angles
+    )
+    return torch.cat((turned.real, turned.imag), -1)
+
+
+def _frequency(rope: RopeConfig, pair: int, head_dim: int) -> float:
+    """Radians per position of one pair of dimensions."""
+    plain = rope.theta ** (-2 * pair / head_dim)
+    stretched = plain / rope.factor
+    if rope.kind == "default":
+        return plain
+    if rope.kind == "linear":
+        return stretched
+    turns = rope.original_max_position * plain / (2 * math.pi)
+    if rope.kind == "llama3":
+        low, high = rope.low_freq_factor, rope.high_freq_factor
+        keep = min(max((turns - low) / (high - low), 0), 1)
+        return keep * plain + (1 - keep) * stretched
+
+    def pair_turning(times: float) -> float:
+        context = rope.original_max_position
+        return head_dim / 2 * math.log(context / (2 * math.pi * times)) / math.log(rope.theta)
+
+    low, high = pair_turning(rope.beta_fast), pair_turning(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    share = min(max((pair - low) / max(high - low, 1e-3), 0), 1)
+    return share * stretched + (1 - share) * plain
+
+
+def uniform(seed: int, position: int) -> float:
+    """53 random bits of Philox4x32-10 with key ``seed`` and counter ``position``."""
+    key = [seed % 2**32, seed // 2**32 % 2**32]
+    counter = [position % 2**32, position // 2**32, 0, 0]
+    for _ in range(10):
+        left, right = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [
+            right // 2**32 ^ counter[1] ^ key[0],
+            right % 2**32,
+            left // 2**32 ^ counter[3] ^ key[1],
+            left % 2**32,
+        ]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return ((counter[0] // 32) * 2**26 + counter[1] // 64) / 2**53
+
+
+def draw(
+    logits: Tensor,
+    params: SamplingParams,
+    position: int,
+    emitted: Sequence[int],
+    allowed: Collection[int] | None,
+) -> int:
+    """The token at ``position`` given the logits [vocab] before it."""
+    values = logits.double().numpy().copy()
+    for token in set(emitted):
+        value = values[token]
+        penalty = params.repetition_penalty
+        value = value / penalty if value > 0 else value * penalty
+        value -= params.frequency_penalty * list(emitted).count(token)
+        values[token] = value - params.presence_penalty
+    if allowed is not None:
+        forbidden = np.ones(len(values), dtype=bool)
+        forbidden[list(allowed)] = False
+        values[forbidden] = -np.inf
+    if params.temperature == 0:
+        return int(values.argmax())
+    mass = np.exp((values - values.max()) / params.temperature)
+    if params.top_k:
+        mass[mass < np.sort(mass)[::-1][min(params.top_k, len(mass)) - 1]] = 0
+    if params.top_p < 1:
+        falling = np.sort(mass)[::-1]
+        before = np.cumsum(falling) - falling
+        mass[mass < falling[before < params.top_p * falling.sum()][-1]] = 0
+    mass[mass < params.min_p * mass.max()] = 0
+    cumulative = np.cumsum(mass)
+    target = uniform(params.seed % 2**64, position) * cumulative[-1]
+    return int(np.searchsorted(cumulative, target, side="right"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceTurn:
+    """A turn as the engine is asked for it."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    max_new_tokens: int
+    end_tokens: Collection[int]
+    allowed: AllowedTokens = free
+
+
+def generate(model: ReferenceModel, turn: ReferenceTurn) -> list[int]:
+    """All tokens of the turn, each from a pass over everything before it."""
+    emitted: list[int] = []
+    while len(emitted) < turn.max_new_tokens:
+        transcript = [*turn.prompt, *emitted]
+        emitted.append(_next(model.logits(transcript)[-1], turn, emitted))
+        if emitted[-1] in turn.end_tokens:
+            break
+    return emitted
+
+
+def first_difference(model: ReferenceModel, turn: ReferenceTurn, emitted: Sequence[int]) -> int:
+    """Where ``emitted`` departs from what ``generate`` gives; its length if nowhere.
+
+    One pass instead of one per token: each token is compared with the one drawn after the
+    emitted tokens before it, so the answer is the same.
+    """
+    emitted = list(emitted)
+    rows = model.logits([*turn.prompt, *emitted])[len(turn.prompt) - 1 :]
+    for index, token in enumerate(emitted):
+        over = index >= turn.max_new_tokens or (index and emitted[index - 1] in turn.end_tokens)
+        if over or token != _next(rows[index], turn, emitted[:index]):
+            return index
+    return len(emitted)
+
+
+def _next(logits: Tensor, turn: ReferenceTurn, emitted: list[int]) -> int:
+    position = len(turn.prompt) + len(emitted)
+    return draw(logits, turn.params, position, emitted, turn.allowed(emitted))
