@@ -307,7 +307,7 @@ def _strips_first_space(raw: dict[str, Any]) -> bool:
     """Whether decoding drops the space that encoding put before the first word."""
     steps = _node_types(raw.get("decoder"))
     if "Metaspace" in steps:
-        return steps["Metaspace"].get("prepend_scheme", "always") != "never"
+        return bool(steps["Metaspace"].get("prepend_scheme", "always") != "never")
     strip = steps.get("Strip", {})
     return bool(strip.get("content") == " " and strip.get("start", 0) > 0)
 
