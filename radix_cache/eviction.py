@@ -1,0 +1,45 @@
+"""The order in which idle leaves of the radix tree are evicted: least recently used first.
+
+A lazy heap. A node has at most one entry, made when it first becomes an idle leaf; a turn
+that uses it later changes nothing here. When the entry comes to the top it is looked at
+again: dropped if the node is held or has children by then, put back if it was used since.
+So a session that comes and goes costs no heap operation at all.
+"""
+
+import heapq
+
+from radix_cache.tree import BlockClass, Node
+
+_IDLE = int(BlockClass.IDLE)
+
+
+class IdleLeaves:
+    """Evictable leaves. ``offer`` is the tree's ``on_idle_leaf``."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Node]] = []
+        self._offers = 0
+
+    def offer(self, node: Node) -> None:
+        """Note that ``node`` may be evicted from now on."""
+        if not node.offered:
+            node.offered = True
+            self._offers += 1
+            heapq.heappush(self._heap, (node.last_use, self._offers, node))
+
+    def oldest(self) -> Node | None:
+        """The idle leaf that was used longest ago, or None if there is none.
+
+        It stays first until it is gone or used again.
+        """
+        heap = self._heap
+        while heap:
+            last_use, order, node = heap[0]
+            if node.klass != _IDLE or node.children or not node.size:
+                heapq.heappop(heap)
+                node.offered = False
+            elif node.last_use != last_use:
+                heapq.heapreplace(heap, (node.last_use, order, node))
+            else:
+                return node
+        return None

@@ -1,0 +1,563 @@
+"""Radix tree over token ids: which transcript prefixes have their KV in which blocks.
+
+An edge holds whole blocks and is of any length. A child is found by the xxh3 hash of its
+first block, seeded by its owner's salt, and always confirmed by comparing tokens: a hash
+never decides. Each tenant has a root of its own; nodes of the published owner are the only
+ones that several tenants see, and a tenant's nodes may hang below them.
+
+Whoever keeps a prefix is a ``Holder`` on the deepest node of it, with a ``BlockClass``;
+ancestors learn of it only where their own class changes. A node's class is therefore the
+highest of any holder in its subtree, and block counts by class are exact at any time.
+
+The tree stores and counts; which node goes first is ``radix_cache.eviction``, and whose
+turn it is ``radix_cache.cache``. Always true: a node has at least one block, a holder's
+position lies in its node, a node of class IDLE has no descendant of a higher class.
+"""
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from radix_cache.block_pool import BlockArray
+
+TokenArray = npt.NDArray[np.int32]
+
+_BLOCK_ID_BYTES = 4
+_TOKEN_BYTES = 4
+
+
+class BlockClass(enum.IntEnum):
+    """How strongly cached blocks are held; the order is the order of protection."""
+
+    IDLE = 0
+    """Nobody waits for them: the first to go, least recently used first."""
+    LEASED = 1
+    """A session's tool is running; a warm turn may take them, a cold one may not."""
+    QUEUED = 2
+    """The session's next turn has arrived, or the prefix is published."""
+    RUNNING = 3
+    """A running turn reads them."""
+
+
+_IDLE, _LEASED, _QUEUED, _RUNNING = (int(member) for member in BlockClass)
+# Holders of each class are counted in one integer, 20 bits for leased, 20 for queued, the
+# rest for running: its size tells the highest class.
+_UNIT: Final = (0, 1, 1 << 20, 1 << 40)
+_QUEUED_UNIT: Final = 1 << 20
+_RUNNING_UNIT: Final = 1 << 40
+
+
+def _class_of(weight: int) -> int:
+    if weight >= _RUNNING_UNIT:
+        return _RUNNING
+    if weight >= _QUEUED_UNIT:
+        return _QUEUED
+    return _LEASED if weight else _IDLE
+
+
+class Owner:
+    """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
+
+    __slots__ = ("class_blocks", "name", "root", "salt")
+
+    def __init__(self, name: str, salt: int) -> None:
+        self.name = name
+        self.salt = salt
+        self.class_blocks = [0, 0, 0, 0]
+        self.root = Node(self, None, 0, _NOTHING, _NOTHING, 0)
+
+
+class Node:
+    """An edge and its end: ``size`` blocks from block position ``start`` of a transcript.
+
+    Only the tree writes to it. ``tokens`` and ``blocks`` have room for more than ``size``.
+    """
+
+    __slots__ = (
+        "blocks",
+        "children",
+        "holders",
+        "key",
+        "klass",
+        "last_use",
+        "offered",
+        "owner",
+        "parent",
+        "size",
+        "start",
+        "tokens",
+        "twin",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        parent: "Node | None",
+        start: int,
+        tokens: TokenArray,
+        blocks: BlockArray,
+        key: int,
+    ) -> None:
+        self.owner = owner
+        self.parent = parent
+        self.start = start
+        self.size = len(blocks)
+        self.tokens = tokens
+        self.blocks = blocks
+        self.key = key
+        self.twin: Node | None = None
+        """Next child of the same parent under the same key: a hash collision."""
+        self.children: dict[int, Node] = {}
+        self.holders: set[Holder] = set()
+        self.weight = 0
+        self.klass = _IDLE
+        self.last_use = 0
+        """Tick of the last turn that ended here, or below before that part was evicted."""
+        self.offered = False
+        """Whether the eviction order has an entry for this node."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def attached(self) -> bool:
+        """False once the node has been evicted wholly."""
+        return self.size > 0
+
+
+_NOTHING: Final = np.empty(0, dtype=np.int32)
+
+
+class Holder:
+    """Something that wants a prefix kept: position ``length`` (blocks) in ``node``."""
+
+    __slots__ = ("klass", "length", "node")
+
+    def __init__(self, root: Node) -> None:
+        self.node = root
+        self.length = 0
+        self.klass = _IDLE
+
+    def shortened(self) -> None:
+        """Called after eviction has cut ``length``; tables and records follow it here."""
+
+
+class RadixTree:
+    """Nodes of all owners, and how many blocks each class has.
+
+    Args:
+        block_size: tokens per block.
+        seed: mixed into every owner's salt, so that keys differ between processes.
+        on_idle_leaf: called when a node without children becomes IDLE, or an IDLE node
+            loses its last child: from now on it may be evicted.
+        hash_block: hash of (tokens of one block, salt). Tests pass a bad one.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        *,
+        seed: int,
+        on_idle_leaf: Callable[[Node], None],
+        hash_block: Callable[[TokenArray, int], int] = xxhash.xxh3_64_intdigest,
+    ) -> None:
+        if block_size < 1:
+            raise ValueError(f"a block of {block_size} tokens, at least 1 is needed")
+        self.block_size = block_size
+        self.class_blocks = [0, 0, 0, 0]
+        """Blocks in the tree by class, over all owners."""
+        self.num_nodes = 0
+        self.num_bytes = 0
+        """Host memory of token and block arrays, spare room included."""
+        self._seed = seed
+        self._on_idle_leaf = on_idle_leaf
+        self._hash_block = hash_block
+        self._owners: dict[str, Owner] = {}
+        self.published = Owner("", self._salt(""))
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the tree."""
+        return sum(self.class_blocks)
+
+    def owner(self, name: str) -> Owner:
+        """The tenant of this name, made when first asked for.
+
+        Raises:
+            ValueError: the name is empty; that one belongs to the published owner.
+        """
+        found = self._owners.get(name)
+        if found is None:
+            if not name:
+                raise ValueError("a tenant's name is empty")
+            found = self._owners[name] = Owner(name, self._salt(name))
+        return found
+
+    def owners(self) -> Iterator[Owner]:
+        yield self.published
+        yield from self._owners.values()
+
+    def _salt(self, name: str) -> int:
+        return xxhash.xxh3_64_intdigest(name.encode(), self._seed)
+
+    # Reading
+
+    def start(self, owner: Owner) -> Node:
+        """Where a walk for ``owner`` begins: published prefixes come before its own root."""
+        return self.published.root if self.published.root.children else owner.root
+
+    def walk(
+        self,
+        owner: Owner,
+        node: Node,
+        position: int,
+        tokens: TokenArray,
+        limit: int,
+        table: BlockArray | None,
+    ) -> tuple[Node, int]:
+        """Follow ``tokens`` from block ``position`` in ``node``, at most to block ``limit``.
+
+        Returns the node and position where the longest match ends, possibly inside an edge;
+        block ids on the way are written to the same positions of ``table``, which has room
+        for ``limit`` ids. The tree is unchanged.
+        """
+        size = self.block_size
+        while True:
+            stop = min(node.start + node.size, limit)
+            if position < stop:
+                first = position - node.start
+                count = stop - position
+                mine = node.tokens[first * size : (first + count) * size]
+                differs = mine != tokens[position * size : stop * size]
+                where = int(differs.argmax())
+                if differs[where]:
+                    count = where // size
+                if table is not None:
+                    table[position : position + count] = node.blocks[first : first + count]
+                position += count
+                if position < stop:
+                    return node, position
+            if position >= limit:
+                return node, position
+            child = self.child(node, owner, tokens, position)
+            if child is None:
+                if node is not self.published.root or owner is self.published:
+                    return node, position
+                child = owner.root
+            node = child
+
+    def child(self, node: Node, owner: Owner, tokens: TokenArray, position: int) -> Node | None:
+        """The child of ``node`` that starts with the block of ``tokens`` at ``position`` and
+        that ``owner`` may see: a published one first, else its own."""
+        if not node.children:
+            return None
+        block = tokens[position * self.block_size : (position + 1) * self.block_size]
+        if node.owner is self.published and owner is not self.published:
+            found = self._child(node, self.published, block)
+            if found is not None:
+                return found
+        return self._child(node, owner, block)
+
+    def _child(self, node: Node, owner: Owner, block: TokenArray) -> Node | None:
+        child = node.children.get(self._hash_block(block, owner.salt))
+        if child is None:
+            return None
+        wanted = block.tobytes()
+        while child is not None:
+            if child.owner is owner and child.tokens[: len(block)].tobytes() == wanted:
+                return child
+            child = child.twin
+        return None
+
+    def climb(self, node: Node, position: int) -> Node:
+        """The node on the path to ``node`` in which block ``position`` is the end or inside."""
+        while node.parent is not None and position <= node.start:
+            node = node.parent
+        return node
+
+    def class_beyond(self, node: Node, position: int) -> int:
+        """The class that the part of ``node`` behind ``position`` would have on its own."""
+        classes = [holder.klass for holder in node.holders if holder.length > position]
+        classes += [child.klass for child in self._children(node)]
+        return max(classes, default=_IDLE)
+
+    def path_blocks(self, node: Node) -> BlockArray:
+        """Block ids from the root to the end of ``node``, int32 [node.end], a copy."""
+        parts = [node.blocks[: node.size]]
+        while node.parent is not None:
+            node = node.parent
+            parts.append(node.blocks[: node.size])
+        return np.concatenate(parts[::-1])
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the roots, parents before children."""
+        waiting = [owner.root for owner in self.owners()]
+        while waiting:
+            node = waiting.pop()
+            if node.parent is not None:
+                yield node
+            waiting.extend(self._children(node))
+
+    # Holding
+
+    def hold(self, holder: Holder, klass: int) -> None:
+        """Change the class in which ``holder`` keeps its path."""
+        delta = _UNIT[klass] - _UNIT[holder.klass]
+        holder.klass = klass
+        if delta:
+            self._add_weight(holder.node, delta)
+
+    def move(self, holder: Holder, node: Node, length: int) -> None:
+        """Put ``holder`` at block position ``length`` of ``node``, keeping its class."""
+        old = holder.node
+        holder.length = length
+        if old is node:
+            return
+        holder.node = node
+        unit = _UNIT[holder.klass]
+        if node.parent is not None:
+            node.holders.add(holder)
+            if unit:
+                self._add_weight(node, unit)
+        if old.parent is not None:
+            old.holders.discard(holder)
+            if unit:
+                self._add_weight(old, -unit)
+
+    def drop(self, holder: Holder) -> None:
+        """Remove ``holder``; its blocks stay in the tree, held by nobody on its account."""
+        self.move(holder, holder.node.owner.root, 0)
+
+    def _add_weight(self, node: Node, delta: int) -> None:
+        while node.parent is not None:
+            weight = node.weight = node.weight + delta
+            klass = _class_of(weight)
+            old = node.klass
+            if klass == old:
+                return
+            node.klass = klass
+            self._count(node, old, -node.size)
+            self._count(node, klass, node.size)
+            if klass == _IDLE and not node.children:
+                self._on_idle_leaf(node)
+            delta = _UNIT[klass] - _UNIT[old]
+            node = node.parent
+
+    def _count(self, node: Node, klass: int, blocks: int) -> None:
+        self.class_blocks[klass] += blocks
+        node.owner.class_blocks[klass] += blocks
+
+    # Growing
+
+    def may_append(self, node: Node, owner: Owner) -> bool:
+        """Whether the one running holder at the end of ``node`` may lengthen it in place:
+        nobody else runs on it, nothing branches off, and it is ``owner``'s own."""
+        return (
+            node.weight < 2 * _RUNNING_UNIT
+            and not node.children
+            and node.owner is owner
+            and node.parent is not None
+        )
+
+    def append(self, node: Node, tokens: TokenArray, blocks: BlockArray) -> None:
+        """Copy whole blocks to the end of ``node``, which ``may_append`` has allowed."""
+        size = self.block_size
+        old, new = node.size, node.size + len(blocks)
+        if new > len(node.blocks):
+            self._resize(node, new + new // 4 + 8)
+        node.tokens[old * size : new * size] = tokens
+        node.blocks[old:new] = blocks
+        node.size = new
+        self._count(node, node.klass, len(blocks))
+
+    def add_leaf(self, parent: Node, owner: Owner, tokens: TokenArray, blocks: BlockArray) -> Node:
+        """Copy whole blocks into a new child of ``parent``. No child starts with the same."""
+        key = self._hash_block(tokens[: self.block_size], owner.salt)
+        leaf = Node(owner, parent, parent.end, tokens.copy(), blocks.copy(), key)
+        self._attach(parent, leaf)
+        self._count(leaf, _IDLE, leaf.size)
+        self.num_bytes += self._capacity_bytes(leaf)
+        return leaf
+
+    def split(self, node: Node, position: int) -> Node:
+        """Cut ``node`` at a block position inside it and return the new upper part.
+
+        The lower part stays the same object, so that holders deeper down need no change;
+        holders that end at or above the cut move to the upper part.
+        """
+        size = self.block_size
+        cut = position - node.start
+        assert 0 < cut < node.size
+        parent = node.parent
+        assert parent is not None
+        upper = Node(
+            node.owner,
+            parent,
+            node.start,
+            node.tokens[: cut * size].copy(),
+            node.blocks[:cut].copy(),
+            node.key,
+        )
+        self._replace(parent, node, upper)
+        self.num_bytes -= self._capacity_bytes(node)
+        node.tokens = node.tokens[cut * size : node.size * size].copy()
+        node.blocks = node.blocks[cut : node.size].copy()
+        node.start, node.size, node.parent = position, node.size - cut, upper
+        node.key = self._hash_block(node.tokens[:size], node.owner.salt)
+        upper.children[node.key] = node
+        self.num_nodes += 1
+        self.num_bytes += self._capacity_bytes(node) + self._capacity_bytes(upper)
+        self._share_holders(node, upper)
+        return upper
+
+    def _share_holders(self, lower: Node, upper: Node) -> None:
+        old = lower.klass
+        moved = 0
+        for holder in [h for h in lower.holders if h.length <= upper.end]:
+            lower.holders.discard(holder)
+            upper.holders.add(holder)
+            holder.node = upper
+            moved += _UNIT[holder.klass]
+        lower.weight -= moved
+        lower.klass = _class_of(lower.weight)
+        upper.weight = moved + _UNIT[lower.klass]
+        upper.klass = old
+        upper.last_use = lower.last_use
+        if lower.klass != old:
+            self._count(lower, old, -lower.size)
+            self._count(lower, lower.klass, lower.size)
+            if lower.klass == _IDLE and not lower.children:
+                self._on_idle_leaf(lower)
+
+    # Shrinking
+
+    def trim(self, leaf: Node, keep: int) -> BlockArray:
+        """Cut an IDLE ``leaf`` to its first ``keep`` blocks and return the ids of the rest,
+        int32, for the caller to keep or to free. With ``keep`` 0 the leaf is gone.
+
+        Holders beyond the cut fall back to it and are told by ``shortened``.
+        """
+        assert leaf.klass == _IDLE
+        assert not leaf.children
+        freed = leaf.blocks[keep : leaf.size].copy()
+        self._count(leaf, _IDLE, keep - leaf.size)
+        if keep:
+            leaf.size = keep
+            if len(leaf.blocks) > 2 * keep + 16:
+                self._resize(leaf, keep)
+            end = leaf.start + keep
+            for holder in leaf.holders:
+                if holder.length > end:
+                    holder.length = end
+                    holder.shortened()
+        else:
+            self._remove(leaf)
+        return freed
+
+    def _remove(self, leaf: Node) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        self.num_bytes -= self._capacity_bytes(leaf)
+        self.num_nodes -= 1
+        leaf.size = 0
+        self._replace(parent, leaf, None)
+        for holder in leaf.holders:
+            holder.node = parent
+            holder.length = leaf.start
+            if parent.parent is not None:
+                parent.holders.add(holder)
+            holder.shortened()
+        leaf.holders.clear()
+        if parent.parent is None:
+            return
+        parent.last_use = max(parent.last_use, leaf.last_use)
+        if parent.klass == _IDLE and not parent.children:
+            self._on_idle_leaf(parent)
+
+    # Storage
+
+    def _attach(self, parent: Node, child: Node) -> None:
+        child.twin = parent.children.get(child.key)
+        parent.children[child.key] = child
+        self.num_nodes += 1
+
+    def _replace(self, parent: Node, child: Node, other: Node | None) -> None:
+        """Put ``other`` (same key), or nothing, in the place of ``child``."""
+        follow = child.twin
+        child.twin = None
+        if other is not None:
+            other.twin = follow
+        before = parent.children[child.key]
+        if before is not child:
+            while before.twin is not child:
+                assert before.twin is not None
+                before = before.twin
+            before.twin = other if other is not None else follow
+            return
+        replacement = other if other is not None else follow
+        if replacement is None:
+            del parent.children[child.key]
+        else:
+            parent.children[child.key] = replacement
+
+    def _resize(self, node: Node, capacity: int) -> None:
+        size = self.block_size
+        self.num_bytes -= self._capacity_bytes(node)
+        tokens = np.empty(capacity * size, dtype=np.int32)
+        tokens[: node.size * size] = node.tokens[: node.size * size]
+        blocks = np.empty(capacity, dtype=np.int32)
+        blocks[: node.size] = node.blocks[: node.size]
+        node.tokens, node.blocks = tokens, blocks
+        self.num_bytes += self._capacity_bytes(node)
+
+    def _capacity_bytes(self, node: Node) -> int:
+        return len(node.blocks) * (_BLOCK_ID_BYTES + _TOKEN_BYTES * self.block_size)
+
+    def check(self) -> None:
+        """Recount everything.
+
+        Raises:
+            AssertionError: a count, a link or a class is not what the nodes say.
+        """
+        by_class, by_owner = [0] * 4, {id(o): [0] * 4 for o in self.owners()}
+        num_nodes = num_bytes = 0
+        size = self.block_size
+        for node in self.nodes():
+            parent = node.parent
+            assert parent is not None
+            assert node.size > 0, "an empty node is in the tree"
+            assert node.start == parent.end, "a hole in a chain"
+            first = node.tokens[:size]
+            assert node.key == self._hash_block(first, node.owner.salt), "a child's key"
+            assert node.owner is parent.owner or parent.owner is self.published, "an owner"
+            below = [c for c in self._children(node)]
+            weight = sum(_UNIT[h.klass] for h in node.holders)
+            weight += sum(_UNIT[c.klass] for c in below)
+            assert weight == node.weight, f"weight {node.weight:x}, holders say {weight:x}"
+            assert _class_of(weight) == node.klass, "a class"
+            assert node.offered or node.klass != _IDLE or below, "an idle leaf nobody offered"
+            for holder in node.holders:
+                assert holder.node is node, "a holder elsewhere"
+                assert node.start < holder.length <= node.end, "a holder outside its node"
+            by_class[node.klass] += node.size
+            by_owner[id(node.owner)][node.klass] += node.size
+            num_nodes += 1
+            num_bytes += self._capacity_bytes(node)
+        assert by_class == self.class_blocks, f"classes {self.class_blocks}, found {by_class}"
+        for owner in self.owners():
+            assert by_owner[id(owner)] == owner.class_blocks, f"classes of {owner.name!r}"
+        assert num_nodes == self.num_nodes, f"{self.num_nodes} nodes, found {num_nodes}"
+        assert num_bytes == self.num_bytes, f"{self.num_bytes} bytes, found {num_bytes}"
+
+    def _children(self, node: Node) -> Iterator[Node]:
+        for child in node.children.values():
+            twin: Node | None = child
+            while twin is not None:
+                yield twin
+                twin = twin.twin
