@@ -2,9 +2,23 @@
 
 ``GrammarSpec`` is made here, beside the parser of the same syntax, and compiled by
 ``runtime.token_mask``. It is hashable, so compiled grammars are cached by value.
+
+Output under a grammar has one spelling: separators are ", " and ": ", no other whitespace,
+properties in the order of the schema. This doubles the share of tokens that the grammar
+forces and leaves a model no room to ramble.
 """
 
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from tools_api import errors
+from tools_api.chat_format import CallSyntax, ChatFormat, TemplateOptions, to_json
+from tools_api.limits import DEFAULT_LIMITS
+from tools_api.requests import TextFormat
+from tools_api.tools import FunctionTool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +32,176 @@ class GrammarSpec:
     """
 
     lark: str
-    """llguidance Lark text. Special tokens of the model are written ``<name>``; the text
-    that follows the trigger token, the trigger itself excluded."""
+    """llguidance Lark text, for what follows the trigger token, the trigger itself excluded.
+    Special tokens of the model stand in rules of their own, one a line:
+    ``special_0: <tool_call>``; a name without angle brackets is put into them and square
+    ones, ``special_0: <[TOOL_CALLS]>``, and must be replaced by its id, ``<[5]>``."""
     after: str | None = None
     """Special token that must pass first, e.g. ``</think>``."""
     trigger: str | None = None
     """Special token that opens a call in free text, e.g. ``<tool_call>``."""
+
+
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_COMBINATIONS = frozenset(
+    ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
+    + ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$ref")
+)
+# A text that is no call: anything that does not begin like an object.
+_FREE_TEXT = r"/([^{\s](?s:.*))?/"
+
+
+def grammar_for(
+    chat_format: ChatFormat,
+    tools: Sequence[FunctionTool],
+    tool_choice: ToolChoice,
+    parallel_tool_calls: bool,
+    text_format: TextFormat,
+    options: TemplateOptions,
+    *,
+    lenient: bool = False,
+    max_calls: int = DEFAULT_LIMITS.max_parallel_calls,
+) -> GrammarSpec | None:
+    """What the output of a turn must look like; None if it is free.
+
+    A free output may still not contain a call where none is allowed: its special tokens are
+    banned by ``ChatFormat.output_specials``.
+
+    Args:
+        lenient: leave out what the grammar library cannot enforce instead of refusing.
+
+    Raises:
+        ApiError: a call is wanted of a model that has no syntax for it.
+    """
+    callable_tools = tool_choice.callable(tuple(tools))
+    if tools and chat_format.calls is None:
+        raise errors.unsupported_parameter("tools", "this model cannot call tools")
+    lark = _Lark(lenient)
+    value = None
+    if text_format.type != "text":
+        value = lark.json_rule("value", text_format.json_schema or {"type": "object"})
+    if not callable_tools or chat_format.calls is None:
+        return None if value is None else _bound(lark, value, chat_format, options)
+    syntax = chat_format.calls
+    limit = max_calls if parallel_tool_calls and syntax.parallel and not tool_choice.named else 1
+    calls = _CallRules(lark, syntax, limit)
+    calls.add_objects(tools, frozenset(tool.name for tool in callable_tools))
+    if tool_choice.mode == "required":
+        return _bound(lark, calls.whole(), chat_format, options)
+    if value is not None:
+        return _bound(lark, f"{calls.whole()} | {value}", chat_format, options)
+    if syntax.opener is None:
+        lark.rule("TEXT", _FREE_TEXT)
+        return _bound(lark, f"{calls.whole()} | TEXT", chat_format, options)
+    return GrammarSpec(
+        lark=lark.text(calls.after_opener()),
+        after="</think>" if chat_format.thinking and options.thinking else None,
+        trigger=syntax.opener,
+    )
+
+
+def param_at(lark: str, line: int) -> str | None:
+    """The request's parameter whose schema stands in that line (from 1) of a spec's
+    ``lark``; None if it is no schema's line."""
+    lines = lark.split("\n")
+    rule = re.match(r"(value|arguments_(\d+)): %json ", lines[line - 1] if line else "")
+    if rule is None:
+        return None
+    return "text.format.schema" if rule[2] is None else f"tools[{rule[2]}].parameters"
+
+
+def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """``schema`` without room for undeclared arguments, where it can be said for certain.
+
+    What it accepts is accepted by ``schema`` too. Left as it is when keys other than
+    ``properties`` may declare arguments, or when it requires an undeclared one.
+    """
+    if _COMBINATIONS & schema.keys():
+        return schema
+    closed = {"type": "object", **schema, "additionalProperties": False}
+    declared = schema.get("properties", {})
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(name in declared for name in required):
+        return schema
+    return closed
+
+
+def _bound(
+    lark: "_Lark", start: str, chat_format: ChatFormat, options: TemplateOptions
+) -> GrammarSpec:
+    if chat_format.thinking and options.thinking:
+        return GrammarSpec(lark=lark.text(f'"\\n\\n" ({start})'), after="</think>")
+    return GrammarSpec(lark=lark.text(start))
+
+
+class _Lark:
+    """Collects rules; every special token and every schema has a line of its own."""
+
+    def __init__(self, lenient: bool) -> None:
+        self._style: dict[str, Any] = dict(JSON_STYLE)
+        if lenient:
+            self._style |= {"lenient": True, "coerce_one_of": True}
+        self._rules: dict[str, str] = {}
+        self._specials: dict[str, str] = {}
+
+    def rule(self, name: str, body: str) -> str:
+        self._rules[name] = body
+        return name
+
+    def json_rule(self, name: str, schema: dict[str, Any]) -> str:
+        return self.rule(name, "%json " + json.dumps(schema | {"x-guidance": self._style}))
+
+    def special(self, token: str) -> str:
+        if token not in self._specials:
+            name = f"special_{len(self._specials)}"
+            self._specials[token] = self.rule(name, token if token[0] == "<" else f"<{token}>")
+        return self._specials[token]
+
+    def text(self, start: str) -> str:
+        rules = {"start": start} | self._rules
+        return "".join(f"{name}: {body}\n" for name, body in rules.items())
+
+
+class _CallRules:
+    """Calls in one family's syntax, 1 to ``limit`` of them."""
+
+    def __init__(self, lark: _Lark, syntax: CallSyntax, limit: int) -> None:
+        self._lark = lark
+        self._syntax = syntax
+        self._limit = limit
+
+    def add_objects(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
+        """One rule for each callable tool, numbered by its place in ``tools``."""
+        names = []
+        for i, tool in enumerate(tools):
+            if tool.name not in chosen:
+                continue
+            schema = self._lark.json_rule(f"arguments_{i}", closed_parameters(tool.parameters))
+            opening = f'{{"name": {to_json(tool.name)}, "{self._syntax.arguments_key}": '
+            names.append(self._lark.rule(f"call_{i}", f'{json.dumps(opening)} {schema} "}}"'))
+        self._lark.rule("call", " | ".join(names))
+
+    def whole(self) -> str:
+        """From the opener on."""
+        if self._syntax.opener is None:
+            return self.after_opener()
+        return f"{self._lark.special(self._syntax.opener)} {self.after_opener()}"
+
+    def after_opener(self) -> str:
+        syntax, between = self._syntax, json.dumps(self._syntax.between)
+        before, ending = self._text(syntax.before), self._text(syntax.after)
+        if syntax.closer is not None:
+            ending += f" {self._lark.special(syntax.closer)}"
+        more = ""
+        if self._limit > 1:
+            again = f"{between} call"
+            if syntax.repeats_opener and syntax.opener is not None:
+                opener = self._lark.special(syntax.opener)
+                again = f"{between} {opener} {before} call {ending}"
+            more = f"{self._lark.rule('more', again)}{{0,{self._limit - 1}}}"
+        parts = (ending, more) if syntax.repeats_opener else (more, ending)
+        return " ".join(part for part in (before, "call", *parts) if part)
+
+    @staticmethod
+    def _text(text: str) -> str:
+        return json.dumps(text) if text else ""

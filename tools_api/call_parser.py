@@ -1,0 +1,265 @@
+"""Model output, as it streams, to text, reasoning and calls.
+
+The inverse of the renderers for what a model writes: think blocks, free text, calls in the
+family's syntax (``CallSyntax``). In families with tags only the special token is a tag; text
+that spells one stays text. A call's object is scanned as it arrives: its name is announced
+as soon as the name's string is closed, its arguments pass through unchanged.
+
+Always true: the events' texts, concatenated by kind, and the order of the other events do
+not depend on how the output was split into pushes. Every ``CallStarted`` is followed by
+exactly one ``CallDone``. Nothing is dropped but tags, the whitespace that belongs to them,
+and a call that was cut before its name was known.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tools_api.chat_format import CallSyntax, ChatFormat, Segment
+from tools_api.json_scanner import CallScanner
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextDone:
+    """The text before this point is one message, complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDone:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArgumentsDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDone:
+    name: str
+    arguments: str
+    """JSON text as written; a call without arguments has ``{}``."""
+    complete: bool = True
+    """False: the output ended, or went wrong, inside the arguments."""
+
+
+ParsedEvent = (
+    TextDelta
+    | TextDone
+    | ReasoningDelta
+    | ReasoningDone
+    | CallStarted
+    | CallArgumentsDelta
+    | CallDone
+)
+
+
+class CallParser:
+    """Parses one output; not reusable."""
+
+    def __init__(self, chat_format: ChatFormat, thinking: bool, *, calls: bool = True) -> None:
+        """
+        Args:
+            chat_format: of the model that writes.
+            thinking: think blocks are reasoning; otherwise their tags are text.
+            calls: the turn may call tools; otherwise the calls' tags are text.
+        """
+        self._thinking = thinking and chat_format.thinking
+        self._syntax: CallSyntax | None = chat_format.calls if calls else None
+        self._end_of_turn = frozenset(chat_format.end_of_turn)
+        self._state: Literal["text", "reasoning", "list", "call", "between"] = "text"
+        self._started = False
+        """The text or reasoning that is open has had a delta."""
+        self._held = ""
+        """Newlines that are text only if more text follows."""
+        self._after_tag = False
+        """Newlines in front of the next text belong to a tag."""
+        self._scanner: CallScanner | None = None
+        self._announced = False
+        self._raw = ""
+        """What was read of a call that is not announced yet, its tag included."""
+        self._events: list[ParsedEvent] = []
+
+    def push(self, segments: Iterable[Segment]) -> list[ParsedEvent]:
+        """Read on; return what has become certain."""
+        for segment in segments:
+            if not segment.special:
+                self._text(segment.text)
+            elif segment.text in self._end_of_turn:
+                self._end()
+            else:
+                self._special(segment.text)
+        events, self._events = self._events, []
+        return events
+
+    def finish(self) -> list[ParsedEvent]:
+        """The output has ended; close what is open."""
+        self._end()
+        return self.push(())
+
+    def _special(self, name: str) -> None:
+        if self._state == "reasoning":
+            if name == "</think>":
+                self._end_reasoning()
+            else:
+                self._run(name)
+            return
+        syntax = self._syntax
+        if self._state != "text" and syntax is not None:
+            self._break_call()
+            if name == syntax.closer and not self._started:
+                return
+        if syntax is not None and name == syntax.opener:
+            self._end_text(keep_newlines=False)
+            self._start_call(syntax, name)
+        elif self._thinking and name == "<think>":
+            self._end_text(keep_newlines=False)
+            self._state, self._after_tag = "reasoning", True
+        else:
+            self._run(name)
+
+    def _text(self, text: str) -> None:
+        while text:
+            syntax = self._syntax
+            if syntax is None or self._state in ("text", "reasoning"):
+                text = self._free(text)
+            elif self._state == "list":
+                text = self._list_start(text)
+            elif self._state == "call":
+                text = self._scan(text)
+            else:
+                text = self._between(text, syntax)
+
+    def _free(self, text: str) -> str:
+        """Text or reasoning. In a family without tags a brace in front may open a call."""
+        syntax = self._syntax
+        if self._state == "text" and not self._started and syntax and syntax.opener is None:
+            body = text.lstrip("\n")
+            if body.startswith("{"):
+                self._held += text[: len(text) - len(body)]
+                self._start_call(syntax, "")
+                return body
+        self._run(text)
+        return ""
+
+    def _run(self, text: str) -> None:
+        """Emit text but for the newlines at its end, which a tag may follow."""
+        run = self._held + text
+        if not self._started and self._after_tag:
+            run = run.lstrip("\n")
+        body = run.rstrip("\n")
+        self._held = run[len(body) :]
+        if body:
+            self._started = True
+            reasoning = self._state == "reasoning"
+            self._events.append(ReasoningDelta(body) if reasoning else TextDelta(body))
+
+    def _end_text(self, *, keep_newlines: bool) -> None:
+        if keep_newlines and self._held and not (self._after_tag and not self._started):
+            self._events.append(TextDelta(self._held))
+            self._started = True
+        if self._started:
+            self._events.append(TextDone())
+        self._started, self._held = False, ""
+
+    def _end_reasoning(self) -> None:
+        if self._started:
+            self._events.append(ReasoningDone())
+        self._started, self._held = False, ""
+        self._state, self._after_tag = "text", True
+
+    def _start_call(self, syntax: CallSyntax, raw: str, *, in_list: bool = False) -> None:
+        lists = not syntax.repeats_opener and not in_list
+        self._state = "list" if lists else "call"
+        self._raw, self._announced = raw, False
+        self._scanner = CallScanner(syntax.arguments_key, needs_arguments=syntax.opener is None)
+
+    def _list_start(self, text: str) -> str:
+        """Mistral's calls stand in a list: skip its bracket."""
+        body = text.lstrip(" \n")
+        if not body:
+            self._raw += text
+            return ""
+        self._state = "call"
+        if not body.startswith("["):
+            return text
+        self._raw += text[: len(text) - len(body) + 1]
+        return body[1:]
+
+    def _scan(self, text: str) -> str:
+        assert self._scanner is not None
+        scanner = self._scanner
+        read = scanner.feed(text)
+        if not self._announced:
+            self._raw += text[:read]
+        if scanner.failed:
+            self._break_call()
+        elif scanner.announced:
+            self._report(scanner)
+        return text[read:]
+
+    def _report(self, scanner: CallScanner) -> None:
+        name = scanner.name or ""
+        if not self._announced:
+            self._end_text(keep_newlines=False)
+            self._announced = True
+            self._events.append(CallStarted(name))
+        if new := scanner.take_arguments():
+            self._events.append(CallArgumentsDelta(new))
+        if scanner.done:
+            self._events.append(CallDone(name, scanner.arguments or "{}"))
+            self._state, self._scanner = "between", None
+
+    def _break_call(self) -> None:
+        """Leave a call that is over, or went wrong: once announced it ends incomplete,
+        before that it was text after all."""
+        scanner, self._scanner = self._scanner, None
+        self._state, self._after_tag = "text", True
+        if scanner is None:
+            return
+        if self._announced:
+            self._report_cut(scanner)
+        else:
+            self._after_tag = False
+            self._run(self._raw)
+
+    def _report_cut(self, scanner: CallScanner) -> None:
+        if new := scanner.take_arguments():
+            self._events.append(CallArgumentsDelta(new))
+        self._events.append(CallDone(scanner.name or "", scanner.arguments, complete=False))
+
+    def _between(self, text: str, syntax: CallSyntax) -> str:
+        """After a call's object: its ending, or the next object of a list."""
+        body = text.lstrip(" \n")
+        if not body:
+            return ""
+        if not syntax.repeats_opener and body[0] == ",":
+            self._start_call(syntax, ",", in_list=True)
+            return body[1:]
+        self._state, self._after_tag = "text", True
+        return body[1:] if not syntax.repeats_opener and body[0] == "]" else body
+
+    def _end(self) -> None:
+        if self._state == "reasoning":
+            self._end_reasoning()
+        tagged = self._syntax is not None and self._syntax.opener is not None
+        if self._scanner is not None and tagged and not self._announced:
+            self._scanner = None
+        if self._state != "text":
+            self._break_call()
+        self._end_text(keep_newlines=True)
