@@ -44,8 +44,8 @@ class GrammarSpec:
 
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _COMBINATIONS = frozenset(
-    ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
-    + ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$ref")
+    "additionalProperties unevaluatedProperties patternProperties propertyNames "
+    "allOf anyOf oneOf not if then else dependentSchemas $ref".split()
 )
 # A text that is no call: anything that does not begin like an object.
 _FREE_TEXT = r"/([^{\s](?s:.*))?/"
@@ -55,10 +55,10 @@ def grammar_for(
     chat_format: ChatFormat,
     tools: Sequence[FunctionTool],
     tool_choice: ToolChoice,
+    *,
     parallel_tool_calls: bool,
     text_format: TextFormat,
     options: TemplateOptions,
-    *,
     lenient: bool = False,
     max_calls: int = DEFAULT_LIMITS.max_parallel_calls,
 ) -> GrammarSpec | None:
