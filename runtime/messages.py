@@ -99,6 +99,9 @@ class GenerationRequest:
     """Hard limit on emitted tokens, end-of-turn token included. 0 = prefill only."""
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
+    banned_tokens: tuple[int, ...] = ()
+    """Ids never drawn while no grammar binds: control tokens that mean nothing in an
+    output, and the call tag where calls are not allowed."""
     expects_tool_call: bool = False
     """tool_choice forces a call: the scheduler may count on a short output."""
     priority: int = 0
@@ -211,3 +214,7 @@ class EngineInfo:
     kv_capacity_tokens: int
     num_parameters: int
     load_s: float
+    tokenizer_folder: str = ""
+    """Where the front end finds the tokenizer; a folder on this machine."""
+    model_type: str = ""
+    """Family, as in config.json: the front end chooses the chat format by it."""

@@ -1,0 +1,540 @@
+"""The loop body: messages in, one step of the model, what each turn got out of it.
+
+``Engine`` is a plain synchronous object. It owns no device code (the runner's), no order
+(the scheduler's) and no grammar library (``token_mask``'s); it turns a schedule into a
+batch, sampled tokens into sequences that advance, and failures into answers. Every request
+is answered with exactly one finish.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from radix_cache.cache import PrefixCache
+from runtime.batch import SequenceInput, StepBatch
+from runtime.config import EngineConfig
+from runtime.estimates import OutputLengths, StepCosts
+from runtime.grammar_refusal import GrammarRefused
+from runtime.messages import (
+    CancelRequest,
+    EngineInfo,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SequenceOutput,
+    StepOutput,
+    StepStats,
+    TokenLogprob,
+    TurnStart,
+)
+from runtime.model_runner import ModelRunner
+from runtime.sampler import Sampled, SampleRow, sample
+from runtime.scheduler import Chunk, Scheduler
+from runtime.sequence import Sequence, SequenceState
+from runtime.session_tokens import SessionTokens
+from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarState
+from runtime.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_POSITION_REPORT_S = 0.25
+_PAUSE_S = 0.002
+
+
+class _Answer:
+    """What this step has to tell about one request, gathered until the step ends."""
+
+    __slots__ = (
+        "error",
+        "error_message",
+        "finish",
+        "forced",
+        "forwards",
+        "logprobs",
+        "queue_position",
+        "start",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.forced = 0
+        self.forwards = 0
+        self.start: TurnStart | None = None
+        self.queue_position: int | None = None
+        self.finish: FinishReason | None = None
+        self.error: ErrorKind | None = None
+        self.error_message = ""
+
+    def output(self, request_id: str) -> SequenceOutput:
+        return SequenceOutput(
+            request_id=request_id,
+            new_tokens=np.array(self.tokens, dtype=np.int32),
+            forced=self.forced,
+            forwards=self.forwards,
+            start=self.start,
+            queue_position=self.queue_position,
+            logprobs=tuple(self.logprobs),
+            finish=self.finish,
+            error=self.error,
+            error_message=self.error_message,
+        )
+
+
+class _Counters:
+    """Sums since the last report."""
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
+        self.preemptions = 0
+        self.mask_s = 0.0
+
+
+class Engine:
+    """Runs turns step by step. Not thread-safe: one loop calls it."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        cache: PrefixCache,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        compiler: GrammarCompiler,
+        sessions: SessionTokens,
+        costs: StepCosts,
+        config: EngineConfig,
+        info: EngineInfo,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info
+        self._scheduler = scheduler
+        self._cache = cache
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._compiler = compiler
+        self._sessions = sessions
+        self._costs = costs
+        self._config = config
+        self._clock = clock
+        self._output_lengths = OutputLengths()
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._compiling: dict[Sequence, Future[CompiledGrammar]] = {}
+        self._open: dict[str, Sequence] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._counters = _Counters()
+        self._positions_reported_s = -1.0
+        self._idle_step = False
+        self._mask_words = -(-info.vocab_size // 32)
+        self._all_allowed = np.full(self._mask_words, 0xFFFFFFFF, dtype=np.uint32)
+
+    @property
+    def pause_s(self) -> float:
+        """How long a caller may wait for messages before the next ``step``: not at all while
+        steps compute something, a moment while all turns wait for a grammar or for blocks."""
+        return _PAUSE_S if self._idle_step else 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` has something to do or to say."""
+        return bool(self._answers or self._compiling or self._scheduler.has_work)
+
+    def submit(self, messages: list[EngineMessage]) -> None:
+        """Take messages in; their answers come from ``step``. Never raises for a bad one."""
+        self._idle_step = False
+        for message in messages:
+            if isinstance(message, GenerationRequest):
+                self._open_turn(message)
+            elif isinstance(message, CancelRequest):
+                self._cancel(message.request_id)
+            else:
+                self._release(message)
+
+    def check(self) -> None:
+        """Raise AssertionError if the cache's blocks do not add up. For tests and after a
+        failed step; walks the whole tree."""
+        self._cache.check()
+
+    def step(self) -> StepOutput | None:
+        """Run one step; None when there is nothing to tell."""
+        self._take_compiled()
+        now = self._clock()
+        schedule = self._scheduler.schedule(now)
+        for sequence in schedule.admitted:
+            self._report_start(sequence)
+        for sequence in schedule.too_large:
+            self._too_large(sequence)
+        for sequence in schedule.exhausted:
+            self._finish(sequence, FinishReason.CONTEXT)
+        self._counters.preemptions += schedule.preempted
+        chunks = [c for c in schedule.chunks if c.sequence.state is not SequenceState.DONE]
+        step_s = 0.0
+        if chunks:
+            self._run(chunks)
+            step_s = self._clock() - now
+            self._learn(chunks, step_s)
+        self._idle_step = not chunks
+        self._report_positions(now)
+        if not self._answers:
+            return None
+        outputs = tuple(answer.output(name) for name, answer in self._answers.items())
+        self._answers = {}
+        return StepOutput(outputs=outputs, stats=self._stats(step_s))
+
+    # Opening and closing turns
+
+    def _open_turn(self, request: GenerationRequest) -> None:
+        if request.request_id in self._open or self._sessions.is_busy(request.session_id):
+            self._answer_error(
+                request.request_id, ErrorKind.INTERNAL, "the session already has an open turn"
+            )
+            return
+        if len(self._scheduler.waiting) >= self._config.max_waiting:
+            self._answer_error(
+                request.request_id,
+                ErrorKind.OVERLOADED,
+                f"{self._config.max_waiting} turns are waiting; try again later",
+            )
+            return
+        buffer = self._sessions.open(request)
+        if buffer is None:
+            self._answer(request.request_id).finish = FinishReason.UNKNOWN_BASE
+            return
+        sequence = Sequence(request, buffer, arrival_s=self._clock())
+        if len(buffer) == 0 or len(buffer) > self.info.max_context_tokens:
+            self._sessions.close(request.session_id)
+            self._answer_error(
+                request.request_id,
+                ErrorKind.TOO_LARGE,
+                f"a prompt of {len(buffer)} tokens, 1 to {self.info.max_context_tokens} fit",
+            )
+            return
+        expected = self._output_lengths.expected(request.session_id)
+        sequence.expected_output = min(request.max_new_tokens, int(expected))
+        self._open[request.request_id] = sequence
+        if request.grammar is None or request.max_new_tokens == 0:
+            self._scheduler.add(sequence)
+            return
+        sequence.state = SequenceState.COMPILING
+        self._compiling[sequence] = self._pool.submit(self._compiler.compile, request.grammar)
+
+    def _take_compiled(self) -> None:
+        for sequence, future in list(self._compiling.items()):
+            if not future.done():
+                continue
+            del self._compiling[sequence]
+            error = future.exception()
+            if error is not None:
+                kind = (
+                    ErrorKind.GRAMMAR if isinstance(error, GrammarRefused) else ErrorKind.INTERNAL
+                )
+                self._close(sequence, FinishReason.ERROR, kind, str(error))
+                continue
+            compiled = future.result()
+            state = GrammarState(compiled, self._tokenizer)
+            limit = sequence.request.max_new_tokens
+            if state.closing_tokens(limit) is None:
+                self._close(
+                    sequence,
+                    FinishReason.ERROR,
+                    ErrorKind.BUDGET_TOO_SMALL,
+                    f"the shortest legal output takes about {len(compiled.closing)} tokens, "
+                    f"this turn may use {limit}",
+                )
+                continue
+            sequence.grammar = state
+            self._scheduler.add(sequence)
+
+    def _cancel(self, request_id: str) -> None:
+        sequence = self._open.get(request_id)
+        if sequence is None:
+            return  # it has just ended, or never was
+        if sequence.state is SequenceState.COMPILING:
+            del self._compiling[sequence]
+            self._close(sequence, FinishReason.CANCELLED)
+        elif sequence.state is SequenceState.WAITING:
+            self._scheduler.drop_waiting(sequence)
+            self._close(sequence, FinishReason.CANCELLED)
+        else:
+            self._finish(sequence, FinishReason.CANCELLED)
+
+    def _release(self, message: ReleaseSession) -> None:
+        self._sessions.release(message.session_id)
+        self._cache.release_session(message.session_id)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: ErrorKind | None = None,
+        message: str = "",
+    ) -> None:
+        """End a running sequence: answer it, then flush its tail or let its blocks go."""
+        ended_well = reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
+        if ended_well and self._scheduler.wants_flush(sequence):
+            sequence.state = SequenceState.FLUSHING
+        else:
+            self._scheduler.end(sequence, lease_s=_lease_s(sequence, reason))
+        sequence.finish = reason
+        self._close(sequence, reason, error, message)
+
+    def _close(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: ErrorKind | None = None,
+        message: str = "",
+    ) -> None:
+        """Send the one finish of a sequence that the scheduler does not run any more."""
+        request = sequence.request
+        del self._open[request.request_id]
+        self._sessions.close(request.session_id)
+        self._output_lengths.observe(request.session_id, output_tokens=sequence.num_emitted)
+        answer = self._answer(request.request_id)
+        answer.finish, answer.error, answer.error_message = reason, error, message
+        for session_id in self._sessions.overflow():
+            self._cache.release_session(session_id)
+
+    def _too_large(self, sequence: Sequence) -> None:
+        sequence.state = SequenceState.DONE
+        self._close(
+            sequence,
+            FinishReason.ERROR,
+            ErrorKind.TOO_LARGE,
+            f"{len(sequence.buffer) + 1} tokens need more KV blocks than the pool has; "
+            "raise --kv-cache-mib",
+        )
+
+    def _answer_error(self, request_id: str, kind: ErrorKind, message: str) -> None:
+        answer = self._answer(request_id)
+        answer.finish, answer.error, answer.error_message = FinishReason.ERROR, kind, message
+
+    # One step
+
+    def _run(self, chunks: list[Chunk]) -> None:
+        sampling = [c for c in chunks if c.samples]
+        try:
+            inputs = [_step_input(chunk) for chunk in chunks]
+            logits = self._runner.forward(StepBatch.build(inputs, self.info.block_size))
+            sampled = sample(logits, self._sample_rows(sampling)) if sampling else None
+        except Exception:
+            log.exception("step failed sequences=%d", len(chunks))
+            for chunk in chunks:
+                self._fail(chunk.sequence)
+            self._cache.check()
+            return
+        for chunk in chunks:
+            self._scheduler.advance(chunk)
+            sequence = chunk.sequence
+            if sequence.state is SequenceState.FLUSHING:
+                self._scheduler.end(sequence, lease_s=_lease_s(sequence, sequence.finish))
+            elif sequence.request.max_new_tokens == 0 and sequence.num_pending == 0:
+                self._finish(sequence, FinishReason.PREFILLED)
+        if sampled is not None:
+            for row, chunk in enumerate(sampling):
+                self._take(chunk.sequence, sampled, row)
+
+    def _sample_rows(self, sampling: list[Chunk]) -> list[SampleRow]:
+        started = self._clock()
+        rows = []
+        for chunk in sampling:
+            sequence = chunk.sequence
+            buffer = sequence.buffer
+            emitted = buffer.view()[sequence.prompt_length :] if sequence.num_emitted else None
+            rows.append(
+                SampleRow(
+                    params=sequence.request.sampling,
+                    position=len(buffer),
+                    emitted=emitted,
+                    mask=self._mask(sequence),
+                )
+            )
+        self._counters.mask_s += self._clock() - started
+        return rows
+
+    def _mask(self, sequence: Sequence) -> npt.NDArray[np.int32] | None:
+        """Packed allowed tokens, int32 [ceil(vocab / 32)]; None allows all."""
+        grammar = sequence.grammar
+        if grammar is not None and grammar.bound:
+            row = np.zeros(self._mask_words, dtype=np.int32)
+            grammar.fill_mask(row)
+            return row
+        banned = sequence.request.banned_tokens
+        if grammar is not None:
+            banned += grammar.blocked_tokens(sequence.remaining)
+        if not banned:
+            return None
+        words = self._all_allowed.copy()
+        for token in banned:
+            words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+        return words.view(np.int32)
+
+    def _fail(self, sequence: Sequence) -> None:
+        if sequence.state is SequenceState.FLUSHING:
+            self._scheduler.end(sequence, lease_s=None)
+        else:
+            message = "the engine failed in this step; the turn can be repeated"
+            self._finish(sequence, FinishReason.ERROR, ErrorKind.INTERNAL, message)
+
+    def _take(self, sequence: Sequence, sampled: Sampled, row: int) -> None:
+        """Let ``sequence`` advance by its sampled token and the forced run behind it."""
+        if not sampled.finite[row]:
+            message = "the model produced logits that are not finite"
+            self._finish(sequence, FinishReason.ERROR, ErrorKind.NOT_FINITE, message)
+            return
+        grammar = sequence.grammar
+        token = int(sampled.tokens[row])
+        if token < 0:
+            message = "no token is allowed here"
+            self._finish(sequence, FinishReason.ERROR, ErrorKind.GRAMMAR, message)
+            return
+        if grammar is not None:
+            token = grammar.within_limit(token, sequence.remaining)
+        answer = self._answer(sequence.request.request_id)
+        answer.forwards = 1
+        logprob = sampled.logprobs[row]
+        run = [token]
+        reason: FinishReason | None = None
+        emitted = 0
+        while run and reason is None:
+            for token in run:
+                answer.tokens.append(token)
+                emitted += 1
+                reason = self._append(sequence, token)
+                if reason is not None:
+                    break
+                if grammar is not None:
+                    grammar.advance([token])
+            if reason is not None or grammar is None or grammar.failed is not None:
+                break
+            run = grammar.forced_tokens(sequence.remaining)
+        answer.forced += emitted - 1
+        self._counters.decode_tokens += emitted
+        if logprob is not None:
+            forced = answer.tokens[len(answer.tokens) - emitted + 1 :]
+            answer.logprobs.append(logprob)
+            answer.logprobs.extend(TokenLogprob(token=t, logprob=0.0) for t in forced)
+        if reason is not None:
+            self._finish(sequence, reason)
+        elif grammar is not None and grammar.failed is not None:
+            self._finish(sequence, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+
+    def _append(self, sequence: Sequence, token: int) -> FinishReason | None:
+        """Append one emitted token and say whether it ends the turn."""
+        sequence.buffer.append(token)
+        if token in self._tokenizer.end_of_turn_ids:
+            return FinishReason.STOP
+        if self._hits_stop_string(sequence, token):
+            return FinishReason.STOP_STRING
+        if sequence.remaining <= 0:
+            return FinishReason.LENGTH
+        if len(sequence.buffer) >= self.info.max_context_tokens:
+            return FinishReason.CONTEXT
+        return None
+
+    def _hits_stop_string(self, sequence: Sequence, token: int) -> bool:
+        stops = sequence.request.sampling.stop
+        if not stops:
+            return False
+        wanted = [s.encode() for s in stops]
+        text = sequence.stop_tail + self._tokenizer.token_bytes(token)
+        if any(w in text for w in wanted):
+            return True
+        keep = max(len(w) for w in wanted) - 1
+        sequence.stop_tail = text[len(text) - keep :] if keep else b""
+        return False
+
+    # Reports
+
+    def _report_start(self, sequence: Sequence) -> None:
+        if sequence.started:
+            return
+        sequence.started = True
+        assert sequence.cached is not None
+        assert sequence.admitted_s is not None
+        self._answer(sequence.request.request_id).start = TurnStart(
+            input_tokens=sequence.prompt_length,
+            cached_tokens=sequence.cached.num_cached_tokens,
+            queue_s=sequence.admitted_s - sequence.arrival_s,
+            miss_causes=dict(
+                getattr(
+                    sequence.cached,
+                    "miss_causes",
+                    {"first_sight": sequence.prompt_length - sequence.cached.num_cached_tokens},
+                )
+            ),
+        )
+
+    def _report_positions(self, now: float) -> None:
+        if not self._scheduler.waiting or now - self._positions_reported_s < _POSITION_REPORT_S:
+            return
+        self._positions_reported_s = now
+        for position, sequence in enumerate(self._scheduler.queue_positions(now)):
+            if sequence.started or position == sequence.last_reported_position:
+                continue
+            sequence.last_reported_position = position
+            self._answer(sequence.request.request_id).queue_position = position
+
+    def _answer(self, request_id: str) -> "_Answer":
+        return self._answers.setdefault(request_id, _Answer())
+
+    def _learn(self, chunks: list[Chunk], seconds: float) -> None:
+        decodes = [c for c in chunks if c.sequence.num_emitted and c.num_tokens < 64]
+        prefill_tokens = sum(c.num_tokens for c in chunks) - sum(c.num_tokens for c in decodes)
+        self._counters.prefill_tokens += prefill_tokens
+        self._costs.observe(
+            prefill_tokens=prefill_tokens, decode_rows=len(decodes), seconds=seconds
+        )
+
+    def _stats(self, step_s: float) -> StepStats:
+        cache = self._cache.stats()
+        counters, self._counters = self._counters, _Counters()
+        return StepStats(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting) + len(self._compiling),
+            blocks_total=cache.total,
+            blocks_free=cache.free,
+            blocks_evictable=cache.evictable,
+            blocks_protected=cache.protected,
+            blocks_reserved=cache.reserved,
+            step_s=step_s,
+            prefill_tokens_delta=counters.prefill_tokens,
+            decode_tokens_delta=counters.decode_tokens,
+            preemptions_delta=counters.preemptions,
+            mask_s_delta=counters.mask_s,
+            sessions=len(self._sessions),
+        )
+
+
+def _step_input(chunk: Chunk) -> SequenceInput:
+    sequence = chunk.sequence
+    assert sequence.cached is not None
+    return SequenceInput(
+        tokens=sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens],
+        start=chunk.start,
+        block_table=sequence.cached.block_table,
+        num_logits=1 if chunk.samples else 0,
+    )
+
+
+def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
+    """Seconds to hold the session's KV after this turn: the client's hint plus slack, None
+    for the cache's own estimate after a tool call, 0 where no tool is running."""
+    if reason is not FinishReason.STOP:
+        return 0.0
+    grammar = sequence.grammar
+    request = sequence.request
+    spec = request.grammar
+    in_call = grammar is not None and spec is not None and spec.trigger and grammar.bound
+    if not (request.expects_tool_call or in_call):
+        return 0.0
+    hint = request.expected_tool_s
+    return None if hint is None else hint + 2.0

@@ -1,0 +1,95 @@
+"""From an ``EngineConfig`` to an engine that is ready to step: the one place of assembly."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from radix_cache.cache import PrefixCache
+from runtime.config import EngineConfig
+from runtime.engine import Engine
+from runtime.estimates import StepCosts
+from runtime.messages import EngineInfo
+from runtime.model_runner import ModelRunner, load_runner
+from runtime.models.config import LoadError
+from runtime.scheduler import Scheduler
+from runtime.session_tokens import SessionTokens
+from runtime.token_mask import GrammarCompiler
+from runtime.tokenizer import Tokenizer, TokenizerError
+
+log = logging.getLogger(__name__)
+
+_GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
+
+
+class EngineLoadError(Exception):
+    """The engine cannot start. The message is meant for the person who started it."""
+
+
+def load_engine(config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """Load model, tokenizer and KV pool.
+
+    Raises:
+        EngineLoadError: a file is missing or unfit, or the memory does not suffice.
+    """
+    started = time.monotonic()
+    try:
+        runner = load_runner(config)
+        model = runner.model
+        tokenizer = Tokenizer.load(
+            model.tokenizer_folder,
+            vocab_size=model.config.vocab_size,
+            model_type=model.model_type,
+        )
+    except (LoadError, TokenizerError) as error:
+        raise EngineLoadError(str(error)) from error
+    engine = assemble(config, runner, tokenizer, clock=clock, load_s=time.monotonic() - started)
+    log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
+    return engine
+
+
+def assemble(
+    config: EngineConfig,
+    runner: ModelRunner,
+    tokenizer: Tokenizer,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    load_s: float = 0.0,
+) -> Engine:
+    """Wire an engine around a runner and a tokenizer that exist already."""
+    model = runner.model
+    costs = StepCosts()
+    cache = PrefixCache(
+        runner.num_blocks,
+        config.block_size,
+        clock=clock,
+        policy=config.cache_policy,
+    )
+    capacity = cache.usable_blocks * config.block_size
+    limits = [capacity, model.config.max_context_tokens]
+    if config.max_context_tokens is not None:
+        limits.append(config.max_context_tokens)
+    info = EngineInfo(
+        model_name=model.name,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        vocab_size=model.config.vocab_size,
+        max_context_tokens=min(limits),
+        block_size=config.block_size,
+        kv_capacity_tokens=capacity,
+        num_parameters=model.config.num_parameters,
+        load_s=load_s,
+        tokenizer_folder=str(model.tokenizer_folder),
+        model_type=model.model_type,
+    )
+    return Engine(
+        scheduler=Scheduler(cache, config, costs),
+        cache=cache,
+        runner=runner,
+        tokenizer=tokenizer,
+        compiler=GrammarCompiler(tokenizer, max_cache_bytes=_GRAMMAR_CACHE_BYTES),
+        sessions=SessionTokens(max_bytes=config.session_tokens_bytes),
+        costs=costs,
+        config=config,
+        info=info,
+        clock=clock,
+    )

@@ -1,0 +1,381 @@
+"""Which sequences compute how many tokens in the next step.
+
+There is no prefill mode and no decode mode: every sequence has pending tokens, and a step
+gives each running one a share. Running decodes come first and are never skipped; what the
+step's token budget leaves goes to prefills in the policy's order and to newly admitted
+turns. Admission needs free or evictable blocks; a turn that does not fit does not block
+those behind it. When a running turn cannot grow, the one that is cheapest to restore gives
+way and is recomputed later.
+
+Ids and counts only: no tensors, no wall clock. Always true between calls: a sequence holds
+a ``CachedSequence`` exactly while it is RUNNING or FLUSHING.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from radix_cache.block_pool import OutOfBlocks
+from radix_cache.cache import PrefixCache
+from runtime.config import EngineConfig
+from runtime.estimates import StepCosts
+from runtime.policy import POLICIES, TurnFacts
+from runtime.sequence import Sequence, SequenceState
+
+_ALLOCATE_AHEAD_TOKENS = 32
+_BLOCKED_ATTEMPTS_PER_STEP = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """``num_tokens`` pending tokens of one sequence, from ``start`` on."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+    samples: bool
+    """The chunk reaches the last known token, so the step also yields the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The plan of one step."""
+
+    chunks: tuple[Chunk, ...]
+    admitted: tuple[Sequence, ...]
+    """Sequences whose prefix was matched in this call; they have not reported it yet."""
+    exhausted: tuple[Sequence, ...]
+    """Running sequences that cannot grow although nothing else is left to give way."""
+    too_large: tuple[Sequence, ...]
+    """Waiting sequences that would not fit the empty pool."""
+    preempted: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.chunks
+
+
+class Scheduler:
+    """Owns the waiting and running sequences and their use of the prefix cache."""
+
+    def __init__(self, cache: PrefixCache, config: EngineConfig, costs: StepCosts) -> None:
+        self._cache = cache
+        self._config = config
+        self._costs = costs
+        self._policy = POLICIES[config.policy]
+        self._block_size = cache.block_size
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []
+        self._last_victim: Sequence | None = None
+
+    @property
+    def waiting(self) -> Many[Sequence]:
+        """In no particular order."""
+        return self._waiting
+
+    @property
+    def running(self) -> Many[Sequence]:
+        """Admitted sequences, flushing ones included, oldest admission first."""
+        return self._running
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue ``sequence``; from here the scheduler decides when it runs."""
+        sequence.state = SequenceState.WAITING
+        base_session_id, base_offset = _base(sequence)
+        matched = self._cache.match_length(
+            session_id=sequence.request.session_id,
+            tenant=sequence.request.tenant,
+            tokens=sequence.buffer.view(),
+            base_session_id=base_session_id,
+            base_offset=base_offset,
+        )
+        sequence.uncached_estimate = len(sequence.buffer) - matched
+        self._waiting.append(sequence)
+
+    def drop_waiting(self, sequence: Sequence) -> None:
+        """Forget a sequence that was never admitted or is waiting again."""
+        self._waiting.remove(sequence)
+        sequence.state = SequenceState.DONE
+
+    def end(self, sequence: Sequence, *, lease_s: float | None) -> None:
+        """Let a running sequence go: its blocks stay in the tree, evictable or leased.
+
+        Whole blocks with KV are published first; the partial last block returns to the pool.
+        """
+        assert sequence.cached is not None
+        self._cache.finish(sequence.cached, lease_s=lease_s)
+        sequence.cached = None
+        sequence.state = SequenceState.DONE
+        self._running.remove(sequence)
+
+    def wants_flush(self, sequence: Sequence) -> bool:
+        """Whether writing the pending tail would complete another whole block."""
+        size = self._block_size
+        return sequence.flush_target // size > sequence.num_computed // size
+
+    def advance(self, chunk: Chunk) -> None:
+        """Note that the chunk's KV is written, and publish the blocks it filled."""
+        sequence = chunk.sequence
+        assert sequence.cached is not None
+        before = sequence.num_computed
+        sequence.num_computed = before + chunk.num_tokens
+        if sequence.num_computed // self._block_size > before // self._block_size:
+            computed = sequence.buffer.view()[: sequence.num_computed]
+            self._cache.commit(sequence.cached, computed)
+
+    def schedule(self, now: float) -> Schedule:
+        """Plan the next step at time ``now`` (seconds, any origin)."""
+        chunks: dict[Sequence, Chunk] = {}
+        exhausted: list[Sequence] = []
+        preempted = 0
+        prefills: list[Sequence] = []
+        for sequence in list(self._running):
+            if sequence.state is SequenceState.WAITING:
+                continue  # gave way to an earlier one in this loop
+            if sequence.state is SequenceState.FLUSHING:
+                self._plan_flush(sequence, chunks)
+                continue
+            if not sequence.decoding:
+                prefills.append(sequence)
+                continue
+            grown, victims = self._grow(sequence, len(sequence.buffer), chunks)
+            preempted += victims
+            if grown:
+                chunks[sequence] = _chunk(sequence, sequence.num_pending)
+            elif sequence.state is SequenceState.RUNNING:
+                exhausted.append(sequence)
+        budget = self._prefill_budget(chunks)
+        prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
+        for sequence in sorted(prefills, key=lambda s: self._key(s, now)):
+            if budget <= 0:
+                break
+            take = min(budget, sequence.num_pending)
+            chunks[sequence] = _chunk(sequence, take)
+            budget -= take
+        admitted, too_large = self._admit(now, budget, chunks)
+        return Schedule(
+            chunks=tuple(chunks.values()),
+            admitted=tuple(admitted),
+            exhausted=tuple(exhausted),
+            too_large=tuple(too_large),
+            preempted=preempted,
+        )
+
+    def queue_positions(self, now: float) -> list[Sequence]:
+        """The waiting sequences in the order in which they are considered."""
+        return sorted(self._waiting, key=lambda s: self._key(s, now))
+
+    def _prefill_budget(self, chunks: dict[Sequence, Chunk]) -> int:
+        used = sum(chunk.num_tokens for chunk in chunks.values())
+        beside = any(c.samples for c in chunks.values())
+        limit = (
+            self._config.prefill_tokens_beside_decodes if beside else self._config.max_batch_tokens
+        )
+        return min(limit, self._config.max_batch_tokens - used)
+
+    def _key(self, sequence: Sequence, now: float) -> tuple[float, ...]:
+        request = sequence.request
+        waited = now - sequence.arrival_s
+        computed = sequence.num_computed
+        return self._policy(
+            TurnFacts(
+                priority=request.priority,
+                arrival_s=sequence.arrival_s,
+                waited_s=waited,
+                uncached_tokens=sequence.num_pending if computed else sequence.uncached_estimate,
+                expected_output=sequence.expected_output,
+                deadline_left_s=None if request.deadline_s is None else request.deadline_s - waited,
+                prefill_token_s=self._costs.prefill_token_s,
+                decode_token_s=self._costs.decode_step_s,
+            )
+        )
+
+    def _plan_flush(self, sequence: Sequence, chunks: dict[Sequence, Chunk]) -> None:
+        assert sequence.cached is not None
+        pending = sequence.flush_target - sequence.num_computed
+        needed = self._blocks_for(sequence.flush_target) - sequence.cached.num_blocks
+        try:
+            if needed > 0:
+                self._cache.allocate(sequence.cached, needed)
+        except OutOfBlocks:
+            self.end(sequence, lease_s=None)
+            return
+        chunks[sequence] = Chunk(
+            sequence=sequence, start=sequence.num_computed, num_tokens=pending, samples=False
+        )
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
+
+    def _grow(
+        self, sequence: Sequence, num_tokens: int, chunks: dict[Sequence, Chunk]
+    ) -> tuple[bool, int]:
+        """Give ``sequence`` blocks for ``num_tokens``; returns (done, sequences preempted).
+
+        Not done means that nothing else could give way, or that ``sequence`` itself did.
+        """
+        assert sequence.cached is not None
+        preempted = 0
+        needed = self._blocks_for(num_tokens) - sequence.cached.num_blocks
+        while needed > 0:
+            try:
+                self._cache.allocate(sequence.cached, needed)
+                break
+            except OutOfBlocks:
+                victim = self._victim(sequence)
+                if victim is None:
+                    return False, preempted
+                chunks.pop(victim, None)
+                self._give_way(victim)
+                preempted += 1
+                if victim is sequence:
+                    return False, preempted
+        return True, preempted
+
+    def _victim(self, sequence: Sequence) -> Sequence | None:
+        """The other running sequence that is cheapest to restore, or ``sequence`` itself when
+        all others are of a higher class; None when it is alone."""
+        others = [s for s in self._running if s is not sequence]
+        if not others:
+            return None
+        victim = min(
+            others,
+            key=lambda s: (
+                s.state is not SequenceState.FLUSHING,
+                s.request.priority,
+                s is self._last_victim,
+                s.num_computed,
+            ),
+        )
+        flushing = victim.state is SequenceState.FLUSHING
+        if not flushing and victim.request.priority > sequence.request.priority:
+            return sequence
+        return victim
+
+    def _give_way(self, victim: Sequence) -> None:
+        if victim.state is SequenceState.FLUSHING:
+            self.end(victim, lease_s=None)
+            return
+        self.end(victim, lease_s=None)
+        victim.num_computed = 0
+        victim.preemptions += 1
+        self._last_victim = victim
+        self.add(victim)
+
+    def _admit(
+        self, now: float, budget: int, chunks: dict[Sequence, Chunk]
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        admitted: list[Sequence] = []
+        too_large: list[Sequence] = []
+        attempts = 0
+        if not self._waiting or budget <= 0:
+            return admitted, too_large
+        for sequence in self._admission_order(now):
+            full = len(self._running) >= self._config.max_running
+            if budget <= 0 or full or attempts >= _BLOCKED_ATTEMPTS_PER_STEP:
+                break
+            if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
+                self._waiting.remove(sequence)
+                too_large.append(sequence)
+                continue
+            if self._must_wait_for_another(sequence):
+                continue
+            if not self._try_admit(sequence):
+                attempts += 1
+                if now - sequence.arrival_s > self._config.starvation_s:
+                    break  # nobody overtakes it any more
+                continue
+            sequence.admitted_s = now
+            admitted.append(sequence)
+            take = min(budget, sequence.num_pending)
+            chunks[sequence] = _chunk(sequence, take)
+            budget -= take
+        return admitted, too_large
+
+    def _admission_order(self, now: float) -> list[Sequence]:
+        """Starving turns, oldest first, then the policy's order."""
+        limit = self._config.starvation_s
+        starving = [s for s in self._waiting if now - s.arrival_s > limit]
+        starving.sort(key=lambda s: s.arrival_s)
+        rest = [s for s in self._waiting if now - s.arrival_s <= limit]
+        rest.sort(key=lambda s: self._key(s, now))
+        return starving + rest
+
+    def _must_wait_for_another(self, sequence: Sequence) -> bool:
+        """True while a running sequence is about to write KV that this one will reuse: the
+        tail of the same session's last turn, or a prefix both have and neither has yet."""
+        request = sequence.request
+        mine = sequence.buffer.view()
+        known = len(mine) - sequence.uncached_estimate
+        for other in self._running:
+            if other.request.tenant != request.tenant:
+                continue
+            if other.state is SequenceState.FLUSHING:
+                if other.request.session_id == request.base_session_id:
+                    return True
+                continue
+            end = other.num_computed + self._block_size
+            theirs = other.buffer.view()
+            if other.decoding or known > other.num_computed or end >= min(len(mine), len(theirs)):
+                continue
+            if np.array_equal(theirs[:end], mine[:end]):
+                return True
+        return False
+
+    def _try_admit(self, sequence: Sequence) -> bool:
+        """Match, lock and allocate; on False nothing has changed."""
+        request = sequence.request
+        base_session_id, base_offset = _base(sequence)
+        cached = self._cache.begin(
+            session_id=request.session_id,
+            tenant=request.tenant,
+            tokens=sequence.buffer.view(),
+            base_session_id=base_session_id,
+            base_offset=base_offset,
+        )
+        available = self._cache.available_blocks(cached)
+        length = len(sequence.buffer)
+        least = self._blocks_for(length + 1) - cached.num_blocks
+        if least + len(self._running) > available:
+            self._cache.finish(cached, lease_s=None)
+            sequence.uncached_estimate = length - cached.num_cached_tokens
+            return False
+        ahead = min(request.max_new_tokens, _ALLOCATE_AHEAD_TOKENS)
+        wanted = self._blocks_for(length + ahead) - cached.num_blocks
+        roomy = wanted + 4 * (len(self._running) + 1) <= available
+        try:
+            self._cache.allocate(cached, wanted if roomy else least)
+        except OutOfBlocks:
+            self._cache.finish(cached, lease_s=None)
+            return False
+        sequence.cached = cached
+        sequence.num_computed = cached.num_cached_tokens
+        sequence.state = SequenceState.RUNNING
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+        return True
+
+
+def _base(sequence: Sequence) -> tuple[str | None, int | None]:
+    """Whose handle to match by, and how many tokens it vouches for. A preempted turn has a
+    handle of its own, which says no more about where the transcript came from."""
+    request = sequence.request
+    if sequence.preemptions:
+        return request.session_id, None
+    if request.base_session_id is None:
+        return None, None
+    return request.base_session_id, request.base_offset
+
+
+def _chunk(sequence: Sequence, num_tokens: int) -> Chunk:
+    return Chunk(
+        sequence=sequence,
+        start=sequence.num_computed,
+        num_tokens=num_tokens,
+        samples=num_tokens == sequence.num_pending and sequence.request.max_new_tokens > 0,
+    )

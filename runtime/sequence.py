@@ -1,0 +1,136 @@
+"""A turn while the engine works on it: its tokens, how far their KV is written, its state.
+
+One rule covers prefill, decode and recomputation: ``num_computed`` tokens have KV, the
+rest are pending, and a step computes some of the pending ones; when none would be left the
+step also yields the next token. A sequence knows no tensors, no scheduler and no grammar
+library; only the engine loop touches it.
+"""
+
+import enum
+
+import numpy as np
+
+from radix_cache.cache import CachedSequence
+from runtime.messages import FinishReason, GenerationRequest, TokenArray
+from runtime.token_mask import GrammarState
+
+
+class TokenBuffer:
+    """Append-only int32 array with amortised O(1) append; ``view()`` copies nothing."""
+
+    def __init__(self, tokens: TokenArray | None = None) -> None:
+        self._length = 0 if tokens is None else len(tokens)
+        self._array = np.empty(max(64, self._length + self._length // 4), dtype=np.int32)
+        if tokens is not None:
+            self._array[: self._length] = tokens
+
+    def __len__(self) -> int:
+        return self._length
+
+    def view(self) -> TokenArray:
+        """The tokens, int32 [len]. Valid until the next append or truncate."""
+        return self._array[: self._length]
+
+    def append(self, token: int) -> None:
+        if self._length == len(self._array):
+            self._reserve(self._length + 1)
+        self._array[self._length] = token
+        self._length += 1
+
+    def extend(self, tokens: TokenArray) -> None:
+        end = self._length + len(tokens)
+        if end > len(self._array):
+            self._reserve(end)
+        self._array[self._length : end] = tokens
+        self._length = end
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise ValueError(f"truncate to {length}, {self._length} tokens held")
+        self._length = length
+
+    def _reserve(self, length: int) -> None:
+        grown = np.empty(max(length, 2 * len(self._array)), dtype=np.int32)
+        grown[: self._length] = self._array[: self._length]
+        self._array = grown
+
+
+class SequenceState(enum.Enum):
+    """Where a sequence stands. DONE is final."""
+
+    COMPILING = "compiling"
+    """Its grammar is being compiled; it is not schedulable and nobody waits for it."""
+    WAITING = "waiting"
+    RUNNING = "running"
+    FLUSHING = "flushing"
+    """Finished for the client; the KV of its last tokens is still to be written."""
+    DONE = "done"
+
+
+class Sequence:
+    """One request on its way. ``buffer`` is the session's own token buffer."""
+
+    __slots__ = (
+        "admitted_s",
+        "arrival_s",
+        "buffer",
+        "cached",
+        "expected_output",
+        "finish",
+        "grammar",
+        "last_reported_position",
+        "num_computed",
+        "preemptions",
+        "prompt_length",
+        "request",
+        "started",
+        "state",
+        "stop_tail",
+        "uncached_estimate",
+    )
+
+    def __init__(
+        self, request: GenerationRequest, buffer: TokenBuffer, *, arrival_s: float
+    ) -> None:
+        self.request = request
+        self.buffer = buffer
+        self.prompt_length = len(buffer)
+        self.arrival_s = arrival_s
+        self.admitted_s: float | None = None
+        self.num_computed = 0
+        self.cached: CachedSequence | None = None
+        self.grammar: GrammarState | None = None
+        self.state = SequenceState.WAITING
+        self.finish: FinishReason | None = None
+        self.started = False
+        self.preemptions = 0
+        self.uncached_estimate = self.prompt_length
+        self.expected_output = 0
+        self.stop_tail = b""
+        self.last_reported_position: int | None = None
+
+    @property
+    def num_emitted(self) -> int:
+        return len(self.buffer) - self.prompt_length
+
+    @property
+    def num_pending(self) -> int:
+        """Known tokens without KV."""
+        return len(self.buffer) - self.num_computed
+
+    @property
+    def remaining(self) -> int:
+        """How many more tokens the limit allows."""
+        return self.request.max_new_tokens - self.num_emitted
+
+    @property
+    def decoding(self) -> bool:
+        """True once the turn has emitted something and is not being recomputed: what is
+        pending is the last token and the forced run behind it."""
+        return self.num_emitted > 0 and self.num_computed >= self.prompt_length
+
+    @property
+    def flush_target(self) -> int:
+        """Tokens whose KV is worth writing after the end: all but the last one, which the
+        next turn's first step computes anyway."""
+        return len(self.buffer) - 1

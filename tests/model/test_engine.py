@@ -1,0 +1,249 @@
+"""The engine loop on a float64 random model: answers, cache use, limits, failures."""
+
+import numpy as np
+import pytest
+
+from runtime.messages import ErrorKind, FinishReason, SamplingParams
+from tests.support.engine_driver import EngineDriver
+from tools_api.grammar import GrammarSpec
+
+PROMPT = list(range(40, 90))
+BLOCK = 16
+BOUNDED_JSON = GrammarSpec(
+    lark='start: %json {"type": "object", "properties": {"name": {"type": "string", '
+    '"maxLength": 6}, "size": {"enum": ["small", "large"]}}, "required": ["name", "size"], '
+    '"additionalProperties": false, "x-guidance": {"whitespace_flexible": false}}'
+)
+
+
+@pytest.fixture
+def driver() -> EngineDriver:
+    return EngineDriver.load()
+
+
+def test_a_turn_is_answered_with_its_start_its_tokens_and_one_finish(driver: EngineDriver) -> None:
+    result = driver.turn(PROMPT, max_new_tokens=5)
+    assert result.start is not None
+    assert (result.start.input_tokens, result.start.cached_tokens) == (len(PROMPT), 0)
+    assert sum(result.start.miss_causes.values()) == len(PROMPT)
+    assert len(result.tokens) == 5
+    assert (result.finish, result.after_finish) == (FinishReason.LENGTH, 0)
+
+
+@pytest.mark.parametrize("output", [1, 6, 15, 16, 17])
+def test_the_next_turn_finds_all_whole_blocks_of_prompt_and_output(
+    driver: EngineDriver, output: int
+) -> None:
+    driver.turn(PROMPT, session="a", max_new_tokens=output)
+    offset = len(PROMPT) + output
+    following = driver.turn([7, 8, 9], session="a", base="a", offset=offset, max_new_tokens=1)
+    assert following.start is not None
+    assert following.start.input_tokens == offset + 3
+    assert following.start.cached_tokens >= (offset - 1) // BLOCK * BLOCK
+
+
+def test_a_forced_tail_is_in_the_cache_when_the_next_turn_comes(driver: EngineDriver) -> None:
+    first = driver.turn(PROMPT, session="a", max_new_tokens=100, grammar=BOUNDED_JSON)
+    assert first.finish is FinishReason.STOP
+    assert first.forced > 0
+    assert first.forced + first.forwards == len(first.tokens)
+    offset = len(PROMPT) + len(first.tokens)
+    following = driver.turn([7], session="a", base="a", offset=offset, max_new_tokens=1)
+    assert following.start is not None
+    assert following.start.cached_tokens >= (offset - 1) // BLOCK * BLOCK
+
+
+def test_an_unknown_base_is_said_and_nothing_runs(driver: EngineDriver) -> None:
+    result = driver.turn([1, 2], session="a", base="gone", offset=5)
+    assert result.finish is FinishReason.UNKNOWN_BASE
+    assert result.tokens == []
+    again = driver.turn(PROMPT, session="a", max_new_tokens=2)
+    assert again.finish is FinishReason.LENGTH
+
+
+def test_a_released_session_is_unknown_but_its_kv_is_still_found(driver: EngineDriver) -> None:
+    driver.turn(PROMPT, session="a", max_new_tokens=4)
+    driver.release("a")
+    offset = len(PROMPT)
+    assert driver.turn([3], session="a", base="a", offset=offset).finish is (
+        FinishReason.UNKNOWN_BASE
+    )
+    again = driver.turn(PROMPT, session="b", max_new_tokens=4)
+    assert again.start is not None
+    assert again.start.cached_tokens == 48
+
+
+def test_another_tenant_finds_nothing(driver: EngineDriver) -> None:
+    driver.turn(PROMPT, tenant="a", max_new_tokens=4)
+    other = driver.turn(PROMPT, tenant="b", max_new_tokens=4)
+    assert other.start is not None
+    assert other.start.cached_tokens == 0
+
+
+def test_a_warm_up_prefills_and_emits_nothing(driver: EngineDriver) -> None:
+    warm = driver.turn(PROMPT, session="a", max_new_tokens=0)
+    assert (warm.finish, warm.tokens) == (FinishReason.PREFILLED, [])
+    turn = driver.turn([5], session="a", base="a", offset=len(PROMPT), max_new_tokens=1)
+    assert turn.start is not None
+    assert turn.start.cached_tokens == 48
+
+
+def test_a_cancelled_turn_ends_at_once_wherever_it_is(driver: EngineDriver) -> None:
+    running = driver.request(PROMPT, max_new_tokens=1000)
+    for _ in range(5):
+        driver.step()
+    waiting = driver.request(PROMPT[:20], max_new_tokens=1000)
+    compiling = driver.request(PROMPT, max_new_tokens=50, grammar=BOUNDED_JSON)
+    for name in (running, waiting, compiling, "never-there"):
+        driver.cancel(name)
+    driver.step()
+    for name in (running, waiting, compiling):
+        assert driver.results[name].finish is FinishReason.CANCELLED, name
+    driver.run()
+    assert driver.results[running].after_finish == 0
+
+
+def test_a_stop_string_ends_the_turn_at_its_token(driver: EngineDriver) -> None:
+    free = driver.turn(PROMPT, max_new_tokens=12)
+    text = bytes(free.tokens[:8])
+    stop = text[4:6].decode("latin-1")
+    if not stop.isascii():
+        stop = ""
+        for at in range(7):
+            if text[at : at + 1].isascii():
+                stop = text[at : at + 1].decode()
+                break
+    assert stop, "this seed gives no ASCII text"
+    stopped = driver.turn(
+        PROMPT, max_new_tokens=12, sampling=SamplingParams(temperature=0, stop=(stop,))
+    )
+    assert stopped.finish is FinishReason.STOP_STRING
+    cut = text.index(stop.encode()) + len(stop.encode())
+    assert stopped.tokens == free.tokens[:cut]
+
+
+def test_a_prompt_that_never_fits_is_refused_and_others_go_on(driver: EngineDriver) -> None:
+    small = EngineDriver.load(num_blocks=8)
+    too_long = small.request(list(range(40, 200)), max_new_tokens=4)
+    fits = small.request(PROMPT, max_new_tokens=4)
+    small.run()
+    assert small.results[too_long].error is ErrorKind.TOO_LARGE
+    assert small.results[fits].finish is FinishReason.LENGTH
+
+
+def test_a_turn_that_fills_the_context_says_so() -> None:
+    small = EngineDriver.load(max_context_tokens=64)
+    result = small.turn(PROMPT, max_new_tokens=1000)
+    assert result.finish is FinishReason.CONTEXT
+    assert len(PROMPT) + len(result.tokens) == 64
+
+
+def test_the_queue_is_bounded_and_one_more_is_refused() -> None:
+    driver = EngineDriver.load(max_waiting=2, max_running=1)
+    driver.request(PROMPT, max_new_tokens=50)
+    driver.step()
+    names = [driver.request(PROMPT, max_new_tokens=1) for _ in range(3)]
+    driver.run()
+    ends = [driver.results[name].error for name in names]
+    assert ends == [None, None, ErrorKind.OVERLOADED]
+
+
+def test_a_second_turn_on_a_busy_session_is_answered_not_mixed_in(driver: EngineDriver) -> None:
+    first = driver.request(PROMPT, session="a", max_new_tokens=8)
+    driver.step()
+    second = driver.request([1], session="a", base="a", offset=10)
+    driver.run()
+    assert driver.results[second].error is ErrorKind.INTERNAL
+    assert len(driver.results[first].tokens) == 8
+
+
+def test_a_limit_below_the_shortest_legal_output_is_refused(driver: EngineDriver) -> None:
+    result = driver.turn(PROMPT, max_new_tokens=10, grammar=BOUNDED_JSON)
+    assert (result.finish, result.error) == (FinishReason.ERROR, ErrorKind.BUDGET_TOO_SMALL)
+    assert result.tokens == []
+
+
+@pytest.mark.parametrize("limit", range(33, 45))
+def test_a_constrained_turn_closes_its_json_within_the_limit(
+    driver: EngineDriver, limit: int
+) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=limit)
+    result = driver.turn(PROMPT, max_new_tokens=limit, grammar=BOUNDED_JSON, sampling=sampling)
+    assert result.finish is FinishReason.STOP
+    assert len(result.tokens) <= limit
+
+
+def test_an_impossible_grammar_fails_its_turn_alone(driver: EngineDriver) -> None:
+    bad = driver.request(PROMPT, grammar=GrammarSpec(lark="start: ("))
+    good = driver.request(PROMPT, max_new_tokens=3)
+    driver.run()
+    assert driver.results[bad].error is ErrorKind.GRAMMAR
+    assert driver.results[good].finish is FinishReason.LENGTH
+
+
+def test_banned_tokens_are_never_drawn(driver: EngineDriver) -> None:
+    free = driver.turn(PROMPT, max_new_tokens=10)
+    banned = tuple(set(free.tokens))
+    other = driver.turn(PROMPT, max_new_tokens=10, banned_tokens=banned)
+    assert not set(other.tokens) & set(banned)
+
+
+def test_logprobs_cover_every_token_and_forced_ones_are_certain(driver: EngineDriver) -> None:
+    result = driver.turn(
+        PROMPT,
+        max_new_tokens=60,
+        grammar=BOUNDED_JSON,
+        sampling=SamplingParams(temperature=1.0, top_logprobs=2),
+    )
+    assert [p.token for p in result.logprobs] == result.tokens
+    assert sum(p.logprob == 0.0 for p in result.logprobs) >= result.forced
+
+
+def test_a_failing_step_fails_its_turns_and_the_engine_lives(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = driver.runner
+    forward = runner.forward
+
+    def broken(batch: object) -> object:
+        raise RuntimeError("planted")
+
+    name = driver.request(PROMPT, session="a", max_new_tokens=8)
+    driver.step()
+    monkeypatch.setattr(runner, "forward", broken)
+    driver.step()
+    assert driver.results[name].error is ErrorKind.INTERNAL
+    monkeypatch.setattr(runner, "forward", forward)
+    assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
+    driver.engine.check()
+
+
+def test_rows_that_are_not_finite_fail_their_own_turn_only(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = driver.runner
+    forward = runner.forward
+
+    def poisoned(batch: object) -> object:
+        logits = forward(batch).clone()
+        logits[0] = np.nan
+        return logits
+
+    first = driver.request(PROMPT, max_new_tokens=8)
+    second = driver.request(PROMPT[::-1], max_new_tokens=8)
+    driver.step()
+    monkeypatch.setattr(runner, "forward", poisoned)
+    driver.step()
+    monkeypatch.setattr(runner, "forward", forward)
+    driver.run()
+    assert driver.results[first].error is ErrorKind.NOT_FINITE
+    assert driver.results[second].finish is FinishReason.LENGTH
+
+
+def test_eight_sessions_with_one_prefix_compute_it_once(driver: EngineDriver) -> None:
+    shared = list(range(40, 200))
+    names = [driver.request([*shared, n], max_new_tokens=2) for n in range(8)]
+    driver.run()
+    starts = [driver.results[name].start for name in names]
+    cached = sorted(start.cached_tokens for start in starts if start is not None)
+    assert cached == [0] + [160] * 7

@@ -1,0 +1,182 @@
+"""Whatever cache, batches, chunks, preemption and forced tokens do: the tokens are those of
+a plain run.
+
+Random schedules of turns on a float64 model: continued, forked, rewound, resent and
+cancelled sessions, greedy and sampled, free and constrained, in pools so small that turns
+are evicted and preempted. Every token that came out is compared with the reference engine.
+"""
+
+import random
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytest
+
+from runtime.messages import FinishReason, SamplingParams
+from runtime.token_mask import GrammarCompiler, GrammarState
+from tests.support.engine_driver import END_OF_TURN, EngineDriver
+from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
+from tools_api.grammar import GrammarSpec
+
+GRAMMARS = (
+    GrammarSpec(
+        lark='start: %json {"type": "object", "properties": {"city": {"type": "string", '
+        '"maxLength": 4}, "unit": {"enum": ["celsius", "kelvin"]}}, '
+        '"required": ["city", "unit"], "additionalProperties": false, '
+        '"x-guidance": {"whitespace_flexible": false}}'
+    ),
+    GrammarSpec(lark='start: ("yes" | "no" | "perhaps") " " /[0-9]{1,3}/'),
+)
+
+
+@pytest.fixture(scope="module")
+def reference() -> ReferenceModel:
+    return ReferenceModel.random("qwen3-tiny")
+
+
+def _allowed(state: GrammarState, vocab_size: int) -> Collection[int]:
+    row = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
+    state.fill_mask(row)
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")[:vocab_size]
+    return np.flatnonzero(bits).tolist()
+
+
+class _Case:
+    """One turn with all that the reference needs to repeat it."""
+
+    def __init__(
+        self, prompt: list[int], params: SamplingParams, limit: int, grammar: GrammarSpec | None
+    ) -> None:
+        self.prompt, self.params, self.limit, self.grammar = prompt, params, limit, grammar
+
+    def difference(
+        self, driver: EngineDriver, reference: ReferenceModel, tokens: Sequence[int]
+    ) -> int:
+        vocab = driver.tokenizer.vocab_size
+        compiler = GrammarCompiler(driver.tokenizer, max_cache_bytes=1 << 24)
+        grammar = self.grammar
+
+        def allowed(emitted: Sequence[int]) -> Collection[int]:
+            if grammar is None:
+                return [t for t in range(vocab) if t != END_OF_TURN]
+            state = GrammarState(compiler.compile(grammar), driver.tokenizer)
+            state.advance(emitted)
+            return _allowed(state, vocab)
+
+        turn = ReferenceTurn(
+            prompt=self.prompt,
+            params=self.params,
+            max_new_tokens=self.limit,
+            end_tokens=driver.tokenizer.end_of_turn_ids,
+            allowed=allowed,
+        )
+        return first_difference(reference, turn, tokens)
+
+
+def _params(rng: random.Random) -> SamplingParams:
+    if rng.random() < 0.4:
+        return SamplingParams(temperature=0)
+    return SamplingParams(
+        temperature=rng.choice([0.7, 1.0, 1.3]),
+        top_k=rng.choice([0, 0, 20]),
+        top_p=rng.choice([1.0, 0.9]),
+        min_p=rng.choice([0.0, 0.02]),
+        seed=rng.getrandbits(63),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.5]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.2]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_schedules_give_the_tokens_of_a_plain_run(
+    reference: ReferenceModel, seed: int
+) -> None:
+    rng = random.Random(seed)
+    driver = EngineDriver.load(
+        num_blocks=rng.choice([14, 24, 60, 400]),
+        block_size=rng.choice([4, 16]),
+        max_batch_tokens=rng.choice([7, 33, 512]),
+        prefill_tokens_beside_decodes=rng.choice([3, 16, 256]),
+        max_running=rng.choice([2, 4, 16]),
+        policy=rng.choice(["fcfs", "short_turn_first"]),
+        cache_policy=rng.choice(["lru", "lease"]),
+    )
+    capacity = driver.engine.info.kv_capacity_tokens
+    cases: dict[str, _Case] = {}
+    sessions: dict[str, list[int]] = {}
+    open_turns: dict[str, str] = {}
+    cancelled: set[str] = set()
+    shared = [rng.randrange(32, 127) for _ in range(30)]
+
+    def start() -> None:
+        new = [rng.randrange(32, 127) for _ in range(rng.randint(1, 25))]
+        idle = [s for s in sessions if s not in open_turns.values()]
+        session, base, offset = f"s{len(cases)}", None, 0
+        if idle and rng.random() < 0.7:
+            base = rng.choice(idle)
+            offset = len(sessions[base])
+            if rng.random() < 0.25:
+                offset = rng.randint(0, offset)
+            if rng.random() < 0.7:
+                session = base
+        prefix = sessions[base][:offset] if base else []
+        if base is None and rng.random() < 0.6:
+            new = shared + new
+        prompt = prefix + new
+        limit = rng.randint(1, 12)
+        grammar = rng.choice([None, None, *GRAMMARS])
+        if grammar is not None:
+            limit = 60
+        if len(prompt) + limit > capacity - 2 * 16:
+            return
+        params = _params(rng)
+        name = driver.request(
+            new,
+            session=session,
+            base=base,
+            offset=offset,
+            max_new_tokens=limit,
+            sampling=params,
+            grammar=grammar,
+            tenant="t",
+        )
+        cases[name] = _Case(prompt, params, limit, grammar)
+        open_turns[name] = session
+
+    def settle() -> None:
+        for name in [n for n in open_turns if driver.results[n].finish is not None]:
+            sessions[open_turns.pop(name)] = cases[name].prompt + driver.results[name].tokens
+
+    while len(cases) < 30:
+        for _ in range(rng.randint(0, 3)):
+            start()
+        if open_turns and rng.random() < 0.08:
+            name = rng.choice(list(open_turns))
+            cancelled.add(name)
+            driver.cancel(name)
+        for _ in range(rng.randint(0, 4)):
+            if driver.engine.has_work:
+                driver.step()
+            driver.engine.check()
+        settle()
+    driver.run()
+    driver.engine.check()
+    assert driver.last_stats is not None
+    for name, case in cases.items():
+        result = driver.results[name]
+        assert result.after_finish == 0
+        ended = {FinishReason.STOP, FinishReason.LENGTH}
+        if name in cancelled:
+            ended.add(FinishReason.CANCELLED)
+        assert result.finish in ended, (name, result)
+        assert case.difference(driver, reference, result.tokens) == len(result.tokens), name
+
+
+def test_the_random_schedules_do_preempt_and_evict() -> None:
+    """Guards the test above: a pool that small makes turns give way."""
+    driver = EngineDriver.load(num_blocks=14, block_size=4)
+    for n in range(6):
+        driver.request([40 + n] * 12, max_new_tokens=20)
+    driver.run()
+    assert driver.preemptions > 0
+    assert all(len(r.tokens) == 20 for r in driver.results.values())

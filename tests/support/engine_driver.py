@@ -1,0 +1,174 @@
+"""Drives an ``Engine`` step by step, with a clock that only moves when told to."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.config import EngineConfig
+from runtime.engine import Engine
+from runtime.engine_loader import assemble
+from runtime.messages import (
+    CancelRequest,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SamplingParams,
+    SequenceOutput,
+    StepStats,
+    TokenLogprob,
+    TurnStart,
+)
+from runtime.model_runner import ModelRunner, load_runner
+from runtime.tokenizer import Tokenizer
+from tools_api.grammar import GrammarSpec
+
+STEP_S = 0.01
+END_OF_TURN = 258
+"""Of the byte tokenizer."""
+
+
+class FakeClock:
+    """Seconds that pass only by ``advance``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Result:
+    """All that the engine said about one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    forced: int = 0
+    forwards: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    start: TurnStart | None = None
+    finish: FinishReason | None = None
+    error: ErrorKind | None = None
+    error_message: str = ""
+    positions: list[int] = field(default_factory=list)
+    after_finish: int = 0
+
+    def take(self, output: SequenceOutput) -> None:
+        if self.finish is not None:
+            self.after_finish += 1
+        self.tokens += output.new_tokens.tolist()
+        self.forced += output.forced
+        self.forwards += output.forwards
+        self.logprobs += output.logprobs
+        self.start = output.start or self.start
+        if output.queue_position is not None:
+            self.positions.append(output.queue_position)
+        if output.finish is not None:
+            self.finish, self.error = output.finish, output.error
+            self.error_message = output.error_message
+
+
+class EngineDriver:
+    """An engine, its clock and the results by request id."""
+
+    def __init__(
+        self, engine: Engine, runner: ModelRunner, tokenizer: Tokenizer, clock: FakeClock
+    ) -> None:
+        self.engine = engine
+        self.runner = runner
+        self.tokenizer = tokenizer
+        self.clock = clock
+        self.results: dict[str, Result] = defaultdict(Result)
+        self.preemptions = 0
+        self.steps = 0
+        self.last_stats: StepStats | None = None
+        self._count = 0
+
+    @classmethod
+    def load(cls, **settings: object) -> "EngineDriver":
+        """A float64 random model on one thread unless ``settings`` say otherwise."""
+        clock = FakeClock()
+        defaults: dict[str, object] = {
+            "model": "random:qwen3-tiny",
+            "dtype": "float64",
+            "device": "cpu",
+            "num_blocks": 256,
+            "threads": 1,
+        }
+        config = EngineConfig(**(defaults | settings))  # type: ignore[arg-type]
+        runner = load_runner(config)
+        tokenizer = Tokenizer.load(
+            runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
+        )
+        engine = assemble(config, runner, tokenizer, clock=clock)
+        return cls(engine, runner, tokenizer, clock)
+
+    def request(
+        self,
+        new_tokens: Sequence[int],
+        *,
+        session: str | None = None,
+        base: str | None = None,
+        offset: int = 0,
+        max_new_tokens: int = 16,
+        tenant: str = "t",
+        sampling: SamplingParams | None = None,
+        grammar: GrammarSpec | None = None,
+        **more: object,
+    ) -> str:
+        """Submit one turn and return its request id. Free text goes on to its limit: the
+        random model's end-of-turn is banned unless the caller says otherwise."""
+        more.setdefault("banned_tokens", (END_OF_TURN,))
+        self._count += 1
+        name = f"r{self._count}"
+        request = GenerationRequest(
+            request_id=name,
+            session_id=session or f"s{self._count}",
+            tenant=tenant,
+            base_session_id=base,
+            base_offset=offset,
+            new_tokens=np.array(new_tokens, dtype=np.int32),
+            max_new_tokens=max_new_tokens,
+            sampling=sampling or SamplingParams(temperature=0),
+            grammar=grammar,
+            **more,  # type: ignore[arg-type]
+        )
+        self.engine.submit([request])
+        return name
+
+    def cancel(self, name: str) -> None:
+        self.engine.submit([CancelRequest(request_id=name)])
+
+    def release(self, session: str) -> None:
+        self.engine.submit([ReleaseSession(session_id=session)])
+
+    def step(self) -> None:
+        """One engine step; the clock moves on by ``STEP_S``."""
+        output = self.engine.step()
+        self.clock.advance(STEP_S)
+        self.steps += 1
+        if output is None:
+            return
+        self.last_stats = output.stats
+        self.preemptions += output.stats.preemptions_delta
+        for item in output.outputs:
+            self.results[item.request_id].take(item)
+
+    def run(self, max_steps: int = 20_000) -> None:
+        """Step until the engine has nothing left to do."""
+        for _ in range(max_steps):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still busy after {max_steps} steps")
+
+    def turn(self, new_tokens: Sequence[int], **options: object) -> Result:
+        """Submit one turn and run until the engine is idle."""
+        name = self.request(new_tokens, **options)  # type: ignore[arg-type]
+        self.run()
+        return self.results[name]

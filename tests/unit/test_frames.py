@@ -1,0 +1,157 @@
+"""Frames: whatever goes in comes out, and foreign bytes are refused."""
+
+import numpy as np
+import pytest
+
+from runtime import frames
+from runtime.config import EngineConfig
+from runtime.messages import (
+    CancelRequest,
+    EngineInfo,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SamplingParams,
+    SequenceOutput,
+    StepOutput,
+    StepStats,
+    TokenLogprob,
+    TurnStart,
+)
+from tools_api.grammar import GrammarSpec
+
+
+def _split(frame: bytes) -> tuple[bytes, bytes]:
+    head, body = frames.body_sizes(frame[: frames.PREFIX.size])
+    rest = frame[frames.PREFIX.size :]
+    assert len(rest) == head + body
+    return rest[:head], rest[head:]
+
+
+def _request(tokens: int, name: str = "r1") -> GenerationRequest:
+    return GenerationRequest(
+        request_id=name,
+        session_id="s1",
+        tenant="t",
+        base_session_id="s0",
+        base_offset=7,
+        new_tokens=np.arange(tokens, dtype=np.int32),
+        max_new_tokens=5,
+        sampling=SamplingParams(seed=2**63 + 1, stop=("###", "ä"), top_logprobs=2),
+        grammar=GrammarSpec(lark="start: /x/", trigger="<tool_call>"),
+        banned_tokens=(3, 9),
+        deadline_s=1.5,
+    )
+
+
+def _same(a: object, b: object) -> bool:
+    if not isinstance(a, GenerationRequest | SequenceOutput):
+        return a == b
+    names = [n for n in type(a).__dataclass_fields__ if n != "new_tokens"]
+    return (
+        type(a) is type(b)
+        and all(getattr(a, n) == getattr(b, n) for n in names)
+        and np.array_equal(a.new_tokens, b.new_tokens)  # type: ignore[union-attr]
+    )
+
+
+def test_a_batch_of_messages_survives_the_wire_in_order() -> None:
+    messages: list[EngineMessage] = [
+        _request(5),
+        CancelRequest(request_id="r0"),
+        _request(0, "r2"),
+        ReleaseSession(session_id="s9"),
+        _request(100_000, "r3"),
+    ]
+    decoded = frames.decode_messages(*_split(frames.encode_messages(messages)))
+    assert len(decoded) == len(messages)
+    assert all(_same(a, b) for a, b in zip(messages, decoded, strict=True))
+    assert isinstance(decoded[0], GenerationRequest)
+    assert decoded[0].new_tokens.dtype == np.int32
+
+
+def test_a_step_survives_the_wire() -> None:
+    outputs = (
+        SequenceOutput(
+            request_id="r1",
+            new_tokens=np.array([1, 2, 2**31 - 1], dtype=np.int32),
+            forced=2,
+            forwards=1,
+            start=TurnStart(
+                input_tokens=9, cached_tokens=4, queue_s=0.25, miss_causes={"first_sight": 5}
+            ),
+            logprobs=(TokenLogprob(token=1, logprob=-0.5, top=((1, -0.5), (4, -2.0))),),
+        ),
+        SequenceOutput(
+            request_id="r2",
+            new_tokens=np.empty(0, dtype=np.int32),
+            queue_position=3,
+            finish=FinishReason.ERROR,
+            error=ErrorKind.GRAMMAR,
+            error_message="no",
+        ),
+    )
+    step = StepOutput(outputs=outputs, stats=StepStats(running=2, step_s=0.5))
+    decoded = frames.decode_step(*_split(frames.encode_step(step)))
+    assert decoded.stats == step.stats
+    assert all(_same(a, b) for a, b in zip(outputs, decoded.outputs, strict=True))
+
+
+def test_the_greeting_survives_the_wire() -> None:
+    config = EngineConfig(model="random:qwen3-tiny", num_blocks=64)
+    assert frames.decode_config(*_split(frames.encode_config(config))) == config
+    info = EngineInfo(
+        model_name="m",
+        device="cpu",
+        dtype="float32",
+        vocab_size=300,
+        max_context_tokens=100,
+        block_size=16,
+        kv_capacity_tokens=1024,
+        num_parameters=7,
+        load_s=0.5,
+    )
+    assert frames.decode_ready(*_split(frames.encode_ready(info))) == (info, "")
+    assert frames.decode_ready(*_split(frames.encode_ready(None, "no file"))) == (None, "no file")
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        b"XXXX" + (5).to_bytes(4, "little") + (4).to_bytes(4, "little"),
+        b"KWF1" + (5).to_bytes(4, "little") + (3).to_bytes(4, "little"),
+        b"KWF1" + (2**32 - 1).to_bytes(4, "little") + (4).to_bytes(4, "little"),
+    ],
+    ids=["magic", "not int32", "too large"],
+)
+def test_a_bad_prefix_is_refused(prefix: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.body_sizes(prefix)
+
+
+def test_the_size_limit_holds_exactly() -> None:
+    def prefix(total: int) -> bytes:
+        head = total - frames.PREFIX.size
+        return b"KWF1" + head.to_bytes(4, "little") + (0).to_bytes(4, "little")
+
+    limit = frames.MAX_FRAME_BYTES
+    assert frames.body_sizes(prefix(limit)) == (limit - frames.PREFIX.size, 0)
+    with pytest.raises(frames.FrameError):
+        frames.body_sizes(prefix(limit + 1))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"{", b"[1]", b'[["explode", 0, "x"]]', b'[["generate", 0, {}]]', b'[["generate", 9, null]]'],
+)
+def test_foreign_headers_are_refused(header: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.decode_messages(header, b"")
+
+
+def test_an_array_that_is_shorter_than_announced_is_refused() -> None:
+    header, body = _split(frames.encode_messages([_request(5)]))
+    with pytest.raises(frames.FrameError, match="array of 5"):
+        frames.decode_messages(header, body[:-4])

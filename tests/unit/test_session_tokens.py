@@ -1,0 +1,67 @@
+"""Token buffers of sessions: continue, rewind, fork, forget."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runtime.messages import GenerationRequest, SamplingParams
+from runtime.session_tokens import SessionTokens
+
+
+def _request(session: str, base: str | None, offset: int, new: Sequence[int]) -> GenerationRequest:
+    return GenerationRequest(
+        request_id="r",
+        session_id=session,
+        tenant="t",
+        base_session_id=base,
+        base_offset=offset,
+        new_tokens=np.array(new, dtype=np.int32),
+        max_new_tokens=1,
+        sampling=SamplingParams(),
+    )
+
+
+def _open(sessions: SessionTokens, *args: object) -> list[int] | None:
+    request = _request(*args)  # type: ignore[arg-type]
+    buffer = sessions.open(request)
+    sessions.close(request.session_id)
+    return None if buffer is None else buffer.view().tolist()
+
+
+def test_a_session_is_continued_rewound_and_forked() -> None:
+    sessions = SessionTokens(max_bytes=1000)
+    assert _open(sessions, "a", None, 0, [1, 2, 3]) == [1, 2, 3]
+    assert _open(sessions, "a", "a", 3, [4]) == [1, 2, 3, 4]
+    assert _open(sessions, "b", "a", 2, [9]) == [1, 2, 9]
+    assert _open(sessions, "a", "a", 4, []) == [1, 2, 3, 4], "the fork wrote into its base"
+    assert _open(sessions, "a", "a", 1, [7]) == [1, 7]
+
+
+def test_an_unknown_or_too_short_base_changes_nothing() -> None:
+    sessions = SessionTokens(max_bytes=1000)
+    _open(sessions, "a", None, 0, [1, 2])
+    assert _open(sessions, "a", "a", 3, [4]) is None
+    assert _open(sessions, "b", "gone", 0, [4]) is None
+    assert _open(sessions, "a", "a", 2, []) == [1, 2]
+    assert len(sessions) == 1
+
+
+def test_the_longest_unused_idle_session_is_forgotten_first() -> None:
+    sessions = SessionTokens(max_bytes=4 * 20)
+    for name in "abc":
+        _open(sessions, name, None, 0, range(8))
+    sessions.open(_request("a", "a", 8, []))
+    assert sessions.is_busy("a")
+    assert sessions.overflow() == ["b"]
+    assert sessions.overflow() == []
+    sessions.close("a")
+    assert not sessions.is_busy("a")
+    assert _open(sessions, "b", "b", 8, []) is None
+
+
+def test_a_busy_session_is_never_forgotten() -> None:
+    sessions = SessionTokens(max_bytes=0)
+    sessions.open(_request("a", None, 0, [1]))
+    assert sessions.overflow() == []
+    sessions.close("a")
+    assert sessions.overflow() == ["a"]
