@@ -1,0 +1,198 @@
+"""Every metric is documented, has its unit in its name, and counts what it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from runtime.messages import EngineInfo, StepStats
+from sessions.ledger import TurnReport, TurnUsage
+from sessions.metrics import Metrics, kv_usage
+
+DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+ROW = re.compile(r"\| `(keepwarm_\w+)` \| (\w+) \|([^|]*)\|")
+INFO = EngineInfo(
+    model_name="tiny",
+    device="cpu",
+    dtype="float32",
+    vocab_size=300,
+    max_context_tokens=1000,
+    block_size=16,
+    kv_capacity_tokens=4096,
+    num_parameters=10,
+    load_s=0.1,
+)
+USAGE = TurnUsage(
+    input_tokens=100,
+    cached_tokens=75,
+    output_tokens=20,
+    reasoning_tokens=3,
+    forced_tokens=5,
+    drafted_tokens=8,
+    accepted_tokens=6,
+)
+
+
+def report(status: str = "completed", ttft_s: float | None = 0.2) -> TurnReport:
+    return TurnReport(
+        tenant="t",
+        session="s",
+        turn=1,
+        response_id="resp_1",
+        status=status,
+        reason=None,
+        usage=USAGE,
+        cost=2_000_000_000,
+        saved=500_000_000,
+        queue_s=0.1,
+        ttft_s=ttft_s,
+        total_s=1.2,
+    )
+
+
+def values(metrics: Metrics) -> dict[str, float]:
+    """Sample values by name, labels written behind it."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            labels = "".join(f"{{{name}={value}}}" for name, value in sorted(sample.labels.items()))
+            found[sample.name + labels] = sample.value
+    return found
+
+
+def exposed(metrics: Metrics) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Type and labels of every metric, by its exposed name."""
+    found = {}
+    for family in metrics.registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = {label for s in family.samples for label in s.labels} - {"le"}
+        found[name] = (family.type, tuple(sorted(labels)))
+    return found
+
+
+def used() -> Metrics:
+    """A server's metrics after everything has happened once."""
+    metrics = Metrics()
+    metrics.engine_ready(INFO)
+    metrics.step_finished(StepStats(blocks_total=8, step_s=0.01))
+    metrics.turn_finished(report())
+    metrics.tokens_arrived(0.01)
+    metrics.error_sent(None)
+    metrics.connection_closed(1008)
+    metrics.http_answered(200)
+    return metrics
+
+
+def test_document_and_code_list_the_same_metrics_with_type_and_labels() -> None:
+    rows = {
+        name: (kind, tuple(sorted(re.findall(r"`(\w+)`", labels))))
+        for name, kind, labels in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))
+    }
+    assert rows == exposed(used())
+
+
+def test_names_carry_base_units() -> None:
+    for name in exposed(Metrics()):
+        assert not re.search(r"_(ms|milliseconds|us|minutes|percent|mib|kb)(_|$)", name), name
+
+
+def test_the_text_has_no_creation_times_and_parses() -> None:
+    text = used().text().decode()
+    assert "_created" not in text
+    assert {f.name for f in text_string_to_metric_families(text)} >= {"keepwarm_turns"}
+
+
+def test_a_finished_turn_counts_its_tokens_and_money() -> None:
+    metrics = Metrics()
+    metrics.turn_finished(report())
+    metrics.turn_finished(report("failed", ttft_s=None))
+    found = values(metrics)
+    assert found["keepwarm_turns_total{status=completed}"] == 1
+    assert found["keepwarm_turns_total{status=failed}"] == 1
+    assert found["keepwarm_input_tokens_total"] == 200
+    assert found["keepwarm_cached_tokens_total"] == 150
+    assert found["keepwarm_output_tokens_total"] == 40
+    assert found["keepwarm_reasoning_tokens_total"] == 6
+    assert found["keepwarm_spec_forced_tokens_total"] == 10
+    assert found["keepwarm_spec_drafted_tokens_total"] == 16
+    assert found["keepwarm_spec_accepted_tokens_total"] == 12
+    assert found["keepwarm_cost_dollars_total"] == 4.0
+    assert found["keepwarm_saved_dollars_total"] == 1.0
+    assert found["keepwarm_turn_time_to_first_token_seconds_count"] == 1
+    assert found["keepwarm_turn_time_to_first_token_seconds_sum"] == 0.2
+    assert found["keepwarm_turn_queue_seconds_sum"] == pytest.approx(0.2)
+    assert found["keepwarm_turn_duration_seconds_sum"] == 2.4
+    assert found["keepwarm_turn_cache_hit_ratio_sum"] == 1.5
+
+
+def test_a_step_sets_gauges_and_adds_deltas() -> None:
+    metrics = Metrics()
+    stats = StepStats(
+        running=3,
+        waiting=2,
+        blocks_total=10,
+        blocks_free=4,
+        blocks_evictable=3,
+        blocks_protected=2,
+        blocks_reserved=1,
+        step_s=0.5,
+        prefill_tokens_delta=7,
+        decode_tokens_delta=3,
+        preemptions_delta=1,
+        evicted_blocks_delta=2,
+        mask_s_delta=0.25,
+        sessions=5,
+    )
+    metrics.step_finished(stats)
+    metrics.step_finished(stats)
+    found = values(metrics)
+    assert found["keepwarm_turns_running"] == 3
+    assert found["keepwarm_turns_waiting"] == 2
+    assert found["keepwarm_engine_sessions"] == 5
+    assert found["keepwarm_kv_usage_ratio"] == 0.3
+    blocks = {s: found[f"keepwarm_kv_blocks{{state={s}}}"] for s in ("free", "evictable")}
+    assert blocks == {"free": 4, "evictable": 3}
+    assert found["keepwarm_prefill_tokens_total"] == 14
+    assert found["keepwarm_decode_tokens_total"] == 6
+    assert found["keepwarm_preemptions_total"] == 2
+    assert found["keepwarm_evicted_blocks_total"] == 4
+    assert found["keepwarm_grammar_mask_seconds_total"] == 0.5
+    assert found["keepwarm_engine_step_seconds_sum"] == 1.0
+
+
+def test_a_dead_engine_runs_nothing_until_it_is_replaced() -> None:
+    metrics = Metrics()
+    metrics.engine_ready(INFO)
+    metrics.step_finished(StepStats(running=3, waiting=2))
+    metrics.engine_died()
+    found = values(metrics)
+    assert found["keepwarm_engine_up"] == found["keepwarm_turns_running"] == 0
+    metrics.engine_restarted()
+    metrics.engine_ready(INFO)
+    found = values(metrics)
+    assert found["keepwarm_engine_up"] == found["keepwarm_engine_restarts_total"] == 1
+    assert found["keepwarm_kv_capacity_tokens"] == 4096
+    assert found["keepwarm_engine_info{device=cpu}{dtype=float32}{model=tiny}"] == 1
+
+
+def test_errors_without_a_code_are_counted_as_none() -> None:
+    metrics = Metrics()
+    metrics.error_sent("invalid_json")
+    metrics.error_sent(None)
+    found = values(metrics)
+    assert found["keepwarm_errors_total{code=invalid_json}"] == 1
+    assert found["keepwarm_errors_total{code=none}"] == 1
+
+
+def test_two_servers_in_one_process_do_not_share_numbers() -> None:
+    first, second = Metrics(), Metrics()
+    first.connection_opened()
+    first.connection_opened()
+    first.connection_gone()
+    assert values(first)["keepwarm_connections"] == 1
+    assert values(second)["keepwarm_connections"] == 0
+
+
+def test_an_empty_pool_is_not_in_use() -> None:
+    assert kv_usage(StepStats()) == 0.0
