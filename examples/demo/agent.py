@@ -1,0 +1,80 @@
+"""What the agent is asked, and how its turns are played and kept for the report."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tools_api.client import AsyncSession
+from tools_api.client_turn import Response
+from tools_api.tool_loop import LoopResult, Tool, ToolChoice, TooManyTurns, run_tools_async
+
+INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
+MAX_ANSWER_TOKENS = 32
+MAX_TURNS_PER_QUESTION = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    text: str
+    calls: tuple[str, ...]
+    """The tools a good agent calls, turn by turn. A model with random weights is made to."""
+
+
+QUESTIONS = (
+    Question(text="What is the price of desk?", calls=("get_price",)),
+    Question(text="And of lamp?", calls=("get_price",)),
+    Question(text="Multiply the price of chair by 4.", calls=("get_price", "multiply")),
+    Question(text="What is the time of Tokyo?", calls=("get_time",)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedTurn:
+    """One model turn and what it did, in words."""
+
+    session: str
+    response: Response
+    deed: str
+
+
+async def ask(
+    name: str, session: AsyncSession, tools: Sequence[Tool], question: Question, *, forced: bool
+) -> list[PlayedTurn]:
+    """Play one question to its answer.
+
+    Args:
+        name: of the session, for the report.
+        forced: name the tool of each turn (``tool_choice``), and none for the answer.
+    """
+    try:
+        result = await run_tools_async(
+            session,
+            question.text,
+            tools,
+            tool_choice=_forced_choice(question) if forced else "auto",
+            max_turns=MAX_TURNS_PER_QUESTION,
+            max_output_tokens=MAX_ANSWER_TOKENS if forced else 256,
+        )
+    except TooManyTurns as stopped:
+        result = stopped.result
+    return [
+        PlayedTurn(session=name, response=response, deed=_deed(response, result))
+        for response in result.responses
+    ]
+
+
+def _forced_choice(question: Question) -> Callable[[int], ToolChoice]:
+    def choice(turn: int) -> ToolChoice:
+        if turn < len(question.calls):
+            return {"type": "function", "name": question.calls[turn]}
+        return "none"
+
+    return choice
+
+
+def _deed(response: Response, result: LoopResult) -> str:
+    outputs = {record.call.call_id: record.output for record in result.calls}
+    calls = [
+        f"{call.name}({call.arguments}) -> {outputs.get(call.call_id, 'not run')}"
+        for call in response.calls
+    ]
+    return "; ".join(calls) or f"says {response.text!r}"

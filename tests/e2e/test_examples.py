@@ -1,0 +1,59 @@
+"""Every example runs as its own docstring says."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from examples.demo.child_server import ChildServer
+from tests.support.architecture import ROOT
+
+SAYS = {
+    "minimal_turn.py": r"\[\d+ tokens in, .*\[\d+ tokens in, [1-9]\d* of them cached",
+    "tool_loop.py": r'(get_price|multiply)\(\{.*\}\) -> \{"(price|result)":.*% of their input',
+    "structured_output.py": r"'.*' \((low|normal|high)\)\n  +\d+ x '",
+    "budget.py": r"turn \d+ was not started: rate_limit_exceeded.*\n60 of 60 tokens spent",
+    "fork.py": r"parent: \d+ tokens computed once\n(What is rule \d+\? [1-9]\d* of \d+ .*\n){3}",
+}
+
+
+def test_every_example_is_tested_and_short() -> None:
+    files = {path.name: path for path in (ROOT / "examples").glob("*.py")}
+    files.pop("__init__.py", None)
+    assert files.keys() == SAYS.keys()
+    for path in files.values():
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 60, path.name
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_does_what_it_says(name: str, server: ChildServer) -> None:
+    ran = subprocess.run(
+        [sys.executable, f"examples/{name}", server.url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(SAYS[name], ran.stdout, re.DOTALL), ran.stdout
+
+
+def test_the_demo_plays_one_session_and_then_eight() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    rows = re.findall(r"^(first|s\d+) +\d+ +(\d+) +(\d+) +\d+ +\d+%", ran.stdout, re.MULTILINE)
+    assert {name for name, _, _ in rows} == {"first", *(f"s{n}" for n in range(1, 9))}
+    single = [(int(found), int(cached)) for name, found, cached in rows if name == "first"]
+    assert len(single) >= 8
+    assert all(cached > 0 for _, cached in single[1:])
+    assert re.search(r"\d+ turns: \d+ input tokens, of which \d+ were computed", ran.stdout)
+    assert "Cost $" in ran.stdout
