@@ -1,0 +1,98 @@
+"""The engine in a child process: the same answers as inline, and what happens when it dies."""
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from runtime.config import EngineConfig
+from runtime.engine_process import (
+    EngineDied,
+    EngineLink,
+    EngineProcess,
+    EngineStartError,
+    InlineEngine,
+)
+from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
+
+CONFIG = EngineConfig(
+    model="random:qwen3-tiny", dtype="float64", device="cpu", num_blocks=128, threads=1
+)
+PROMPT = np.arange(40, 75, dtype=np.int32)
+
+
+def _request(name: str, *, tokens: TokenArray = PROMPT, base: str | None = None, offset: int = 0):
+    return GenerationRequest(
+        request_id=name,
+        session_id="s" if base else f"s-{name}",
+        tenant="t",
+        base_session_id=base,
+        base_offset=offset,
+        new_tokens=tokens,
+        max_new_tokens=9,
+        sampling=SamplingParams(temperature=1.0, seed=5),
+    )
+
+
+async def _finish(engine: EngineLink, names: set[str]) -> dict[str, tuple[list[int], FinishReason]]:
+    tokens: dict[str, list[int]] = {name: [] for name in names}
+    ended: dict[str, FinishReason] = {}
+    while set(ended) != names:
+        output = await engine.receive()
+        for item in output.outputs:
+            tokens[item.request_id] += item.new_tokens.tolist()
+            if item.finish is not None:
+                ended[item.request_id] = item.finish
+    return {name: (tokens[name], ended[name]) for name in names}
+
+
+async def _three_turns(engine: EngineLink) -> dict[str, tuple[list[int], FinishReason]]:
+    info = await engine.start()
+    assert info.kv_capacity_tokens == 128 * 16
+    engine.send([_request(name) for name in ("a", "b", "c")])
+    results = await _finish(engine, {"a", "b", "c"})
+    await engine.stop()
+    return results
+
+
+def test_the_child_gives_the_tokens_of_the_inline_engine() -> None:
+    child = asyncio.run(_three_turns(EngineProcess(CONFIG)))
+    inline = asyncio.run(_three_turns(InlineEngine(CONFIG)))
+    assert child == inline
+
+
+async def _kill_and_restart() -> None:
+    engine = EngineProcess(CONFIG)
+    await engine.start()
+    engine.send([_request("a")])
+    before = await _finish(engine, {"a"})
+    first_pid = engine.process_id
+    assert first_pid is not None
+    os.kill(first_pid, signal.SIGKILL)
+    with pytest.raises(EngineDied):
+        await engine.receive()
+    engine.send([_request("lost")])  # must not raise
+    await engine.restart()
+    assert engine.process_id != first_pid
+    engine.send([_request("b", base="s-a", offset=10)])
+    assert (await _finish(engine, {"b"}))["b"] == ([], FinishReason.UNKNOWN_BASE)
+    engine.send([_request("a")])
+    assert await _finish(engine, {"a"}) == before
+    await engine.stop()
+    await engine.stop()
+    assert engine.process_id is None
+
+
+def test_a_killed_engine_is_noticed_and_a_fresh_one_takes_over() -> None:
+    asyncio.run(_kill_and_restart())
+
+
+def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
+    async def start() -> None:
+        await EngineProcess(EngineConfig(model="/nonexistent/model")).start()
+
+    with pytest.raises(EngineStartError, match="/nonexistent/model") as caught:
+        asyncio.run(start())
+    assert "Traceback" not in str(caught.value)
