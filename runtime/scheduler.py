@@ -149,15 +149,8 @@ class Scheduler:
                 chunks[sequence] = _chunk(sequence, sequence.num_pending)
             elif sequence.state is SequenceState.RUNNING:
                 exhausted.append(sequence)
-        budget = self._prefill_budget(chunks)
         prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
-        for sequence in sorted(prefills, key=lambda s: self._key(s, now)):
-            if budget <= 0:
-                break
-            take = min(budget, sequence.num_pending)
-            chunks[sequence] = _chunk(sequence, take)
-            budget -= take
-        admitted, too_large = self._admit(now, budget, chunks)
+        admitted, too_large = self._share_out(now, prefills, chunks)
         return Schedule(
             chunks=tuple(chunks.values()),
             admitted=tuple(admitted),
@@ -267,44 +260,52 @@ class Scheduler:
         self._last_victim = victim
         self.add(victim)
 
-    def _admit(
-        self, now: float, budget: int, chunks: dict[Sequence, Chunk]
+    def _share_out(
+        self, now: float, prefills: list[Sequence], chunks: dict[Sequence, Chunk]
     ) -> tuple[list[Sequence], list[Sequence]]:
+        """Give the step's prefill budget to running prefills and to waiting turns, in one
+        order, so that a short turn passes a long prefill that has begun.
+
+        Returns (admitted, too large for the pool).
+        """
         admitted: list[Sequence] = []
         too_large: list[Sequence] = []
-        attempts = 0
-        if not self._waiting or budget <= 0:
-            return admitted, too_large
-        for sequence in self._admission_order(now):
-            full = len(self._running) >= self._config.max_running
-            if budget <= 0 or full or attempts >= _BLOCKED_ATTEMPTS_PER_STEP:
+        budget = self._prefill_budget(chunks)
+        blocked = 0
+        for sequence in self._order(now, prefills):
+            if budget <= 0:
                 break
-            if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
-                self._waiting.remove(sequence)
-                too_large.append(sequence)
-                continue
-            if self._must_wait_for_another(sequence):
-                continue
-            if not self._try_admit(sequence):
-                attempts += 1
-                if now - sequence.arrival_s > self._config.starvation_s:
-                    break  # nobody overtakes it any more
-                continue
-            sequence.admitted_s = now
-            admitted.append(sequence)
+            if sequence.state is SequenceState.WAITING:
+                if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
+                    self._waiting.remove(sequence)
+                    too_large.append(sequence)
+                    continue
+                if blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
+                    continue
+                if not self._try_admit(sequence):
+                    starving = now - sequence.arrival_s > self._config.starvation_s
+                    blocked = _BLOCKED_ATTEMPTS_PER_STEP if starving else blocked + 1
+                    continue
+                sequence.admitted_s = now
+                admitted.append(sequence)
             take = min(budget, sequence.num_pending)
             chunks[sequence] = _chunk(sequence, take)
             budget -= take
         return admitted, too_large
 
-    def _admission_order(self, now: float) -> list[Sequence]:
-        """Starving turns, oldest first, then the policy's order."""
+    def _order(self, now: float, prefills: list[Sequence]) -> list[Sequence]:
+        """Starving waiting turns, oldest first, then all in the policy's order."""
         limit = self._config.starvation_s
         starving = [s for s in self._waiting if now - s.arrival_s > limit]
         starving.sort(key=lambda s: s.arrival_s)
         rest = [s for s in self._waiting if now - s.arrival_s <= limit]
-        rest.sort(key=lambda s: self._key(s, now))
-        return starving + rest
+        return starving + sorted(prefills + rest, key=lambda s: self._key(s, now))
+
+    def _must_wait(self, sequence: Sequence) -> bool:
+        """Whether admission must not be tried now: all places are taken, or a running turn
+        is about to write KV that this one will reuse."""
+        full = len(self._running) >= self._config.max_running
+        return full or self._must_wait_for_another(sequence)
 
     def _must_wait_for_another(self, sequence: Sequence) -> bool:
         """True while a running sequence is about to write KV that this one will reuse: the

@@ -1,0 +1,226 @@
+"""The scheduler over the real cache, with a model that only makes up tokens."""
+
+import random
+
+import numpy as np
+import pytest
+
+from radix_cache.cache import PrefixCache
+from runtime.config import EngineConfig
+from runtime.estimates import StepCosts
+from runtime.messages import GenerationRequest, SamplingParams
+from runtime.scheduler import Schedule, Scheduler
+from runtime.sequence import Sequence, SequenceState, TokenBuffer
+
+
+class Bench:
+    """A scheduler whose steps are played by hand: computed chunks advance, and a sequence
+    whose chunk samples gets the next token of a fixed series."""
+
+    def __init__(self, *, num_blocks: int = 64, **settings: object) -> None:
+        self.now = 0.0
+        config = EngineConfig(num_blocks=num_blocks, block_size=4, **settings)  # type: ignore[arg-type]
+        self.cache = PrefixCache(num_blocks, 4, clock=lambda: self.now, debug=True)
+        self.scheduler = Scheduler(self.cache, config, StepCosts())
+        self.done: list[Sequence] = []
+        self.preempted = 0
+        self.count = 0
+
+    def add(
+        self, prompt: int | list[int], *, limit: int = 4, tenant: str = "t", **more: object
+    ) -> Sequence:
+        self.count += 1
+        first = 1000 * self.count
+        tokens = list(range(first, first + prompt)) if isinstance(prompt, int) else prompt
+        request = GenerationRequest(
+            request_id=f"r{self.count}",
+            session_id=f"s{self.count}",
+            tenant=tenant,
+            base_session_id=None,
+            base_offset=0,
+            new_tokens=np.array(tokens, dtype=np.int32),
+            max_new_tokens=limit,
+            sampling=SamplingParams(),
+            **more,  # type: ignore[arg-type]
+        )
+        sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=self.now)
+        sequence.expected_output = limit
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> Schedule:
+        schedule = self.scheduler.schedule(self.now)
+        self.now += 0.01
+        self.preempted += schedule.preempted
+        for chunk in schedule.chunks:
+            sequence = chunk.sequence
+            self.scheduler.advance(chunk)
+            if chunk.samples:
+                sequence.buffer.append(7)
+                if sequence.remaining == 0:
+                    self.scheduler.end(sequence, lease_s=0.0)
+                    self.done.append(sequence)
+        return schedule
+
+    def run(self, steps: int = 5000) -> None:
+        for _ in range(steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError("the scheduler does not come to an end")
+
+
+def _tokens(schedule: Schedule) -> dict[str, int]:
+    return {c.sequence.request.request_id: c.num_tokens for c in schedule.chunks}
+
+
+def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:
+    bench = Bench(max_batch_tokens=6)
+    bench.add(14, limit=3)
+    assert [_tokens(bench.step()) for _ in range(5)] == [
+        {"r1": 6},
+        {"r1": 6},
+        {"r1": 2},
+        {"r1": 1},
+        {"r1": 1},
+    ]
+    assert not bench.scheduler.has_work
+
+
+def test_running_decodes_come_before_prefill_and_never_miss_a_step() -> None:
+    bench = Bench(max_batch_tokens=16, prefill_tokens_beside_decodes=5)
+    short = bench.add(3, limit=20)
+    bench.step()
+    bench.add(40, limit=1)
+    for _ in range(8):
+        tokens = _tokens(bench.step())
+        assert tokens == {"r1": 1, "r2": 5}
+    assert short.num_emitted == 9
+
+
+def test_a_short_turn_overtakes_a_long_prefill() -> None:
+    bench = Bench(max_batch_tokens=8)
+    bench.add(100, limit=1)
+    bench.step()
+    bench.add(5, limit=1)
+    bench.step()
+    bench.step()
+    assert [s.request.request_id for s in bench.done] == ["r2"]
+
+
+def test_first_come_first_served_does_not_let_it_overtake() -> None:
+    bench = Bench(max_batch_tokens=8, policy="fcfs")
+    bench.add(100, limit=1)
+    bench.step()
+    bench.add(5, limit=1)
+    bench.run()
+    assert [s.request.request_id for s in bench.done] == ["r1", "r2"]
+
+
+def test_a_higher_priority_is_admitted_first() -> None:
+    bench = Bench(max_running=1)
+    bench.add(8, limit=2)
+    bench.step()
+    bench.add(8, limit=1)
+    bench.add(30, limit=1, priority=5)
+    bench.run()
+    assert [s.request.request_id for s in bench.done] == ["r1", "r3", "r2"]
+
+
+def test_a_turn_that_does_not_fit_now_does_not_block_those_behind_it() -> None:
+    bench = Bench(num_blocks=16, policy="fcfs")
+    bench.add(20, limit=30)
+    bench.step()
+    large = bench.add(50, limit=1)
+    bench.add(4, limit=1)
+    bench.step()
+    assert [s.request.request_id for s in bench.done] == ["r3"]
+    assert large.state is SequenceState.WAITING
+    bench.run()
+    assert len(bench.done) == 3
+
+
+def test_a_starving_turn_is_overtaken_by_nobody() -> None:
+    bench = Bench(num_blocks=16, starvation_s=5)
+    bench.add(20, limit=40)
+    bench.step()
+    large = bench.add(50, limit=1)
+    bench.now += 6
+    small = bench.add(4, limit=1)
+    bench.step()
+    assert small.state is SequenceState.WAITING
+    bench.run()
+    assert bench.done.index(large) < bench.done.index(small)
+
+
+def test_a_turn_larger_than_the_pool_is_handed_back() -> None:
+    bench = Bench(num_blocks=4)
+    too_large = bench.add(16, limit=1)
+    fits = bench.add(15, limit=1)
+    assert bench.step().too_large == (too_large,)
+    bench.run()
+    assert bench.done == [fits]
+
+
+def test_growing_turns_make_another_give_way_and_all_end() -> None:
+    bench = Bench(num_blocks=10)
+    for _ in range(4):
+        bench.add(6, limit=20)
+    bench.run()
+    assert bench.preempted > 0
+    assert len(bench.done) == 4
+
+
+def test_a_turn_alone_in_a_full_pool_is_reported_as_exhausted() -> None:
+    bench = Bench(num_blocks=4)
+    sequence = bench.add(8, limit=50)
+    schedule = bench.step()
+    while not schedule.exhausted:
+        schedule = bench.step()
+    assert schedule.exhausted == (sequence,)
+    bench.scheduler.end(sequence, lease_s=0.0)
+    assert not bench.scheduler.has_work
+
+
+def test_equal_prompts_wait_for_the_one_that_computes_their_prefix() -> None:
+    bench = Bench(max_batch_tokens=32)
+    prompt = list(range(50, 90))
+    bench.add([*prompt, 1], limit=1)
+    bench.add([*prompt, 2], limit=1)
+    other = bench.add([*prompt, 3], limit=1, tenant="other")
+    first = _tokens(bench.step())
+    assert "r2" not in first
+    bench.run()
+    assert len(bench.done) == 3
+    assert other.uncached_estimate == 41, "another tenant's work was waited for"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = Bench(
+        num_blocks=rng.choice([12, 30, 100]),
+        max_batch_tokens=rng.choice([3, 16, 64]),
+        max_running=rng.choice([1, 3, 8]),
+        policy=rng.choice(["fcfs", "short_turn_first"]),
+    )
+    added: list[Sequence] = []
+    for _ in range(60):
+        if rng.random() < 0.5:
+            limit = rng.randint(1, 15)
+            added.append(bench.add(rng.randint(1, 28), limit=limit, tenant=rng.choice("ab")))
+        decoding = [s for s in bench.scheduler.running if s.decoding]
+        before = {s: s.num_emitted for s in decoding}
+        schedule = bench.step()
+        if not schedule.preempted:
+            for sequence, emitted in before.items():
+                assert sequence.num_emitted == emitted + 1, "a decode missed its step"
+        for waiting in [s for s in bench.scheduler.waiting if rng.random() < 0.02]:
+            bench.scheduler.drop_waiting(waiting)
+            added.remove(waiting)
+        bench.cache.check()
+    bench.run()
+    assert set(bench.done) == set(added)
+    stats = bench.cache.stats()
+    assert stats.free + stats.evictable + stats.reserved == stats.total
+    assert stats.protected == 0
