@@ -50,6 +50,11 @@ class Branches:
         """Branches the engine has been told of and not been told to forget."""
         return len(self._branches)
 
+    def held_tokens(self, parent: Hashable | None) -> int:
+        """How many tokens ending at ``parent`` the engine holds as a session; 0 if none."""
+        place = None if parent is None else self._places.get(parent)
+        return 0 if place is None else place[1]
+
     def claim(self, parent: Hashable | None) -> Claim:
         """Choose the branch for a turn behind ``parent`` (None: a whole transcript)."""
         place = None if parent is None else self._places.get(parent)

@@ -6,15 +6,33 @@ must end. It does no I/O: each call returns ``Effects``, which ``sessions.hub`` 
 connection is in ``sessions.store``.
 
 Always true: a turn that sent ``response.created`` sends exactly one terminal event, unless
-the client is gone; a request that fails before that gets exactly one ``error``.
+the client is gone; a request that fails before that gets exactly one ``error``; within a
+lane answers come in the order of the requests.
 """
 
-from dataclasses import dataclass
+import itertools
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
-from runtime.messages import EngineMessage, SequenceOutput
-from sessions.ledger import TurnReport
+from runtime.messages import CancelRequest, EngineMessage, GenerationRequest, SequenceOutput
+from sessions.lanes import Lane, Lanes
+from sessions.ledger import Budget, TurnReport, nano_dollars
+from sessions.planning import find_lineage, grammar_param, plan_turn, turn_grammar
 from sessions.service import Service
+from sessions.session import Session
+from sessions.store import ConnectionStore
+from sessions.turn import Outcome, Turn, TurnPlan, TurnStep
+from tools_api import errors, events
+from tools_api.errors import ApiError
+from tools_api.events import SteerRequest, decode, encode
 from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
+
+log = logging.getLogger(__name__)
+
+GOING_AWAY = 1001
+SERVICE_RESTART = 1012
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +42,6 @@ class GrammarCheck:
     check_id: str
     """To be handed back to ``Connection.grammar_checked``."""
     spec: GrammarSpec
-    param: str
-    """Path of the offending request field, for the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +52,7 @@ class Effects:
     """Text frames for this client, in order. To be dropped if the socket is gone."""
     requests: tuple[EngineMessage, ...] = ()
     """For the engine, in order. Outputs of a GenerationRequest come back to the connection
-    that issued it, also after ``close()``."""
+    that issued it; after ``close()`` they may be dropped."""
     grammar_checks: tuple[GrammarCheck, ...] = ()
     wake: tuple[str, ...] = ()
     """Ids of connections whose ``resume()`` must be called next (a named session became
@@ -47,50 +63,411 @@ class Effects:
     """Close the socket with this code once ``frames`` are written."""
 
 
+@dataclass(slots=True)
+class _Outbox:
+    """Effects as they gather during one call."""
+
+    frames: list[bytes] = field(default_factory=list)
+    requests: list[EngineMessage] = field(default_factory=list)
+    grammar_checks: list[GrammarCheck] = field(default_factory=list)
+    wake: list[str] = field(default_factory=list)
+    finished: list[TurnReport] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A frame that waits for its lane: a create, or the answer to a faulty one."""
+
+    content: CreateRequest | ApiError
+    arrival_s: float
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Job:
+    """A lane's active request. ``turn`` is there once it has started."""
+
+    lane: Lane[_Waiting]
+    request: CreateRequest
+    arrival_s: float
+    check_id: str | None = None
+    grammar: GrammarSpec | None = None
+    session: Session | None = None
+    """The one it runs in, or asks for by name."""
+    ticket: Hashable | None = None
+    turn: Turn | None = None
+
+
 class Connection:
     """Not thread-safe; all connections of a service live in one event loop."""
 
     def __init__(self, *, connection_id: str, tenant: str, service: Service) -> None:
-        raise NotImplementedError
+        self._id = connection_id
+        self._tenant = tenant
+        self._service = service
+        self._visible = ConnectionStore(service.store, tenant=tenant, connection_id=connection_id)
+        limits = service.limits
+        self._lanes: Lanes[_Waiting] = Lanes(
+            max_names=limits.max_stream_ids, max_active=limits.max_active_responses
+        )
+        self._opened_s = service.clock()
+        self._numbers = itertools.count(1)
+        self._jobs: dict[_Job, None] = {}
+        self._by_request: dict[str, _Job] = {}
+        self._out = _Outbox()
+        self._draining = False
+        self._close_with: int | None = None
+        """Code to close with at the next moment without work."""
+        self._closed = False
 
     @property
     def num_active(self) -> int:
-        """Turns between ``response.created`` and their terminal event."""
-        raise NotImplementedError
+        """Requests taken up and not yet answered to the end."""
+        return self._lanes.num_active
 
     def receive(self, frame: str | bytes) -> Effects:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
-        raise NotImplementedError
+        if self._closed:
+            return Effects()
+        try:
+            event = decode(frame, self._service.limits)
+        except ApiError as error:
+            self._enqueue(error, error.stream_id, may_open_lane=False)
+        else:
+            if isinstance(event, CreateRequest):
+                self._accept(event)
+            elif isinstance(event, SteerRequest):
+                self._refuse_steering(event)
+        return self._effects()
 
     def output(self, output: SequenceOutput) -> Effects:
-        """Take what one engine step gave one of this connection's requests. After ``close()``
-        frames are empty, but requests (releases) may follow."""
-        raise NotImplementedError
+        """Take what one engine step gave one of this connection's requests."""
+        job = self._by_request.get(output.request_id)
+        if job is None or job.turn is None:
+            return Effects()  # of a request that was cancelled meanwhile
+        now = self._service.clock()
+        try:
+            step = job.turn.receive(output, now)
+        except Exception:
+            log.exception("turn failed response=%s", job.turn.plan.response_id)
+            step = job.turn.fail("internal", "The server had an internal error.", now)
+        self._take(job, step)
+        return self._effects()
 
-    def grammar_checked(self, check_id: str, refusal: str | None) -> Effects:
-        """Take the probe's verdict; ``refusal`` is the reason in words, None if it compiles.
-        An unknown ``check_id`` (its turn is gone) is ignored."""
-        raise NotImplementedError
+    def grammar_checked(
+        self, check_id: str, refusal: str | None, *, block: int | None = None
+    ) -> Effects:
+        """Take the probe's verdict. An unknown ``check_id`` (its turn is gone) is ignored.
+
+        Args:
+            refusal: the reason in words, None if the grammar compiles.
+            block: which of the grammar's JSON schemas is at fault, from 0, if known.
+        """
+        job = next((job for job in self._jobs if job.check_id == check_id), None)
+        if job is None:
+            return Effects()
+        job.check_id = None
+        if refusal is None:
+            self._enter_session(job)
+        else:
+            assert job.grammar is not None
+            param = grammar_param(job.grammar, job.request, block)
+            self._refuse(job, errors.invalid_json_schema(param, refusal))
+        return self._effects()
 
     def resume(self) -> Effects:
         """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
-        raise NotImplementedError
+        for job in list(self._jobs):
+            if job.turn is None and job.session is not None and job.session.is_granted(job.ticket):
+                self._begin(job)
+        return self._effects()
 
     def engine_died(self) -> Effects:
         """Fail all running turns. The hub has called ``service.store.engine_lost()`` before,
         once for all connections; it sends the returned requests when the engine is back."""
-        raise NotImplementedError
+        now = self._service.clock()
+        for job in list(self._jobs):
+            if job.turn is not None:
+                self._take(job, job.turn.fail("engine_died", "The engine stopped.", now))
+        return self._effects()
 
     def tick(self) -> Effects:
         """Look at the clock: an idle connection beyond its age limit is closed with 1001, a
-        busy one at its next turn boundary. To be called about once a second."""
-        raise NotImplementedError
+        busy one at its next moment without work. To be called about once a second."""
+        if not self._closed:
+            self._visible.expire()
+            if self._too_old() and self._close_with is None:
+                self._close_with = GOING_AWAY
+        return self._effects()
 
     def drain(self) -> Effects:
         """Shut down gently: running turns finish, waiting creates are answered with
         ``server_is_overloaded``, then the socket closes with 1012."""
-        raise NotImplementedError
+        self._draining = True
+        self._close_with = SERVICE_RESTART
+        for job in [job for job in self._jobs if job.turn is None]:
+            self._refuse(job, _shutting_down())
+        for lane, waiting in self._lanes.drop_waiting():
+            self._send_error(_shutting_down() if isinstance(waiting.content, CreateRequest)
+                             else waiting.content, lane.stream_id)  # fmt: skip
+        return self._effects()
 
     def close(self) -> Effects:
         """The client is gone: cancel its turns and forget what was local to it. Idempotent."""
-        raise NotImplementedError
+        if not self._closed:
+            self._closed = True
+            self._lanes.drop_waiting()
+            now = self._service.clock()
+            for job in list(self._jobs):
+                if job.turn is not None:
+                    self._take(job, job.turn.cancel(now))
+                else:
+                    self._leave(job)
+            self._visible.close()
+        return self._effects()
+
+    # Taking requests in
+
+    def _accept(self, request: CreateRequest) -> None:
+        if self._draining:
+            self._send_error(_shutting_down(), request.stream_id)
+        elif self._too_old():
+            self._close_with = GOING_AWAY
+            age_s = self._service.limits.connection_age_s
+            self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
+        else:
+            self._enqueue(request, request.stream_id, may_open_lane=True)
+
+    def _enqueue(
+        self, content: CreateRequest | ApiError, stream_id: str | None, *, may_open_lane: bool
+    ) -> None:
+        """Put a create, or the answer to a faulty one, in its lane's order."""
+        limits = self._service.limits
+        find = self._lanes.find if may_open_lane else self._lanes.known
+        lane = find(stream_id)
+        if isinstance(content, ApiError):
+            if lane is None or self._lanes.num_waiting >= limits.max_waiting_responses:
+                self._send_error(content, stream_id)
+                return
+        elif lane is None:
+            assert stream_id is not None
+            self._send_error(
+                errors.stream_limit_reached(stream_id, limits.max_stream_ids), stream_id
+            )
+            return
+        elif self._lanes.num_waiting >= limits.max_waiting_responses:
+            self._send_error(
+                errors.overloaded(
+                    f"{limits.max_waiting_responses} requests wait on this connection"
+                ),
+                stream_id,
+            )
+            return
+        self._lanes.add(lane, _Waiting(content, self._service.clock()))
+
+    def _refuse_steering(self, request: SteerRequest) -> None:
+        job = next(
+            (
+                job
+                for job in self._jobs
+                if job.turn and job.turn.plan.response_id == request.previous_response_id
+            ),
+            None,
+        )
+        number, stream_id = 0, None
+        if job is not None and job.turn is not None:
+            number, stream_id = job.turn.events.take_number(), job.lane.stream_id
+        self._out.frames.append(
+            encode(
+                events.steer_failed(
+                    number,
+                    request,
+                    "steering_not_supported",
+                    "This server does not steer running responses.",
+                    stream_id,
+                )
+            )
+        )
+
+    # From request to turn
+
+    def _pump(self) -> None:
+        """Take up whatever may run."""
+        while not self._closed and (taken := self._lanes.next()) is not None:
+            lane, waiting = taken
+            if isinstance(waiting.content, ApiError):
+                self._lanes.done(lane)
+                self._send_error(waiting.content, lane.stream_id)
+                continue
+            job = _Job(lane=lane, request=waiting.content, arrival_s=waiting.arrival_s)
+            self._jobs[job] = None
+            self._prepare(job)
+
+    def _prepare(self, job: _Job) -> None:
+        """What can be checked without knowing what the turn continues."""
+        model, request = self._service.model, job.request
+        store, limits = self._service.store, self._service.limits
+        try:
+            if request.model is not None and request.model not in model.aliases:
+                raise errors.model_not_found(request.model)
+            if store.running_turns >= limits.max_queued_turns:
+                raise errors.overloaded(f"{store.running_turns} turns are open")
+            job.grammar = turn_grammar(self._service, request)
+        except ApiError as error:
+            self._refuse(job, error)
+            return
+        if job.grammar is None:
+            self._enter_session(job)
+            return
+        job.check_id = f"{self._id}.check{next(self._numbers)}"
+        self._out.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
+
+    def _enter_session(self, job: _Job) -> None:
+        """Wait for the named session's turn, if the request names one."""
+        name = job.request.keepwarm.session
+        if name is not None:
+            job.session = self._visible.session(name)
+            job.ticket = (self._id, next(self._numbers))
+            if not job.session.request(job.ticket):
+                return
+        self._begin(job)
+
+    def _begin(self, job: _Job) -> None:
+        """Plan the turn and start it, or refuse it."""
+        service = self._service
+        try:
+            plan, session = self._plan(job)
+        except ApiError as error:
+            self._refuse(job, error)
+            return
+        except Exception:
+            log.exception("planning failed connection=%s", self._id)
+            self._refuse(job, errors.internal_error())
+            return
+        budget = job.request.keepwarm.budget
+        if budget is not None:
+            session.ledger.budget = Budget(
+                input_uncached=budget.input_uncached,
+                output=budget.output,
+                cost=None if budget.cost is None else nano_dollars(budget.cost),
+            )
+        session.begin(plan.response_id, job.ticket, service.clock())
+        service.store.running_turns += 1
+        job.session, job.ticket = session, None
+        job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
+        self._take(job, job.turn.start())
+
+    def _plan(self, job: _Job) -> tuple[TurnPlan, Session]:
+        service = self._service
+        lineage = find_lineage(job.request, self._visible, job.session, service.new_id("sess"))
+        plan = plan_turn(
+            job.request,
+            lineage,
+            service=service,
+            tenant=self._tenant,
+            response_id=service.new_id("resp"),
+            grammar=job.grammar,
+            arrival_s=job.arrival_s,
+        )
+        return plan, lineage.session or self._visible.session(lineage.session_name)
+
+    # From turn to client
+
+    def _take(self, job: _Job, step: TurnStep) -> None:
+        self._out.frames += map(encode, step.events)
+        self._out.requests += step.requests
+        for message in step.requests:
+            if isinstance(message, GenerationRequest):
+                self._by_request[message.request_id] = job
+            elif isinstance(message, CancelRequest):
+                self._by_request.pop(message.request_id, None)
+        if step.outcome is not None:
+            self._end(job, step.outcome)
+
+    def _end(self, job: _Job, outcome: Outcome) -> None:
+        assert job.turn is not None
+        assert job.session is not None
+        plan, session, entry = job.turn.plan, job.session, outcome.entry
+        now = self._service.clock()
+        if entry is not None:
+            self._visible.keep(plan.response_id, entry, session, private=plan.private)
+        open_calls = None if entry is None else bool(entry.open_calls)
+        self._wake(session.end(plan.response_id, now, open_calls=open_calls))
+        self._by_request.pop(job.turn.request_id, None)
+        store = self._service.store
+        store.running_turns -= 1
+        store.pace.turn_ended(now)
+        _log_turn(outcome.report)
+        self._out.finished.append(outcome.report)
+        del self._jobs[job]
+        self._lanes.done(job.lane)
+
+    def _refuse(self, job: _Job, error: ApiError) -> None:
+        """Answer a request that does not start."""
+        self._send_error(error, job.lane.stream_id)
+        self._leave(job)
+
+    def _leave(self, job: _Job) -> None:
+        """A request that has not started goes."""
+        if job.session is not None and job.ticket is not None:
+            self._wake(job.session.withdraw(job.ticket))
+        del self._jobs[job]
+        self._lanes.done(job.lane)
+
+    def _wake(self, ticket: Hashable | None) -> None:
+        if ticket is not None:
+            assert isinstance(ticket, tuple)
+            self._out.wake.append(ticket[0])
+
+    def _send_error(self, error: ApiError, stream_id: str | None) -> None:
+        self._out.frames.append(encode(error.event(stream_id)))
+
+    def _too_old(self) -> bool:
+        age_s = self._service.clock() - self._opened_s
+        return age_s > self._service.limits.connection_age_s
+
+    def _effects(self) -> Effects:
+        """Everything that gathered, after taking up what may run now."""
+        self._pump()
+        out, self._out = self._out, _Outbox()
+        idle = not self._lanes.num_active and not self._lanes.num_waiting
+        close = None
+        if idle and not self._closed and self._close_with is not None:
+            close = self._close_with
+            self._closed = True
+            self._visible.close()
+        return Effects(
+            frames=() if self._closed and close is None else tuple(out.frames),
+            requests=(*out.requests, *self._service.store.branches.take_releases()),
+            grammar_checks=tuple(out.grammar_checks),
+            wake=tuple(out.wake),
+            finished=tuple(out.finished),
+            close=close,
+        )
+
+
+def _shutting_down() -> ApiError:
+    return errors.overloaded("it is shutting down")
+
+
+def _log_turn(report: TurnReport) -> None:
+    usage = report.usage
+    log.info(
+        "turn finished session=%s turn=%d tenant=%s response=%s status=%s reason=%s "
+        "input=%d cached=%d output=%d forced=%d cost_nano=%d saved_nano=%d "
+        "queue_ms=%.1f ttft_ms=%s total_ms=%.1f",
+        report.session,
+        report.turn,
+        report.tenant,
+        report.response_id,
+        report.status,
+        report.reason or "-",
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        usage.forced_tokens,
+        report.cost,
+        report.saved,
+        report.queue_s * 1000,
+        "-" if report.ttft_s is None else f"{report.ttft_s * 1000:.1f}",
+        report.total_s * 1000,
+    )

@@ -8,24 +8,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.tokenizer import Tokenizer
-from sessions.ledger import PriceTable
 from sessions.store import Store
+from sessions.transcript import Renderer
 from tools_api.chat_format import ChatFormat
 from tools_api.limits import Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """The one model a server answers with."""
 
-    name: str
-    """Echoed in ``response.model`` when the request names none."""
-    aliases: frozenset[str]
-    """All ids a request may use, ``name`` included."""
-    tokenizer: Tokenizer
-    chat_format: ChatFormat
-    max_context_tokens: int
-    """The smaller of the model's context and the KV capacity."""
+    def __init__(
+        self,
+        *,
+        name: str,
+        aliases: frozenset[str],
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat,
+        max_context_tokens: int,
+    ) -> None:
+        """
+        Args:
+            name: echoed in ``response.model`` when the request names none.
+            aliases: all ids a request may use.
+            max_context_tokens: the smaller of the model's context and the KV capacity.
+        """
+        self.name = name
+        self.aliases = aliases | {name}
+        self.tokenizer = tokenizer
+        self.chat_format = chat_format
+        self.max_context_tokens = max_context_tokens
+        self.renderer = Renderer(tokenizer, chat_format)
+        self.longest_token_bytes = max(
+            len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)
+        )
+        """No text has fewer tokens than its bytes divided by this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +50,6 @@ class Service:
 
     model: ServedModel
     store: Store
-    prices: PriceTable
     limits: Limits
     clock: Callable[[], float]
     """Monotonic seconds."""

@@ -61,6 +61,10 @@ class Limits:
     # One tenant, one server.
     max_stored_responses_per_tenant: int = 16_384
     max_stored_bytes_per_tenant: int = 512 * MIB
+    max_sessions_per_tenant: int = 16_384
+    """Sessions kept with their account; the longest idle one goes first."""
+    stored_response_ttl_s: float = 3600.0
+    """A response or session not used for so long is forgotten."""
     max_open_connections: int = 1024
     max_queued_turns: int = 4096
     """Turns waiting in the engine; one more is ``server_is_overloaded``."""

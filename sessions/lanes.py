@@ -1,0 +1,85 @@
+"""The lanes of one connection: which creates wait, which may go next.
+
+A lane is a named stream of a connection, or the default one. Within a lane requests run one
+after the other; across lanes at most ``max_active`` run at once, and what waits longest goes
+first. Knows nothing of what a request is.
+
+Always true: a lane has at most one active request; names are never released.
+"""
+
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+
+
+@dataclass(slots=True, eq=False)
+class Lane(Generic[Request]):
+    """One stream of requests."""
+
+    stream_id: str | None
+    """None for the default lane."""
+    active: bool = False
+    waiting: deque[tuple[int, Request]] = field(default_factory=deque)
+    """With their places in the order of arrival on the connection."""
+
+
+class Lanes(Generic[Request]):
+    def __init__(self, *, max_names: int, max_active: int) -> None:
+        self._max_names = max_names
+        self._max_active = max_active
+        self._arrivals = itertools.count()
+        self._lanes: dict[str | None, Lane[Request]] = {None: Lane(None)}
+        self.num_active = 0
+        self.num_waiting = 0
+
+    def find(self, stream_id: str | None) -> Lane[Request] | None:
+        """The lane of that name; a new name makes a lane, None if there are too many."""
+        lane = self._lanes.get(stream_id)
+        if lane is None and len(self._lanes) <= self._max_names:
+            lane = self._lanes[stream_id] = Lane(stream_id)
+        return lane
+
+    def known(self, stream_id: str | None) -> Lane[Request] | None:
+        """The lane of that name, None if it was not used yet."""
+        return self._lanes.get(stream_id)
+
+    def add(self, lane: Lane[Request], request: Request) -> None:
+        lane.waiting.append((next(self._arrivals), request))
+        self.num_waiting += 1
+
+    def next(self) -> tuple[Lane[Request], Request] | None:
+        """Take the longest waiting request that may run, and mark its lane active."""
+        if self.num_active >= self._max_active:
+            return None
+        ready = [lane for lane in self._lanes.values() if lane.waiting and not lane.active]
+        if not ready:
+            return None
+        lane = min(ready, key=lambda lane: lane.waiting[0][0])
+        lane.active = True
+        self.num_active += 1
+        return lane, self._pop(lane)
+
+    def done(self, lane: Lane[Request]) -> None:
+        """The lane's active request is over."""
+        assert lane.active
+        lane.active = False
+        self.num_active -= 1
+
+    def drop_waiting(self) -> list[tuple[Lane[Request], Request]]:
+        """Take all that wait, in the order of arrival."""
+        found = [
+            (place, lane, request)
+            for lane in self._lanes.values()
+            for place, request in lane.waiting
+        ]
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+        self.num_waiting = 0
+        return [(lane, request) for _, lane, request in sorted(found, key=lambda f: f[0])]
+
+    def _pop(self, lane: Lane[Request]) -> Request:
+        self.num_waiting -= 1
+        return lane.waiting.popleft()[1]

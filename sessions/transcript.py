@@ -1,0 +1,284 @@
+"""What was said, as items and as the exact token ids the model saw or wrote.
+
+A chain of entries, one per turn, is append-only and shared by all its continuations. The
+header (instructions, tools, template options) is not part of the chain: it is rendered for
+each turn, so that nothing of an earlier request is inherited, and compared with the one
+before. Input items are rendered and tokenised once; model output is never tokenised again.
+
+Always true: the context of an entry is its header's ids followed by the ids of the chain,
+and that is what the engine was given and gave back.
+"""
+
+import enum
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from runtime.messages import TokenArray
+from runtime.tokenizer import Tokenizer
+from tools_api import errors
+from tools_api.chat_format import ChatFormat, TemplateOptions
+from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from tools_api.tools import FunctionTool
+
+ROOT_DIGEST = b""
+_NO_TOKENS: TokenArray = np.empty(0, dtype=np.int32)
+
+
+class Tail(enum.Enum):
+    """How the rendered text of a chain ends; decides how the next items begin."""
+
+    START = "start"
+    """Nothing stands behind the header."""
+    INPUT = "input"
+    """Input items, no generation prompt (a warm-up)."""
+    CLOSED_OUTPUT = "closed_output"
+    """Model output up to its end-of-turn token."""
+    OPEN_OUTPUT = "open_output"
+    """Model output that was cut short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Header:
+    """What stands before the chain."""
+
+    instructions: str | None
+    opening: Message | None
+    tools: tuple[FunctionTool, ...]
+    options: TemplateOptions
+    ids: TokenArray
+
+    def same_tokens(self, other: "Header") -> bool:
+        return self is other or np.array_equal(self.ids, other.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """One turn of a chain. Compared by identity; several entries may share a parent."""
+
+    parent: "Entry | None"
+    header: Header
+    opening: Message | None
+    """A system or developer message that led the chain's input; the same in the whole
+    chain. Part of the header, not of ``input_items``."""
+    input_items: tuple[Item, ...]
+    input_ids: TokenArray
+    """Rendered input items and the generation prompt, if one was opened."""
+    output_items: tuple[Item, ...]
+    output_ids: TokenArray
+    """Exactly what the model emitted."""
+    tail: Tail
+    num_tokens: int
+    """Tokens of the chain up to here, header excluded."""
+    open_calls: frozenset[str]
+    """Complete calls that wait for their output."""
+    digest: bytes
+    """Rolling digest over all items up to here; see ``roll``."""
+
+    @property
+    def own_tokens(self) -> int:
+        return len(self.input_ids) + len(self.output_ids)
+
+    @property
+    def size_bytes(self) -> int:
+        """What this entry alone holds in memory, roughly."""
+        items = (*self.input_items, *self.output_items)
+        own_header = self.parent is None or self.parent.header is not self.header
+        return (
+            512
+            + self.input_ids.nbytes
+            + self.output_ids.nbytes
+            + sum(256 + text_bytes(item) for item in items)
+            + (self.header.ids.nbytes * 2 if own_header else 0)
+        )
+
+
+def chain(entry: Entry | None) -> Iterator[Entry]:
+    """The entries of a chain from the newest to the oldest."""
+    while entry is not None:
+        yield entry
+        entry = entry.parent
+
+
+def chain_ids(header: Header, entry: Entry | None, new: TokenArray) -> TokenArray:
+    """The whole context: header, chain up to ``entry``, then ``new``."""
+    parts = [new]
+    for link in chain(entry):
+        parts += [link.output_ids, link.input_ids]
+    parts.append(header.ids)
+    return np.concatenate(parts[::-1])
+
+
+def split_opening(items: tuple[Item, ...]) -> tuple[Message | None, tuple[Item, ...]]:
+    """Part a leading system or developer message from the other items of a first turn."""
+    if items and isinstance(items[0], Message) and items[0].role in ("system", "developer"):
+        return items[0], items[1:]
+    return None, items
+
+
+def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) -> frozenset[str]:
+    """Match calls and their outputs; returns the calls left open behind ``items``.
+
+    Raises:
+        ApiError: an output whose call is not in the context, or (``complete``) a call of
+            the context left without output.
+    """
+    pending = list(parent.open_calls) if parent is not None else []
+    seen = set(pending)
+    for item in items:
+        if isinstance(item, FunctionCall):
+            seen.add(item.call_id)
+            if item.status != "incomplete":
+                pending.append(item.call_id)
+        elif isinstance(item, FunctionCallOutput):
+            if item.call_id not in seen and not _called_before(parent, item.call_id):
+                raise errors.unknown_call(item.call_id)
+            pending = [call_id for call_id in pending if call_id != item.call_id]
+    if complete and pending:
+        raise errors.missing_call_output(pending[0])
+    return frozenset(pending)
+
+
+def _called_before(entry: Entry | None, call_id: str) -> bool:
+    return any(
+        isinstance(item, FunctionCall) and item.call_id == call_id
+        for link in chain(entry)
+        for item in (*link.input_items, *link.output_items)
+    )
+
+
+def roll(digest: bytes, item: Item) -> bytes:
+    """The digest one item further. Ids, status, annotations and reasoning do not count, so
+    that a client's copy of a history gives the digest of ours."""
+    normal = normalised(item)
+    if normal is None:
+        return digest
+    return hashlib.blake2b(digest + orjson.dumps(normal), digest_size=16).digest()
+
+
+def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
+    for item in items:
+        digest = roll(digest, item)
+    return digest
+
+
+def normalised(item: Item) -> tuple[str, ...] | None:
+    """What makes two items the same in a history; None for reasoning, which clients drop."""
+    match item:
+        case Message():
+            return ("message", item.role, item.text)
+        case FunctionCall():
+            return ("call", item.call_id, item.name, item.arguments)
+        case FunctionCallOutput():
+            return ("output", item.call_id, item.output)
+        case Reasoning():
+            return None
+
+
+def holds(entry: Entry, items: Sequence[Item]) -> bool:
+    """Whether ``items`` end like the chain up to ``entry``, compared one by one. Together
+    with an equal digest: whether they are its history (a truncated chain is shorter)."""
+    links = list(chain(entry))[::-1]
+    ours = [item for link in links for item in (*link.input_items, *link.output_items)]
+    kept = [normal for normal in map(normalised, ours) if normal is not None]
+    theirs = [normal for normal in map(normalised, items) if normal is not None]
+    return len(kept) <= len(theirs) and kept == theirs[len(theirs) - len(kept) :]
+
+
+class Renderer:
+    """Items to token ids, for one model."""
+
+    def __init__(self, tokenizer: Tokenizer, chat_format: ChatFormat) -> None:
+        self._tokenizer = tokenizer
+        self._format = chat_format
+        self._banned: dict[tuple[bool, bool], tuple[int, ...]] = {}
+
+    def banned_tokens(self, *, thinking: bool, calls: bool) -> tuple[int, ...]:
+        """Special tokens that mean nothing in an output of this kind, ascending."""
+        key = (thinking, calls)
+        if key not in self._banned:
+            names = self._format.output_specials(thinking=thinking, calls=calls)
+            self._banned[key] = tuple(
+                sorted(
+                    token
+                    for name, token in self._tokenizer.specials.items()
+                    if name not in names and token not in self._tokenizer.end_of_turn_ids
+                )
+            )
+        return self._banned[key]
+
+    def header(
+        self,
+        *,
+        instructions: str | None,
+        opening: Message | None,
+        tools: tuple[FunctionTool, ...],
+        options: TemplateOptions,
+        parent: Entry | None,
+    ) -> Header:
+        """Render the header, or take the parent's if it was made of the same parts.
+
+        A leading system message takes the place of instructions where there are none;
+        where there are both it follows them.
+        """
+        if parent is not None:
+            header = parent.header
+            if (instructions, opening, tools, options) == (
+                header.instructions,
+                header.opening,
+                header.tools,
+                header.options,
+            ):
+                return header
+        if instructions is None and opening is not None:
+            segments = self._format.header(opening.text, tools, options)
+        else:
+            segments = self._format.header(instructions, tools, options)
+            if opening is not None:
+                segments += self._format.items(
+                    (opening,), first=True, open_output=False, options=options
+                )
+        return Header(
+            instructions=instructions,
+            opening=opening,
+            tools=tools,
+            options=options,
+            ids=self._tokenizer.encode(segments),
+        )
+
+    def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
+        """Tokens of items on their own; a good estimate of what they add to a context."""
+        return len(self.input(items, Tail.INPUT, generate=False, options=options)[0])
+
+    def input(
+        self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
+    ) -> tuple[TokenArray, Tail]:
+        """Ids of new items behind ``tail``, with the generation prompt if the model is to
+        go on, and how the text ends then (before the model's output)."""
+        segments = self._format.items(
+            items,
+            first=tail is Tail.START,
+            open_output=tail is Tail.OPEN_OUTPUT,
+            after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
+            options=options,
+        )
+        if generate:
+            segments = segments + self._format.generation_prompt(options)
+        if not segments:
+            return _NO_TOKENS, tail
+        return self._tokenizer.encode(segments), Tail.INPUT
+
+
+def text_bytes(item: Item) -> int:
+    """UTF-8 bytes of an item's own text."""
+    match item:
+        case Message() | Reasoning():
+            text = item.text
+        case FunctionCall():
+            text = item.name + item.arguments
+        case FunctionCallOutput():
+            text = item.output
+    return len(text.encode("utf-8", "surrogatepass"))

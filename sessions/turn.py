@@ -1,0 +1,500 @@
+"""One model turn: a request to the engine, its tokens back, events out, the account settled.
+
+A turn holds everything that dies with it. It starts from a ``TurnPlan`` (what is said to
+the model, and how much it may answer), and ends with an ``Outcome``. It does not know which
+lane or socket it serves, nor the session's state; those react to the outcome.
+
+Always true: after ``start`` exactly one step carries an outcome; the allowance it took from
+the ledger and the branch it claimed are given back by then; input and cached counts are the
+engine's own.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from runtime.messages import (
+    CancelRequest,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    SequenceOutput,
+    TokenArray,
+    TurnStart,
+)
+from sessions.branches import Claim
+from sessions.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnUsage
+from sessions.output_reader import OutputReader
+from sessions.response_events import ResponseEvents
+from sessions.service import Service
+from sessions.transcript import Entry, Header, Tail, chain_ids, roll_all
+from sessions.turn_stats import TurnClock, TurnStats
+from tools_api import responses
+from tools_api.chat_format import TemplateOptions
+from tools_api.events import Event
+from tools_api.grammar import GrammarSpec
+from tools_api.items import FunctionCall, Item, Message
+from tools_api.requests import CreateRequest
+from tools_api.responses import FailureCode, ResponseObject
+
+_MAX_ATTEMPTS = 4
+_TIERS = {
+    "auto": ("default", 0),
+    "default": ("default", 0),
+    "scale": ("default", 0),
+    "flex": ("flex", -10),
+    "priority": ("priority", 10),
+    "fast": ("priority", 10),
+    "ultrafast": ("priority", 10),
+}
+"""Requested service tier -> tier in use and its priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnPlan:
+    """What one turn says to the model. Made by ``sessions.planning``."""
+
+    response_id: str
+    request: CreateRequest
+    private: bool
+    """Only this connection may continue the response (``store: false``, here or before)."""
+    tenant: str
+    session: str
+    number: int
+    """1 for the session's first turn."""
+    model: str
+    """As the client called it."""
+    previous_response_id: str | None
+    parent: Entry | None
+    header: Header
+    header_changed: bool
+    """The parent's context began with another header."""
+    opening: Message | None
+    input_items: tuple[Item, ...]
+    input_ids: TokenArray
+    tail: Tail
+    """How the context ends, before any output."""
+    open_calls: frozenset[str]
+    digest: bytes
+    """Over all items of the context."""
+    options: TemplateOptions
+    max_output: int
+    """Output tokens without a budget: what the client and the context allow. 0: warm-up."""
+    context_limited: bool
+    """The context, not the client, decides ``max_output``."""
+    grammar: GrammarSpec | None
+    banned_tokens: tuple[int, ...]
+    arrival_s: float
+
+    @property
+    def prompt_tokens(self) -> int:
+        before = self.parent.num_tokens if self.parent is not None else 0
+        return len(self.header.ids) + before + len(self.input_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """How a turn ended."""
+
+    report: TurnReport
+    entry: Entry | None
+    """What can be continued; None if the turn left nothing."""
+
+
+@dataclass(slots=True)
+class TurnStep:
+    """What one call of a turn's methods asks the caller to do."""
+
+    events: list[Event] = field(default_factory=list)
+    requests: list[EngineMessage] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+
+class Turn:
+    """Runs a plan once."""
+
+    def __init__(
+        self, plan: TurnPlan, *, service: Service, ledger: Ledger, stream_id: str | None
+    ) -> None:
+        self.plan = plan
+        self.request_id = ""
+        """Of the engine request that is open; outputs of earlier ones are to be dropped."""
+        self._service = service
+        self._ledger = ledger
+        self._branches = service.store.branches
+        request = plan.request
+        self._tier, self._tier_priority = _TIERS[request.service_tier]
+        self._response = ResponseObject(
+            id=plan.response_id,
+            request=request,
+            model=plan.model,
+            created_at=int(service.wall_clock()),
+            previous_response_id=plan.previous_response_id,
+            service_tier=self._tier,
+            temperature=_default(request.temperature, 1.0),
+            top_p=_default(request.top_p, 1.0),
+            max_output_tokens=request.max_output_tokens,
+        )
+        self.events = ResponseEvents(self._response, stream_id=stream_id, new_id=service.new_id)
+        self._reader = OutputReader(
+            tokenizer=service.model.tokenizer,
+            chat_format=service.model.chat_format,
+            thinking=plan.options.thinking,
+            calls=bool(request.tool_choice.callable(request.tools)),
+            stops=request.keepwarm.sampling.stop,
+        )
+        self._clock = TurnClock(arrival_s=plan.arrival_s)
+        self._stats = TurnStats(
+            session=plan.session,
+            number=plan.number,
+            shown=request.keepwarm.stats,
+            ledger=ledger,
+            new_tokens=len(plan.input_ids),
+            header_changed=plan.header_changed,
+            clock=self._clock,
+        )
+        self._attempts = 0
+        self._expected_cached = 0
+        self._allowance: Allowance | None = None
+        self._claim: Claim | None = None
+        self._queue_reported = False
+
+    def start(self) -> TurnStep:
+        """``response.created`` and the engine request; or, if the session's budget does not
+        hold the prompt, ``response.failed``."""
+        step = TurnStep(events=[self.events.created(self._stats.brief())])
+        if self.plan.prompt_tokens == 0:
+            self._stats.start = TurnStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
+            step.events.append(self.events.in_progress(self._stats.brief()))
+            self._complete(step)
+            return step
+        if not self.plan.header_changed:
+            held = self._branches.held_tokens(self.plan.parent)
+            self._expected_cached = min(held, self.plan.prompt_tokens - 1)
+        self._submit(step)
+        return step
+
+    def receive(self, output: SequenceOutput, now: float) -> TurnStep:
+        """Take what one engine step gave this turn."""
+        step = TurnStep()
+        if output.queue_position is not None and self._stats.start is None:
+            self._report_queue(output.queue_position, step)
+        if output.start is not None:
+            self._begin(output.start, step, now)
+            if output.request_id != self.request_id or step.outcome is not None:
+                return step
+        if len(output.new_tokens):
+            self._clock.token(now)
+            self._stats.add(output)
+            step.events += self.events.write(self._reader.read(output.new_tokens, output.logprobs))
+        if output.finish is not None:
+            self._clock.end(now)
+            self._finish(output, step)
+        return step
+
+    def fail(self, reason: str, message: str, now: float) -> TurnStep:
+        """End with ``response.failed`` for a reason outside the turn, cancelling it in the
+        engine."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        self._fail(step, "server_error", message, reason)
+        return step
+
+    def cancel(self, now: float) -> TurnStep:
+        """The client is gone: stop without a word, keep the account."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        self._settle()
+        step.outcome = self._outcome("cancelled", "client_disconnected", None)
+        return step
+
+    # Towards the engine
+
+    def _submit(self, step: TurnStep) -> None:
+        """Set tokens aside and send the request; ends the turn if the budget is too small."""
+        plan = self.plan
+        try:
+            self._allowance = self._ledger.admit(
+                uncached=plan.prompt_tokens - self._expected_cached,
+                cached=self._expected_cached,
+                max_output=plan.max_output,
+            )
+        except BudgetExceeded as error:
+            self._stats.exhausted = True
+            self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
+            return
+        self._attempts += 1
+        self.request_id = f"{plan.response_id}.{self._attempts}"
+        claim = self._branches.claim(None if plan.header_changed else plan.parent)
+        self._claim = claim
+        self._clock.submitted(self._service.clock())
+        step.requests.append(self._generation_request(claim, self._allowance.output))
+
+    def _generation_request(self, claim: Claim, limit: int) -> GenerationRequest:
+        plan, options = self.plan, self.plan.request.keepwarm
+        new_tokens = plan.input_ids
+        if claim.base_session_id is None:
+            new_tokens = chain_ids(plan.header, plan.parent, plan.input_ids)
+        waited_s = self._service.clock() - plan.arrival_s
+        return GenerationRequest(
+            request_id=self.request_id,
+            session_id=claim.session_id,
+            tenant=plan.tenant,
+            base_session_id=claim.base_session_id,
+            base_offset=claim.base_offset,
+            new_tokens=new_tokens,
+            max_new_tokens=limit,
+            sampling=_sampling(plan),
+            grammar=plan.grammar,
+            banned_tokens=plan.banned_tokens,
+            expects_tool_call=plan.request.tool_choice.mode == "required",
+            priority=options.priority + self._tier_priority,
+            deadline_s=None
+            if options.deadline_ms is None
+            else max(options.deadline_ms / 1000 - waited_s, 0.0),
+            expected_tool_s=None
+            if options.expected_tool_ms is None
+            else options.expected_tool_ms / 1000,
+            lenient_grammar=options.lenient,
+        )
+
+    def _withdraw(self) -> None:
+        """Give back allowance and branch without having consumed anything."""
+        if self._allowance is not None:
+            self._ledger.cancel(self._allowance)
+            self._allowance = None
+        self._abandon()
+
+    def _abandon(self) -> None:
+        if self._claim is not None:
+            self._branches.abandon(self._claim)
+            self._claim = None
+
+    # From the engine
+
+    def _report_queue(self, position: int, step: TurnStep) -> None:
+        if not self._queue_reported:
+            self._queue_reported = True
+            retry_after_s = self._service.store.pace.wait_s(position)
+            step.events.append(self.events.queued(self._stats.queued(position, retry_after_s)))
+
+    def _begin(self, start: TurnStart, step: TurnStep, now: float) -> None:
+        """The engine has looked at its cache. If less was there than the account reckoned
+        with, the turn is admitted anew: it may have to be refused, or to be cut shorter."""
+        allowance = self._allowance
+        assert allowance is not None
+        if start.input_tokens - start.cached_tokens > allowance.input_uncached:
+            cancel = CancelRequest(request_id=self.request_id)
+            self._ledger.cancel(allowance)
+            self._allowance = None
+            try:
+                self._allowance = self._ledger.admit(
+                    uncached=start.input_tokens - start.cached_tokens,
+                    cached=start.cached_tokens,
+                    max_output=self.plan.max_output,
+                )
+            except BudgetExceeded as error:
+                step.requests.append(cancel)
+                self._stats.exhausted = True
+                self._clock.end(now)
+                self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
+                return
+            if self._allowance.output < allowance.output:
+                step.requests.append(cancel)
+                certain = self._attempts < _MAX_ATTEMPTS
+                self._expected_cached = start.cached_tokens if certain else 0
+                self._withdraw()
+                self._submit(step)
+                return
+        self._stats.start = start
+        self._clock.admitted(start.queue_s)
+        step.events.append(self.events.in_progress(self._stats.brief()))
+
+    def _finish(self, output: SequenceOutput, step: TurnStep) -> None:
+        match output.finish:
+            case FinishReason.UNKNOWN_BASE:
+                self._resend_whole(step)
+            case FinishReason.STOP | FinishReason.STOP_STRING | FinishReason.PREFILLED:
+                self._complete(step)
+            case FinishReason.LENGTH | FinishReason.CONTEXT as reason:
+                self._cut_short(step, context=reason is FinishReason.CONTEXT)
+            case FinishReason.CANCELLED:
+                self._fail(step, "server_error", "The engine stopped this turn.", "cancelled")
+            case _:
+                self._fail_by_engine(output, step)
+
+    def _resend_whole(self, step: TurnStep) -> None:
+        assert self._claim is not None
+        if self._claim.base_session_id is None or self._attempts > _MAX_ATTEMPTS:
+            self._fail(step, "server_error", "The engine lost this turn.", "unknown_base")
+            return
+        self._branches.forgotten(self._claim.base_session_id)
+        self._withdraw()
+        self._expected_cached = 0
+        self._submit(step)
+
+    def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
+        kind = output.error or ErrorKind.INTERNAL
+        if kind is ErrorKind.BUDGET_TOO_SMALL:
+            limited = self._allowance is not None and self._allowance.limited
+            self._stats.exhausted = limited
+            code: FailureCode = "rate_limit_exceeded" if limited else "invalid_prompt"
+            self._fail(step, code, output.error_message, kind.value)
+            return
+        self._fail(step, "server_error", output.error_message, kind.value)
+
+    # The end
+
+    def _complete(self, step: TurnStep) -> None:
+        step.events += self.events.write(self._reader.finish())
+        self.events.close("completed", step.events)
+        self._end(step, "completed", None)
+
+    def _cut_short(self, step: TurnStep, *, context: bool) -> None:
+        """Protocol 3.1 rule 6: what is open is closed as incomplete."""
+        step.events += self.events.write(self._reader.finish(), cut=True)
+        self.events.close("incomplete", step.events)
+        allowance = self._allowance
+        if context or (self.plan.context_limited and not (allowance and allowance.limited)):
+            reason = "context_full"
+        elif allowance is not None and allowance.limited:
+            reason = "budget_exhausted"
+            self._stats.exhausted = True
+        else:
+            reason = "max_output_tokens"
+        self._end(step, "incomplete", reason)
+
+    def _end(
+        self, step: TurnStep, status: Literal["completed", "incomplete"], reason: str | None
+    ) -> None:
+        entry = self._entry()
+        if self._claim is not None:
+            self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
+            self._claim = None
+        usage = self._settle()
+        step.events.append(
+            self.events.terminal(
+                status,
+                usage=_wire_usage(usage),
+                incomplete_reason="max_output_tokens" if status == "incomplete" else None,
+                completed_at=int(self._service.wall_clock()),
+                keepwarm=self._stats.full(usage, reason),
+            )
+        )
+        step.outcome = self._outcome(status, reason, entry)
+
+    def _fail(self, step: TurnStep, code: FailureCode, message: str, reason: str) -> None:
+        self.events.close("incomplete", step.events)
+        usage = self._settle()
+        step.events.append(
+            self.events.terminal(
+                "failed",
+                usage=_wire_usage(usage) if self._stats.start is not None else None,
+                error=(code, message),
+                completed_at=int(self._service.wall_clock()),
+                keepwarm=self._stats.full(usage, reason),
+            )
+        )
+        step.outcome = self._outcome("failed", reason, None)
+
+    def _settle(self) -> TurnUsage:
+        """Close the account: what was consumed takes the allowance's place."""
+        usage = self._usage()
+        if self._allowance is not None and self._stats.start is not None:
+            self._stats.cost = self._ledger.settle(self._allowance, usage)
+            self._allowance = None
+        self._withdraw()
+        return usage
+
+    def _usage(self) -> TurnUsage:
+        return self._stats.usage(
+            output_tokens=len(self._reader.tokens), reasoning_tokens=self._reader.num_reasoning
+        )
+
+    def _outcome(self, status: str, reason: str | None, entry: Entry | None) -> Outcome:
+        plan, usage = self.plan, self._usage()
+        report = TurnReport(
+            tenant=plan.tenant,
+            session=plan.session,
+            turn=plan.number,
+            response_id=plan.response_id,
+            status=status,
+            reason=reason,
+            usage=usage,
+            cost=self._stats.cost,
+            saved=self._ledger.prices.saved(usage),
+            queue_s=self._clock.queue_s,
+            ttft_s=self._clock.ttft_s,
+            total_s=self._clock.total_s,
+        )
+        return Outcome(report=report, entry=entry)
+
+    def _entry(self) -> Entry:
+        plan, tokens = self.plan, self._reader.tokens
+        output_items = tuple(_without_logprobs(item) for item in self.events.items)
+        tail = plan.tail
+        if tokens:
+            closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
+            tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
+        calls = {
+            item.call_id
+            for item in output_items
+            if isinstance(item, FunctionCall) and item.status == "completed"
+        }
+        before = plan.parent.num_tokens if plan.parent is not None else 0
+        return Entry(
+            parent=plan.parent,
+            header=plan.header,
+            opening=plan.opening,
+            input_items=plan.input_items,
+            input_ids=plan.input_ids,
+            output_items=output_items,
+            output_ids=np.array(tokens, dtype=np.int32),
+            tail=tail,
+            num_tokens=before + len(plan.input_ids) + len(tokens),
+            open_calls=plan.open_calls | calls,
+            digest=roll_all(plan.digest, output_items),
+        )
+
+
+def _sampling(plan: TurnPlan) -> SamplingParams:
+    request, extra = plan.request, plan.request.keepwarm.sampling
+    digest = hashlib.blake2b(plan.response_id.encode(), digest_size=7).digest()
+    return SamplingParams(
+        temperature=_default(request.temperature, 1.0),
+        top_p=_default(request.top_p, 1.0),
+        top_k=extra.top_k or 0,
+        min_p=extra.min_p or 0.0,
+        seed=extra.seed if extra.seed is not None else int.from_bytes(digest, "big"),
+        presence_penalty=extra.presence_penalty or 0.0,
+        frequency_penalty=extra.frequency_penalty or 0.0,
+        repetition_penalty=_default(extra.repetition_penalty, 1.0),
+        stop=extra.stop,
+        top_logprobs=request.num_logprobs,
+    )
+
+
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _wire_usage(usage: TurnUsage) -> Event:
+    return responses.usage(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.uncached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    )
+
+
+def _without_logprobs(item: Item) -> Item:
+    """What the transcript keeps; log-probabilities are only for the client."""
+    if not isinstance(item, Message):
+        return item
+    parts = tuple(part.model_copy(update={"logprobs": ()}) for part in item.content)
+    return item.model_copy(update={"content": parts})

@@ -1,0 +1,202 @@
+"""Connections, a fake engine and the carrying between them, without sockets and clocks.
+
+``Rig`` does what ``sessions.hub`` does, at once and in order. A ``Client`` keeps the events
+its connection sent. Output is written as text in which ``<|im_end|>`` and its like are the
+special tokens.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
+from runtime.tokenizer import Tokenizer
+from sessions.connection import Connection, Effects, GrammarCheck
+from sessions.ledger import PriceTable, TurnReport
+from sessions.service import ServedModel, Service
+from sessions.store import Store
+from tests.support.byte_tokenizer import FOLDER
+from tests.support.clock import FakeClock
+from tests.support.fake_engine import FakeEngine
+from tools_api.chat_families import chat_format_for
+from tools_api.chat_format import Segment
+from tools_api.limits import Limits
+
+END = "<|im_end|>"
+TOKENIZER = Tokenizer.load(FOLDER)
+
+Event = dict[str, Any]
+
+
+def token_ids(text: str) -> list[int]:
+    """Ids of text with special tokens spelt out."""
+    names = "|".join(map(re.escape, TOKENIZER.specials))
+    pieces = [piece for piece in re.split(f"({names})", text) if piece]
+    segments = [Segment(piece, special=piece in TOKENIZER.specials) for piece in pieces]
+    return TOKENIZER.encode(segments).tolist()
+
+
+def spelled(tokens: Sequence[int]) -> str:
+    """The inverse of ``token_ids``."""
+    return b"".join(TOKENIZER.token_bytes(int(token)) for token in tokens).decode()
+
+
+def call(name: str, arguments: str = "{}") -> str:
+    """A tool call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def tool(name: str, **properties: Any) -> Event:
+    return {
+        "type": "function",
+        "name": name,
+        "parameters": {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        },
+    }
+
+
+class Client:
+    """One connection and what came out of it."""
+
+    def __init__(self, rig: "Rig", connection: Connection) -> None:
+        self.rig = rig
+        self.connection = connection
+        self.events: list[Event] = []
+        self.closed: int | None = None
+
+    def send(self, **event: Any) -> list[Event]:
+        """Send a frame; returns the events it led to at once."""
+        return self.send_raw(json.dumps(event))
+
+    def send_raw(self, frame: str | bytes) -> list[Event]:
+        before = len(self.events)
+        self.rig.carry(self, self.connection.receive(frame))
+        return self.events[before:]
+
+    def create(self, **fields: Any) -> list[Event]:
+        return self.send(type="response.create", **fields)
+
+    def turn(self, reply: str = "ok" + END, **fields: Any) -> Event:
+        """A whole turn; returns the final response object."""
+        self.create(**fields)
+        self.rig.reply(reply)
+        return self.events[-1]["response"]
+
+    def types(self) -> list[str]:
+        return [event["type"].removeprefix("response.") for event in self.events]
+
+    @property
+    def last(self) -> Event:
+        return self.events[-1]
+
+    @property
+    def response(self) -> Event:
+        return self.events[-1]["response"]
+
+    def disconnect(self) -> None:
+        self.rig.carry(self, self.connection.close())
+
+
+class Rig:
+    """A server's inside."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        prices: PriceTable | None = None,
+        max_context_tokens: int = 4096,
+    ) -> None:
+        self.clock = FakeClock()
+        self.engine = FakeEngine()
+        self.checks: list[tuple[Client, GrammarCheck]] = []
+        """Grammar checks that wait for a verdict; empty while ``checks_pass``."""
+        self.checks_pass = True
+        self.reports: list[TurnReport] = []
+        limits = limits or Limits()
+        ids = itertools.count(1)
+        self.store = Store(limits=limits, prices=prices or PriceTable(), clock=self.clock)
+        self.model = ServedModel(
+            name="default",
+            aliases=frozenset({"default", "m"}),
+            tokenizer=TOKENIZER,
+            chat_format=chat_format_for(
+                "qwen3", lambda name: TOKENIZER.special_id(name) is not None
+            ),
+            max_context_tokens=max_context_tokens,
+        )
+        self.service = Service(
+            model=self.model,
+            store=self.store,
+            limits=limits,
+            clock=self.clock,
+            wall_clock=lambda: 1_800_000_000.0,
+            new_id=lambda prefix: f"{prefix}_{next(ids)}",
+        )
+        self._clients: dict[str, Client] = {}
+        self._routes: dict[str, Client] = {}
+
+    def connect(self, tenant: str = "acme") -> Client:
+        connection_id = f"conn_{len(self._clients) + 1}"
+        connection = Connection(
+            connection_id=connection_id, tenant=tenant, service=self.service
+        )
+        client = self._clients[connection_id] = Client(self, connection)
+        return client
+
+    def carry(self, client: Client, effects: Effects) -> None:
+        """Carry out effects and those they lead to."""
+        client.events += [json.loads(frame) for frame in effects.frames]
+        self.engine.submit(effects.requests)
+        for message in effects.requests:
+            if isinstance(message, GenerationRequest):
+                self._routes[message.request_id] = client
+        self.reports += effects.finished
+        if effects.close is not None:
+            client.closed = effects.close
+        for check in effects.grammar_checks:
+            if self.checks_pass:
+                self.carry(client, client.connection.grammar_checked(check.check_id, None))
+            else:
+                self.checks.append((client, check))
+        for connection_id in effects.wake:
+            other = self._clients[connection_id]
+            self.carry(other, other.connection.resume())
+
+    def deliver(self, output: SequenceOutput) -> list[Event]:
+        """Hand an output to its connection; returns the events it led to there."""
+        client = self._routes[output.request_id]
+        before = len(client.events)
+        self.carry(client, client.connection.output(output))
+        return client.events[before:]
+
+    def emit(
+        self,
+        text: str,
+        finish: FinishReason | None = None,
+        request: GenerationRequest | None = None,
+        **fields: Any,
+    ) -> list[Event]:
+        """One engine step for the newest (or the given) request."""
+        request = request or self.engine.last
+        return self.deliver(self.engine.output(request, token_ids(text), finish, **fields))
+
+    def reply(self, text: str, request: GenerationRequest | None = None) -> list[Event]:
+        """The whole output in one step, ended as the model or the limit would."""
+        finish = FinishReason.STOP if text.endswith(END) else FinishReason.LENGTH
+        if (request or self.engine.last).max_new_tokens == 0:
+            finish = FinishReason.PREFILLED
+            text = ""
+        return self.emit(text, finish, request)
+
+    def kill_engine(self) -> None:
+        self.engine.restart()
+        self.store.engine_lost()
+        for client in self._clients.values():
+            self.carry(client, client.connection.engine_died())

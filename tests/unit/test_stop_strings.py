@@ -1,0 +1,44 @@
+"""Stop strings are trimmed however the text is cut."""
+
+import random
+
+import pytest
+
+from sessions.stop_strings import StopStrings
+
+
+def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
+    trimmed = StopStrings(stops)
+    text = "".join(trimmed.push(piece) for piece in pieces)
+    return text + trimmed.flush(), trimmed.found
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "expected", "found"),
+    [
+        ([], "abc###", "abc###", False),
+        (["###"], "abc", "abc", False),
+        (["###"], "abc##", "abc##", False),
+        (["###"], "abc###def", "abc", True),
+        (["###"], "###", "", True),
+        (["ab", "ba"], "xxbab", "xx", True),
+        (["aab"], "aaab", "a", True),
+        (["abcd", "bc"], "xabcdx", "xa", True),
+        (["bcd", "cd"], "abcd", "a", True),
+        (["END", "\n\n"], "one\ntwo\n\nEND", "one\ntwo", True),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_text_before_the_first_stop_string_comes_out_at_all_split_points(
+    stops: list[str], text: str, expected: str, found: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    cuts = sorted(rng.randint(0, len(text)) for _ in range(4))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert run(stops, pieces) == (expected, found)
+
+
+def test_text_that_cannot_become_a_stop_string_is_not_held_back() -> None:
+    trimmed = StopStrings(["###"])
+    assert trimmed.push("a#b##") == "a#b"
+    assert trimmed.push("c") == "##c"
