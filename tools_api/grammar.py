@@ -44,8 +44,8 @@ class GrammarSpec:
 
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _COMBINATIONS = frozenset(
-    "additionalProperties unevaluatedProperties patternProperties propertyNames "
-    "allOf anyOf oneOf not if then else dependentSchemas $ref".split()
+    {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"}
+    | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$ref"}
 )
 # A text that is no call: anything that does not begin like an object.
 _FREE_TEXT = r"/([^{\s](?s:.*))?/"

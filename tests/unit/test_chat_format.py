@@ -1,0 +1,88 @@
+import pytest
+
+from tools_api.chat_families import chat_format_for
+from tools_api.chat_format import (
+    AssistantTurn,
+    CallSyntax,
+    Segment,
+    SegmentWriter,
+    TemplateOptions,
+    turns,
+)
+from tools_api.items import FunctionCall, FunctionCallOutput, Message, parse_items
+
+QWEN = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"}
+
+
+def call(name: str) -> FunctionCall:
+    return FunctionCall(call_id=name, name=name, arguments="{}")
+
+
+def test_an_assistant_turn_is_reasoning_then_text_then_calls() -> None:
+    reasoning, text = parse_items(
+        [
+            {
+                "type": "reasoning",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "r"}],
+            },
+            {"role": "assistant", "content": "t"},
+        ]
+    )
+    output = FunctionCallOutput(call_id="a", output="1")
+    grouped = list(turns((reasoning, text, call("a"), call("b"), output, output, text, call("c"))))
+    assert grouped == [
+        AssistantTurn(reasoning="r", text="t", calls=[call("a"), call("b")]),
+        [output, output],
+        AssistantTurn(text="t", calls=[call("c")]),
+    ]
+
+
+def test_text_after_a_call_is_another_turn_and_users_keep_theirs() -> None:
+    text, user = parse_items(
+        [{"role": "assistant", "content": "t"}, {"role": "user", "content": "u"}]
+    )
+    grouped = list(turns((call("a"), text, text, user, user)))
+    assert [type(turn) for turn in grouped] == [AssistantTurn] * 3 + [Message] * 2
+
+
+def test_neighbouring_text_becomes_one_segment() -> None:
+    out = SegmentWriter({"<t>"}.__contains__)
+    out.text("a")
+    out.text("")
+    out.tagged("b<t>c<u>")
+    out.special(None)
+    out.text("d")
+    assert out.segments == [Segment("ab"), Segment("<t>", special=True), Segment("c<u>d")]
+
+
+@pytest.mark.parametrize(
+    ("repeats", "expected"),
+    [(True, "<o>(1)<c>,<o>(2)<c>"), (False, "<o>(1,2)<c>")],
+)
+def test_calls_are_wrapped_each_or_together(repeats: bool, expected: str) -> None:
+    syntax = CallSyntax(
+        opener="<o>", before="(", after=")", closer="<c>", between=",", repeats_opener=repeats
+    )
+    out = SegmentWriter(lambda _: True)
+    out.calls(syntax, ["1", "2"])
+    assert "".join(segment.text for segment in out.segments) == expected
+
+
+@pytest.mark.parametrize(
+    ("thinking", "calls", "expected"),
+    [
+        (False, False, {"<|im_end|>"}),
+        (True, False, {"<|im_end|>", "<think>", "</think>"}),
+        (True, True, QWEN - {"<|im_start|>"}),
+    ],
+)
+def test_an_output_may_hold_the_specials_that_the_request_gives_a_meaning(
+    thinking: bool, calls: bool, expected: set[str]
+) -> None:
+    chat = chat_format_for("qwen3", QWEN.__contains__)
+    assert chat.output_specials(thinking=thinking, calls=calls) == expected
+
+
+def test_options_are_compared_by_value() -> None:
+    assert TemplateOptions(thinking=True) == TemplateOptions(thinking=True) != TemplateOptions()
