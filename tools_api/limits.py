@@ -20,7 +20,8 @@ class Limits:
     max_json_depth: int = 64
     """Nesting of arrays and objects in a frame."""
     max_json_values: int = 500_000
-    """Values and keys in a frame; bounds the memory that a frame of brackets can claim."""
+    """Commas and opening brackets in a frame, outside strings, and strings (keys included);
+    bounds the memory that a frame of brackets can claim."""
 
     # One request.
     max_input_items: int = 8192

@@ -1,0 +1,96 @@
+from typing import Any
+
+import pytest
+from openai.types.responses.responses_server_event import ResponseWsError
+
+from tools_api import errors
+from tools_api.errors import ApiError
+
+BAD = "invalid_request_error"
+# Error, status, type, code, param: the table of the protocol.
+TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
+    (
+        errors.previous_response_not_found("resp_x"),
+        400,
+        BAD,
+        "previous_response_not_found",
+        "previous_response_id",
+    ),
+    (errors.invalid_stream_id(), 400, BAD, "invalid_stream_id", "stream_id"),
+    (
+        errors.stream_limit_reached("a", 32),
+        400,
+        BAD,
+        "websocket_stream_limit_reached",
+        "stream_id",
+    ),
+    (
+        errors.connection_limit_reached(3600.0),
+        400,
+        BAD,
+        "websocket_connection_limit_reached",
+        None,
+    ),
+    (errors.invalid_json("it is a string"), 400, BAD, "invalid_json", None),
+    (errors.unknown_event_type("x"), 400, BAD, "unknown_event_type", "type"),
+    (
+        errors.invalid_type("tools[0].name", "a string", 3),
+        400,
+        BAD,
+        "invalid_type",
+        "tools[0].name",
+    ),
+    (errors.invalid_value("top_p", "too large"), 400, BAD, "invalid_value", "top_p"),
+    (errors.missing_parameter("input"), 400, BAD, "missing_required_parameter", "input"),
+    (errors.unsupported_parameter("prompt", "no"), 400, BAD, "unsupported_parameter", "prompt"),
+    (
+        errors.invalid_json_schema("text.format.schema", "not"),
+        400,
+        BAD,
+        "invalid_json_schema",
+        "text.format.schema",
+    ),
+    (errors.unknown_call("call_1"), 400, BAD, "invalid_value", "input"),
+    (errors.missing_call_output("call_1"), 400, BAD, "invalid_value", "input"),
+    (errors.model_not_found("m"), 404, BAD, "model_not_found", "model"),
+    (errors.context_length_exceeded(9, 8), 400, BAD, "context_length_exceeded", "input"),
+    (errors.overloaded("the queue is full"), 503, "server_error", "server_is_overloaded", None),
+    (errors.rate_limited("too many"), 429, "rate_limit_error", "rate_limit_exceeded", None),
+    (errors.internal_error(), 500, "server_error", None, None),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "type_", "code", "param"), TABLE)
+def test_each_refusal_has_the_form_of_the_error_table(
+    error: ApiError, status: int, type_: str, code: str | None, param: str | None
+) -> None:
+    event = error.event()
+    assert event == {
+        "type": "error",
+        "status": status,
+        "error": {"type": type_, "code": code, "message": error.message, "param": param},
+    } | ({"stream_id": "a"} if code == "websocket_stream_limit_reached" else {})
+    assert ResponseWsError.model_validate(event, strict=True).error.message == error.message
+
+
+def test_lane_and_number_are_named_when_they_are_known() -> None:
+    error = errors.missing_parameter("input")
+    assert "stream_id" not in error.event()
+    error.stream_id = "main"
+    assert error.event()["stream_id"] == "main"
+    assert error.event("other", 3)["stream_id"] == "other"
+    assert error.event("other", 3)["sequence_number"] == 3
+
+
+def test_client_text_in_a_message_is_cut() -> None:
+    assert errors.quoted("a" * 80) == f"'{'a' * 80}'"
+    assert errors.quoted("a" * 81) == f"'{'a' * 80}...'"
+    assert len(errors.previous_response_not_found("a" * 10_000).message) < 150
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [({}, "an object"), ([], "an array"), (True, "a boolean"), (1, "an integer"), (None, "null")],
+)
+def test_types_are_called_as_in_json(value: Any, name: str) -> None:
+    assert errors.type_name(value) == name

@@ -1,0 +1,130 @@
+"""Each limit that decoding enforces: accepted at the limit, refused one beyond."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tools_api.errors import ApiError
+from tools_api.events import decode
+from tools_api.limits import DEFAULT_LIMITS, Limits
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "name": "f", **fields}
+
+
+def tools(count: int) -> list[Any]:
+    return [tool(name=f"f{i}") for i in range(count)]
+
+
+def message(parts: int) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "input_text", "text": "a"}] * parts}
+
+
+def schema_of(size: int) -> dict[str, Any]:
+    empty = len('{"type":"object","description":""}')
+    return {"type": "object", "description": "x" * (size - empty)}
+
+
+# Limit, its value in the test, request fields as a function of a size, code, param.
+TABLE: list[tuple[str, int, Any, str, str | None]] = [
+    ("max_json_depth", 5, lambda n: {"other": nested(n - 1)}, "invalid_json", None),
+    ("max_json_values", 20, lambda n: {"other": [1] * (n - 3)}, "invalid_json", None),
+    (
+        "max_input_items",
+        3,
+        lambda n: {"input": [{"role": "user", "content": "a"}] * n},
+        "invalid_value",
+        "input",
+    ),
+    (
+        "max_content_parts",
+        3,
+        lambda n: {"input": [message(n)]},
+        "invalid_value",
+        "input[0].content",
+    ),
+    ("max_tools", 3, lambda n: {"tools": tools(n)}, "invalid_value", "tools"),
+    (
+        "max_tool_name",
+        8,
+        lambda n: {"tools": [tool(name="f" * n)]},
+        "invalid_value",
+        "tools[0].name",
+    ),
+    (
+        "max_schema_bytes",
+        200,
+        lambda n: {"tools": [tool(parameters=schema_of(n))]},
+        "invalid_json_schema",
+        "tools[0].parameters",
+    ),
+    (
+        "max_schema_depth",
+        4,
+        lambda n: {"tools": [tool(parameters={"default": nested(n - 1)})]},
+        "invalid_json_schema",
+        "tools[0].parameters",
+    ),
+    (
+        "max_metadata_pairs",
+        3,
+        lambda n: {"metadata": {str(i): "" for i in range(n)}},
+        "invalid_value",
+        "metadata",
+    ),
+    ("max_metadata_key", 3, lambda n: {"metadata": {"k" * n: ""}}, "invalid_value", "metadata"),
+    (
+        "max_metadata_value",
+        3,
+        lambda n: {"metadata": {"key": "v" * n}},
+        "invalid_value",
+        "metadata.key",
+    ),
+    (
+        "max_stop",
+        2,
+        lambda n: {"keepwarm": {"sampling": {"stop": ["x"] * n}}},
+        "invalid_value",
+        "keepwarm.sampling.stop",
+    ),
+    (
+        "max_stop_chars",
+        5,
+        lambda n: {"keepwarm": {"sampling": {"stop": "x" * n}}},
+        "invalid_value",
+        "keepwarm.sampling.stop[0]",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "fields", "code", "param"), TABLE, ids=[row[0] for row in TABLE]
+)
+def test_at_the_limit_is_accepted_and_one_beyond_refused(
+    limit: str, value: int, fields: Any, code: str, param: str | None
+) -> None:
+    limits = dataclasses.replace(DEFAULT_LIMITS, **{limit: value})
+
+    def frame(size: int) -> str:
+        return json.dumps({"type": "response.create", "input": "a", **fields(size)})
+
+    decode(frame(value), limits)
+    with pytest.raises(ApiError) as refused:
+        decode(frame(value + 1), limits)
+    assert (refused.value.code, refused.value.param) == (code, param)
+    assert str(value) in refused.value.message
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Limits), ids=lambda field: field.name)
+def test_defaults_are_positive(field: dataclasses.Field[float]) -> None:
+    assert getattr(DEFAULT_LIMITS, field.name) > 0
