@@ -1,142 +1,63 @@
 """The prefix cache: the only door to the radix tree and the block pool.
 
 A session holds the cache by the hand: its handle says where its transcript ends in the
-tree, so that the next turn is matched without looking at what is already there. Handles are
-not locks. Between turns a session's blocks may be evicted from the end, and its handle is
-cut to what is left; a sequence (one turn) locks them while it runs, on the deepest node
-only. Ids and counts only: no tensors, no wall clock, no threads.
+tree, so that the next turn is matched without looking at what is already there. A handle is
+not a lock. While a turn runs, its sequence locks the path, on the deepest node only;
+between turns ``radix_cache.retention`` says who may evict its blocks, always from the end,
+and the handle is cut to what is left. Ids and counts only: no
+tensors, no wall clock, no threads.
 
 Always true: free + evictable + protected + reserved == total, and every block is free, in
 one node of the tree, or private to one running sequence.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from radix_cache.block_pool import BlockArray, BlockPool, OutOfBlocks
+from radix_cache.audit import check_partition, check_table, check_tree
+from radix_cache.block_pool import BlockPool, OutOfBlocks
 from radix_cache.eviction import IdleLeaves
-from radix_cache.tree import BlockClass, Holder, Node, Owner, RadixTree, TokenArray
+from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
+from radix_cache.handle import SessionHandle
+from radix_cache.leases import Leases
+from radix_cache.misses import MissAccount
+from radix_cache.nodes import IDLE, RUNNING, Node, Owner, TokenArray
+from radix_cache.retention import Retention
+from radix_cache.stats import CacheStats, Counters
+from radix_cache.tree import RadixTree, hash_tokens
 
 Policy = Literal["lease", "lru"]
 
-_IDLE = int(BlockClass.IDLE)
-_LEASED = int(BlockClass.LEASED)
-_QUEUED = int(BlockClass.QUEUED)
-_RUNNING = int(BlockClass.RUNNING)
 _WARM_SHARE: Final = 0.8
-_NO_TABLE: Final = np.empty(0, dtype=np.int32)
-
-
-class SessionHandle(Holder):
-    """Where a session's transcript ends in the tree. The cache's own; not for callers."""
-
-    __slots__ = ("known", "owner", "sequence", "session_id", "table")
-
-    def __init__(self, session_id: str, owner: Owner) -> None:
-        super().__init__(owner.root)
-        self.session_id = session_id
-        self.owner = owner
-        self.table: BlockArray = _NO_TABLE
-        """Block ids; the first ``length`` are those of the path in the tree."""
-        self.known = 0
-        """Blocks the session had in the tree when its last turn ended."""
-        self.sequence: CachedSequence | None = None
-
-    def shortened(self) -> None:
-        if not self.length:
-            self.table = _NO_TABLE
-
-
-class CachedSequence:
-    """A turn's claim on the cache, from ``begin`` to ``finish``.
-
-    Its first blocks are in the tree and may be shared; the rest are private to it, and only
-    these may be written.
-    """
-
-    __slots__ = (
-        "_handle",
-        "_is_new",
-        "_resumed_class",
-        "_table",
-        "num_blocks",
-        "num_cached_tokens",
-        "num_prompt_tokens",
-        "num_shared_blocks",
-        "warm",
-    )
-
-    def __init__(
-        self, handle: SessionHandle, table: BlockArray, length: int, prompt: int, cached: int
-    ) -> None:
-        self._handle: SessionHandle | None = handle
-        self._table = table
-        self._is_new = False
-        self._resumed_class = _IDLE
-        self.num_blocks = length
-        """Blocks of the table, shared and private."""
-        self.num_shared_blocks = length
-        """Leading blocks that are in the tree: never write to them."""
-        self.num_prompt_tokens = prompt
-        self.num_cached_tokens = cached
-        """Prompt tokens whose KV was found; a multiple of the block size."""
-        self.warm = False
-        """At least 80 % of what the session had was still there: it may evict leased blocks."""
-
-    @property
-    def miss_causes(self) -> dict[str, int]:
-        """Prompt tokens that were not cached, by cause."""
-        missed = self.num_prompt_tokens - self.num_cached_tokens
-        return {"first_sight": missed} if missed else {}
-
-    @property
-    def block_table(self) -> BlockArray:
-        """Physical blocks in order, int32 [num_blocks]: a view that holds until the next
-        call that names this sequence."""
-        return self._table[: self.num_blocks]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStats:
-    """Blocks by state. free + evictable + protected + reserved == total."""
-
-    total: int
-    free: int
-    """Free blocks that a new turn may take at once."""
-    reserved: int
-    """Free blocks kept for turns that already run."""
-    evictable: int
-    """Blocks in the tree that a new turn could take: idle ones, and leased ones if warm."""
-    protected: int
-    """Blocks that running or queued turns hold, shared and private."""
-    idle: int
-    leased: int
-    queued: int
-    running: int
-    private: int
-    """Blocks of running sequences outside the tree."""
-    sessions: int
-    nodes: int
-    tree_bytes: int
 
 
 class PrefixCache:
     """Finds, locks, hands out and publishes KV blocks for the turns of sessions.
 
+    Not thread-safe: only the engine loop touches it.
+
     Args:
         num_blocks: size of the pool.
         block_size: tokens per block.
         clock: seconds, any origin, never decreasing.
-        policy: ``lease`` or ``lru``.
-        reserve_blocks: free blocks that only running turns may take.
+        policy: ``lease``, or ``lru``: leases and queued sessions protect nothing.
+        reserve_blocks: free blocks that only turns may take which have some already.
+        lease_cap_s: no lease is longer.
+        kappa: seconds of lease per second that restoring the transcript would cost.
+        restore_cost: tokens of a transcript -> seconds to bring it back. None: a turn is
+            leased on the caller's word only.
+        residency_blocks: how many blocks leases may hold per tenant; None: any number.
+        rescue_wait_s: a turn that is alone waits for leases that end within this time
+            before it breaks any.
+        ghost_records: evicted runs remembered for the account of misses.
         seed: mixed into the hashes that find children.
+        hash_block: hash of (tokens of a block, seed), to find children by.
         debug: check every invariant after every call.
 
     Raises:
-        ValueError: sizes that leave no usable block.
+        ValueError: a size or time that makes no sense.
     """
 
     def __init__(
@@ -147,30 +68,56 @@ class PrefixCache:
         clock: Callable[[], float],
         policy: Policy = "lease",
         reserve_blocks: int = 0,
+        lease_cap_s: float = 120.0,
+        kappa: float = 10.0,
+        restore_cost: Callable[[int], float] | None = None,
+        residency_blocks: int | None = None,
+        rescue_wait_s: float = 0.0,
+        ghost_records: int = 16384,
         seed: int = 0,
+        hash_block: Callable[[TokenArray, int], int] = hash_tokens,
         debug: bool = False,
     ) -> None:
         if not 0 <= reserve_blocks < num_blocks:
             raise ValueError(f"a reserve of {reserve_blocks} of {num_blocks} blocks")
+        if policy not in ("lease", "lru"):
+            raise ValueError(f"cache policy {policy!r}: 'lease' or 'lru'")
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._clock = clock
-        self._policy = policy
         self._reserve = reserve_blocks
         self._debug = debug
         self._pool = BlockPool(num_blocks)
         self._idle = IdleLeaves()
-        self._tree = RadixTree(block_size, seed=seed, on_idle_leaf=self._idle.offer)
+        self._tree = RadixTree(
+            block_size, seed=seed, on_idle_leaf=self._idle.offer, hash_block=hash_block
+        )
+        self._counters = Counters()
+        self._retention = Retention(
+            self._tree,
+            Leases(cap_s=lease_cap_s, kappa=kappa, restore_cost=restore_cost),
+            self._counters,
+            clock=clock,
+            leasing=policy == "lease",
+            residency_blocks=residency_blocks,
+            rescue_wait_s=rescue_wait_s,
+        )
+        self._misses = MissAccount(
+            block_size,
+            hash_block=hash_block,
+            published_salt=self._tree.published.salt,
+            capacity=ghost_records,
+        )
         self._sessions: dict[str, SessionHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
-        """Running sequences whose match may end inside an edge, which is locked whole."""
+        """Running sequences that may end inside an edge, which is locked whole."""
         self._num_private = 0
         self._tick = 0
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks a turn can have when nothing else runs: one that needs more never fits."""
+        """Blocks a turn can have when it is alone: one that needs more never fits."""
         return self.num_blocks - self._reserve
 
     # Matching
@@ -179,24 +126,30 @@ class PrefixCache:
         self,
         *,
         session_id: str,
-        tenant: str,
+        tenant: str | None,
         tokens: TokenArray,
         base_session_id: str | None = None,
         base_offset: int | None = None,
     ) -> int:
-        """Tokens that ``begin`` with the same arguments would find. Changes nothing."""
-        self._check_tokens(tokens)
-        owner = self._tree.owner(tenant)
+        """Tokens that ``begin`` with the same arguments would find. Changes nothing.
+
+        Raises:
+            ValueError: as for ``begin``.
+        """
+        owner = self._owner(tenant)
+        self._check(tokens, session_id, owner)
         limit = (len(tokens) - 1) // self.block_size
-        base = self._base(session_id, owner, base_session_id)
-        _, position = self._locate(owner, base, base_offset, tokens, limit, None)
+        base = self._base(base_session_id, owner)
+        trusted = _trusted_blocks(base, base_offset, limit, self.block_size)
+        node, position = self._start(owner, base, trusted)
+        _, position = self._tree.walk(owner, node, position, tokens, limit=limit)
         return position * self.block_size
 
     def begin(
         self,
         *,
         session_id: str,
-        tenant: str,
+        tenant: str | None,
         tokens: TokenArray,
         base_session_id: str | None = None,
         base_offset: int | None = None,
@@ -209,7 +162,9 @@ class PrefixCache:
 
         Args:
             session_id: the branch this turn writes to.
-            tenant: who owns it; nothing of another tenant is ever found.
+            tenant: who owns it; nothing of another tenant is ever found. None: the operator,
+                whose prefixes every tenant finds and which stay until their session is
+                released.
             tokens: int32 [n], n >= 1, the whole prompt.
             base_session_id: the session whose transcript this one continues (the same id)
                 or forks.
@@ -220,39 +175,37 @@ class PrefixCache:
             ValueError: not int32, empty, a session that is busy or another tenant's. Nothing
                 has changed.
         """
-        self._check_tokens(tokens)
-        owner = self._tree.owner(tenant)
-        handle = self._sessions.get(session_id)
+        owner = self._owner(tenant)
+        handle = self._check(tokens, session_id, owner)
         if handle is not None and handle.sequence is not None:
             raise ValueError(f"session {session_id!r} has an open turn")
-        base = self._base(session_id, owner, base_session_id)
-        count = len(tokens)
-        limit = (count - 1) // self.block_size
+        self._retention.end_leases()
+        base = self._base(base_session_id, owner)
         is_new = handle is None
         if handle is None:
-            handle = SessionHandle(session_id, owner)
+            handle = self._sessions[session_id] = SessionHandle(session_id, owner)
+        num_tokens = len(tokens)
+        limit = (num_tokens - 1) // self.block_size
         table = handle.table
         if len(table) <= limit:
             table = np.empty(limit + limit // 4 + 8, dtype=np.int32)
-        if base is not None and base_offset is not None and base.table is not table:
-            keep = min(base.length, base_offset // self.block_size, limit)
-            table[:keep] = base.table[:keep]
-        node, position = self._locate(owner, base, base_offset, tokens, limit, table)
-        sequence = CachedSequence(handle, table, position, count, position * self.block_size)
-        if base is not None:
-            known = base.known
-            if base_offset is not None:
-                known = min(known, base_offset // self.block_size)
-            known = min(known, limit)
-            sequence.warm = known > 0 and position >= _WARM_SHARE * known
-        if is_new:
-            self._sessions[session_id] = handle
-            sequence._is_new = True
-        sequence._resumed_class = handle.klass
+        trusted = _trusted_blocks(base, base_offset, limit, self.block_size)
+        if trusted and base is not None and base.table is not table:
+            table[:trusted] = base.table[:trusted]
+        node, position = self._start(owner, base, trusted)
+        if position < limit and (node.children or position < node.end):
+            node, position = self._tree.walk(
+                owner, node, position, tokens, limit=limit, table=table
+            )
+        sequence = CachedSequence(handle, table, num_shared=position, num_prompt=num_tokens)
+        sequence.num_cached_tokens = position * self.block_size
+        sequence.is_new = is_new
+        self._misses.explain(sequence, handle, tokens, base=base, base_offset=base_offset)
+        self._note_reusable(sequence, handle, base, base_offset, limit)
         handle.sequence = sequence
         handle.table = table
         self._tree.move(handle, node, position)
-        self._tree.hold(handle, _RUNNING)
+        self._tree.hold(handle, RUNNING)
         self._running.add(sequence)
         if position < node.end:
             self._inside.add(sequence)
@@ -260,139 +213,156 @@ class PrefixCache:
             self.check()
         return sequence
 
-    def _check_tokens(self, tokens: TokenArray) -> None:
+    def _owner(self, tenant: str | None) -> Owner:
+        return self._tree.published if tenant is None else self._tree.owner(tenant)
+
+    def _check(self, tokens: TokenArray, session_id: str, owner: Owner) -> SessionHandle | None:
         if tokens.dtype != np.int32 or tokens.ndim != 1 or not tokens.flags.c_contiguous:
             raise ValueError(
                 f"tokens are {tokens.dtype} {list(tokens.shape)}, contiguous int32 [n] is needed"
             )
         if not len(tokens):
             raise ValueError("an empty prompt")
-
-    def _base(
-        self, session_id: str, owner: Owner, base_session_id: str | None
-    ) -> SessionHandle | None:
         handle = self._sessions.get(session_id)
         if handle is not None and handle.owner is not owner:
             raise ValueError(f"session {session_id!r} belongs to another tenant")
+        return handle
+
+    def _base(self, base_session_id: str | None, owner: Owner) -> SessionHandle | None:
         if base_session_id is None:
             return None
         base = self._sessions.get(base_session_id)
         return base if base is not None and base.owner is owner else None
 
-    def _locate(
+    def _start(self, owner: Owner, base: SessionHandle | None, trusted: int) -> tuple[Node, int]:
+        """Where a match begins: where ``base`` vouches for, else at the top."""
+        if not trusted or base is None:
+            return self._tree.start(owner), 0
+        node = base.node
+        return (node if trusted == base.length else self._tree.climb(node, trusted)), trusted
+
+    def _note_reusable(
         self,
-        owner: Owner,
+        sequence: CachedSequence,
+        handle: SessionHandle,
         base: SessionHandle | None,
         base_offset: int | None,
-        tokens: TokenArray,
         limit: int,
-        table: BlockArray | None,
-    ) -> tuple[Node, int]:
-        """The end of the longest match; ids beyond what ``base`` vouches for go to ``table``."""
-        tree = self._tree
-        if base is None or base_offset is None:
-            return tree.walk(owner, tree.start(owner), 0, tokens, limit, table)
-        position = min(base.length, base_offset // self.block_size, limit)
-        if not position:
-            return tree.walk(owner, tree.start(owner), 0, tokens, limit, table)
-        node = base.node
-        if position < base.length:
-            node = tree.climb(node, position)
-        if position < limit and (node.children or position < node.end):
-            return tree.walk(owner, node, position, tokens, limit, table)
-        return node, position
+    ) -> None:
+        """Note what an endless cache would still hold, and whether enough of it is here."""
+        known = 0
+        if base is not None:
+            known = base.known
+            if base_offset is not None:
+                known = min(known, base_offset // self.block_size)
+        handle.known = known
+        known = min(known, limit)
+        sequence.warm = known > 0 and sequence.num_shared_blocks >= _WARM_SHARE * known
 
     # Blocks
 
     def available_blocks(self, sequence: CachedSequence | None = None) -> int:
         """How many blocks ``allocate`` would hand out now: free ones and those that may be
-        evicted for this sequence; None asks for a turn that has not begun."""
-        blocks = self._pool.num_free + self._evictable(sequence)
-        if sequence is None or sequence.num_blocks == sequence.num_shared_blocks:
+        evicted for this sequence; None asks for a cold turn that has not begun."""
+        self._retention.end_leases()
+        blocks = self._pool.num_free + self._evictable(self._rights(sequence))
+        if sequence is None or not sequence.admitted:
             blocks -= self._reserve
         return max(0, blocks)
 
-    def _evictable(self, sequence: CachedSequence | None) -> int:
-        blocks = self._tree.class_blocks[_IDLE]
-        if self._inside:
-            blocks += self._unlocked_tails()
-        return blocks
+    def _rights(self, sequence: CachedSequence | None) -> int:
+        alone = len(self._running) <= (sequence is not None)
+        return self._retention.rights(sequence, alone=alone)
 
-    def _unlocked_tails(self) -> int:
-        """Blocks behind the position where running sequences end inside an edge, as far as
-        nothing else holds them."""
+    def _evictable(self, rights: int) -> int:
+        blocks = sum(self._tree.class_blocks[: rights + 1])
+        if not self._inside:
+            return blocks
+        # Edges that running sequences lock whole, but end inside of.
         ends: dict[Node, int] = {}
         for sequence in list(self._inside):
-            handle = sequence._handle
+            handle = sequence.handle
             if handle is None or handle.length == handle.node.end:
                 self._inside.discard(sequence)
             else:
                 ends[handle.node] = max(handle.length, ends.get(handle.node, 0))
-        return sum(
-            node.end - end
-            for node, end in ends.items()
-            if self._tree.class_beyond(node, end) == _IDLE
-        )
+        for node, end in ends.items():
+            if self._tree.class_beyond(node, end) <= rights:
+                blocks += node.end - end
+        return blocks
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
         """Append ``num_blocks`` private blocks to the sequence's table, evicting if needed.
 
+        The first call admits the turn: from then on it may use the reserve.
+
         Raises:
             OutOfBlocks: fewer are available; nothing has been allocated or evicted.
+            ValueError: a negative number, a finished sequence.
         """
+        handle = self._open(sequence)
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
-        handle = self._open(sequence)
-        pool = self._pool
-        usable = pool.num_free
-        if sequence.num_blocks == sequence.num_shared_blocks:
+        usable = self._pool.num_free
+        if not sequence.admitted:
             usable -= self._reserve
         if num_blocks > usable:
             available = self.available_blocks(sequence)
             if num_blocks > available:
                 raise OutOfBlocks(f"asked for {num_blocks} blocks, {available} are available")
-            self._evict(num_blocks - usable)
+            self._evict(num_blocks - usable, self._rights(sequence))
         start = sequence.num_blocks
         end = start + num_blocks
-        if end > len(sequence._table):
+        if end > len(sequence.table):
             table = np.empty(end + end // 4 + 8, dtype=np.int32)
-            table[:start] = sequence._table[:start]
-            sequence._table = handle.table = table
-        sequence._table[start:end] = pool.take(num_blocks)
+            table[:start] = sequence.table[:start]
+            sequence.table = handle.table = table
+        sequence.table[start:end] = self._pool.take(num_blocks)
         sequence.num_blocks = end
         self._num_private += num_blocks
+        if not sequence.admitted:
+            sequence.admitted = True
+            self._retention.turn_admitted(handle)
+            self._counters.admitted(sequence)
         if self._debug:
             self.check()
 
     def _open(self, sequence: CachedSequence) -> SessionHandle:
-        handle = sequence._handle
+        handle = sequence.handle
         if handle is None:
             raise ValueError("the sequence is finished")
         return handle
 
-    def _evict(self, count: int) -> None:
-        """Free ``count`` blocks; the caller has made sure that they can be had."""
-        if self._inside:
-            self._release_tails()
-        tree, pool, idle = self._tree, self._pool, self._idle
+    def _evict(self, count: int, rights: int) -> None:
+        """Free ``count`` blocks of classes up to ``rights``; the caller knows they are there."""
+        tree = self._tree
+        for sequence in self._inside:
+            handle = self._open(sequence)
+            if handle.length < handle.node.end:
+                tree.split(handle.node, handle.length)
+        self._inside.clear()
+        if tree.class_blocks[IDLE] < count:
+            self._retention.make_idle(count, rights, self._sessions.values())
+        now = self._clock()
         while count > 0:
-            leaf = idle.oldest()
+            leaf = self._idle.oldest()
             assert leaf is not None, "fewer idle blocks than counted"
-            size = leaf.size
-            cut = min(count, size)
-            pool.release(tree.trim(leaf, size - cut))
+            cut = min(count, leaf.size)
+            self._evict_tail(leaf, cut, now)
             count -= cut
 
-    def _release_tails(self) -> None:
-        for sequence in self._inside:
-            handle = sequence._handle
-            if handle is not None and handle.length < handle.node.end:
-                self._tree.split(handle.node, handle.length)
-        self._inside.clear()
+    def _evict_tail(self, leaf: Node, cut: int, now: float) -> None:
+        cause = self._misses.evicting(leaf, leaf.size - cut, now)
+        self._pool.release(self._tree.trim(leaf, leaf.size - cut))
+        self._counters.evicted_tokens[cause] += cut * self.block_size
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
-        """Give private blocks back that ``num_tokens`` tokens do not reach. Shared blocks
-        stay."""
+        """Give private blocks back that ``num_tokens`` tokens do not reach. Blocks in the
+        tree stay.
+
+        Raises:
+            ValueError: a finished sequence.
+        """
         self._open(sequence)
         keep = max(-(-num_tokens // self.block_size), sequence.num_shared_blocks)
         self._release_private(sequence, keep)
@@ -402,7 +372,7 @@ class PrefixCache:
     def _release_private(self, sequence: CachedSequence, keep: int) -> None:
         count = sequence.num_blocks - keep
         if count > 0:
-            self._pool.release(sequence._table[keep : sequence.num_blocks])
+            self._pool.release(sequence.table[keep : sequence.num_blocks])
             self._num_private -= count
             sequence.num_blocks = keep
 
@@ -419,20 +389,23 @@ class PrefixCache:
                 earlier commit are not looked at again.
 
         Raises:
-            ValueError: more tokens than the table's blocks hold; nothing has changed.
+            ValueError: more tokens than the table's blocks hold, a finished sequence; nothing
+                has changed.
         """
         handle = self._open(sequence)
         size = self.block_size
         target = len(tokens) // size
         shared = sequence.num_shared_blocks
-        if target > sequence.num_blocks:
-            raise ValueError(f"{len(tokens)} tokens, {sequence.num_blocks} blocks are allocated")
+        if len(tokens) > sequence.num_blocks * size:
+            raise ValueError(
+                f"{len(tokens)} tokens, {sequence.num_blocks} blocks of {size} are allocated"
+            )
         if target <= shared:
             return
         tree = self._tree
         node = handle.node
         if node.end == shared and tree.may_append(node, handle.owner):
-            tree.append(node, tokens[shared * size : target * size], sequence._table[shared:target])
+            tree.append(node, tokens[shared * size : target * size], sequence.table[shared:target])
             handle.length = target
         else:
             self._graft(sequence, handle, tokens, target)
@@ -444,10 +417,13 @@ class PrefixCache:
     def _graft(
         self, sequence: CachedSequence, handle: SessionHandle, tokens: TokenArray, target: int
     ) -> None:
-        tree, table, size = self._tree, sequence._table, self.block_size
+        """Publish where the tree branches, or already has some of it."""
+        tree, table, size = self._tree, sequence.table, self.block_size
         shared = sequence.num_shared_blocks
         own = table[shared:target].copy()
-        node, position = tree.walk(handle.owner, handle.node, shared, tokens, target, table)
+        node, position = tree.walk(
+            handle.owner, handle.node, shared, tokens, limit=target, table=table
+        )
         if position > shared:
             self._pool.release(own[: position - shared])
         if position < target:
@@ -459,7 +435,7 @@ class PrefixCache:
             self._inside.add(sequence)
         tree.move(handle, node, target)
 
-    # Ending
+    # Between turns
 
     def finish(
         self,
@@ -470,21 +446,34 @@ class PrefixCache:
     ) -> None:
         """End the turn: its private blocks are freed, its published ones stay in the tree.
 
-        A turn that allocated nothing leaves its session as ``begin`` found it.
+        A turn that never allocated leaves its session as ``begin`` found it, lease included.
+
+        Args:
+            lease_s: how long to protect what it leaves, at most the cap; 0: not at all; None:
+                as long as the restore cost suggests.
+            keep_handle: False forgets the session.
+
+        Raises:
+            ValueError: a finished sequence.
         """
         handle = self._open(sequence)
         self._release_private(sequence, sequence.num_shared_blocks)
         self._running.discard(sequence)
         self._inside.discard(sequence)
-        sequence._handle = None
+        sequence.handle = None
         handle.sequence = None
-        handle.known = handle.length
-        self._tick += 1
-        handle.node.last_use = self._tick
-        self._tree.hold(handle, _IDLE)
-        if not keep_handle or self._sessions.get(handle.session_id) is not handle:
-            self._sessions.pop(handle.session_id, None)
-            self._tree.drop(handle)
+        if sequence.admitted:
+            handle.known = max(handle.known, handle.length)
+            self._tick += 1
+            handle.node.last_use = self._tick
+            self._retention.turn_ended(handle, lease_s)
+        elif sequence.is_new:
+            keep_handle = False
+        self._retention.settle(handle)
+        if self._sessions.get(handle.session_id) is not handle:
+            self._retention.forget(handle)
+        elif not keep_handle:
+            self.release_session(handle.session_id)
         if self._debug:
             self.check()
 
@@ -493,22 +482,31 @@ class PrefixCache:
         open the turn goes on, and nothing is kept when it ends. Unknown ids are ignored."""
         handle = self._sessions.pop(session_id, None)
         if handle is not None and handle.sequence is None:
-            self._tree.hold(handle, _IDLE)
-            self._tree.drop(handle)
+            self._retention.forget(handle)
 
     def set_queued(self, session_id: str, queued: bool) -> None:
-        """Say whether the session's next turn has arrived and waits."""
+        """Say whether the session's next turn has arrived and waits; until it is admitted no
+        other turn evicts the session, unless that one is alone. Unknown ids are ignored."""
+        handle = self._sessions.get(session_id)
+        if handle is None or handle.queued == queued:
+            return
+        handle.queued = queued
+        if handle.sequence is None:
+            self._retention.settle(handle)
+        if self._debug:
+            self.check()
 
     # Reporting
 
     def stats(self) -> CacheStats:
-        tree, pool = self._tree, self._pool
-        idle, leased, queued, running = tree.class_blocks
-        free = max(0, pool.num_free - self._reserve)
-        return CacheStats(
+        """Counts of this moment; costs microseconds."""
+        idle, leased, queued, running = self._tree.class_blocks
+        num_free = self._pool.num_free
+        free = max(0, num_free - self._reserve)
+        return self._counters.snapshot(
             total=self.num_blocks,
             free=free,
-            reserved=pool.num_free - free,
+            reserved=num_free - free,
             evictable=idle + leased,
             protected=queued + running + self._num_private,
             idle=idle,
@@ -517,30 +515,35 @@ class PrefixCache:
             running=running,
             private=self._num_private,
             sessions=len(self._sessions),
-            nodes=tree.num_nodes,
-            tree_bytes=tree.num_bytes,
+            nodes=self._tree.num_nodes,
+            tree_bytes=self._tree.num_bytes,
+            ghosts=self._misses.num_ghosts,
         )
 
     def check(self) -> None:
-        """Recount every block.
+        """Recount every block and every class. Takes as long as the cache is large.
 
         Raises:
             AssertionError: an invariant is broken; the message says which.
         """
-        self._tree.check()
         stats = self.stats()
         counted = stats.free + stats.evictable + stats.protected + stats.reserved
         assert counted == stats.total, f"{counted} blocks accounted for, {stats.total} exist"
-        parts = [self._pool.free_blocks()]
-        parts += [node.blocks[: node.size] for node in self._tree.nodes()]
+        check_tree(self._tree)
+        private = [s.block_table[s.num_shared_blocks :] for s in self._running]
+        check_partition(self._tree, self._pool.free_blocks(), private, self.num_blocks)
+        for handle in self._sessions.values():
+            check_table(self._tree, handle)
         for sequence in self._running:
-            parts.append(sequence.block_table[sequence.num_shared_blocks :])
             handle = self._open(sequence)
             assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
-        everything = np.sort(np.concatenate(parts))
-        assert np.array_equal(everything, np.arange(self.num_blocks)), "a block lost or doubled"
-        handles = list(self._sessions.values())
-        handles += [self._open(s) for s in self._running]
-        for handle in handles:
-            path = self._tree.path_blocks(handle.node)[: handle.length]
-            assert np.array_equal(handle.table[: handle.length], path), "a stale block table"
+            check_table(self._tree, handle)
+
+
+def _trusted_blocks(
+    base: SessionHandle | None, base_offset: int | None, limit: int, block_size: int
+) -> int:
+    """Leading blocks that are the base's own and still in the tree."""
+    if base is None or base_offset is None:
+        return 0
+    return min(base.length, base_offset // block_size, limit)

@@ -8,9 +8,7 @@ So a session that comes and goes costs no heap operation at all.
 
 import heapq
 
-from radix_cache.tree import BlockClass, Node
-
-_IDLE = int(BlockClass.IDLE)
+from radix_cache.nodes import IDLE, Node
 
 
 class IdleLeaves:
@@ -35,7 +33,7 @@ class IdleLeaves:
         heap = self._heap
         while heap:
             last_use, order, node = heap[0]
-            if node.klass != _IDLE or node.children or not node.size:
+            if node.klass != IDLE or node.children or not node.size:
                 heapq.heappop(heap)
                 node.offered = False
             elif node.last_use != last_use:

@@ -5,147 +5,27 @@ first block, seeded by its owner's salt, and always confirmed by comparing token
 never decides. Each tenant has a root of its own; nodes of the published owner are the only
 ones that several tenants see, and a tenant's nodes may hang below them.
 
-Whoever keeps a prefix is a ``Holder`` on the deepest node of it, with a ``BlockClass``;
-ancestors learn of it only where their own class changes. A node's class is therefore the
-highest of any holder in its subtree, and block counts by class are exact at any time.
-
+Holders lock the deepest node of a path only; block counts by class are exact at any time.
 The tree stores and counts; which node goes first is ``radix_cache.eviction``, and whose
 turn it is ``radix_cache.cache``. Always true: a node has at least one block, a holder's
 position lies in its node, a node of class IDLE has no descendant of a higher class.
 """
 
-import enum
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from radix_cache.block_pool import BlockArray
-
-TokenArray = npt.NDArray[np.int32]
+from radix_cache.nodes import IDLE, RUNNING_UNIT, UNIT, Holder, Node, Owner, TokenArray, class_of
 
 _BLOCK_ID_BYTES = 4
 _TOKEN_BYTES = 4
 
 
-class BlockClass(enum.IntEnum):
-    """How strongly cached blocks are held; the order is the order of protection."""
-
-    IDLE = 0
-    """Nobody waits for them: the first to go, least recently used first."""
-    LEASED = 1
-    """A session's tool is running; a warm turn may take them, a cold one may not."""
-    QUEUED = 2
-    """The session's next turn has arrived, or the prefix is published."""
-    RUNNING = 3
-    """A running turn reads them."""
-
-
-_IDLE, _LEASED, _QUEUED, _RUNNING = (int(member) for member in BlockClass)
-# Holders of each class are counted in one integer, 20 bits for leased, 20 for queued, the
-# rest for running: its size tells the highest class.
-_UNIT: Final = (0, 1, 1 << 20, 1 << 40)
-_QUEUED_UNIT: Final = 1 << 20
-_RUNNING_UNIT: Final = 1 << 40
-
-
-def _class_of(weight: int) -> int:
-    if weight >= _RUNNING_UNIT:
-        return _RUNNING
-    if weight >= _QUEUED_UNIT:
-        return _QUEUED
-    return _LEASED if weight else _IDLE
-
-
-class Owner:
-    """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
-
-    __slots__ = ("class_blocks", "name", "root", "salt")
-
-    def __init__(self, name: str, salt: int) -> None:
-        self.name = name
-        self.salt = salt
-        self.class_blocks = [0, 0, 0, 0]
-        self.root = Node(self, None, 0, _NOTHING, _NOTHING, 0)
-
-
-class Node:
-    """An edge and its end: ``size`` blocks from block position ``start`` of a transcript.
-
-    Only the tree writes to it. ``tokens`` and ``blocks`` have room for more than ``size``.
-    """
-
-    __slots__ = (
-        "blocks",
-        "children",
-        "holders",
-        "key",
-        "klass",
-        "last_use",
-        "offered",
-        "owner",
-        "parent",
-        "size",
-        "start",
-        "tokens",
-        "twin",
-        "weight",
-    )
-
-    def __init__(
-        self,
-        owner: Owner,
-        parent: "Node | None",
-        start: int,
-        tokens: TokenArray,
-        blocks: BlockArray,
-        key: int,
-    ) -> None:
-        self.owner = owner
-        self.parent = parent
-        self.start = start
-        self.size = len(blocks)
-        self.tokens = tokens
-        self.blocks = blocks
-        self.key = key
-        self.twin: Node | None = None
-        """Next child of the same parent under the same key: a hash collision."""
-        self.children: dict[int, Node] = {}
-        self.holders: set[Holder] = set()
-        self.weight = 0
-        self.klass = _IDLE
-        self.last_use = 0
-        """Tick of the last turn that ended here, or below before that part was evicted."""
-        self.offered = False
-        """Whether the eviction order has an entry for this node."""
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size
-
-    @property
-    def attached(self) -> bool:
-        """False once the node has been evicted wholly."""
-        return self.size > 0
-
-
-_NOTHING: Final = np.empty(0, dtype=np.int32)
-
-
-class Holder:
-    """Something that wants a prefix kept: position ``length`` (blocks) in ``node``."""
-
-    __slots__ = ("klass", "length", "node")
-
-    def __init__(self, root: Node) -> None:
-        self.node = root
-        self.length = 0
-        self.klass = _IDLE
-
-    def shortened(self) -> None:
-        """Called after eviction has cut ``length``; tables and records follow it here."""
+def hash_tokens(tokens: TokenArray, seed: int) -> int:
+    """xxh3 of 64 bits, https://xxhash.com/doc/v0.8.3; not for telling apart, only to find."""
+    return xxhash.xxh3_64_intdigest(tokens.data, seed)
 
 
 class RadixTree:
@@ -165,7 +45,7 @@ class RadixTree:
         *,
         seed: int,
         on_idle_leaf: Callable[[Node], None],
-        hash_block: Callable[[TokenArray, int], int] = xxhash.xxh3_64_intdigest,
+        hash_block: Callable[[TokenArray, int], int] = hash_tokens,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"a block of {block_size} tokens, at least 1 is needed")
@@ -180,6 +60,7 @@ class RadixTree:
         self._hash_block = hash_block
         self._owners: dict[str, Owner] = {}
         self.published = Owner("", self._salt(""))
+        """Owner of the prefixes that every tenant may find."""
 
     @property
     def num_blocks(self) -> int:
@@ -218,14 +99,15 @@ class RadixTree:
         node: Node,
         position: int,
         tokens: TokenArray,
+        *,
         limit: int,
-        table: BlockArray | None,
+        table: BlockArray | None = None,
     ) -> tuple[Node, int]:
         """Follow ``tokens`` from block ``position`` in ``node``, at most to block ``limit``.
 
         Returns the node and position where the longest match ends, possibly inside an edge;
-        block ids on the way are written to the same positions of ``table``, which has room
-        for ``limit`` ids. The tree is unchanged.
+        block ids on the way are written to the same positions of ``table``, if given, which has
+        room for ``limit`` ids. The tree is unchanged.
         """
         size = self.block_size
         while True:
@@ -284,8 +166,8 @@ class RadixTree:
     def class_beyond(self, node: Node, position: int) -> int:
         """The class that the part of ``node`` behind ``position`` would have on its own."""
         classes = [holder.klass for holder in node.holders if holder.length > position]
-        classes += [child.klass for child in self._children(node)]
-        return max(classes, default=_IDLE)
+        classes += [child.klass for child in self.children(node)]
+        return max(classes, default=IDLE)
 
     def path_blocks(self, node: Node) -> BlockArray:
         """Block ids from the root to the end of ``node``, int32 [node.end], a copy."""
@@ -302,13 +184,13 @@ class RadixTree:
             node = waiting.pop()
             if node.parent is not None:
                 yield node
-            waiting.extend(self._children(node))
+            waiting.extend(self.children(node))
 
     # Holding
 
     def hold(self, holder: Holder, klass: int) -> None:
         """Change the class in which ``holder`` keeps its path."""
-        delta = _UNIT[klass] - _UNIT[holder.klass]
+        delta = UNIT[klass] - UNIT[holder.klass]
         holder.klass = klass
         if delta:
             self._add_weight(holder.node, delta)
@@ -320,7 +202,7 @@ class RadixTree:
         if old is node:
             return
         holder.node = node
-        unit = _UNIT[holder.klass]
+        unit = UNIT[holder.klass]
         if node.parent is not None:
             node.holders.add(holder)
             if unit:
@@ -337,16 +219,16 @@ class RadixTree:
     def _add_weight(self, node: Node, delta: int) -> None:
         while node.parent is not None:
             weight = node.weight = node.weight + delta
-            klass = _class_of(weight)
+            klass = class_of(weight)
             old = node.klass
             if klass == old:
                 return
             node.klass = klass
             self._count(node, old, -node.size)
             self._count(node, klass, node.size)
-            if klass == _IDLE and not node.children:
+            if klass == IDLE and not node.children:
                 self._on_idle_leaf(node)
-            delta = _UNIT[klass] - _UNIT[old]
+            delta = UNIT[klass] - UNIT[old]
             node = node.parent
 
     def _count(self, node: Node, klass: int, blocks: int) -> None:
@@ -359,7 +241,7 @@ class RadixTree:
         """Whether the one running holder at the end of ``node`` may lengthen it in place:
         nobody else runs on it, nothing branches off, and it is ``owner``'s own."""
         return (
-            node.weight < 2 * _RUNNING_UNIT
+            node.weight < 2 * RUNNING_UNIT
             and not node.children
             and node.owner is owner
             and node.parent is not None
@@ -379,9 +261,16 @@ class RadixTree:
     def add_leaf(self, parent: Node, owner: Owner, tokens: TokenArray, blocks: BlockArray) -> Node:
         """Copy whole blocks into a new child of ``parent``. No child starts with the same."""
         key = self._hash_block(tokens[: self.block_size], owner.salt)
-        leaf = Node(owner, parent, parent.end, tokens.copy(), blocks.copy(), key)
+        leaf = Node(
+            owner,
+            parent=parent,
+            start=parent.end,
+            tokens=tokens.copy(),
+            blocks=blocks.copy(),
+            key=key,
+        )
         self._attach(parent, leaf)
-        self._count(leaf, _IDLE, leaf.size)
+        self._count(leaf, IDLE, leaf.size)
         self.num_bytes += self._capacity_bytes(leaf)
         return leaf
 
@@ -398,11 +287,11 @@ class RadixTree:
         assert parent is not None
         upper = Node(
             node.owner,
-            parent,
-            node.start,
-            node.tokens[: cut * size].copy(),
-            node.blocks[:cut].copy(),
-            node.key,
+            parent=parent,
+            start=node.start,
+            tokens=node.tokens[: cut * size].copy(),
+            blocks=node.blocks[:cut].copy(),
+            key=node.key,
         )
         self._replace(parent, node, upper)
         self.num_bytes -= self._capacity_bytes(node)
@@ -423,16 +312,16 @@ class RadixTree:
             lower.holders.discard(holder)
             upper.holders.add(holder)
             holder.node = upper
-            moved += _UNIT[holder.klass]
+            moved += UNIT[holder.klass]
         lower.weight -= moved
-        lower.klass = _class_of(lower.weight)
-        upper.weight = moved + _UNIT[lower.klass]
+        lower.klass = class_of(lower.weight)
+        upper.weight = moved + UNIT[lower.klass]
         upper.klass = old
         upper.last_use = lower.last_use
         if lower.klass != old:
             self._count(lower, old, -lower.size)
             self._count(lower, lower.klass, lower.size)
-            if lower.klass == _IDLE and not lower.children:
+            if lower.klass == IDLE and not lower.children:
                 self._on_idle_leaf(lower)
 
     # Shrinking
@@ -443,10 +332,10 @@ class RadixTree:
 
         Holders beyond the cut fall back to it and are told by ``shortened``.
         """
-        assert leaf.klass == _IDLE
+        assert leaf.klass == IDLE
         assert not leaf.children
         freed = leaf.blocks[keep : leaf.size].copy()
-        self._count(leaf, _IDLE, keep - leaf.size)
+        self._count(leaf, IDLE, keep - leaf.size)
         if keep:
             leaf.size = keep
             if len(leaf.blocks) > 2 * keep + 16:
@@ -477,7 +366,7 @@ class RadixTree:
         if parent.parent is None:
             return
         parent.last_use = max(parent.last_use, leaf.last_use)
-        if parent.klass == _IDLE and not parent.children:
+        if parent.klass == IDLE and not parent.children:
             self._on_idle_leaf(parent)
 
     # Storage
@@ -519,43 +408,7 @@ class RadixTree:
     def _capacity_bytes(self, node: Node) -> int:
         return len(node.blocks) * (_BLOCK_ID_BYTES + _TOKEN_BYTES * self.block_size)
 
-    def check(self) -> None:
-        """Recount everything.
-
-        Raises:
-            AssertionError: a count, a link or a class is not what the nodes say.
-        """
-        by_class, by_owner = [0] * 4, {id(o): [0] * 4 for o in self.owners()}
-        num_nodes = num_bytes = 0
-        size = self.block_size
-        for node in self.nodes():
-            parent = node.parent
-            assert parent is not None
-            assert node.size > 0, "an empty node is in the tree"
-            assert node.start == parent.end, "a hole in a chain"
-            first = node.tokens[:size]
-            assert node.key == self._hash_block(first, node.owner.salt), "a child's key"
-            assert node.owner is parent.owner or parent.owner is self.published, "an owner"
-            below = [c for c in self._children(node)]
-            weight = sum(_UNIT[h.klass] for h in node.holders)
-            weight += sum(_UNIT[c.klass] for c in below)
-            assert weight == node.weight, f"weight {node.weight:x}, holders say {weight:x}"
-            assert _class_of(weight) == node.klass, "a class"
-            assert node.offered or node.klass != _IDLE or below, "an idle leaf nobody offered"
-            for holder in node.holders:
-                assert holder.node is node, "a holder elsewhere"
-                assert node.start < holder.length <= node.end, "a holder outside its node"
-            by_class[node.klass] += node.size
-            by_owner[id(node.owner)][node.klass] += node.size
-            num_nodes += 1
-            num_bytes += self._capacity_bytes(node)
-        assert by_class == self.class_blocks, f"classes {self.class_blocks}, found {by_class}"
-        for owner in self.owners():
-            assert by_owner[id(owner)] == owner.class_blocks, f"classes of {owner.name!r}"
-        assert num_nodes == self.num_nodes, f"{self.num_nodes} nodes, found {num_nodes}"
-        assert num_bytes == self.num_bytes, f"{self.num_bytes} bytes, found {num_bytes}"
-
-    def _children(self, node: Node) -> Iterator[Node]:
+    def children(self, node: Node) -> Iterator[Node]:
         for child in node.children.values():
             twin: Node | None = child
             while twin is not None:

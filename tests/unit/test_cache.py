@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from radix_cache.block_pool import OutOfBlocks
-from radix_cache.cache import CachedSequence, PrefixCache
-from radix_cache.tree import TokenArray
+from radix_cache.cache import PrefixCache
+from radix_cache.handle import CachedSequence
+from radix_cache.nodes import TokenArray
 
 BLOCK = 4
 
@@ -176,7 +177,7 @@ def test_committing_beyond_the_table_changes_nothing() -> None:
     cache = make_cache()
     sequence = cache.begin(session_id="s", tenant="t", tokens=transcript(8))
     cache.allocate(sequence, 1)
-    with pytest.raises(ValueError, match="1 blocks are allocated"):
+    with pytest.raises(ValueError, match="8 tokens, 1 blocks of 4"):
         cache.commit(sequence, transcript(8))
     assert sequence.num_shared_blocks == 0
 

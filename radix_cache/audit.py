@@ -1,0 +1,69 @@
+"""Recounts of the whole cache, for debugging and tests: slow, and independent of the counters.
+
+Each function raises AssertionError with the broken rule in its message.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from radix_cache.block_pool import BlockArray
+from radix_cache.handle import SessionHandle
+from radix_cache.nodes import IDLE, UNIT, Node, class_of
+from radix_cache.tree import RadixTree
+
+
+def check_tree(tree: RadixTree) -> None:
+    """Links, keys, classes and counts are what the nodes say."""
+    by_class = [0, 0, 0, 0]
+    by_owner = {id(owner): [0, 0, 0, 0] for owner in tree.owners()}
+    num_nodes = num_bytes = 0
+    for node in tree.nodes():
+        _check_links(tree, node)
+        _check_holders(tree, node)
+        by_class[node.klass] += node.size
+        by_owner[id(node.owner)][node.klass] += node.size
+        num_nodes += 1
+        num_bytes += node.tokens.nbytes + node.blocks.nbytes
+    assert by_class == tree.class_blocks, f"classes {tree.class_blocks}, found {by_class}"
+    for owner in tree.owners():
+        assert by_owner[id(owner)] == owner.class_blocks, f"classes of {owner.name!r}"
+    assert num_nodes == tree.num_nodes, f"{tree.num_nodes} nodes, found {num_nodes}"
+    assert num_bytes == tree.num_bytes, f"{tree.num_bytes} bytes, found {num_bytes}"
+
+
+def _check_links(tree: RadixTree, node: Node) -> None:
+    parent = node.parent
+    assert parent is not None
+    assert node.size > 0, "an empty node is in the tree"
+    assert node.start == parent.end, "a hole in a chain"
+    assert node.owner is parent.owner or parent.owner is tree.published, "a foreign child"
+    assert tree.child(parent, node.owner, node.tokens, 0) is node, "a child that is not found"
+
+
+def _check_holders(tree: RadixTree, node: Node) -> None:
+    children = list(tree.children(node))
+    weight = sum(UNIT[holder.klass] for holder in node.holders)
+    weight += sum(UNIT[child.klass] for child in children)
+    assert weight == node.weight, f"weight {node.weight:x}, holders say {weight:x}"
+    assert class_of(weight) == node.klass, "a class that its weight does not say"
+    assert node.offered or node.klass != IDLE or children, "an idle leaf that nobody offered"
+    for holder in node.holders:
+        assert holder.node is node, "a holder of another node"
+        assert node.start < holder.length <= node.end, "a holder outside its node"
+
+
+def check_partition(
+    tree: RadixTree, free: BlockArray, private: Iterable[BlockArray], num_blocks: int
+) -> None:
+    """Every block is free, in one node, or private to one sequence."""
+    parts = [free, *private]
+    parts += [node.blocks[: node.size] for node in tree.nodes()]
+    found = np.sort(np.concatenate(parts))
+    assert np.array_equal(found, np.arange(num_blocks)), "a block lost or doubled"
+
+
+def check_table(tree: RadixTree, handle: SessionHandle) -> None:
+    """A session's block table is the path to where it stands."""
+    path = tree.path_blocks(handle.node)[: handle.length]
+    assert np.array_equal(handle.table[: handle.length], path), "a stale block table"

@@ -1,0 +1,96 @@
+"""What a session holds of the cache between turns, and what a turn holds while it runs."""
+
+from radix_cache.block_pool import BlockArray
+from radix_cache.ghosts import MissCause
+from radix_cache.nodes import NOTHING, Holder, Owner
+
+
+class SessionHandle(Holder):
+    """Where a session's transcript ends in the tree. The cache's own; not for its callers."""
+
+    __slots__ = (
+        "known",
+        "leased_until",
+        "owner",
+        "queued",
+        "sequence",
+        "session_id",
+        "table",
+    )
+
+    def __init__(self, session_id: str, owner: Owner) -> None:
+        super().__init__(owner.root)
+        self.session_id = session_id
+        self.owner = owner
+        self.table: BlockArray = NOTHING
+        """Block ids; the first ``length`` are those of the path in the tree."""
+        self.known = 0
+        """Blocks the session had in the tree when its last turn ended."""
+        self.leased_until = 0.0
+        """End of the lease, on the cache's clock; 0 where there is none."""
+        self.queued = False
+        """The next turn has arrived and waits."""
+        self.sequence: CachedSequence | None = None
+
+    def shortened(self) -> None:
+        if not self.length:
+            self.table = NOTHING
+
+
+class CachedSequence:
+    """A turn's claim on the cache, from ``begin`` to ``finish``.
+
+    Its first blocks are in the tree and may be shared; the rest are private to it, and only
+    these may be written.
+    """
+
+    __slots__ = (
+        "admitted",
+        "evicted_s",
+        "handle",
+        "is_new",
+        "misses",
+        "num_blocks",
+        "num_cached_tokens",
+        "num_prompt_tokens",
+        "num_shared_blocks",
+        "table",
+        "warm",
+    )
+
+    def __init__(
+        self, handle: SessionHandle, table: BlockArray, *, num_shared: int, num_prompt: int
+    ) -> None:
+        self.handle: SessionHandle | None = handle
+        """The session's, None once finished. For the cache."""
+        self.table = table
+        """With room to grow. For the cache; callers read ``block_table``."""
+        self.is_new = False
+        """``begin`` made the session's handle. For the cache."""
+        self.admitted = False
+        """Something was allocated: the turn runs."""
+        self.num_blocks = num_shared
+        """Blocks of the table, shared and private."""
+        self.num_shared_blocks = num_shared
+        """Leading blocks that are in the tree: never write to them."""
+        self.num_prompt_tokens = num_prompt
+        self.num_cached_tokens = 0
+        """Prompt tokens whose KV was found; a multiple of the block size."""
+        self.misses: dict[MissCause, int] = {}
+        """The other prompt tokens by cause."""
+        self.evicted_s: float | None = None
+        """When the first of the evicted ones went, on the cache's clock."""
+        self.warm = False
+        """At least 80 % of what the session had was still there: it may evict leased blocks."""
+
+    @property
+    def block_table(self) -> BlockArray:
+        """Physical blocks in order, int32 [num_blocks]: a view that holds until the next
+        call that names this sequence."""
+        return self.table[: self.num_blocks]
+
+    @property
+    def miss_causes(self) -> dict[str, int]:
+        """Prompt tokens that were not cached, by the value of their MissCause. They add up to
+        ``num_prompt_tokens - num_cached_tokens``."""
+        return {cause.value: count for cause, count in self.misses.items()}

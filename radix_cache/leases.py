@@ -1,0 +1,77 @@
+"""Leases: how long a session's blocks stay protected while its tools run.
+
+A lease is a time, not a lock. It follows from what it would cost to bring the session back,
+or from the client's own hint, and a cap bounds both (the robust form of InferCept's
+preserve-or-discard rule, arXiv:2402.01869, and of Continuum's time to live,
+arXiv:2511.02230). Who may break one is decided in ``radix_cache.retention``.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from radix_cache.handle import SessionHandle
+from radix_cache.nodes import LEASED
+
+
+class Leases:
+    """Running leases, by when they end.
+
+    Args:
+        cap_s: no lease is longer, seconds.
+        kappa: seconds of lease per second of restore cost.
+        restore_cost: tokens of a transcript -> seconds to bring its KV back. None: unknown,
+            and a lease needs a hint.
+    """
+
+    def __init__(
+        self, *, cap_s: float, kappa: float, restore_cost: Callable[[int], float] | None
+    ) -> None:
+        if cap_s < 0 or kappa < 0:
+            raise ValueError(f"a lease cap of {cap_s} s, kappa {kappa}: neither may be negative")
+        self._cap_s = cap_s
+        self._kappa = kappa
+        self._restore_cost = restore_cost
+        self._ends: list[tuple[float, int, SessionHandle]] = []
+        self._order = 0
+
+    def length_s(self, num_tokens: int, wanted_s: float | None) -> float:
+        """Seconds to hold a transcript of ``num_tokens``; ``wanted_s`` replaces the
+        estimate."""
+        if wanted_s is None:
+            if self._restore_cost is None:
+                return 0.0
+            wanted_s = self._kappa * self._restore_cost(num_tokens)
+        return min(self._cap_s, wanted_s)
+
+    def watch(self, handle: SessionHandle) -> None:
+        """From now on ``take_ended`` and ``longest`` know of ``handle.leased_until``."""
+        self._order += 1
+        heapq.heappush(self._ends, (handle.leased_until, self._order, handle))
+
+    @property
+    def empty(self) -> bool:
+        return not self._ends
+
+    @property
+    def next_end_s(self) -> float:
+        """No lease ends before this time; infinite if there is none."""
+        return self._ends[0][0] if self._ends else float("inf")
+
+    def take_ended(self, now: float) -> list[SessionHandle]:
+        """Sessions whose lease ended by ``now``; they are not returned again."""
+        ended = []
+        while self._ends and self._ends[0][0] <= now:
+            entry = heapq.heappop(self._ends)
+            if _is_live(entry):
+                ended.append(entry[2])
+        return ended
+
+    def live(self) -> list[SessionHandle]:
+        """Leased sessions, in no order."""
+        return [entry[2] for entry in self._ends if _is_live(entry)]
+
+
+def _is_live(entry: tuple[float, int, SessionHandle]) -> bool:
+    """A session that came back, or got another lease, leaves an entry behind."""
+    until, _, handle = entry
+    return handle.klass == LEASED and handle.leased_until == until

@@ -1,0 +1,139 @@
+"""What the radix tree is made of: owners, nodes, and those who hold a path.
+
+Whoever keeps a prefix is a ``Holder`` on the deepest node of it, with a ``BlockClass``. A
+node's class is the highest of any holder in its subtree; it is kept as a weight that counts
+its own holders and its children by class, so that a change travels upwards only as far as
+classes change. Data only: ``radix_cache.tree`` is the one that writes to it.
+"""
+
+import enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from radix_cache.block_pool import BlockArray
+
+TokenArray = npt.NDArray[np.int32]
+
+NOTHING: Final = np.empty(0, dtype=np.int32)
+"""No tokens, no blocks."""
+
+
+class BlockClass(enum.IntEnum):
+    """How strongly cached blocks are held; the order is the order of protection."""
+
+    IDLE = 0
+    """Nobody waits for them: the first to go, least recently used first."""
+    LEASED = 1
+    """A session's tool is running; a warm turn may take them, a cold one may not."""
+    QUEUED = 2
+    """The session's next turn has arrived, or the prefix is published."""
+    RUNNING = 3
+    """A running turn reads them."""
+
+
+IDLE, LEASED, QUEUED, RUNNING = (int(member) for member in BlockClass)
+"""The classes as plain integers, for code that runs every turn."""
+UNIT: Final = (0, 1, 1 << 20, 1 << 40)
+"""Holders of each class are counted in one integer, the weight: 20 bits for leased ones, 20
+for queued ones, the rest for running ones. So its size tells the highest class."""
+QUEUED_UNIT: Final = 1 << 20
+RUNNING_UNIT: Final = 1 << 40
+
+
+def class_of(weight: int) -> int:
+    """The highest class counted in ``weight``."""
+    if weight >= RUNNING_UNIT:
+        return RUNNING
+    if weight >= QUEUED_UNIT:
+        return QUEUED
+    return LEASED if weight else IDLE
+
+
+class Owner:
+    """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
+
+    __slots__ = ("class_blocks", "name", "root", "salt")
+
+    def __init__(self, name: str, salt: int) -> None:
+        self.name = name
+        self.salt = salt
+        self.class_blocks = [0, 0, 0, 0]
+        self.root = Node(self, parent=None, start=0, tokens=NOTHING, blocks=NOTHING, key=0)
+
+
+class Node:
+    """An edge and its end: ``size`` blocks from block position ``start`` of a transcript.
+
+    ``tokens`` and ``blocks`` may have room for more than ``size``. A node of size 0 that is
+    not a root has been evicted.
+    """
+
+    __slots__ = (
+        "blocks",
+        "children",
+        "ghost",
+        "holders",
+        "key",
+        "klass",
+        "last_use",
+        "offered",
+        "owner",
+        "parent",
+        "size",
+        "start",
+        "tokens",
+        "twin",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        *,
+        parent: "Node | None",
+        start: int,
+        tokens: TokenArray,
+        blocks: BlockArray,
+        key: int,
+    ) -> None:
+        self.owner = owner
+        self.parent = parent
+        self.start = start
+        self.size = len(blocks)
+        self.tokens = tokens
+        self.blocks = blocks
+        self.key = key
+        self.twin: Node | None = None
+        """Next child of the same parent under the same key: a hash collision."""
+        self.children: dict[int, Node] = {}
+        self.holders: set[Holder] = set()
+        self.weight = 0
+        self.klass = IDLE
+        self.last_use = 0
+        """Tick of the last turn that ended here, or below before that part was evicted."""
+        self.offered = False
+        """Whether the eviction order has an entry for this node."""
+        self.ghost: int | None = None
+        """Record of the run that was last evicted behind this node."""
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+class Holder:
+    """Something that wants a prefix kept: position ``length`` (blocks) in ``node``."""
+
+    __slots__ = ("klass", "lease_ran_out", "length", "node")
+
+    def __init__(self, root: Node) -> None:
+        self.node = root
+        self.length = 0
+        self.klass = IDLE
+        self.lease_ran_out = False
+        """The last lease ended before the holder came back."""
+
+    def shortened(self) -> None:
+        """Called after eviction has cut ``length``; tables and records follow it here."""

@@ -1,0 +1,131 @@
+"""Who keeps its blocks between turns, and who may evict whom.
+
+A session that is not running is queued (its next turn has arrived), leased (its tool runs)
+or idle. Any turn takes idle blocks. A warm turn, one that finds most of its transcript here,
+also takes leased ones, the lease with the longest time to go first. A turn that is alone may
+take all that no turn runs on, so that nothing blocks for ever. With leasing off, sessions
+are idle between turns and only age decides.
+"""
+
+from collections.abc import Callable, Iterable
+
+from radix_cache.handle import CachedSequence, SessionHandle
+from radix_cache.leases import Leases
+from radix_cache.nodes import IDLE, LEASED, QUEUED
+from radix_cache.stats import Counters
+from radix_cache.tree import RadixTree
+
+
+class Retention:
+    """Puts sessions without an open turn into block classes.
+
+    Args:
+        tree: whose holders the sessions are.
+        leases: how long, and which end when.
+        counters: of the cache; lease outcomes are written here.
+        clock: seconds.
+        leasing: False for plain LRU.
+        residency_blocks: how many blocks may be held by leases alone, per tenant; the longest
+            lease ends where they become more. None: any number.
+        rescue_wait_s: a turn that is alone waits for leases that end within this time
+            before it breaks any.
+    """
+
+    def __init__(
+        self,
+        tree: RadixTree,
+        leases: Leases,
+        counters: Counters,
+        *,
+        clock: Callable[[], float],
+        leasing: bool,
+        residency_blocks: int | None,
+        rescue_wait_s: float,
+    ) -> None:
+        if residency_blocks is not None and residency_blocks < 0:
+            raise ValueError(f"a residency budget of {residency_blocks} blocks")
+        self._tree = tree
+        self._leases = leases
+        self._counters = counters
+        self._clock = clock
+        self._leasing = leasing
+        self._residency = residency_blocks
+        self._rescue_wait_s = rescue_wait_s
+
+    def rights(self, sequence: CachedSequence | None, *, alone: bool) -> int:
+        """The highest class that a turn may evict; None asks for a cold one."""
+        if alone:
+            wait = self._rescue_wait_s
+            if not wait or self._leases.next_end_s > self._clock() + wait:
+                return QUEUED
+        return LEASED if sequence is not None and sequence.warm else IDLE
+
+    def end_leases(self) -> None:
+        """Let sessions go idle whose lease is over."""
+        if self._leases.empty:
+            return
+        for handle in self._leases.take_ended(self._clock()):
+            handle.lease_ran_out = True
+            self._end_lease(handle)
+            self._counters.leases_expired += 1
+
+    def turn_admitted(self, handle: SessionHandle) -> None:
+        """The session's next turn runs: what was promised until then is kept."""
+        if handle.leased_until:
+            handle.leased_until = 0.0
+            self._counters.leases_returned += 1
+        handle.lease_ran_out = False
+        handle.queued = False
+
+    def turn_ended(self, handle: SessionHandle, lease_s: float | None) -> None:
+        """Promise a lease of ``lease_s``, or of the estimate; ``settle`` puts it in force."""
+        if not self._leasing or lease_s == 0.0 or not handle.length:
+            return
+        seconds = self._leases.length_s(handle.length * self._tree.block_size, lease_s)
+        if seconds > 0.0:
+            handle.leased_until = self._clock() + seconds
+            self._counters.leases_granted += 1
+
+    def settle(self, handle: SessionHandle) -> None:
+        """Put a session without an open turn into the class it has a right to."""
+        tree, owner = self._tree, handle.owner
+        if owner is tree.published or (handle.queued and self._leasing):
+            tree.hold(handle, QUEUED)
+        elif handle.leased_until:
+            tree.hold(handle, LEASED)
+            self._leases.watch(handle)
+        else:
+            tree.hold(handle, IDLE)
+        if self._residency is not None:
+            while owner.class_blocks[LEASED] > self._residency:
+                mine = [h for h in self._leases.live() if h.owner is owner]
+                self._end_lease(max(mine, key=lambda h: h.leased_until))
+                self._counters.leases_over_budget += 1
+
+    def make_idle(self, count: int, rights: int, sessions: Iterable[SessionHandle]) -> None:
+        """Break claims of classes up to ``rights`` until ``count`` blocks are idle: leases,
+        longest first, then queued sessions, published prefixes last.
+
+        The caller knows that there are enough.
+        """
+        tree = self._tree
+        victims = sorted(self._leases.live(), key=lambda h: h.leased_until)
+        if rights >= QUEUED:
+            queued = [h for h in sessions if h.klass == QUEUED]
+            queued.sort(key=lambda h: (h.owner is not tree.published, -h.node.last_use))
+            victims = queued + victims
+        while tree.class_blocks[IDLE] < count:
+            victim = victims.pop()
+            victim.queued = False
+            self._counters.leases_broken += victim.leased_until > 0.0
+            self._end_lease(victim)
+
+    def forget(self, handle: SessionHandle) -> None:
+        """Take ``handle`` off the tree; its blocks stay there, idle."""
+        self._counters.leases_released += handle.leased_until > 0.0
+        self._end_lease(handle)
+        self._tree.drop(handle)
+
+    def _end_lease(self, handle: SessionHandle) -> None:
+        handle.leased_until = 0.0
+        self._tree.hold(handle, IDLE)
