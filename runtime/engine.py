@@ -164,7 +164,8 @@ class Engine:
         self._cache.check()
 
     def step(self) -> StepOutput | None:
-        """Run one step; None when there is nothing to tell."""
+        """Run one step; None when there is nothing to tell. The last one before the engine
+        falls idle is always told, so that its figures are true while nothing happens."""
         self._take_compiled()
         now = self._clock()
         schedule = self._scheduler.schedule(now)
@@ -183,7 +184,8 @@ class Engine:
             self._learn(chunks, step_s)
         self._idle_step = not chunks
         self._report_positions(now)
-        if not self._answers:
+        fell_idle = bool(chunks) and not self.has_work
+        if not self._answers and not fell_idle:
             return None
         outputs = tuple(answer.output(name) for name, answer in self._answers.items())
         self._answers = {}
