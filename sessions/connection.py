@@ -22,7 +22,8 @@ from sessions.planning import find_lineage, grammar_param, plan_turn, turn_gramm
 from sessions.service import Service
 from sessions.session import Session
 from sessions.store import ConnectionStore
-from sessions.turn import Outcome, Turn, TurnPlan, TurnStep
+from sessions.turn import Outcome, Turn, TurnStep
+from sessions.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
 from tools_api.events import SteerRequest, decode, encode

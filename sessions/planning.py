@@ -27,7 +27,7 @@ from sessions.transcript import (
     split_opening,
     text_bytes,
 )
-from sessions.turn import TurnPlan
+from sessions.turn_plan import TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for, param_at

@@ -9,7 +9,6 @@ the ledger and the branch it claimed are given back by then; input and cached co
 engine's own.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,10 +19,7 @@ from runtime.messages import (
     EngineMessage,
     ErrorKind,
     FinishReason,
-    GenerationRequest,
-    SamplingParams,
     SequenceOutput,
-    TokenArray,
     TurnStart,
 )
 from sessions.branches import Claim
@@ -31,69 +27,16 @@ from sessions.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnU
 from sessions.output_reader import OutputReader
 from sessions.response_events import ResponseEvents
 from sessions.service import Service
-from sessions.transcript import Entry, Header, Tail, chain_ids, roll_all
+from sessions.transcript import Entry, Tail, roll_all
+from sessions.turn_plan import TurnPlan
 from sessions.turn_stats import TurnClock, TurnStats
 from tools_api import responses
-from tools_api.chat_format import TemplateOptions
 from tools_api.events import Event
-from tools_api.grammar import GrammarSpec
 from tools_api.items import FunctionCall, Item, Message
-from tools_api.requests import CreateRequest
 from tools_api.responses import FailureCode, ResponseObject
 
 _MAX_ATTEMPTS = 4
-_TIERS = {
-    "auto": ("default", 0),
-    "default": ("default", 0),
-    "scale": ("default", 0),
-    "flex": ("flex", -10),
-    "priority": ("priority", 10),
-    "fast": ("priority", 10),
-    "ultrafast": ("priority", 10),
-}
-"""Requested service tier -> tier in use and its priority."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TurnPlan:
-    """What one turn says to the model. Made by ``sessions.planning``."""
-
-    response_id: str
-    request: CreateRequest
-    private: bool
-    """Only this connection may continue the response (``store: false``, here or before)."""
-    tenant: str
-    session: str
-    number: int
-    """1 for the session's first turn."""
-    model: str
-    """As the client called it."""
-    previous_response_id: str | None
-    parent: Entry | None
-    header: Header
-    header_changed: bool
-    """The parent's context began with another header."""
-    opening: Message | None
-    input_items: tuple[Item, ...]
-    input_ids: TokenArray
-    tail: Tail
-    """How the context ends, before any output."""
-    open_calls: frozenset[str]
-    digest: bytes
-    """Over all items of the context."""
-    options: TemplateOptions
-    max_output: int
-    """Output tokens without a budget: what the client and the context allow. 0: warm-up."""
-    context_limited: bool
-    """The context, not the client, decides ``max_output``."""
-    grammar: GrammarSpec | None
-    banned_tokens: tuple[int, ...]
-    arrival_s: float
-
-    @property
-    def prompt_tokens(self) -> int:
-        before = self.parent.num_tokens if self.parent is not None else 0
-        return len(self.header.ids) + before + len(self.input_ids)
+"""Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,25 +70,25 @@ class Turn:
         self._ledger = ledger
         self._branches = service.store.branches
         request = plan.request
-        self._tier, self._tier_priority = _TIERS[request.service_tier]
-        self._response = ResponseObject(
+        sampling = plan.sampling()
+        response = ResponseObject(
             id=plan.response_id,
             request=request,
             model=plan.model,
             created_at=int(service.wall_clock()),
             previous_response_id=plan.previous_response_id,
-            service_tier=self._tier,
-            temperature=_default(request.temperature, 1.0),
-            top_p=_default(request.top_p, 1.0),
+            service_tier=plan.service_tier,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
             max_output_tokens=request.max_output_tokens,
         )
-        self.events = ResponseEvents(self._response, stream_id=stream_id, new_id=service.new_id)
+        self.events = ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
         self._reader = OutputReader(
             tokenizer=service.model.tokenizer,
             chat_format=service.model.chat_format,
             thinking=plan.options.thinking,
             calls=bool(request.tool_choice.callable(request.tools)),
-            stops=request.keepwarm.sampling.stop,
+            stops=sampling.stop,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         self._stats = TurnStats(
@@ -158,8 +101,9 @@ class Turn:
             clock=self._clock,
         )
         self._attempts = 0
-        self._expected_cached = 0
         self._allowance: Allowance | None = None
+        self._budget_limited = False
+        """The session's budget, not the client or the context, sets the engine's limit."""
         self._claim: Claim | None = None
         self._queue_reported = False
 
@@ -172,10 +116,8 @@ class Turn:
             step.events.append(self.events.in_progress(self._stats.brief()))
             self._complete(step)
             return step
-        if not self.plan.header_changed:
-            held = self._branches.held_tokens(self.plan.parent)
-            self._expected_cached = min(held, self.plan.prompt_tokens - 1)
-        self._submit(step)
+        held = self._branches.held_tokens(self.plan.base)
+        self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
 
     def receive(self, output: SequenceOutput, now: float) -> TurnStep:
@@ -184,7 +126,7 @@ class Turn:
         if output.queue_position is not None and self._stats.start is None:
             self._report_queue(output.queue_position, step)
         if output.start is not None:
-            self._begin(output.start, step, now)
+            self._begin(output.start, step)
             if output.request_id != self.request_id or step.outcome is not None:
                 return step
         if len(output.new_tokens):
@@ -214,62 +156,46 @@ class Turn:
 
     # Towards the engine
 
-    def _submit(self, step: TurnStep) -> None:
-        """Set tokens aside and send the request; ends the turn if the budget is too small."""
-        plan = self.plan
+    def _submit(self, step: TurnStep, *, cached: int) -> None:
+        """Set tokens aside and send the request; ends the turn if the budget is too small.
+
+        Args:
+            cached: prompt tokens that the engine is expected to find in its cache.
+        """
+        allowance = self._admit(step, cached=cached)
+        if allowance is None:
+            return
+        self._attempts += 1
+        self.request_id = f"{self.plan.response_id}.{self._attempts}"
+        self._budget_limited = allowance.limited
+        self._claim = self._branches.claim(self.plan.base)
+        now = self._service.clock()
+        self._clock.submitted(now)
+        step.requests.append(
+            self.plan.generation_request(
+                request_id=self.request_id, claim=self._claim, limit=allowance.output, now=now
+            )
+        )
+
+    def _admit(self, step: TurnStep, *, cached: int) -> Allowance | None:
+        """Take an allowance; None, and the turn has failed, if the budget does not hold it."""
         try:
             self._allowance = self._ledger.admit(
-                uncached=plan.prompt_tokens - self._expected_cached,
-                cached=self._expected_cached,
-                max_output=plan.max_output,
+                uncached=self.plan.prompt_tokens - cached,
+                cached=cached,
+                max_output=self.plan.max_output,
             )
         except BudgetExceeded as error:
             self._stats.exhausted = True
+            self._clock.end(self._service.clock())
             self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
-            return
-        self._attempts += 1
-        self.request_id = f"{plan.response_id}.{self._attempts}"
-        claim = self._branches.claim(None if plan.header_changed else plan.parent)
-        self._claim = claim
-        self._clock.submitted(self._service.clock())
-        step.requests.append(self._generation_request(claim, self._allowance.output))
-
-    def _generation_request(self, claim: Claim, limit: int) -> GenerationRequest:
-        plan, options = self.plan, self.plan.request.keepwarm
-        new_tokens = plan.input_ids
-        if claim.base_session_id is None:
-            new_tokens = chain_ids(plan.header, plan.parent, plan.input_ids)
-        waited_s = self._service.clock() - plan.arrival_s
-        return GenerationRequest(
-            request_id=self.request_id,
-            session_id=claim.session_id,
-            tenant=plan.tenant,
-            base_session_id=claim.base_session_id,
-            base_offset=claim.base_offset,
-            new_tokens=new_tokens,
-            max_new_tokens=limit,
-            sampling=_sampling(plan),
-            grammar=plan.grammar,
-            banned_tokens=plan.banned_tokens,
-            expects_tool_call=plan.request.tool_choice.mode == "required",
-            priority=options.priority + self._tier_priority,
-            deadline_s=None
-            if options.deadline_ms is None
-            else max(options.deadline_ms / 1000 - waited_s, 0.0),
-            expected_tool_s=None
-            if options.expected_tool_ms is None
-            else options.expected_tool_ms / 1000,
-            lenient_grammar=options.lenient,
-        )
+        return self._allowance
 
     def _withdraw(self) -> None:
         """Give back allowance and branch without having consumed anything."""
         if self._allowance is not None:
             self._ledger.cancel(self._allowance)
             self._allowance = None
-        self._abandon()
-
-    def _abandon(self) -> None:
         if self._claim is not None:
             self._branches.abandon(self._claim)
             self._claim = None
@@ -282,33 +208,24 @@ class Turn:
             retry_after_s = self._service.store.pace.wait_s(position)
             step.events.append(self.events.queued(self._stats.queued(position, retry_after_s)))
 
-    def _begin(self, start: TurnStart, step: TurnStep, now: float) -> None:
+    def _begin(self, start: TurnStart, step: TurnStep) -> None:
         """The engine has looked at its cache. If less was there than the account reckoned
         with, the turn is admitted anew: it may have to be refused, or to be cut shorter."""
-        allowance = self._allowance
-        assert allowance is not None
-        if start.input_tokens - start.cached_tokens > allowance.input_uncached:
+        before = self._allowance
+        assert before is not None
+        if start.input_tokens - start.cached_tokens > before.input_uncached:
             cancel = CancelRequest(request_id=self.request_id)
-            self._ledger.cancel(allowance)
+            self._ledger.cancel(before)
             self._allowance = None
-            try:
-                self._allowance = self._ledger.admit(
-                    uncached=start.input_tokens - start.cached_tokens,
-                    cached=start.cached_tokens,
-                    max_output=self.plan.max_output,
-                )
-            except BudgetExceeded as error:
+            now = self._admit(step, cached=start.cached_tokens)
+            if now is None:
                 step.requests.append(cancel)
-                self._stats.exhausted = True
-                self._clock.end(now)
-                self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
                 return
-            if self._allowance.output < allowance.output:
+            if now.output < before.output:
                 step.requests.append(cancel)
-                certain = self._attempts < _MAX_ATTEMPTS
-                self._expected_cached = start.cached_tokens if certain else 0
                 self._withdraw()
-                self._submit(step)
+                certain = self._attempts < _MAX_ATTEMPTS
+                self._submit(step, cached=start.cached_tokens if certain else 0)
                 return
         self._stats.start = start
         self._clock.admitted(start.queue_s)
@@ -332,17 +249,18 @@ class Turn:
         if self._claim.base_session_id is None or self._attempts > _MAX_ATTEMPTS:
             self._fail(step, "server_error", "The engine lost this turn.", "unknown_base")
             return
-        self._branches.forgotten(self._claim.base_session_id)
+        for session_id in (self._claim.base_session_id, self._claim.session_id):
+            self._branches.forgotten(session_id)
         self._withdraw()
-        self._expected_cached = 0
-        self._submit(step)
+        self._submit(step, cached=0)
 
     def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
         kind = output.error or ErrorKind.INTERNAL
         if kind is ErrorKind.BUDGET_TOO_SMALL:
-            limited = self._allowance is not None and self._allowance.limited
-            self._stats.exhausted = limited
-            code: FailureCode = "rate_limit_exceeded" if limited else "invalid_prompt"
+            self._stats.exhausted = self._budget_limited
+            code: FailureCode = "invalid_prompt"
+            if self._budget_limited:
+                code = "rate_limit_exceeded"
             self._fail(step, code, output.error_message, kind.value)
             return
         self._fail(step, "server_error", output.error_message, kind.value)
@@ -358,12 +276,11 @@ class Turn:
         """Protocol 3.1 rule 6: what is open is closed as incomplete."""
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
-        allowance = self._allowance
-        if context or (self.plan.context_limited and not (allowance and allowance.limited)):
-            reason = "context_full"
-        elif allowance is not None and allowance.limited:
+        self._stats.exhausted = self._budget_limited and not context
+        if self._stats.exhausted:
             reason = "budget_exhausted"
-            self._stats.exhausted = True
+        elif context or self.plan.context_limited:
+            reason = "context_full"
         else:
             reason = "max_output_tokens"
         self._end(step, "incomplete", reason)
@@ -445,7 +362,6 @@ class Turn:
             for item in output_items
             if isinstance(item, FunctionCall) and item.status == "completed"
         }
-        before = plan.parent.num_tokens if plan.parent is not None else 0
         return Entry(
             parent=plan.parent,
             header=plan.header,
@@ -455,31 +371,10 @@ class Turn:
             output_items=output_items,
             output_ids=np.array(tokens, dtype=np.int32),
             tail=tail,
-            num_tokens=before + len(plan.input_ids) + len(tokens),
+            num_tokens=plan.tokens_before + len(plan.input_ids) + len(tokens),
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
         )
-
-
-def _sampling(plan: TurnPlan) -> SamplingParams:
-    request, extra = plan.request, plan.request.keepwarm.sampling
-    digest = hashlib.blake2b(plan.response_id.encode(), digest_size=7).digest()
-    return SamplingParams(
-        temperature=_default(request.temperature, 1.0),
-        top_p=_default(request.top_p, 1.0),
-        top_k=extra.top_k or 0,
-        min_p=extra.min_p or 0.0,
-        seed=extra.seed if extra.seed is not None else int.from_bytes(digest, "big"),
-        presence_penalty=extra.presence_penalty or 0.0,
-        frequency_penalty=extra.frequency_penalty or 0.0,
-        repetition_penalty=_default(extra.repetition_penalty, 1.0),
-        stop=extra.stop,
-        top_logprobs=request.num_logprobs,
-    )
-
-
-def _default(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _wire_usage(usage: TurnUsage) -> Event:

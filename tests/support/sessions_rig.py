@@ -19,7 +19,7 @@ from sessions.service import ServedModel, Service
 from sessions.store import Store
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
-from tests.support.fake_engine import FakeEngine
+from tests.support.scripted_engine import ScriptedEngine
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 from tools_api.limits import Limits
@@ -114,7 +114,7 @@ class Rig:
         max_context_tokens: int = 4096,
     ) -> None:
         self.clock = FakeClock()
-        self.engine = FakeEngine()
+        self.engine = ScriptedEngine()
         self.checks: list[tuple[Client, GrammarCheck]] = []
         """Grammar checks that wait for a verdict; empty while ``checks_pass``."""
         self.checks_pass = True
@@ -144,9 +144,7 @@ class Rig:
 
     def connect(self, tenant: str = "acme") -> Client:
         connection_id = f"conn_{len(self._clients) + 1}"
-        connection = Connection(
-            connection_id=connection_id, tenant=tenant, service=self.service
-        )
+        connection = Connection(connection_id=connection_id, tenant=tenant, service=self.service)
         client = self._clients[connection_id] = Client(self, connection)
         return client
 

@@ -1,0 +1,176 @@
+"""An engine without a model: it keeps sessions' tokens and caches, a test writes the output.
+
+It takes the real messages and is as strict as the real one: a base must be known and long
+enough, a session runs one turn at a time. What it has once been given counts as cached in
+whole blocks, per tenant.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.messages import (
+    CancelRequest,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SequenceOutput,
+    TokenLogprob,
+    TurnStart,
+)
+
+
+@dataclass(slots=True, eq=False)
+class OpenTurn:
+    """A request the engine has taken and not finished."""
+
+    request: GenerationRequest
+    tokens: list[int]
+    """Prompt and what was emitted."""
+    cached: int
+    started: bool = False
+    emitted: list[int] = field(default_factory=list)
+
+
+class ScriptedEngine:
+    def __init__(self, *, block_size: int = 16) -> None:
+        self.block_size = block_size
+        self.requests: list[GenerationRequest] = []
+        self.cancelled: list[str] = []
+        self.released: list[str] = []
+        self.sessions: dict[str, list[int]] = {}
+        self.open: dict[str, OpenTurn] = {}
+        self.unknown: list[str] = []
+        """Requests whose base was not known; to be answered with UNKNOWN_BASE."""
+        self._cached: dict[str, list[list[int]]] = {}
+
+    @property
+    def last(self) -> GenerationRequest:
+        return self.requests[-1]
+
+    def submit(self, messages: Iterable[EngineMessage]) -> None:
+        for message in messages:
+            match message:
+                case GenerationRequest():
+                    self._open_turn(message)
+                case CancelRequest(request_id=request_id):
+                    self.cancelled.append(request_id)
+                    self.open.pop(request_id, None)
+                case ReleaseSession(session_id=session_id):
+                    self.released.append(session_id)
+                    del self.sessions[session_id]
+
+    def restart(self) -> None:
+        """Forget everything, as a new process does."""
+        self.sessions.clear()
+        self.open.clear()
+        self._cached.clear()
+
+    def prompt(self, request: GenerationRequest) -> list[int]:
+        """The whole context of an open request, without its output."""
+        turn = self.open[request.request_id]
+        return turn.tokens[: len(turn.tokens) - len(turn.emitted)]
+
+    def queue(self, request: GenerationRequest, position: int) -> SequenceOutput:
+        return SequenceOutput(
+            request_id=request.request_id, new_tokens=_array([]), queue_position=position
+        )
+
+    def output(
+        self,
+        request: GenerationRequest,
+        tokens: Sequence[int] = (),
+        finish: FinishReason | None = None,
+        *,
+        forced: int = 0,
+        drafted: int = 0,
+        accepted: int = 0,
+        logprobs: tuple[TokenLogprob, ...] = (),
+        cached: int | None = None,
+    ) -> SequenceOutput:
+        """One step: the start if it is the first, some tokens, perhaps the end."""
+        turn = self.open[request.request_id]
+        start = None
+        if not turn.started:
+            turn.started = True
+            found = turn.cached if cached is None else cached
+            misses = {"new": len(turn.tokens) - found} if found < len(turn.tokens) else {}
+            start = TurnStart(
+                input_tokens=len(turn.tokens),
+                cached_tokens=found,
+                queue_s=0.25,
+                miss_causes=misses,
+            )
+        turn.tokens += tokens
+        turn.emitted += tokens
+        assert len(turn.emitted) <= request.max_new_tokens, "beyond the limit"
+        if finish is not None:
+            del self.open[request.request_id]
+            self._cached.setdefault(request.tenant, []).append(list(turn.tokens))
+        return SequenceOutput(
+            request_id=request.request_id,
+            new_tokens=_array(tokens),
+            start=start,
+            finish=finish,
+            forced=forced,
+            drafted=drafted,
+            accepted=accepted,
+            logprobs=logprobs,
+        )
+
+    def refuse(
+        self, request: GenerationRequest, kind: ErrorKind, message: str = "no"
+    ) -> SequenceOutput:
+        """Fail a request, started or not."""
+        del self.open[request.request_id]
+        return SequenceOutput(
+            request_id=request.request_id,
+            new_tokens=_array([]),
+            finish=FinishReason.ERROR,
+            error=kind,
+            error_message=message,
+        )
+
+    def forget(self, request: GenerationRequest) -> SequenceOutput:
+        """Answer that the base is not known (any more)."""
+        self.open.pop(request.request_id, None)
+        if request.base_session_id is not None:
+            self.sessions.pop(request.base_session_id, None)
+        return SequenceOutput(
+            request_id=request.request_id,
+            new_tokens=_array([]),
+            finish=FinishReason.UNKNOWN_BASE,
+        )
+
+    def _open_turn(self, request: GenerationRequest) -> None:
+        self.requests.append(request)
+        busy = {turn.request.session_id for turn in self.open.values()}
+        assert request.session_id not in busy, "the session already has an open turn"
+        tokens = request.new_tokens.tolist()
+        if request.base_session_id is not None:
+            base = self.sessions[request.base_session_id]
+            assert len(base) >= request.base_offset, "the base is shorter than the offset"
+            tokens = base[: request.base_offset] + tokens
+        assert tokens, "an empty prompt"
+        self.sessions[request.session_id] = tokens
+        self.open[request.request_id] = OpenTurn(
+            request=request, tokens=tokens, cached=self._match(request.tenant, tokens)
+        )
+
+    def _match(self, tenant: str, tokens: list[int]) -> int:
+        best = 0
+        for known in self._cached.get(tenant, []):
+            same = 0
+            for ours, theirs in zip(tokens[:-1], known, strict=False):
+                if ours != theirs:
+                    break
+                same += 1
+            best = max(best, same)
+        return best // self.block_size * self.block_size
+
+
+def _array(tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(tokens, dtype=np.int32)
