@@ -46,7 +46,7 @@ def paged_attention_reference(
     Args:
         queries: [tokens, heads, head_dim]; heads is a multiple of kv_heads and query head h
             reads kv head ``h // (heads / kv_heads)``.
-        k_blocks: [blocks, block_size, kv_heads, head_dim].
+        k_blocks: [blocks, kv_heads, block_size, head_dim]; slots past a context hold anything.
         v_blocks: likewise.
         layout: the step's sequences, in the order of the query rows.
         scale: multiplies the scores.
@@ -55,15 +55,15 @@ def paged_attention_reference(
     Returns:
         New tensor like ``queries``.
     """
-    heads, block_size, kv_heads = queries.shape[1], k_blocks.shape[1], k_blocks.shape[2]
+    heads, kv_heads, block_size = queries.shape[1], k_blocks.shape[1], k_blocks.shape[2]
     wide = torch.float64 if queries.dtype == torch.float64 else torch.float32
     output = torch.empty_like(queries)
     starts = layout.query_starts.tolist()
     for index, length in enumerate(layout.context_lengths.tolist()):
         rows = slice(starts[index], starts[index + 1])
         blocks = layout.block_tables[index, : -(-length // block_size)].long()
-        keys = k_blocks[blocks].flatten(0, 1)[:length].to(wide)
-        values = v_blocks[blocks].flatten(0, 1)[:length].to(wide)
+        keys = k_blocks[blocks].transpose(1, 2).flatten(0, 1)[:length].to(wide)
+        values = v_blocks[blocks].transpose(1, 2).flatten(0, 1)[:length].to(wide)
         keys = keys.repeat_interleave(heads // kv_heads, dim=1)
         values = values.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("qhd,khd->hqk", queries[rows].to(wide), keys) * scale

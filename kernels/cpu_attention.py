@@ -1,32 +1,31 @@
 """Paged attention on a CPU, in plain torch, without copying contexts.
 
-The pool is token-major, so neighbouring blocks are one matrix [tokens, kv_heads * head_dim]
-that a matrix product reads where it lies. A sequence is a few such runs, since its blocks
-are handed out in runs; only short runs are gathered first.
+A block is [kv_heads, block_size, head_dim], so a run of neighbouring blocks is a stack of
+[block_size, head_dim] matrices that a batched product reads where they lie. A sequence is a
+few such runs, since its blocks are handed out in runs; only short runs are gathered first.
 
-Few query rows (decode, drafts): the queries of all heads become one matrix that is zero
-outside each row's own kv head, so that one product over the whole run serves every head.
-That spends kv_heads times the arithmetic to read each byte once, which is what decode is
-bound by. Many rows (prefill): head by head over pieces of the queries, so that nothing
-above the causal diagonal is computed and the scores stay in the cache.
+Few query rows (decode, drafts): batched products over the blocks in place. Many (prefill):
+keys and values of the context are laid out by head once, which many queries share, and the
+queries go in pieces, so that next to nothing above the causal diagonal is computed.
+
+Slots of the last block past the context's end are never read: they may hold anything.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_FEW_ROWS = 64
-"""Up to this many (query, head) rows use the one-product way."""
 _PIECE = 256
 """Query tokens of a prefill piece."""
-_SHORT_RUN = 128
-"""Runs of fewer tokens are gathered: a product of its own costs more than the copy."""
+_SHORT_RUN = 8
+"""Runs of fewer blocks are gathered: a product of its own costs more than the copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSpan:
-    """One sequence's part of a step, in slots of the pool."""
+    """One sequence's part of a step."""
 
     first_row: int
     """Its first query row."""
@@ -34,16 +33,16 @@ class SequenceSpan:
     context_length: int
     """Tokens in the cache, the queries' own included."""
     runs: tuple[tuple[int, int], ...]
-    """(first slot, tokens) in the order of the context; the tokens add up to its length."""
+    """(first block, blocks) in the order of the context; the last block may be part full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cache:
-    """A layer's pool as matrices [slots, kv_heads * head_dim]."""
+class _Piece:
+    """Blocks that one product covers: neighbours in the pool, or gathered ones."""
 
-    keys: Tensor
-    values: Tensor
-    kv_heads: int
+    blocks: slice | Tensor
+    tokens: int | None
+    """Tokens of each block that are read; None: all."""
 
 
 def attend_spans(
@@ -59,139 +58,137 @@ def attend_spans(
 
     Scores are rounded to the queries' dtype before the softmax, which computes in float32.
     """
-    kv_heads, head_dim = k_blocks.shape[2], k_blocks.shape[3]
-    cache = _Cache(
-        keys=k_blocks.view(-1, kv_heads * head_dim),
-        values=v_blocks.view(-1, kv_heads * head_dim),
-        kv_heads=kv_heads,
-    )
     output = torch.empty_like(queries)
     scaled = queries * scale
+    group, block_size = queries.shape[1] // k_blocks.shape[1], k_blocks.shape[2]
     for span in spans:
         rows = slice(span.first_row, span.first_row + span.num_queries)
-        few = span.num_queries * queries.shape[1] <= _FEW_ROWS
+        few = span.num_queries * group <= block_size
         attend = _attend_few if few else _attend_many
-        attend(scaled[rows], cache, span, window, output[rows])
+        attend(scaled[rows], (k_blocks, v_blocks), span, window, output[rows])
     return output
 
 
 def _attend_few(
     queries: Tensor,
-    cache: _Cache,
+    blocks: tuple[Tensor, Tensor],
     span: SequenceSpan,
     window: int | None,
     output: Tensor,
 ) -> None:
-    num_queries, heads, head_dim = queries.shape
-    kv_heads = cache.kv_heads
-    group = heads // kv_heads
-    first = _first_visible(span.context_length - num_queries, window)
-    runs = _pieces(span.runs, first, span.context_length)
-    own = torch.eye(kv_heads, dtype=queries.dtype).view(1, kv_heads, 1, kv_heads, 1)
-    spread = queries.view(num_queries, kv_heads, group, 1, head_dim) * own
-    spread = spread.view(num_queries * heads, kv_heads * head_dim)
-    scores = _concatenate([spread @ part.T for part in _parts(cache.keys, runs)], dim=1)
+    num_queries, _, head_dim = queries.shape
+    _, kv_heads, block_size, _ = blocks[0].shape
+    first = _first_visible(span.context_length - num_queries, window) // block_size * block_size
+    pieces = list(_pieces(span, first, block_size))
+    by_head = queries.view(num_queries, kv_heads, -1, head_dim).transpose(0, 1)
+    by_head = by_head.transpose(1, 2).reshape(kv_heads, -1, head_dim)
+    rows = by_head.shape[1]
+    parts = []
+    for piece in pieces:
+        keys = _stack(blocks[0], piece)
+        count = keys.shape[0] // kv_heads
+        repeated = by_head.expand(count, -1, -1, -1).reshape(-1, rows, head_dim)
+        scores = torch.bmm(repeated, keys.transpose(1, 2)).view(count, kv_heads, rows, -1)
+        parts.append(scores.permute(1, 2, 0, 3).reshape(kv_heads, rows, -1))
+    scores = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
     if num_queries > 1 or window is not None:
-        _hide(scores.view(num_queries, heads, -1).transpose(0, 1), span, first, window)
+        _hide(scores.view(kv_heads, -1, num_queries, scores.shape[2]), span, first, window)
     weights = scores.softmax(-1)
-    mixed = _weighted_sum(weights, _parts(cache.values, runs))
-    mixed = mixed.view(num_queries, kv_heads, group, kv_heads, head_dim)
-    output.view(num_queries, kv_heads, group, head_dim).copy_(
-        mixed.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-    )
+    mixed = torch.zeros_like(by_head)
+    at = 0
+    for piece, part in zip(pieces, parts, strict=True):
+        values = _stack(blocks[1], piece)
+        count = values.shape[0] // kv_heads
+        share = weights[:, :, at : at + part.shape[2]].view(kv_heads, rows, count, -1)
+        share = share.permute(2, 0, 1, 3).reshape(-1, rows, share.shape[3])
+        mixed += torch.bmm(share, values).view(count, kv_heads, rows, head_dim).sum(0)
+        at += part.shape[2]
+    per_query = mixed.view(kv_heads, -1, num_queries, head_dim).permute(2, 0, 1, 3)
+    output.view(num_queries, kv_heads, -1, head_dim).copy_(per_query)
 
 
 def _attend_many(
     queries: Tensor,
-    cache: _Cache,
+    blocks: tuple[Tensor, Tensor],
     span: SequenceSpan,
     window: int | None,
     output: Tensor,
 ) -> None:
-    num_queries, heads, head_dim = queries.shape
-    kv_heads = cache.kv_heads
-    group = heads // kv_heads
+    num_queries, _, head_dim = queries.shape
+    _, kv_heads, block_size, _ = blocks[0].shape
     start = span.context_length - num_queries
-    first = _first_visible(start, window)
-    runs = _pieces(span.runs, first, span.context_length)
-    by_head = (-1, kv_heads, head_dim)
-    all_keys = _concatenate(_parts(cache.keys, runs), dim=0).view(by_head)
-    all_values = _concatenate(_parts(cache.values, runs), dim=0).view(by_head)
+    first = _first_visible(start, window) // block_size * block_size
+    keys, values = (_by_head(part, span, first) for part in blocks)
     for low in range(0, num_queries, _PIECE):
         high = min(low + _PIECE, num_queries)
-        begin = _first_visible(start + low, window) - first
+        begin = max(_first_visible(start + low, window) - first, 0)
         end = start + high - first
-        piece = SequenceSpan(
-            first_row=0, num_queries=high - low, context_length=start + high, runs=()
-        )
-        for head in range(kv_heads):
-            of_head = slice(head * group, (head + 1) * group)
-            q = queries[low:high, of_head].transpose(0, 1).reshape(-1, head_dim)
-            scores = q @ all_keys[begin:end, head].T
-            _hide(scores.view(group, high - low, -1), piece, begin + first, window)
-            mixed = scores.softmax(-1) @ all_values[begin:end, head]
-            output[low:high, of_head] = mixed.view(group, high - low, head_dim).transpose(0, 1)
+        count = high - low
+        q = queries[low:high].view(count, kv_heads, -1, head_dim)
+        q = q.permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
+        scores = torch.bmm(q, keys[:, begin:end].transpose(1, 2))
+        piece = SequenceSpan(first_row=0, num_queries=count, context_length=start + high, runs=())
+        _hide(scores.view(kv_heads, -1, count, end - begin), piece, first + begin, window)
+        mixed = torch.bmm(scores.softmax(-1), values[:, begin:end])
+        mixed = mixed.view(kv_heads, -1, count, head_dim).permute(2, 0, 1, 3)
+        output[low:high].view(count, kv_heads, -1, head_dim).copy_(mixed)
 
 
 def _first_visible(query_at: int, window: int | None) -> int:
     return 0 if window is None else max(0, query_at - window + 1)
 
 
-def _pieces(
-    runs: tuple[tuple[int, int], ...], first: int, end: int
-) -> list[tuple[int, int] | list[tuple[int, int]]]:
-    """Context positions first .. end - 1: long runs alone, neighbouring short ones together."""
-    pieces: list[tuple[int, int] | list[tuple[int, int]]] = []
-    at = 0
-    for slot, tokens in runs:
-        low, high = max(first - at, 0), min(end - at, tokens)
-        at += tokens
-        if low >= high:
-            continue
-        run = (slot + low, high - low)
-        if run[1] >= _SHORT_RUN or len(runs) == 1:
-            pieces.append(run)
-        elif pieces and isinstance(pieces[-1], list):
-            pieces[-1].append(run)
+def _pieces(span: SequenceSpan, first: int, block_size: int) -> Iterator[_Piece]:
+    """The context from ``first``, a block's start: long runs in place, short ones gathered."""
+    skip = first // block_size
+    remaining = span.context_length // block_size - skip
+    short: list[int] = []
+    tail = span.context_length % block_size
+    for block, count in span.runs:
+        low = block + min(skip, count)
+        skip -= low - block
+        full = min(block + count - low, remaining)
+        remaining -= full
+        if full >= _SHORT_RUN:
+            if short:
+                yield _Piece(blocks=torch.tensor(short), tokens=None)
+                short = []
+            yield _Piece(blocks=slice(low, low + full), tokens=None)
         else:
-            pieces.append([run])
-    return pieces
+            short.extend(range(low, low + full))
+    if short:
+        yield _Piece(blocks=torch.tensor(short), tokens=None)
+    if tail:
+        last = span.runs[-1][0] + span.runs[-1][1] - 1
+        yield _Piece(blocks=slice(last, last + 1), tokens=tail)
 
 
-def _parts(rows: Tensor, pieces: list[tuple[int, int] | list[tuple[int, int]]]) -> list[Tensor]:
-    parts = []
-    for piece in pieces:
-        if isinstance(piece, tuple):
-            parts.append(rows[piece[0] : piece[0] + piece[1]])
-        else:
-            parts.append(torch.cat([rows[slot : slot + tokens] for slot, tokens in piece]))
-    return parts
+def _stack(blocks: Tensor, piece: _Piece) -> Tensor:
+    """[blocks * kv_heads, tokens, head_dim]; a view of the pool where it can be."""
+    chosen = blocks[piece.blocks]
+    return chosen[:, :, : piece.tokens].flatten(0, 1)
 
 
-def _concatenate(parts: list[Tensor], dim: int) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
-    total: Tensor | None = None
-    at = 0
-    for part in values:
-        share = weights[:, at : at + part.shape[0]]
-        at += part.shape[0]
-        total = share @ part if total is None else total.addmm_(share, part)
-    assert total is not None
-    return total
+def _by_head(blocks: Tensor, span: SequenceSpan, first: int) -> Tensor:
+    """[kv_heads, context from ``first``, head_dim]: a copy."""
+    _, kv_heads, block_size, head_dim = blocks.shape
+    parts = [
+        blocks[piece.blocks][:, :, : piece.tokens].transpose(0, 1).reshape(kv_heads, -1, head_dim)
+        for piece in _pieces(span, first, block_size)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _hide(scores: Tensor, span: SequenceSpan, first: int, window: int | None) -> None:
-    """Set scores [..., queries, context from first] of unseen keys to -inf, in place."""
-    num_queries = span.num_queries
-    query_at = torch.arange(span.context_length - num_queries, span.context_length)[:, None]
+    """Set scores [..., queries, context from ``first``] of unseen keys to -inf, in place."""
+    num_queries, length = span.num_queries, span.context_length
+    query_at = torch.arange(length - num_queries, length)[:, None]
     if num_queries > 1:
         tail = min(num_queries, scores.shape[-1])
-        key_at = torch.arange(span.context_length - tail, span.context_length)
+        key_at = torch.arange(length - tail, length)
         scores[..., -tail:].masked_fill_(key_at > query_at, -torch.inf)
     if window is not None:
-        head = min(num_queries, scores.shape[-1])
+        last_hidden = length - 1 - window
+        head = min(max(last_hidden - first + 1, 0), scores.shape[-1])
         key_at = torch.arange(first, first + head)
         scores[..., :head].masked_fill_(key_at <= query_at - window, -torch.inf)

@@ -14,7 +14,7 @@ def write_kv_reference(
     Args:
         keys: [tokens, kv_heads, head_dim].
         values: same shape as ``keys``.
-        k_blocks: [blocks, block_size, kv_heads, head_dim], contiguous; written.
+        k_blocks: [blocks, kv_heads, block_size, head_dim], contiguous; written.
         v_blocks: likewise.
         slots: [tokens] int64, ``block_id * block_size + offset_in_block``, each slot at
             most once.
@@ -23,13 +23,15 @@ def write_kv_reference(
         ValueError: the shapes do not fit together. Slot values are trusted: checking them
             would make a GPU wait for the host.
     """
-    if keys.shape != values.shape or keys.shape[1:] != k_blocks.shape[2:]:
+    if keys.shape != values.shape or keys.shape[1:] != (k_blocks.shape[1], k_blocks.shape[3]):
         raise ValueError(
             f"keys {tuple(keys.shape)} and values {tuple(values.shape)} "
             f"do not fit blocks {tuple(k_blocks.shape)}"
         )
-    k_blocks.view(-1, *k_blocks.shape[2:]).index_copy_(0, slots, keys.to(k_blocks.dtype))
-    v_blocks.view(-1, *v_blocks.shape[2:]).index_copy_(0, slots, values.to(v_blocks.dtype))
+    block_size = k_blocks.shape[2]
+    blocks, offsets = slots // block_size, slots % block_size
+    k_blocks[blocks, :, offsets] = keys
+    v_blocks[blocks, :, offsets] = values
 
 
 def write_kv(

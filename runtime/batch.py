@@ -125,13 +125,9 @@ class StepBatch:
         blocks = self.block_tables[index, : -(-length // self.block_size)]
         breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
         edges = [0, *breaks.tolist(), len(blocks)]
-        runs = []
-        for low, high in itertools.pairwise(edges):
-            tokens = min(high * self.block_size, length) - low * self.block_size
-            runs.append((int(blocks[low]) * self.block_size, tokens))
         return SequenceSpan(
             first_row=first,
             num_queries=int(self.query_starts[index + 1]) - first,
             context_length=length,
-            runs=tuple(runs),
+            runs=tuple((int(blocks[low]), high - low) for low, high in itertools.pairwise(edges)),
         )

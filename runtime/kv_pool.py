@@ -1,8 +1,8 @@
 """The tensors that hold keys and values, in blocks of ``block_size`` tokens.
 
 Which block belongs to whom is ``radix_cache``'s business; here a block is an index. The
-layout is token-major, so that a run of neighbouring blocks is one matrix
-[tokens, kv_heads * head_dim] for each layer, and one block is one contiguous piece.
+layout keeps a block of a layer in one piece and, within it, each head's tokens together:
+[kv_heads, block_size, head_dim].
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
@@ -30,14 +30,12 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, 2, num_blocks, block_size)
-        self._blocks = torch.empty(
-            *shape, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
-        )
+        shape = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
+        self._blocks = torch.empty(*shape, config.head_dim, dtype=dtype, device=device)
         self._layers = [(layer[0], layer[1]) for layer in self._blocks]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """(keys, values) of a layer, each [blocks, block_size, kv_heads, head_dim]; views."""
+        """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
         return self._layers[index]
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from runtime.models.config import LoadError
 from runtime.models.hf_config import read_json_object
