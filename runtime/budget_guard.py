@@ -1,0 +1,93 @@
+"""Keeps a constrained output closable within the tokens its turn has left.
+
+The guard holds a plan: tokens that end the turn legally from where it stands. A token is
+let through if from behind it there is a plan that still fits; otherwise the plan's own next
+token takes its place. So once a plan fits, one fits until the end.
+
+Knows the matcher and the search for plans. Knows no masks, no phases and no sampling.
+
+Always true: decisions depend on the turn's tokens and its limit alone, not on how many
+tokens a step brought.
+"""
+
+import llguidance
+
+from runtime.grammar_closing import ClosingSearch
+
+HORIZON_TOKENS = 4096
+"""Tokens left from which on the plan is kept up. Closing takes a few tokens per open
+bracket, so nothing real needs it earlier."""
+_SLACK_TOKENS = 256
+_LOST_RETRY_TOKENS = 32
+_STEPS = 300
+_SECONDS = 0.02
+
+
+class BudgetGuard:
+    """One turn's plan. Owned by its GrammarState."""
+
+    __slots__ = ("_active", "_lost_tokens", "_next", "_plan", "_search")
+
+    def __init__(self, search: ClosingSearch, plan: tuple[int, ...] | None) -> None:
+        self._search = search
+        self._plan = plan
+        self._active = False
+        self._lost_tokens = 0
+        self._next: tuple[int, tuple[int, ...] | None] | None = None
+
+    @property
+    def plan(self) -> tuple[int, ...] | None:
+        """Tokens that end the turn legally from here; None if not known."""
+        return self._plan
+
+    def admit(self, matcher: llguidance.LLMatcher, token: int, remaining: int) -> int:
+        """The token to emit: ``token``, or the plan's when ``token`` leads too far.
+
+        Args:
+            matcher: at the present state; not changed.
+            token: legal here.
+            remaining: tokens that may still be emitted, this one included.
+        """
+        if remaining > HORIZON_TOKENS:
+            return token
+        if self._plan is None and self._lost_tokens % _LOST_RETRY_TOKENS == 0:
+            self._plan = self._find(matcher)
+        self._active = True
+        if self._plan is None or self._plan[0] == token:
+            return token
+        after = matcher.deep_copy()
+        rest = self._plan_behind(after) if after.consume_token(token) else None
+        self._next = (token, rest)
+        if rest is None:
+            return token if remaining > len(self._plan) + _SLACK_TOKENS else self._plan[0]
+        return token if len(rest) < remaining else self._plan[0]
+
+    def advance(self, matcher: llguidance.LLMatcher, tokens: list[int]) -> None:
+        """Follow the emitted ``tokens``, which ``matcher`` has just consumed."""
+        plan, known, self._next = self._plan, self._next, None
+        if plan is None:
+            self._lost_tokens += len(tokens)
+        elif list(plan[: len(tokens)]) == tokens:
+            self._plan = plan[len(tokens) :]
+        elif not self._active:
+            self._plan = None
+        elif known is not None and [known[0]] == tokens:
+            self._plan = known[1]
+        else:
+            self._plan = self._plan_behind(matcher)
+
+    def copy(self) -> "BudgetGuard":
+        guard = BudgetGuard(self._search, self._plan)
+        guard._active = self._active
+        guard._lost_tokens = self._lost_tokens
+        return guard
+
+    def _plan_behind(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
+        """A plan one token later: the old one where it still works, as inside a string."""
+        assert self._plan is not None
+        if matcher.validate_tokens(list(self._plan)) == len(self._plan):
+            return self._plan
+        return self._find(matcher)
+
+    def _find(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
+        return self._search.find(matcher, limit=HORIZON_TOKENS, steps=_STEPS, seconds=_SECONDS)

@@ -1,0 +1,168 @@
+"""The JSON Schemas inside a grammar's text: where they are, and samples of what they ask.
+
+A grammar embeds schemas as ``%json {...}``. Nothing is validated here; a schema that makes
+no sense gives no samples.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser as regex_parser  # type: ignore[attr-defined]
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+_BLOCK = re.compile(r"%json\s*")
+_NOT_SCHEMAS = frozenset({"const", "enum", "default", "examples", "x-guidance"})
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_MAX_SAMPLE_CHARS = 64
+_MAX_SAMPLES = 64
+_MAX_NAMES = 256
+_FORMAT_SAMPLES = {
+    "date-time": "2000-01-01T00:00:00Z",
+    "date": "2000-01-01",
+    "time": "00:00:00Z",
+    "duration": "P1D",
+    "email": "a@b.co",
+    "hostname": "a.co",
+    "ipv4": "1.1.1.1",
+    "ipv6": "::1",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uri": "a:b",
+}
+
+
+def json_blocks(lark: str) -> Iterator[Any]:
+    """The values of the grammar's ``%json`` directives, in order."""
+    decoder = json.JSONDecoder()
+    position = 0
+    while (found := _BLOCK.search(lark, position)) is not None:
+        try:
+            value, position = decoder.raw_decode(lark, found.end())
+        except (ValueError, RecursionError):
+            return
+        yield value
+
+
+def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every schema in the document with its path, in document order. Instances inside
+    ``const`` or ``enum`` are none, and a property may be called like a keyword."""
+    pending: list[tuple[Path, Any, bool]] = [((), schema, True)]
+    while pending:
+        path, node, is_schema = pending.pop()
+        children: list[tuple[str | int, Any, bool]] = []
+        if isinstance(node, dict):
+            if is_schema:
+                yield path, node
+            children = [
+                (key, value, not is_schema or key not in _MAPS)
+                for key, value in node.items()
+                if not is_schema or key not in _NOT_SCHEMAS
+            ]
+        elif isinstance(node, list):
+            children = [(index, item, True) for index, item in enumerate(node)]
+        pending += [((*path, key), child, flag) for key, child, flag in reversed(children)]
+
+
+def required_names(lark: str) -> tuple[bytes, ...]:
+    """Names of required properties as JSON writes them, in order, at most 256."""
+    names: dict[bytes, None] = {}
+    for block in json_blocks(lark):
+        for _, schema in subschemas(block):
+            required = schema.get("required")
+            for name in required if isinstance(required, list) else ():
+                if isinstance(name, str) and len(names) < _MAX_NAMES:
+                    names.setdefault(
+                        json.dumps(name, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
+                    )
+    return tuple(names)
+
+
+def string_samples(lark: str) -> list[str]:
+    """Short strings that match the patterns and formats of the grammar's schemas, as far as
+    they can be told; without repetition, at most 64."""
+    samples: dict[str, None] = {}
+    for block in json_blocks(lark):
+        for _, schema in subschemas(block):
+            properties = schema.get("patternProperties")
+            patterns = [
+                schema.get("pattern"),
+                *(properties if isinstance(properties, dict) else ()),
+            ]
+            found = [_pattern_sample(p) for p in patterns if isinstance(p, str)]
+            if isinstance(schema.get("format"), str):
+                found.append(_FORMAT_SAMPLES.get(schema["format"]))
+            for sample in found:
+                if sample:
+                    samples.setdefault(sample)
+            if len(samples) >= _MAX_SAMPLES:
+                return list(samples)
+    return list(samples)
+
+
+def _pattern_sample(pattern: str) -> str | None:
+    """A short string that the regular expression matches; None where that is not clear."""
+    try:
+        return _sample(regex_parser.parse(pattern))
+    except (re.error, OverflowError, RecursionError, ValueError):
+        return None
+
+
+def _sample(parsed: Iterable[tuple[Any, Any]]) -> str:
+    text = "".join(_sample_step(kind, value) for kind, value in parsed)
+    if len(text) > _MAX_SAMPLE_CHARS:
+        raise ValueError("sample too long")
+    return text
+
+
+def _sample_step(kind: Any, value: Any) -> str:
+    if kind is op.LITERAL:
+        return chr(value)
+    if kind is op.ANY:
+        return "a"
+    if kind is op.AT:
+        return ""
+    if kind is op.NOT_LITERAL:
+        return "a" if value != ord("a") else "b"
+    if kind is op.IN:
+        return _sample_class(value)
+    if kind is op.SUBPATTERN:
+        return _sample(value[3])
+    if kind is op.BRANCH:
+        return min((_sample(branch) for branch in value[1]), key=len)
+    if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+        count, _, body = value
+        if count > _MAX_SAMPLE_CHARS:
+            raise ValueError("sample too long")
+        return _sample(body) * int(count)
+    raise ValueError(f"no sample for {kind}")
+
+
+def _sample_class(members: list[tuple[Any, Any]]) -> str:
+    """A character of a class, the plainest one that fits."""
+    pattern_flags = members[0][0] is op.NEGATE
+    for char in "a0A-_ .:/@b1":
+        if _in_class(char, members[1:] if pattern_flags else members) != pattern_flags:
+            return char
+    first = members[0]
+    return chr(first[1]) if first[0] is op.LITERAL else chr(first[1][0])
+
+
+def _in_class(char: str, members: list[tuple[Any, Any]]) -> bool:
+    categories = {
+        op.CATEGORY_DIGIT: char.isdigit(),
+        op.CATEGORY_NOT_DIGIT: not char.isdigit(),
+        op.CATEGORY_SPACE: char.isspace(),
+        op.CATEGORY_NOT_SPACE: not char.isspace(),
+        op.CATEGORY_WORD: char.isalnum() or char == "_",
+        op.CATEGORY_NOT_WORD: not (char.isalnum() or char == "_"),
+    }
+    for kind, value in members:
+        if kind is op.LITERAL and ord(char) == value:
+            return True
+        if kind is op.RANGE and value[0] <= ord(char) <= value[1]:
+            return True
+        if kind is op.CATEGORY and categories.get(value, False):
+            return True
+    return False

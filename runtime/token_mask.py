@@ -1,0 +1,458 @@
+"""Which tokens a constrained output may go on with: grammars compiled, masks, forced runs.
+
+A ``GrammarCompiler`` turns a ``GrammarSpec`` into a ``CompiledGrammar`` once; each turn
+walks its own ``GrammarState`` through it. llguidance decides what is legal; this module
+owns the rules around it: when the grammar starts to bind, that end-of-turn is legal exactly
+in accepting states and is never fed to the matcher, and that a turn closes what it opened
+before its limit.
+
+Knows the vocabulary's bytes. Knows no logits, no sampling and no schedule.
+
+Always true: the mask is a function of the turn's tokens alone; a forced token is the only
+one its mask allows; what ``within_limit`` lets pass can still be closed legally.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+
+from runtime.budget_guard import BudgetGuard
+from runtime.grammar_closing import ClosingSearch, ClosingTables
+from runtime.grammar_refusal import GrammarRefused, refusal
+from runtime.tokenizer import Tokenizer
+from tools_api.chat_format import Segment
+from tools_api.grammar import GrammarSpec
+
+MaskRow = npt.NDArray[np.int32]
+
+_MAX_CLOSING_TOKENS = 8192
+_CLOSING_STEPS = 4000
+_CLOSING_SECONDS = 0.5
+
+# An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
+_LIMITS = llguidance.LLParserLimits(max_lexer_states=30_000, verbose_errors=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledGrammar:
+    """A grammar ready to be walked. Shared by all turns that use it; never changed."""
+
+    spec: GrammarSpec
+    pristine: llguidance.LLMatcher
+    """At the start; copied, never fed."""
+    after_id: int | None
+    trigger_id: int | None
+    closing: tuple[int, ...]
+    """A short legal output from where the grammar binds, end-of-turn included."""
+    search: ClosingSearch
+    size_bytes: int
+    """Estimate, for the cache's bound."""
+
+
+class GrammarCompiler:
+    """Compiles and remembers grammars. Safe to call from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, *, max_cache_bytes: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = _vocabulary(tokenizer)
+        self._closing_tables = ClosingTables(tokenizer)
+        self._max_cache_bytes = max_cache_bytes
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._cache_bytes = 0
+        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """The compiled grammar; waits if another thread is compiling the same one.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced, or nothing satisfies it.
+        """
+        with self._lock:
+            if spec in self._cache:
+                self._cache.move_to_end(spec)
+                return self._cache[spec]
+            running = self._running.get(spec)
+            mine: Future[CompiledGrammar] = Future()
+            if running is None:
+                self._running[spec] = mine
+        if running is not None:
+            return running.result()
+        try:
+            compiled = self._compile(spec)
+        except BaseException as error:
+            mine.set_exception(error)
+            with self._lock:
+                del self._running[spec]
+            raise
+        mine.set_result(compiled)
+        with self._lock:
+            del self._running[spec]
+            self._remember(compiled)
+        return compiled
+
+    def is_cached(self, spec: GrammarSpec) -> bool:
+        with self._lock:
+            return spec in self._cache
+
+    @property
+    def cache_bytes(self) -> int:
+        """Estimated size of what is remembered, at most ``max_cache_bytes``."""
+        return self._cache_bytes
+
+    def _remember(self, compiled: CompiledGrammar) -> None:
+        self._cache[compiled.spec] = compiled
+        self._cache_bytes += compiled.size_bytes
+        while self._cache_bytes > self._max_cache_bytes:
+            _, oldest = self._cache.popitem(last=False)
+            self._cache_bytes -= oldest.size_bytes
+
+    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        after_id = self._phase_token(spec.after)
+        trigger_id = self._phase_token(spec.trigger)
+        matcher = llguidance.LLMatcher(self._vocabulary, spec.lark, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise refusal(matcher.get_error(), spec.lark)
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():  # some grammars fail only here
+            raise refusal(first.get_error(), spec.lark)
+        search = ClosingSearch(self._closing_tables, spec.lark)
+        closing = search.find(
+            matcher, limit=_MAX_CLOSING_TOKENS, steps=_CLOSING_STEPS, seconds=_CLOSING_SECONDS
+        )
+        if closing is None:
+            raise GrammarRefused(
+                f"found no output of at most {_MAX_CLOSING_TOKENS} tokens that satisfies it"
+            )
+        return CompiledGrammar(
+            spec=spec,
+            pristine=matcher,
+            after_id=after_id,
+            trigger_id=trigger_id,
+            closing=closing,
+            search=search,
+            size_bytes=200_000 + 100 * len(spec.lark),
+        )
+
+    def _phase_token(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        token = self._tokenizer.special_id(name)
+        if token is None:
+            raise GrammarRefused(f"the model has no special token {name!r}")
+        return token
+
+
+class GrammarState:
+    """One turn's place in its grammar. Not thread-safe; only the engine loop touches it.
+
+    Nothing here raises for a grammar's sake: when the matcher gives up (out of fuel, or fed
+    a token that is not legal), ``failed`` says why, masks allow nothing, and the caller ends
+    the turn.
+    """
+
+    __slots__ = (
+        "_compiled",
+        "_end_of_turn_ids",
+        "_free_until",
+        "_guard",
+        "_matcher",
+        "_row",
+        "_row_valid",
+        "_run",
+        "_run_known",
+        "_tokenizer",
+        "ended",
+        "failed",
+    )
+
+    def __init__(self, compiled: CompiledGrammar, tokenizer: Tokenizer) -> None:
+        self._compiled = compiled
+        self._tokenizer = tokenizer
+        self._end_of_turn_ids = tuple(sorted(tokenizer.end_of_turn_ids))
+        self._matcher = compiled.pristine.deep_copy()
+        self._guard = BudgetGuard(compiled.search, compiled.closing)
+        phases = (compiled.after_id, compiled.trigger_id)
+        self._free_until = [token for token in phases if token is not None]
+        # The matcher has consumed the forced run already; nothing else could come.
+        self._run: list[int] = []
+        self._run_known = False
+        self._row: MaskRow = np.empty((tokenizer.vocab_size + 31) // 32, dtype=np.int32)
+        self._row_valid = False
+        self.failed: str | None = None
+        """Why the grammar cannot go on; None while it can."""
+        self.ended = False
+        """An end-of-turn token was emitted."""
+
+    @property
+    def spec(self) -> GrammarSpec:
+        return self._compiled.spec
+
+    @property
+    def bound(self) -> bool:
+        """The grammar decides about the next token. Before that, text is free."""
+        return not self._free_until
+
+    @property
+    def obliged(self) -> bool:
+        """The turn may not end before the grammar is satisfied. False only while a trigger
+        is awaited, which need not come."""
+        return self._compiled.trigger_id not in self._free_until
+
+    @property
+    def accepting(self) -> bool:
+        """End of turn is legal here."""
+        if not self.bound:
+            return not self.obliged
+        return self.failed is None and not self._run and self._matcher.is_accepting()
+
+    def shortest_length(self) -> int:
+        """Tokens a legal output takes from the start of the turn, end-of-turn included;
+        0 where free text may end at any point."""
+        if not self.obliged:
+            return 0
+        return (self._compiled.after_id is not None) + len(self._compiled.closing)
+
+    def advance(self, tokens: Iterable[int]) -> None:
+        """Follow the tokens the turn has emitted, end-of-turn included."""
+        for token in tokens:
+            if self._free_until:
+                if token == self._free_until[0]:
+                    self._free_until = self._free_until[1:]
+            elif self.failed is None and not self.ended:
+                self._advance_bound(token)
+
+    def fill_mask(self, row: MaskRow) -> None:
+        """Write the packed mask of the next token; bit ``t % 32`` of word ``t // 32``.
+
+        Args:
+            row: int32 [ceil(vocab_size / 32)], contiguous. Only while ``bound``; all zero
+                when the grammar has failed or the turn has ended.
+        """
+        if self._run:
+            row[:] = 0
+            _set_bit(row, self._run[0])
+            return
+        if not self._row_valid:
+            self._compute_row()
+        row[:] = self._row
+
+    def fill_chain(self, rows: MaskRow, draft: Sequence[int]) -> int:
+        """Masks for the next token and for those behind each token of a draft.
+
+        Args:
+            rows: int32 [len(draft) + 1, ceil(vocab_size / 32)].
+            draft: proposed tokens; the state is not advanced.
+
+        Returns:
+            How many draft tokens, n, their masks allow; rows 0 .. n are filled.
+        """
+        state = self.copy()
+        for index, token in enumerate(draft):
+            state.fill_mask(rows[index])
+            if not _has_bit(rows[index], token):
+                return index
+            state.advance((token,))
+        state.fill_mask(rows[len(draft)])
+        return len(draft)
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """The tokens that can only come next, at most ``limit``; empty at a real choice.
+
+        Each is the one token its mask allows. End-of-turn is among them where nothing else
+        is legal. The state is as before: the caller advances when it emits them.
+        """
+        if not self.bound or self.failed is not None or self.ended or limit <= 0:
+            return []
+        if not self._run_known:
+            self._find_run(limit)
+        return self._run[:limit]
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens spell something legal here. A cheap filter, wider than the
+        masks: a token may spell legal text and still not be the one the mask allows."""
+        if not self.bound:
+            return len(tokens)
+        if self.failed is not None or self.ended:
+            return 0
+        for index, (token, forced) in enumerate(zip(tokens, self._run, strict=False)):
+            if token != forced:
+                return index
+        rest = list(tokens[len(self._run) :])
+        valid = self._matcher.validate_tokens(rest) if rest else 0
+        return min(len(tokens), len(self._run)) + valid
+
+    def blocked_tokens(self, remaining: int) -> tuple[int, ...]:
+        """Tokens that must not be drawn while text is free, ``remaining`` tokens before the
+        limit: the trigger out of its turn or without room for the shortest call, and
+        end-of-turn while the grammar is still owed."""
+        if not self._free_until:
+            return ()
+        trigger = self._compiled.trigger_id
+        if trigger is None:
+            return self._end_of_turn_ids
+        fits = len(self._compiled.closing) < remaining
+        return () if self._free_until[0] == trigger and fits else (trigger,)
+
+    def within_limit(self, token: int, remaining: int) -> int:
+        """The token to emit for a drawn one: itself if the turn can still end legally
+        behind it, else the next token of a legal ending.
+
+        Args:
+            token: allowed by the mask here.
+            remaining: tokens the turn may still emit, this one included.
+        """
+        if self.failed is not None or self.ended or self._run:
+            return token
+        if self.bound:
+            return self._guard.admit(self._matcher, token, remaining)
+        if self.obliged and len(self._compiled.closing) + 1 >= remaining:
+            return self._free_until[0]
+        return token
+
+    def closing_tokens(self, limit: int) -> list[int] | None:
+        """A short legal rest of the turn, end-of-turn included; None if none of at most
+        ``limit`` tokens is known."""
+        if self.failed is not None or self.ended:
+            return None
+        if not self.bound:
+            closing: tuple[int, ...] | None = (self._tokenizer.end_of_turn_id,)
+            if self.obliged:
+                closing = (self._free_until[0], *self._compiled.closing)
+        elif self._run and self._run[-1] in self._end_of_turn_ids:
+            closing = tuple(self._run)
+        else:
+            rest = self._guard.plan or self._compiled.search.find(
+                self._matcher, limit=limit, steps=_CLOSING_STEPS, seconds=_CLOSING_SECONDS
+            )
+            closing = None if rest is None else (*self._run, *rest)
+        return None if closing is None or len(closing) > limit else list(closing)
+
+    def copy(self) -> "GrammarState":
+        """An independent state at the same place, for drafts."""
+        state = GrammarState.__new__(GrammarState)
+        for name in ("_compiled", "_tokenizer", "_end_of_turn_ids", "_free_until"):
+            setattr(state, name, getattr(self, name))
+        for name in ("_run_known", "_row_valid", "failed", "ended"):
+            setattr(state, name, getattr(self, name))
+        state._matcher = self._matcher.deep_copy()
+        state._guard = self._guard.copy()
+        state._run = list(self._run)
+        state._row = self._row.copy()
+        return state
+
+    def _advance_bound(self, token: int) -> None:
+        if self._run:
+            if token != self._run[0]:
+                self._fail(f"token {token} came where only {self._run[0]} is legal")
+                return
+            del self._run[0]
+            self.ended = token in self._end_of_turn_ids
+            return
+        self._run_known = self._row_valid = False
+        if token in self._end_of_turn_ids:
+            # Never fed: the library does not count it, and a rollback would go wrong.
+            self.ended = True
+        elif self._matcher.consume_token(token):
+            self._guard.advance(self._matcher, [token])
+        else:
+            self._fail(_matcher_error(self._matcher))
+
+    def _find_run(self, limit: int) -> None:
+        """Collect forced tokens in ``_run`` and feed them to the matcher."""
+        matcher = self._matcher
+        run: list[int] = []
+        self._run_known = True
+        while len(run) < limit:
+            forced = matcher.compute_ff_tokens()
+            if not forced:
+                self._compute_row()
+                only = _only_bit(self._row)
+                if only is None:
+                    break
+                forced = [only]
+            if forced[0] in self._end_of_turn_ids:
+                run += forced
+                self._row_valid = False
+                break
+            if not matcher.consume_tokens(forced):
+                self._fail(_matcher_error(matcher))
+                return
+            self._row_valid = False
+            self._guard.advance(matcher, forced)
+            run += forced
+        else:
+            self._run_known = False
+        self._run = run
+
+    def _compute_row(self) -> None:
+        """The mask at the matcher's state. End-of-turn is the only special case: the
+        library sets its bit in accepting states, which is our rule as well."""
+        self._row_valid = True
+        if self.failed is not None or self.ended:
+            self._row[:] = 0
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
+        if self._matcher.is_error():
+            self._fail(_matcher_error(self._matcher))
+
+    def _fail(self, message: str) -> None:
+        self.failed = message
+        self._run = []
+        self._row[:] = 0
+        self._row_valid = True
+
+
+class _Vocabulary:
+    """The tokenizer as the library wants to see it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.eos_token_id = tokenizer.end_of_turn_id
+        self.bos_token_id = None
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.specials.values())
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes) -> list[int]:
+        ids: list[int] = self._tokenizer.encode([Segment(text.decode())]).tolist()
+        return ids
+
+
+def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
+    """The library's own reading of tokenizer.json takes ``<tool_call>`` inside a constant for
+    the special token, and then no token fits. Through our encoder text stays text."""
+    wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer))
+    return llguidance.LLTokenizer(
+        wrapper,
+        n_vocab=tokenizer.vocab_size,
+        eos_token=[tokenizer.end_of_turn_id],
+        slices=llguidance.LLTokenizer.json_slices(),
+    )
+
+
+def _matcher_error(matcher: llguidance.LLMatcher) -> str:
+    return refusal(matcher.get_error(), "").message or "the grammar's matcher stopped"
+
+
+def _set_bit(row: MaskRow, token: int) -> None:
+    row.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
+
+
+def _has_bit(row: MaskRow, token: int) -> bool:
+    return bool((int(row[token >> 5]) >> (token & 31)) & 1)
+
+
+def _only_bit(row: MaskRow) -> int | None:
+    """The one token of a mask that allows exactly one."""
+    if np.count_nonzero(row) != 1:
+        return None
+    word = int(row.argmax() if row.max() > 0 else row.argmin())
+    bits = int(row[word]) & 0xFFFFFFFF
+    return None if bits & (bits - 1) else word * 32 + bits.bit_length() - 1
