@@ -135,7 +135,7 @@ class Scheduler:
         preempted = 0
         prefills: list[Sequence] = []
         for sequence in list(self._running):
-            if sequence.state is SequenceState.WAITING:
+            if sequence.cached is None:
                 continue  # gave way to an earlier one in this loop
             if sequence.state is SequenceState.FLUSHING:
                 self._plan_flush(sequence, chunks)
@@ -196,7 +196,7 @@ class Scheduler:
             if needed > 0:
                 self._cache.allocate(sequence.cached, needed)
         except OutOfBlocks:
-            self.end(sequence, lease_s=None)
+            self.end(sequence, lease_s=0.0)
             return
         chunks[sequence] = Chunk(
             sequence=sequence, start=sequence.num_computed, num_tokens=pending, samples=False
@@ -251,10 +251,9 @@ class Scheduler:
         return victim
 
     def _give_way(self, victim: Sequence) -> None:
-        if victim.state is SequenceState.FLUSHING:
-            self.end(victim, lease_s=None)
-            return
-        self.end(victim, lease_s=None)
+        self.end(victim, lease_s=0.0)
+        if victim.finish is not None:
+            return  # it had only its tail left to write
         victim.num_computed = 0
         victim.preemptions += 1
         self._last_victim = victim
@@ -343,7 +342,7 @@ class Scheduler:
         length = len(sequence.buffer)
         least = self._blocks_for(length + 1) - cached.num_blocks
         if least + len(self._running) > available:
-            self._cache.finish(cached, lease_s=None)
+            self._cache.finish(cached, lease_s=0.0)
             sequence.uncached_estimate = length - cached.num_cached_tokens
             return False
         ahead = min(request.max_new_tokens, _ALLOCATE_AHEAD_TOKENS)
@@ -352,7 +351,7 @@ class Scheduler:
         try:
             self._cache.allocate(cached, wanted if roomy else least)
         except OutOfBlocks:
-            self._cache.finish(cached, lease_s=None)
+            self._cache.finish(cached, lease_s=0.0)
             return False
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens

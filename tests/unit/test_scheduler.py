@@ -8,7 +8,7 @@ import pytest
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts
-from runtime.messages import GenerationRequest, SamplingParams
+from runtime.messages import FinishReason, GenerationRequest, SamplingParams
 from runtime.scheduler import Schedule, Scheduler
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
 
@@ -224,3 +224,19 @@ def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> N
     stats = bench.cache.stats()
     assert stats.free + stats.evictable + stats.reserved == stats.total
     assert stats.protected == 0
+
+
+def test_a_finished_turns_tail_gives_way_before_any_running_turn() -> None:
+    bench = Bench(num_blocks=5)
+    tail = bench.add(6, limit=8)
+    growing = bench.add(6, limit=8)
+    for _ in range(3):
+        bench.step()
+    tail.buffer.extend(np.array([1, 2, 3], dtype=np.int32))
+    tail.finish = FinishReason.STOP
+    tail.state = SequenceState.FLUSHING
+    assert _tokens(bench.step()) == {"r2": 1}
+    assert tail.state is SequenceState.DONE
+    bench.run()
+    assert bench.done == [growing]
+    assert growing.preemptions == 0
