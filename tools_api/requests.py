@@ -44,6 +44,10 @@ class TextFormat(WireModel):
         }
 
 
+class TextConfig(WireModel):
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
 class ReasoningConfig(WireModel):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -188,14 +192,13 @@ def _refuse_unsupported(raw: dict[str, Any]) -> None:
         raise errors.unsupported_parameter("background", "responses run while connected")
 
 
-def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, object]:
+def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
     if raw is None:
         return TextFormat(), None
-    if not isinstance(raw, dict):
-        raise errors.invalid_type("text", "an object", raw)
-    written = raw.get("format")
+    verbosity = validate(TextConfig, raw, "text").verbosity
+    written = raw.get("format") if isinstance(raw, dict) else None
     if written is None:
-        return TextFormat(), raw.get("verbosity")
+        return TextFormat(), verbosity
     if isinstance(written, dict) and written.get("type") is None:
         raise errors.missing_parameter("text.format.type")
     format_ = validate(TextFormat, written, "text.format")
@@ -205,7 +208,7 @@ def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, object]:
         if format_.json_schema is None:
             raise errors.missing_parameter("text.format.schema")
         check_schema(format_.json_schema, "text.format.schema", limits)
-    return format_, raw.get("verbosity")
+    return format_, verbosity
 
 
 def _parse_metadata(raw: object, limits: Limits) -> dict[str, str]:
