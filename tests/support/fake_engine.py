@@ -1,176 +1,231 @@
-"""An engine without a model: it keeps sessions' tokens and caches, a test writes the output.
+"""Stand-ins for what the hub sits between: an engine by hand, a connection that obeys.
 
-It takes the real messages and is as strict as the real one: a base must be known and long
-enough, a session runs one turn at a time. What it has once been given counts as cached in
-whole blocks, per tenant.
+``HandEngine`` says what the test tells it to say. ``EchoConnection`` has the interface of
+``sessions.connection.Connection`` and a language of one line per frame, so that a test of
+sockets needs neither a model nor the protocol.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Iterable
 
 import numpy as np
+import orjson
 
+from runtime.engine_process import EngineDied, EngineStartError
 from runtime.messages import (
     CancelRequest,
+    EngineInfo,
     EngineMessage,
-    ErrorKind,
     FinishReason,
     GenerationRequest,
-    ReleaseSession,
+    SamplingParams,
     SequenceOutput,
-    TokenLogprob,
-    TurnStart,
+    StepOutput,
+    StepStats,
+)
+from sessions.connection import Effects, GrammarCheck
+from sessions.ledger import TurnReport, TurnUsage
+from tools_api.grammar import GrammarSpec
+
+INFO = EngineInfo(
+    model_name="by-hand",
+    device="cpu",
+    dtype="float32",
+    vocab_size=300,
+    max_context_tokens=1000,
+    block_size=16,
+    kv_capacity_tokens=4096,
+    num_parameters=10,
+    load_s=0.0,
 )
 
 
-@dataclass(slots=True, eq=False)
-class OpenTurn:
-    """A request the engine has taken and not finished."""
+def generation(request_id: str) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        session_id=f"branch_{request_id}",
+        tenant="t",
+        base_session_id=None,
+        base_offset=0,
+        new_tokens=np.arange(3, dtype=np.int32),
+        max_new_tokens=8,
+        sampling=SamplingParams(),
+    )
 
-    request: GenerationRequest
-    tokens: list[int]
-    """Prompt and what was emitted."""
-    cached: int
-    started: bool = False
-    emitted: list[int] = field(default_factory=list)
+
+def tokens(request_id: str, count: int = 1, finish: FinishReason | None = None) -> SequenceOutput:
+    """What one step gave one request."""
+    new = np.arange(count, dtype=np.int32)
+    return SequenceOutput(request_id=request_id, new_tokens=new, finish=finish)
 
 
-class FakeEngine:
-    def __init__(self, *, block_size: int = 16) -> None:
-        self.block_size = block_size
-        self.requests: list[GenerationRequest] = []
-        self.cancelled: list[str] = []
-        self.released: list[str] = []
-        self.sessions: dict[str, list[int]] = {}
-        self.open: dict[str, OpenTurn] = {}
-        self.unknown: list[str] = []
-        """Requests whose base was not known; to be answered with UNKNOWN_BASE."""
-        self._cached: dict[str, list[list[int]]] = {}
+class HandEngine:
+    """An engine that says what it is told, and keeps what it was sent in ``batches``."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[EngineMessage]] = []
+        self.restarts = 0
+        self.stopped = False
+        self.start_errors: list[Exception] = []
+        """Raised by the next restarts, first one first."""
+        self._said: asyncio.Queue[StepOutput | EngineDied] = asyncio.Queue()
 
     @property
-    def last(self) -> GenerationRequest:
-        return self.requests[-1]
+    def sent(self) -> list[EngineMessage]:
+        return [message for batch in self.batches for message in batch]
 
-    def submit(self, messages: Iterable[EngineMessage]) -> None:
+    def sent_ids(self, kind: type[GenerationRequest] | type[CancelRequest]) -> list[str]:
+        return [message.request_id for message in self.sent if isinstance(message, kind)]
+
+    def say(self, *outputs: SequenceOutput, stats: StepStats | None = None) -> None:
+        self._said.put_nowait(StepOutput(outputs=outputs, stats=stats or StepStats()))
+
+    def die(self) -> None:
+        self._said.put_nowait(EngineDied("told to"))
+
+    async def start(self) -> EngineInfo:
+        return INFO
+
+    def send(self, messages: list[EngineMessage]) -> None:
+        self.batches.append(messages)
+
+    async def receive(self) -> StepOutput:
+        said = await self._said.get()
+        if isinstance(said, EngineDied):
+            raise said
+        return said
+
+    async def restart(self) -> EngineInfo:
+        self.restarts += 1
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+        return INFO
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+class EchoEngine(HandEngine):
+    """Answers each generation with ``num_steps`` steps of one token by itself."""
+
+    def __init__(self, num_steps: int = 3) -> None:
+        super().__init__()
+        self._num_steps = num_steps
+
+    def send(self, messages: list[EngineMessage]) -> None:
+        super().send(messages)
         for message in messages:
-            match message:
-                case GenerationRequest():
-                    self._open_turn(message)
-                case CancelRequest(request_id=request_id):
-                    self.cancelled.append(request_id)
-                    self.open.pop(request_id, None)
-                case ReleaseSession(session_id=session_id):
-                    self.released.append(session_id)
-                    del self.sessions[session_id]
+            if isinstance(message, GenerationRequest):
+                for step in range(self._num_steps):
+                    last = step == self._num_steps - 1
+                    self.say(tokens(message.request_id, 1, FinishReason.STOP if last else None))
 
-    def restart(self) -> None:
-        """Forget everything, as a new process does."""
-        self.sessions.clear()
-        self.open.clear()
-        self._cached.clear()
 
-    def prompt(self, request: GenerationRequest) -> list[int]:
-        """The whole context of an open request, without its output."""
-        turn = self.open[request.request_id]
-        return turn.tokens[: len(turn.tokens) - len(turn.emitted)]
+def not_started(reason: str) -> EngineStartError:
+    return EngineStartError(reason)
 
-    def queue(self, request: GenerationRequest, position: int) -> SequenceOutput:
-        return SequenceOutput(
-            request_id=request.request_id, new_tokens=_array([]), queue_position=position
+
+class EchoConnection:
+    """Obeys frames such as ``go a b``: starts turns a and b. Others: ``say x``, ``fill n``
+    (n bytes), ``check a``, ``wake c``, ``error code``, ``boom``, ``end code``."""
+
+    def __init__(self, connection_id: str, tenant: str) -> None:
+        self.id = connection_id
+        self.tenant = tenant
+        self.calls: list[str] = []
+        self.running: set[str] = set()
+        self.draining = False
+
+    @property
+    def num_active(self) -> int:
+        return len(self.running)
+
+    def receive(self, frame: str | bytes) -> Effects:
+        text = frame if isinstance(frame, str) else frame.decode()
+        self.calls.append(text if len(text) < 100 else f"{len(text)} characters")
+        match text.split():
+            case ["go", *ids]:
+                self.running.update(ids)
+                frames = tuple(f"created {id_}".encode() for id_ in ids)
+                return Effects(frames=frames, requests=tuple(generation(id_) for id_ in ids))
+            case ["say", *words]:
+                return Effects(frames=tuple(word.encode() for word in words))
+            case ["fill", number]:
+                return Effects(frames=(b"x" * int(number),))
+            case ["check", id_]:
+                spec = GrammarSpec(lark=f"start: {id_}")
+                return Effects(grammar_checks=(GrammarCheck(check_id=id_, spec=spec),))
+            case ["wake", *ids]:
+                return Effects(wake=tuple(ids))
+            case ["error", code]:
+                event = {"type": "error", "status": 400, "error": {"code": code}}
+                return Effects(frames=(orjson.dumps(event),))
+            case ["boom"]:
+                raise RuntimeError("boom")
+            case ["end", code]:
+                return Effects(frames=(b"bye",), close=int(code))
+            case _:
+                return Effects(frames=(f"{len(text)} characters".encode(),))
+
+    def output(self, output: SequenceOutput) -> Effects:
+        frames = [f"{output.request_id} +{len(output.new_tokens)}".encode()]
+        if output.finish is None:
+            return Effects(frames=tuple(frames))
+        if output.finish is FinishReason.UNKNOWN_BASE:
+            return Effects(requests=(generation(output.request_id),))
+        self.running.discard(output.request_id)
+        frames.append(f"done {output.request_id}".encode())
+        return Effects(
+            frames=tuple(frames),
+            finished=(_report(self.tenant, output.request_id),),
+            close=1012 if self.draining and not self.running else None,
         )
 
-    def output(
-        self,
-        request: GenerationRequest,
-        tokens: Sequence[int] = (),
-        finish: FinishReason | None = None,
-        *,
-        forced: int = 0,
-        drafted: int = 0,
-        accepted: int = 0,
-        logprobs: tuple[TokenLogprob, ...] = (),
-        cached: int | None = None,
-    ) -> SequenceOutput:
-        """One step: the start if it is the first, some tokens, perhaps the end."""
-        turn = self.open[request.request_id]
-        start = None
-        if not turn.started:
-            turn.started = True
-            found = turn.cached if cached is None else cached
-            misses = {"new": len(turn.tokens) - found} if found < len(turn.tokens) else {}
-            start = TurnStart(
-                input_tokens=len(turn.tokens),
-                cached_tokens=found,
-                queue_s=0.25,
-                miss_causes=misses,
-            )
-        turn.tokens += tokens
-        turn.emitted += tokens
-        assert len(turn.emitted) <= request.max_new_tokens, "beyond the limit"
-        if finish is not None:
-            del self.open[request.request_id]
-            self._cached.setdefault(request.tenant, []).append(list(turn.tokens))
-        return SequenceOutput(
-            request_id=request.request_id,
-            new_tokens=_array(tokens),
-            start=start,
-            finish=finish,
-            forced=forced,
-            drafted=drafted,
-            accepted=accepted,
-            logprobs=logprobs,
-        )
+    def grammar_checked(
+        self, check_id: str, refusal: str | None, *, block: int | None = None
+    ) -> Effects:
+        return Effects(frames=(f"checked {check_id} {refusal} {block}".encode(),))
 
-    def refuse(
-        self, request: GenerationRequest, kind: ErrorKind, message: str = "no"
-    ) -> SequenceOutput:
-        """Fail a request, started or not."""
-        del self.open[request.request_id]
-        return SequenceOutput(
-            request_id=request.request_id,
-            new_tokens=_array([]),
-            finish=FinishReason.ERROR,
-            error=kind,
-            error_message=message,
-        )
+    def resume(self) -> Effects:
+        self.calls.append("resume")
+        return Effects(frames=(b"resumed",))
 
-    def forget(self, request: GenerationRequest) -> SequenceOutput:
-        """Answer that the base is not known (any more)."""
-        self.open.pop(request.request_id, None)
-        if request.base_session_id is not None:
-            self.sessions.pop(request.base_session_id, None)
-        return SequenceOutput(
-            request_id=request.request_id,
-            new_tokens=_array([]),
-            finish=FinishReason.UNKNOWN_BASE,
-        )
+    def engine_died(self) -> Effects:
+        self.calls.append("engine_died")
+        return Effects(frames=tuple(self._fail_all()))
 
-    def _open_turn(self, request: GenerationRequest) -> None:
-        self.requests.append(request)
-        busy = {turn.request.session_id for turn in self.open.values()}
-        assert request.session_id not in busy, "the session already has an open turn"
-        tokens = request.new_tokens.tolist()
-        if request.base_session_id is not None:
-            base = self.sessions[request.base_session_id]
-            assert len(base) >= request.base_offset, "the base is shorter than the offset"
-            tokens = base[: request.base_offset] + tokens
-        assert tokens, "an empty prompt"
-        self.sessions[request.session_id] = tokens
-        self.open[request.request_id] = OpenTurn(
-            request=request, tokens=tokens, cached=self._match(request.tenant, tokens)
-        )
+    def tick(self) -> Effects:
+        self.calls.append("tick")
+        return Effects()
 
-    def _match(self, tenant: str, tokens: list[int]) -> int:
-        best = 0
-        for known in self._cached.get(tenant, []):
-            same = 0
-            for ours, theirs in zip(tokens[:-1], known, strict=False):
-                if ours != theirs:
-                    break
-                same += 1
-            best = max(best, same)
-        return best // self.block_size * self.block_size
+    def drain(self) -> Effects:
+        self.draining = True
+        return Effects(close=None if self.running else 1012)
+
+    def close(self) -> Effects:
+        self.calls.append("close")
+        cancels = tuple(CancelRequest(request_id=id_) for id_ in sorted(self.running))
+        self.running.clear()
+        return Effects(requests=cancels)
+
+    def _fail_all(self) -> Iterable[bytes]:
+        failed = [f"failed {id_}".encode() for id_ in sorted(self.running)]
+        self.running.clear()
+        return failed
 
 
-def _array(tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(tokens, dtype=np.int32)
+def _report(tenant: str, request_id: str) -> TurnReport:
+    return TurnReport(
+        tenant=tenant,
+        session=request_id,
+        turn=1,
+        response_id=request_id,
+        status="completed",
+        reason=None,
+        usage=TurnUsage(input_tokens=3, output_tokens=1),
+        cost=0,
+        saved=0,
+        queue_s=0.0,
+        ttft_s=0.1,
+        total_s=0.2,
+    )

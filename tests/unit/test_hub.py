@@ -1,0 +1,418 @@
+"""The hub carries messages, batches them, and outlives engines and broken connections."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from runtime.grammar_refusal import GrammarRefused
+from runtime.messages import CancelRequest, FinishReason, GenerationRequest, ReleaseSession
+from sessions.dashboard import Dashboard
+from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link
+from sessions.metrics import Metrics
+from tests.support.fake_engine import (
+    INFO,
+    EchoConnection,
+    HandEngine,
+    not_started,
+    tokens,
+)
+from tools_api.grammar import GrammarSpec
+
+
+class Client:
+    """An outlet that keeps what it is given, each delivery by itself."""
+
+    def __init__(self, bench: "Bench", tenant: str = "acme") -> None:
+        self.deliveries: list[list[bytes]] = []
+        self.closed: int | None = None
+        self._bench = bench
+        self.link: Link = bench.hub.open(tenant, self)
+        assert isinstance(self.link.connection, EchoConnection)
+        self.connection = self.link.connection
+
+    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
+        assert self.closed is None, "delivered after a close"
+        if frames:
+            self.deliveries.append(list(frames))
+        if close is not None:
+            self.closed = close
+            self._bench.hub.disconnected(self.link)
+
+    @property
+    def frames(self) -> list[str]:
+        return [frame.decode() for delivery in self.deliveries for frame in delivery]
+
+    def send(self, text: str) -> None:
+        self._bench.hub.receive(self.link, text)
+
+    def leave(self) -> None:
+        self._bench.hub.disconnected(self.link)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.losses = 0
+        self.sweeps = 0
+
+    def engine_lost(self) -> None:
+        self.losses += 1
+
+    def sweep(self) -> tuple[ReleaseSession, ...]:
+        self.sweeps += 1
+        return (ReleaseSession(session_id="old"),)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.engine = HandEngine()
+        self.store = Store()
+        self.metrics = Metrics()
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self.specs: list[GrammarSpec] = []
+        self.verdict: Callable[[], GrammarRefused | None] = lambda: None
+        self.gate = asyncio.Event()
+        """Pauses and grammar checks wait for it."""
+        self.gate.set()
+        self.hub = Hub(
+            engine=self.engine,
+            store=self.store,  # type: ignore[arg-type]
+            connect=EchoConnection,  # type: ignore[arg-type]
+            check_grammar=self._check,
+            metrics=self.metrics,
+            dashboard=Dashboard(sessions=list, clock=lambda: self.now, version="0"),
+            clock=lambda: self.now,
+            pause=self._pause,
+        )
+        self.hub.engine_ready(INFO)
+        self.task = asyncio.get_running_loop().create_task(self.hub.run())
+
+    async def _check(self, spec: GrammarSpec) -> GrammarRefused | None:
+        self.specs.append(spec)
+        await self.gate.wait()
+        return self.verdict()
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await self.gate.wait()
+
+    async def settle(self) -> None:
+        """Let everything happen that needs no more input."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"keepwarm_{name}", labels)
+
+
+def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        try:
+            await scenario(bench)
+        finally:
+            bench.task.cancel()
+            await asyncio.gather(bench.task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_requests_of_one_turn_of_the_loop_reach_the_engine_in_one_batch() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = Client(bench), Client(bench)
+        first.send("go a b")
+        second.send("go c")
+        assert bench.engine.batches == []
+        await bench.settle()
+        assert len(bench.engine.batches) == 1
+        assert bench.engine.sent_ids(GenerationRequest) == ["a", "b", "c"]
+
+    run(scenario)
+
+
+def test_outputs_find_their_connection_and_arrive_in_one_delivery_per_step() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = Client(bench), Client(bench)
+        first.send("go a b")
+        second.send("go c")
+        bench.engine.say(tokens("a"), tokens("c", 2), tokens("b", finish=FinishReason.STOP))
+        await bench.settle()
+        assert first.deliveries == [
+            [b"created a", b"created b"],
+            [b"a +1", b"b +1", b"done b"],
+        ]
+        assert second.frames == ["created c", "c +2"]
+
+    run(scenario)
+
+
+def test_a_finished_request_is_routed_no_more() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        bench.engine.say(tokens("a", finish=FinishReason.STOP))
+        bench.engine.say(tokens("a"))
+        await bench.settle()
+        assert client.frames == ["created a", "a +1", "done a"]
+        assert bench.value("turns_total", status="completed") == 1
+
+    run(scenario)
+
+
+def test_a_request_sent_again_after_an_unknown_base_is_routed_again() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        bench.engine.say(tokens("a", 0, finish=FinishReason.UNKNOWN_BASE))
+        bench.engine.say(tokens("a", 2))
+        await bench.settle()
+        assert bench.engine.sent_ids(GenerationRequest) == ["a", "a"]
+        assert client.frames == ["created a", "a +2"]
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_has_its_turns_cancelled_and_hears_nothing() -> None:
+    async def scenario(bench: Bench) -> None:
+        client, other = Client(bench), Client(bench)
+        client.send("go a")
+        other.send("go b")
+        await bench.settle()
+        client.leave()
+        client.leave()
+        client.send("go ignored")
+        bench.engine.say(tokens("a", 0, FinishReason.CANCELLED), tokens("b"))
+        await bench.settle()
+        assert bench.engine.sent_ids(CancelRequest) == ["a"]
+        assert client.connection.calls == ["go a", "close"]
+        assert client.frames == ["created a"]
+        assert other.frames == ["created b", "b +1"]
+        assert bench.hub.num_connections == 1
+        assert bench.value("connections") == 1
+
+    run(scenario)
+
+
+def test_the_gap_between_steps_of_a_turn_is_measured() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        for _ in range(3):
+            bench.now += 0.5
+            bench.engine.say(tokens("a"))
+            await bench.settle()
+        bench.engine.say(tokens("a", 0))
+        await bench.settle()
+        assert bench.value("inter_token_seconds_count") == 2
+        assert bench.value("inter_token_seconds_sum") == 1.0
+
+    run(scenario)
+
+
+def test_a_connection_that_raises_is_closed_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        broken, other = Client(bench), Client(bench)
+        broken.send("go a")
+        other.send("go b")
+        await bench.settle()
+        broken.send("boom")
+        bench.engine.say(tokens("a"), tokens("b"))
+        await bench.settle()
+        assert broken.closed == 1011
+        assert broken.frames == ["created a"]
+        assert other.frames == ["created b", "b +1"]
+        assert "a" in bench.engine.sent_ids(CancelRequest)
+
+    run(scenario)
+
+
+def test_a_closing_code_follows_the_frames() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("end 1001")
+        assert client.frames == ["bye"]
+        assert client.closed == 1001
+        assert bench.hub.num_connections == 0
+
+    run(scenario)
+
+
+def test_connections_that_are_woken_are_resumed_if_they_are_still_there() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second, third = Client(bench), Client(bench), Client(bench)
+        third.leave()
+        first.send(f"wake {second.link.id} {third.link.id} {first.link.id}")
+        assert second.frames == first.frames == ["resumed"]
+        assert "resume" not in third.connection.calls
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [(None, "None None"), (GrammarRefused("unknown keyword", block=2), "unknown keyword 2")],
+)
+def test_a_grammar_is_checked_and_the_verdict_handed_back(
+    refusal: GrammarRefused | None, told: str
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        bench.verdict = lambda: refusal
+        client.send("check x")
+        assert client.frames == []
+        await bench.settle()
+        assert bench.specs == [GrammarSpec(lark="start: x")]
+        assert client.frames == [f"checked x {told}"]
+
+    run(scenario)
+
+
+def test_a_check_that_breaks_refuses_the_grammar() -> None:
+    def broken() -> GrammarRefused | None:
+        raise OSError("no more processes")
+
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        bench.verdict = broken
+        client.send("check x")
+        await bench.settle()
+        assert client.frames == ["checked x the schema could not be checked None"]
+
+    run(scenario)
+
+
+def test_a_dead_engine_is_replaced_and_every_open_turn_is_told() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = Client(bench), Client(bench)
+        first.send("go a")
+        second.send("go b")
+        await bench.settle()
+        bench.now += STEADY_S
+        bench.engine.die()
+        await bench.settle()
+        assert first.frames == ["created a", "failed a"]
+        assert second.frames == ["created b", "failed b"]
+        assert (bench.store.losses, bench.engine.restarts, bench.pauses) == (1, 1, [0.0])
+        assert bench.hub.ready
+        assert bench.value("engine_restarts_total") == 1
+        first.send("go c")
+        bench.engine.say(tokens("a"), tokens("c"))
+        await bench.settle()
+        assert first.frames[2:] == ["created c", "c +1"]
+
+    run(scenario)
+
+
+def test_a_client_that_left_before_the_engine_died_does_not_hold_its_route() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        client.leave()
+        await bench.settle()
+        bench.engine.die()
+        await bench.settle()
+        assert client.connection.calls == ["go a", "close", "engine_died"]
+
+    run(scenario)
+
+
+def test_what_is_asked_while_the_engine_is_away_waits_for_the_next_one() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        bench.gate.clear()
+        bench.engine.die()
+        await bench.settle()
+        assert not bench.hub.ready
+        client.send("go a")
+        await bench.settle()
+        assert bench.engine.batches == []
+        bench.gate.set()
+        await bench.settle()
+        assert bench.engine.sent_ids(GenerationRequest) == ["a"]
+
+    run(scenario)
+
+
+def test_an_engine_that_does_not_start_is_tried_again_with_growing_pauses() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        bench.engine.start_errors = [not_started("no memory") for _ in range(7)]
+        bench.engine.die()
+        await bench.settle()
+        assert bench.pauses == [1, 2, 4, 8, 16, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
+        assert bench.engine.restarts == 8
+        assert bench.store.losses == 8
+        assert bench.hub.ready
+        assert client.closed is None
+
+    run(scenario)
+
+
+def test_ticks_reach_every_connection_and_now_and_then_the_store() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        for _ in range(SWEEP_EVERY_TICKS):
+            bench.hub.tick()
+        await bench.settle()
+        assert client.connection.calls == ["tick"] * SWEEP_EVERY_TICKS
+        assert bench.store.sweeps == 1
+        assert bench.engine.sent == [ReleaseSession(session_id="old")]
+
+    run(scenario)
+
+
+def test_error_events_are_counted_by_code() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("error invalid_json")
+        assert bench.value("errors_total", code="invalid_json") == 1
+
+    run(scenario)
+
+
+def test_draining_closes_idle_clients_at_once_and_busy_ones_at_their_turns_end() -> None:
+    async def scenario(bench: Bench) -> None:
+        idle, busy = Client(bench), Client(bench)
+        busy.send("go a")
+        drained = asyncio.get_running_loop().create_task(bench.hub.drain(60))
+        await bench.settle()
+        assert (idle.closed, busy.closed) == (1012, None)
+        assert not bench.hub.ready
+        assert not drained.done()
+        bench.engine.say(tokens("a", finish=FinishReason.STOP))
+        await drained
+        assert busy.frames == ["created a", "a +1", "done a"]
+        assert busy.closed == 1012
+
+    run(scenario)
+
+
+def test_draining_waits_for_grammar_checks() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        bench.gate.clear()
+        client.send("go a")
+        client.send("check x")
+        await bench.settle()
+        bench.engine.say(tokens("a", finish=FinishReason.STOP))
+        drained = asyncio.get_running_loop().create_task(bench.hub.drain(60))
+        await bench.settle()
+        assert not drained.done()
+        bench.gate.set()
+        await drained
+        assert client.closed == 1012
+
+    run(scenario)
+
+
+def test_turns_that_outlast_the_drain_time_fail_before_their_socket_closes() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        await bench.hub.drain(0.01)
+        assert client.frames == ["created a", "failed a"]
+        assert client.closed == 1012
+
+    run(scenario)
