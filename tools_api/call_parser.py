@@ -207,10 +207,10 @@ class CallParser:
         read = scanner.feed(text)
         if not self._announced:
             self._raw += text[:read]
+        if scanner.announced:
+            self._report(scanner)
         if scanner.failed:
             self._break_call()
-        elif scanner.announced:
-            self._report(scanner)
         return text[read:]
 
     def _report(self, scanner: CallScanner) -> None:
@@ -233,15 +233,10 @@ class CallParser:
         if scanner is None:
             return
         if self._announced:
-            self._report_cut(scanner)
+            self._events.append(CallDone(scanner.name or "", scanner.arguments, complete=False))
         else:
             self._after_tag = False
             self._run(self._raw)
-
-    def _report_cut(self, scanner: CallScanner) -> None:
-        if new := scanner.take_arguments():
-            self._events.append(CallArgumentsDelta(new))
-        self._events.append(CallDone(scanner.name or "", scanner.arguments, complete=False))
 
     def _between(self, text: str, syntax: CallSyntax) -> str:
         """After a call's object: its ending, or the next object of a list."""

@@ -10,7 +10,7 @@ forces and leaves a model no room to ramble.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,8 @@ class GrammarSpec:
 
     lark: str
     """llguidance Lark text, for what follows the trigger token, the trigger itself excluded.
-    Special tokens of the model stand in rules of their own, one a line:
-    ``special_0: <tool_call>``; a name without angle brackets is put into them and square
-    ones, ``special_0: <[TOOL_CALLS]>``, and must be replaced by its id, ``<[5]>``."""
+    Special tokens of the model stand in rules of their own, one a line
+    (``special_0: <tool_call>``); see ``resolve_specials``."""
     after: str | None = None
     """Special token that must pass first, e.g. ``</think>``."""
     trigger: str | None = None
@@ -100,6 +99,24 @@ def grammar_for(
     )
 
 
+def resolve_specials(lark: str, special_id: Callable[[str], int | None]) -> str:
+    """A spec's ``lark`` with the special tokens as ids (``special_0: <[151657]>``).
+
+    Lark can name only tokens that are written in angle brackets; ids go for any.
+
+    Raises:
+        LookupError: the tokenizer has no such token; the argument is its name.
+    """
+
+    def resolved(rule: re.Match[str]) -> str:
+        token = special_id(rule[2])
+        if token is None:
+            raise LookupError(rule[2])
+        return f"{rule[1]}<[{token}]>"
+
+    return re.sub(r"^(special_\d+: )(.+)$", resolved, lark, flags=re.MULTILINE)
+
+
 def param_at(lark: str, line: int) -> str | None:
     """The request's parameter whose schema stands in that line (from 1) of a spec's
     ``lark``; None if it is no schema's line."""
@@ -154,7 +171,7 @@ class _Lark:
     def special(self, token: str) -> str:
         if token not in self._specials:
             name = f"special_{len(self._specials)}"
-            self._specials[token] = self.rule(name, token if token[0] == "<" else f"<{token}>")
+            self._specials[token] = self.rule(name, token)
         return self._specials[token]
 
     def text(self, start: str) -> str:

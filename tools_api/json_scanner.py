@@ -95,7 +95,7 @@ class CallScanner:
                 self.failed = True
 
     def _start_value(self, char: str) -> None:
-        if self._key == "name" and self.name is None and char != '"':
+        if char in ",}]" or (self._key == "name" and self.name is None and char != '"'):
             self.failed = True
             return
         if self._key == self._arguments_key:
@@ -111,6 +111,9 @@ class CallScanner:
             if char not in _SPACE:
                 self._structure_char(char)
             return
+        if char in "}]" and not self._in_string and self._closers[-1:] != [char]:
+            self.failed = True
+            return
         if self._key == self._arguments_key:
             self._pieces.append(char)
         else:
@@ -123,9 +126,8 @@ class CallScanner:
         elif char in _CLOSER:
             self._closers.append(_CLOSER[char])
         elif char in "}]":
-            if not self._closers or self._closers.pop() != char:
-                self.failed = True
-            elif not self._closers:
+            self._closers.pop()
+            if not self._closers:
                 self._end_value()
 
     def _string_char(self, char: str) -> bool:
