@@ -173,7 +173,9 @@ def plan_turn(
     context = _Context(parent=parent, items=items, opening=opening, header=header)
     ids, tail, prompt = _render(context, renderer, request, options)
     room = 1 if request.generate else 0
-    if prompt + room > model.max_context_tokens and request.truncation == "auto":
+    if request.truncation == "auto" and prompt + _wanted_room(request, model) > (
+        model.max_context_tokens
+    ):
         context = _truncated(context, renderer, request, options, model.max_context_tokens)
         ids, tail, prompt = _render(context, renderer, request, options)
     if prompt + room > model.max_context_tokens:
@@ -225,6 +227,15 @@ def _render(
     )
     before = parent.num_tokens if parent is not None else 0
     return ids, tail, len(context.header.ids) + before + len(ids)
+
+
+def _wanted_room(request: CreateRequest, model: ServedModel) -> int:
+    """Tokens that truncation keeps free for the answer: an eighth of the context, or less
+    if the client wants less."""
+    if not request.generate:
+        return 0
+    eighth = max(model.max_context_tokens // 8, 1)
+    return min(request.max_output_tokens or eighth, eighth)
 
 
 def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:

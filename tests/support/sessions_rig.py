@@ -148,6 +148,11 @@ class Rig:
         client = self._clients[connection_id] = Client(self, connection)
         return client
 
+    @property
+    def clients(self) -> list[Client]:
+        """All that ever connected."""
+        return list(self._clients.values())
+
     def carry(self, client: Client, effects: Effects) -> None:
         """Carry out effects and those they lead to."""
         client.events += [json.loads(frame) for frame in effects.frames]

@@ -1,0 +1,475 @@
+"""What a turn continues, what the model reads, what is refused."""
+
+from typing import Any
+
+import pytest
+
+from runtime.messages import FinishReason
+from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids, tool
+
+F, G = tool("f", a={}), tool("g")
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    return rig.connect()
+
+
+def context(rig: Rig, *, done: bool = False) -> str:
+    """What the newest turn made the model read (and, when done, what it wrote)."""
+    request = rig.engine.last
+    return spelled(rig.engine.sessions[request.session_id] if done else rig.engine.prompt(request))
+
+
+def result(call_id: str, output: str = "1") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+# Headers
+
+
+def test_an_equal_header_appends_only_the_new_items(rig: Rig, client: Client) -> None:
+    fields = {"instructions": "Be kind.", "tools": [F, G]}
+    first = client.turn("ok" + END, input="hi", **fields)
+    before = list(rig.engine.sessions["branch_1"])
+    client.create(input="more", previous_response_id=first["id"], **fields)
+    request = rig.engine.last
+    assert (request.session_id, request.base_session_id) == ("branch_1", "branch_1")
+    assert request.base_offset == len(before)
+    assert rig.engine.prompt(request)[: len(before)] == before
+    assert spelled(request.new_tokens) == (
+        f"\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n{NO_THOUGHT}"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"instructions": "Be kind."},
+        {"instructions": "Be kind.", "tools": [G, F]},
+        {"instructions": "Be kind.", "tools": [F]},
+        {"instructions": "Be kind.", "tools": [F, G, tool("h")]},
+        {"tools": [F, G]},
+        {"instructions": "Be quick.", "tools": [F, G]},
+        {},
+    ],
+    ids=["tools dropped", "reordered", "one dropped", "added", "no instructions", "other", "none"],
+)
+def test_a_changed_header_starts_a_branch_and_is_reported(
+    rig: Rig, client: Client, changed: dict[str, Any]
+) -> None:
+    first = client.turn("ok" + END, input="hello " * 20, instructions="Be kind.", tools=[F, G])
+    second = client.turn("ok" + END, input="more", previous_response_id=first["id"], **changed)
+    request = rig.engine.last
+    assert request.base_session_id is None
+    assert request.session_id != "branch_1"
+    fresh = rig.connect("another tenant")
+    fresh.create(
+        input=[said("user", "hello " * 20), said("assistant", "ok"), said("user", "more")],
+        **changed,
+    )
+    header = spelled(request.new_tokens).split("<|im_start|>user")[0]
+    assert header == context(rig).split("<|im_start|>user")[0]
+    miss = second["keepwarm"]["kv"]["miss"]
+    uncached = second["usage"]["input_tokens_details"]["cache_write_tokens"]
+    assert sum(miss.values()) == uncached
+    assert miss["header_changed"] > 100
+    assert miss["new"] == len(
+        token_ids(f"\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n{NO_THOUGHT}")
+    )
+
+
+def test_the_stored_ids_are_reused_under_a_changed_header(rig: Rig, client: Client) -> None:
+    odd = [*token_ids("o"), *token_ids("k"), *token_ids(END)]
+    client.create(input="hi", instructions="one")
+    rig.deliver(rig.engine.output(rig.engine.last, odd, FinishReason.STOP))
+    before = rig.engine.sessions["branch_1"]
+    client.create(input="x", instructions="two", previous_response_id=client.response["id"])
+    header = len(token_ids("<|im_start|>system\none<|im_end|>\n"))
+    assert rig.engine.prompt(rig.engine.last)[header : len(before)] == before[header:]
+
+
+def test_going_back_to_the_old_header_is_another_branch_not_the_old_one(
+    rig: Rig, client: Client
+) -> None:
+    first = client.turn(input="hi", instructions="one")
+    second = client.turn(input="x", instructions="two", previous_response_id=first["id"])
+    third = client.turn(input="y", instructions="one", previous_response_id=second["id"])
+    sessions = [request.session_id for request in rig.engine.requests]
+    assert len(set(sessions)) == 3
+    assert third["keepwarm"]["kv"]["cached"] >= 32, "the cache still has the first turn"
+
+
+def test_a_leading_system_message_without_instructions_is_the_header(
+    rig: Rig, client: Client
+) -> None:
+    client.create(input=[said("system", "Be kind."), said("user", "hi")], tools=[G])
+    with_message = context(rig)
+    other = rig.connect()
+    other.create(input="hi", instructions="Be kind.", tools=[G])
+    assert context(rig) == with_message
+
+
+def test_a_leading_system_message_stays_in_the_header_of_later_turns(
+    rig: Rig, client: Client
+) -> None:
+    first = client.turn(input=[said("developer", "Be kind."), said("user", "hi")])
+    client.create(input="more", previous_response_id=first["id"])
+    assert rig.engine.last.base_session_id == "branch_1"
+    assert context(rig).startswith("<|im_start|>system\nBe kind.<|im_end|>\n")
+
+
+def test_instructions_do_not_swallow_a_leading_system_message(rig: Rig, client: Client) -> None:
+    client.create(input=[said("system", "Second."), said("user", "hi")], instructions="First.")
+    assert context(rig).startswith(
+        "<|im_start|>system\nFirst.<|im_end|>\n<|im_start|>system\nSecond.<|im_end|>\n"
+        "<|im_start|>user\nhi"
+    )
+
+
+def test_a_system_message_in_the_middle_is_an_item(rig: Rig, client: Client) -> None:
+    first = client.turn(input="hi")
+    client.create(
+        input=[said("system", "Now rhyme."), said("user", "go")],
+        previous_response_id=first["id"],
+    )
+    assert rig.engine.last.base_session_id == "branch_1"
+
+
+def test_thinking_is_asked_for_by_effort(rig: Rig, client: Client) -> None:
+    client.create(input="hi", reasoning={"effort": "medium"})
+    assert context(rig).endswith("<|im_start|>assistant\n")
+    assert not set(token_ids("<think></think>")) & set(rig.engine.last.banned_tokens)
+
+
+# Calls and their outputs
+
+
+def test_a_tool_loop_continues_with_the_outputs(rig: Rig, client: Client) -> None:
+    response = client.turn(call("f", '{"a": 1}') + "\n" + call("g") + END, input="hi", tools=[F, G])
+    ids = [item["call_id"] for item in response["output"]]
+    client.create(
+        input=[result(ids[0], "one"), result(ids[1], "two")],
+        previous_response_id=response["id"],
+        tools=[F, G],
+    )
+    assert context(rig).endswith(
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\none\n</tool_response>\n"
+        "<tool_response>\ntwo\n</tool_response><|im_end|>\n<|im_start|>assistant\n" + NO_THOUGHT
+    )
+
+
+def test_an_output_without_a_call_is_refused(client: Client) -> None:
+    (error,) = client.create(input=[result("call_x")])
+    assert (error["status"], error["error"]["code"]) == (400, "invalid_value")
+    assert error["error"]["param"] == "input"
+    assert error["error"]["message"] == (
+        "No tool call found for function call output with call_id 'call_x'."
+    )
+
+
+def test_a_call_left_without_output_is_refused_and_can_be_mended(client: Client) -> None:
+    response = client.turn(call("g") + "\n" + call("g") + END, input="hi", tools=[G])
+    ids = [item["call_id"] for item in response["output"]]
+    chain = {"previous_response_id": response["id"], "tools": [G]}
+    (error,) = client.create(input=[result(ids[1])], **chain)
+    assert error["error"]["message"] == (
+        f"No tool output found for function call with call_id '{ids[0]}'."
+    )
+    assert client.turn(input=[result(ids[1]), result(ids[0])], **chain)["status"] == "completed"
+
+
+def test_an_output_may_answer_a_call_of_an_older_turn(client: Client) -> None:
+    first = client.turn(call("g") + END, input="hi", tools=[G])
+    call_id = first["output"][0]["call_id"]
+    second = client.turn(input=[result(call_id)], previous_response_id=first["id"])
+    third = client.turn(input=[result(call_id, "corrected")], previous_response_id=second["id"])
+    assert third["status"] == "completed"
+
+
+def test_a_warm_up_may_go_ahead_of_the_tools(rig: Rig, client: Client) -> None:
+    first = client.turn(call("g") + END, input="hi", tools=[G])
+    call_id = first["output"][0]["call_id"]
+    warm = client.turn(previous_response_id=first["id"], tools=[G], generate=False)
+    client.create(input=[result(call_id)], previous_response_id=warm["id"], tools=[G])
+    assert "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>" in context(rig)
+    (error,) = client.create(input="no", previous_response_id=warm["id"], stream_id="other")
+    assert error["error"]["code"] == "invalid_value"
+
+
+# Histories that are sent again
+
+
+def test_a_resent_history_continues_where_the_server_stands(rig: Rig, client: Client) -> None:
+    first = client.turn(call("f", '{"a": 1}') + END, input="hi", tools=[F])
+    item = first["output"][0]
+    history = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        item,
+        result(item["call_id"]),
+    ]
+    second = client.turn("done" + END, input=history, tools=[F])
+    assert rig.engine.last.base_session_id == "branch_1"
+    assert second["previous_response_id"] == first["id"]
+    assert second["keepwarm"]["session"] == first["keepwarm"]["session"]
+    history += [
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "thanks"},
+    ]
+    client.create(input=history, tools=[F])
+    assert rig.engine.last.base_session_id == "branch_1"
+    assert spelled(rig.engine.last.new_tokens).startswith("\n<|im_start|>user\nthanks")
+
+
+def test_reasoning_may_be_left_out_of_a_resent_history(rig: Rig, client: Client) -> None:
+    fields = {"reasoning": {"effort": "high"}}
+    client.turn("<think>\nhm\n</think>\n\nYes." + END, input="hi", **fields)
+    for history in (
+        [said("user", "hi"), said("assistant", "Yes.")],
+        [said("user", "hi"), *client.response["output"]],
+    ):
+        client.turn(input=[*history, said("user", "more")], **fields)
+        assert rig.engine.last.base_session_id == "branch_1"
+        assert rig.engine.last.base_offset == rig.engine.requests[1].base_offset
+
+
+def test_a_resent_history_includes_its_leading_system_message(rig: Rig, client: Client) -> None:
+    history = [said("system", "Be kind."), said("user", "hi")]
+    client.turn("ok" + END, input=history)
+    client.create(input=[*history, said("assistant", "ok"), said("user", "more")])
+    assert rig.engine.last.base_session_id == "branch_1"
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [said("user", "hi"), said("assistant", "not ok"), said("user", "more")],
+        [said("user", "ho"), said("assistant", "ok"), said("user", "more")],
+        [said("user", "hi"), said("user", "more")],
+    ],
+)
+def test_a_history_that_differs_is_new_text(rig: Rig, client: Client, history: Any) -> None:
+    client.turn("ok" + END, input="hi")
+    client.create(input=history)
+    assert rig.engine.last.base_session_id is None
+
+
+def test_a_history_that_nobody_answered_does_not_join_sessions(rig: Rig, client: Client) -> None:
+    client.turn(input="hi", generate=False)
+    client.create(input="hi")
+    assert rig.engine.last.base_session_id is None
+
+
+def test_of_equal_histories_the_connections_own_is_continued(rig: Rig) -> None:
+    one, two = rig.connect(), rig.connect()
+    mine = one.turn("ok" + END, input="hi")
+    two.turn("ok" + END, input="hi")
+    history = [said("user", "hi"), said("assistant", "ok"), said("user", "more")]
+    again = one.turn(input=history)
+    assert again["previous_response_id"] == mine["id"]
+
+
+def test_a_history_the_server_lost_is_read_as_new_text(rig: Rig, client: Client) -> None:
+    client.turn(call("f", '{"a": 1}') + END, input="hi", tools=[F])
+    item = client.response["output"][0]
+    rig.clock.advance(10_000)
+    response = rig.connect().turn(
+        "done" + END, input=[said("user", "hi"), item, result(item["call_id"])], tools=[F]
+    )
+    assert rig.engine.last.base_session_id is None
+    assert response["status"] == "completed"
+
+
+# The context's size
+
+
+def test_a_prompt_that_leaves_room_for_one_token_is_the_longest(rig: Rig) -> None:
+    rig = Rig(max_context_tokens=100)
+    client = rig.connect()
+    overhead = 25
+    client.create(input="a" * (99 - overhead))
+    assert rig.engine.last.max_new_tokens == 1
+    rig.reply("b")
+    (error,) = client.create(input="a" * (100 - overhead))
+    assert error["error"]["code"] == "context_length_exceeded"
+    assert error["error"]["param"] == "input"
+
+
+def test_a_warm_up_may_fill_the_context(rig: Rig) -> None:
+    rig = Rig(max_context_tokens=100)
+    client = rig.connect()
+    overhead = len(token_ids("<|im_start|>user\n<|im_end|>\n"))
+    assert client.turn(input="a" * (100 - overhead), generate=False)["status"] == "completed"
+    (error,) = client.create(input="a" * (101 - overhead), generate=False)
+    assert error["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(rig: Rig) -> None:
+    rig = Rig(max_context_tokens=100)
+    client = rig.connect()
+    (error,) = client.create(input="a" * 100_000)
+    assert error["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("turns", [3, 6, 9])
+def test_truncation_drops_the_oldest_turns(turns: int) -> None:
+    rig = Rig(max_context_tokens=400)
+    client = rig.connect()
+    chain: dict[str, Any] = {}
+    for number in range(turns):
+        response = client.turn(
+            f"answer {number}" + END,
+            input=f"question {number} " + "." * 40,
+            instructions="Keep this.",
+            truncation="auto",
+            **chain,
+        )
+        assert response["status"] == "completed"
+        chain = {"previous_response_id": response["id"]}
+        text = spelled(rig.engine.sessions[rig.engine.last.session_id])
+        assert text.startswith("<|im_start|>system\nKeep this.<|im_end|>\n<|im_start|>user\nq")
+        assert f"question {number}" in text
+    oldest = 0 if turns == 3 else turns - 4
+    assert ("question 0" in text) == (turns == 3)
+    assert f"answer {oldest + 2}" in text
+
+
+def test_a_truncated_chain_is_continued_in_place(rig: Rig) -> None:
+    rig = Rig(max_context_tokens=400)
+    client = rig.connect()
+    first = client.turn("a" * 50 + END, input="b" * 200)
+    second = client.turn(
+        "c" * 10 + END, input="d" * 90, previous_response_id=first["id"], truncation="auto"
+    )
+    client.create(input="e", previous_response_id=second["id"], truncation="auto")
+    assert rig.engine.requests[1].base_session_id is None
+    assert rig.engine.last.base_session_id == rig.engine.requests[1].session_id
+    assert "bbb" not in context(rig)
+    assert "ccc" in context(rig)
+
+
+@pytest.mark.parametrize("length", range(5, 120, 9))
+def test_truncation_leaves_no_output_without_its_call(length: int) -> None:
+    rig = Rig(max_context_tokens=1500)
+    client = rig.connect()
+    client.turn("a" * 5 * length + END, input="hi")
+    chain: dict[str, Any] = {"truncation": "auto", "tools": [G], "max_output_tokens": 60}
+    for _ in range(4):
+        response = client.turn(call("g") + END, input="go on", **chain)
+        chain["previous_response_id"] = response["id"]
+        call_id = response["output"][0]["call_id"]
+        response = client.turn("b" * 50 + END, input=[result(call_id, "c" * length)], **chain)
+        chain["previous_response_id"] = response["id"]
+        text = context(rig, done=True).split("</tool_call><|im_end|>\n<|im_start|>user", 1)[-1]
+        assert text.count("<tool_response>") <= text.count("<tool_call>")
+    assert "go on" in text
+    assert "hi<|im_end|>" not in text, "nothing was truncated"
+
+
+def test_of_one_long_input_truncation_drops_the_oldest_items() -> None:
+    rig = Rig(max_context_tokens=300)
+    client = rig.connect()
+    items = [said("user" if n % 2 else "assistant", f"item {n} " + "." * 30) for n in range(9)]
+    client.create(input=items, truncation="auto")
+    text = context(rig)
+    assert "item 8" in text
+    assert "item 0" not in text
+    assert len(rig.engine.last.new_tokens) <= 300 * 3 // 4 + 25
+
+
+def test_a_last_item_that_does_not_fit_alone_is_refused() -> None:
+    rig = Rig(max_context_tokens=300)
+    client = rig.connect()
+    (error,) = client.create(input=[said("user", "a"), said("user", "b" * 300)], truncation="auto")
+    assert error["error"]["code"] == "context_length_exceeded"
+
+
+# What the model cannot do
+
+
+def test_an_unknown_model_is_refused(client: Client) -> None:
+    (error,) = client.create(input="hi", model="gpt-9")
+    assert (error["status"], error["error"]["code"]) == (404, "model_not_found")
+
+
+def test_the_model_is_echoed_as_the_client_called_it(client: Client) -> None:
+    assert client.turn(input="hi", model="m")["model"] == "m"
+    assert client.turn(input="hi")["model"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expects_call"),
+    [
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "name": "f"}}, True),
+        ({"tool_choice": "auto"}, False),
+    ],
+)
+def test_tools_come_with_a_grammar(
+    rig: Rig, client: Client, fields: Any, expects_call: bool
+) -> None:
+    client.create(input="hi", tools=[F], **fields)
+    assert rig.engine.last.grammar is not None
+    assert rig.engine.last.expects_tool_call == expects_call
+
+
+def test_without_tools_and_format_there_is_no_grammar(rig: Rig, client: Client) -> None:
+    client.create(input="hi")
+    assert rig.engine.last.grammar is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "block", "param"),
+    [
+        ({"tools": [F, G]}, 0, "tools[0].parameters"),
+        ({"tools": [F, G]}, 1, "tools[1].parameters"),
+        ({"tools": [F, G]}, None, "tools"),
+        (
+            {"tools": [F, G], "tool_choice": {"type": "function", "name": "g"}},
+            None,
+            "tools[1].parameters",
+        ),
+        (
+            {
+                "text": {
+                    "format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+                }
+            },
+            None,
+            "text.format.schema",
+        ),
+        (
+            {
+                "text": {
+                    "format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+                }
+            },
+            0,
+            "text.format.schema",
+        ),
+    ],
+)
+def test_a_refused_grammar_names_the_schema_at_fault(
+    rig: Rig, client: Client, fields: Any, block: int | None, param: str
+) -> None:
+    rig.checks_pass = False
+    client.create(input="hi", **fields)
+    ((_, check),) = rig.checks
+    rig.carry(
+        client, client.connection.grammar_checked(check.check_id, "no such thing", block=block)
+    )
+    (error,) = client.events
+    assert error["error"]["code"] == "invalid_json_schema"
+    assert error["error"]["param"] == param
+    assert "no such thing" in error["error"]["message"]
+    assert rig.engine.requests == []
