@@ -9,7 +9,7 @@ import numpy as np
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.handle import SessionHandle
-from radix_cache.nodes import IDLE, UNIT, Node, class_of
+from radix_cache.nodes import IDLE, RUNNING, UNIT, Node, class_of
 from radix_cache.tree import RadixTree
 
 
@@ -51,6 +51,7 @@ def _check_holders(tree: RadixTree, node: Node) -> None:
     for holder in node.holders:
         assert holder.node is node, "a holder of another node"
         assert node.start < holder.length <= node.end, "a holder outside its node"
+        assert holder.length == node.end or holder.klass == RUNNING, "a holder inside an edge"
 
 
 def check_partition(

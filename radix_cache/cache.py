@@ -23,7 +23,7 @@ from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.handle import SessionHandle
 from radix_cache.leases import Leases
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Node, Owner, TokenArray
+from radix_cache.nodes import RUNNING, Node, Owner, TokenArray
 from radix_cache.retention import Retention
 from radix_cache.stats import CacheStats, Counters
 from radix_cache.tree import RadixTree, hash_tokens
@@ -306,7 +306,7 @@ class PrefixCache:
         usable = self._pool.num_free
         if not sequence.admitted:
             usable -= self._reserve
-        if num_blocks > usable:
+        if num_blocks > max(0, usable):
             available = self.available_blocks(sequence)
             if num_blocks > available:
                 raise OutOfBlocks(f"asked for {num_blocks} blocks, {available} are available")
@@ -341,12 +341,12 @@ class PrefixCache:
             if handle.length < handle.node.end:
                 tree.split(handle.node, handle.length)
         self._inside.clear()
-        if tree.class_blocks[IDLE] < count:
-            self._retention.make_idle(count, rights, self._sessions.values())
         now = self._clock()
         while count > 0:
             leaf = self._idle.oldest()
-            assert leaf is not None, "fewer idle blocks than counted"
+            if leaf is None:
+                self._retention.break_claim(rights, self._sessions.values())
+                continue
             cut = min(count, leaf.size)
             self._evict_tail(leaf, cut, now)
             count -= cut
@@ -404,7 +404,7 @@ class PrefixCache:
             return
         tree = self._tree
         node = handle.node
-        if node.end == shared and tree.may_append(node, handle.owner):
+        if node.end == shared and tree.may_append(handle):
             tree.append(node, tokens[shared * size : target * size], sequence.table[shared:target])
             handle.length = target
         else:
@@ -462,18 +462,21 @@ class PrefixCache:
         self._inside.discard(sequence)
         sequence.handle = None
         handle.sequence = None
-        if sequence.admitted:
+        admitted = sequence.admitted
+        current = self._sessions.get(handle.session_id) is handle
+        keep = current and keep_handle and (admitted or not sequence.is_new)
+        if handle.length < handle.node.end and (admitted or keep):
+            self._tree.split(handle.node, handle.length)
+        if admitted:
             handle.known = max(handle.known, handle.length)
             self._tick += 1
             handle.node.last_use = self._tick
-            self._retention.turn_ended(handle, lease_s)
-        elif sequence.is_new:
-            keep_handle = False
-        self._retention.settle(handle)
-        if self._sessions.get(handle.session_id) is not handle:
+        if keep:
+            self._retention.turn_ended(handle, lease_s if admitted else 0.0)
+        else:
+            if current:
+                del self._sessions[handle.session_id]
             self._retention.forget(handle)
-        elif not keep_handle:
-            self.release_session(handle.session_id)
         if self._debug:
             self.check()
 

@@ -11,7 +11,6 @@ class SessionHandle(Holder):
     __slots__ = (
         "known",
         "leased_until",
-        "owner",
         "queued",
         "sequence",
         "session_id",
@@ -19,9 +18,8 @@ class SessionHandle(Holder):
     )
 
     def __init__(self, session_id: str, owner: Owner) -> None:
-        super().__init__(owner.root)
+        super().__init__(owner)
         self.session_id = session_id
-        self.owner = owner
         self.table: BlockArray = NOTHING
         """Block ids; the first ``length`` are those of the path in the tree."""
         self.known = 0

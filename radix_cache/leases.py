@@ -57,17 +57,16 @@ class Leases:
         """No lease ends before this time; infinite if there is none."""
         return self._ends[0][0] if self._ends else float("inf")
 
-    def take_ended(self, now: float) -> list[SessionHandle]:
-        """Sessions whose lease ended by ``now``; they are not returned again."""
-        ended = []
+    def take_ended(self, now: float) -> SessionHandle | None:
+        """A session whose lease ended by ``now``, or None; the caller ends that lease."""
         while self._ends and self._ends[0][0] <= now:
             entry = heapq.heappop(self._ends)
             if _is_live(entry):
-                ended.append(entry[2])
-        return ended
+                return entry[2]
+        return None
 
     def live(self) -> list[SessionHandle]:
-        """Leased sessions, in no order."""
+        """Leased sessions, in no order, some perhaps twice."""
         return [entry[2] for entry in self._ends if _is_live(entry)]
 
 

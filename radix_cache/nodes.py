@@ -124,12 +124,16 @@ class Node:
 
 
 class Holder:
-    """Something that wants a prefix kept: position ``length`` (blocks) in ``node``."""
+    """Something that wants a prefix kept: position ``length`` (blocks) in ``node``.
 
-    __slots__ = ("klass", "lease_ran_out", "length", "node")
+    Only a running turn stands inside an edge; all others stand at the end of their node.
+    """
 
-    def __init__(self, root: Node) -> None:
-        self.node = root
+    __slots__ = ("klass", "lease_ran_out", "length", "node", "owner")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.node = owner.root
         self.length = 0
         self.klass = IDLE
         self.lease_ran_out = False

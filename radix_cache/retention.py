@@ -64,7 +64,8 @@ class Retention:
         """Let sessions go idle whose lease is over."""
         if self._leases.empty:
             return
-        for handle in self._leases.take_ended(self._clock()):
+        now = self._clock()
+        while (handle := self._leases.take_ended(now)) is not None:
             handle.lease_ran_out = True
             self._end_lease(handle)
             self._counters.leases_expired += 1
@@ -78,13 +79,14 @@ class Retention:
         handle.queued = False
 
     def turn_ended(self, handle: SessionHandle, lease_s: float | None) -> None:
-        """Promise a lease of ``lease_s``, or of the estimate; ``settle`` puts it in force."""
-        if not self._leasing or lease_s == 0.0 or not handle.length:
-            return
-        seconds = self._leases.length_s(handle.length * self._tree.block_size, lease_s)
-        if seconds > 0.0:
-            handle.leased_until = self._clock() + seconds
-            self._counters.leases_granted += 1
+        """Let a running session go, with a lease of ``lease_s`` seconds, None for the
+        estimate, 0 for none but the one it may still have."""
+        if self._leasing and lease_s != 0.0 and handle.length:
+            seconds = self._leases.length_s(handle.length * self._tree.block_size, lease_s)
+            if seconds > 0.0:
+                handle.leased_until = self._clock() + seconds
+                self._counters.leases_granted += 1
+        self.settle(handle)
 
     def settle(self, handle: SessionHandle) -> None:
         """Put a session without an open turn into the class it has a right to."""
@@ -102,23 +104,25 @@ class Retention:
                 self._end_lease(max(mine, key=lambda h: h.leased_until))
                 self._counters.leases_over_budget += 1
 
-    def make_idle(self, count: int, rights: int, sessions: Iterable[SessionHandle]) -> None:
-        """Break claims of classes up to ``rights`` until ``count`` blocks are idle: leases,
-        longest first, then queued sessions, published prefixes last.
+    def break_claim(self, rights: int, sessions: Iterable[SessionHandle]) -> None:
+        """Let one session of a class up to ``rights`` go idle: the one whose lease has longest
+        to go, else of the queued ones the least recently used, published prefixes last.
 
-        The caller knows that there are enough.
+        The caller knows that there is one.
         """
-        tree = self._tree
-        victims = sorted(self._leases.live(), key=lambda h: h.leased_until)
-        if rights >= QUEUED:
-            queued = [h for h in sessions if h.klass == QUEUED]
-            queued.sort(key=lambda h: (h.owner is not tree.published, -h.node.last_use))
-            victims = queued + victims
-        while tree.class_blocks[IDLE] < count:
-            victim = victims.pop()
+        leased = self._leases.live()
+        if leased:
+            victim = max(leased, key=lambda h: h.leased_until)
+            self._counters.leases_broken += 1
+        else:
+            assert rights >= QUEUED
+            victim = min(
+                (h for h in sessions if h.klass == QUEUED),
+                key=lambda h: (h.owner is self._tree.published, h.node.last_use),
+            )
             victim.queued = False
             self._counters.leases_broken += victim.leased_until > 0.0
-            self._end_lease(victim)
+        self._end_lease(victim)
 
     def forget(self, handle: SessionHandle) -> None:
         """Take ``handle`` off the tree; its blocks stay there, idle."""

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 
 from radix_cache.block_pool import BlockArray
-from radix_cache.nodes import IDLE, RUNNING_UNIT, UNIT, Holder, Node, Owner, TokenArray, class_of
+from radix_cache.nodes import IDLE, UNIT, Holder, Node, Owner, TokenArray, class_of
 
 _BLOCK_ID_BYTES = 4
 _TOKEN_BYTES = 4
@@ -214,7 +214,7 @@ class RadixTree:
 
     def drop(self, holder: Holder) -> None:
         """Remove ``holder``; its blocks stay in the tree, held by nobody on its account."""
-        self.move(holder, holder.node.owner.root, 0)
+        self.move(holder, holder.owner.root, 0)
 
     def _add_weight(self, node: Node, delta: int) -> None:
         while node.parent is not None:
@@ -237,15 +237,11 @@ class RadixTree:
 
     # Growing
 
-    def may_append(self, node: Node, owner: Owner) -> bool:
-        """Whether the one running holder at the end of ``node`` may lengthen it in place:
-        nobody else runs on it, nothing branches off, and it is ``owner``'s own."""
-        return (
-            node.weight < 2 * RUNNING_UNIT
-            and not node.children
-            and node.owner is owner
-            and node.parent is not None
-        )
+    def may_append(self, holder: Holder) -> bool:
+        """Whether the node at whose end ``holder`` stands may be lengthened in place: nobody
+        else stands there, nothing branches off, and it is the holder's own."""
+        node = holder.node
+        return len(node.holders) == 1 and not node.children and node.owner is holder.owner
 
     def append(self, node: Node, tokens: TokenArray, blocks: BlockArray) -> None:
         """Copy whole blocks to the end of ``node``, which ``may_append`` has allowed."""

@@ -1,0 +1,101 @@
+"""Random turns of many sessions: the cache against the reference model, step by step.
+
+KEEPWARM_CACHE_OPERATIONS sets how many operations the seeded campaign plays in all.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from radix_cache.nodes import TokenArray
+from tests.support.cache_driver import CacheDriver
+
+OPERATIONS = int(os.environ.get("KEEPWARM_CACHE_OPERATIONS", "100000"))
+PER_RUN = 500
+CHECK_EVERY = 25
+
+
+def one_hash(tokens: TokenArray, seed: int) -> int:
+    """Every child collides with every other."""
+    return 7
+
+
+def two_hashes(tokens: TokenArray, seed: int) -> int:
+    return int(tokens[0]) & 1
+
+
+HASHES: list[Callable[[TokenArray, int], int] | None] = [None, one_hash, two_hashes]
+
+
+@pytest.mark.parametrize("lane", range(8))
+def test_agrees_with_the_model_over_random_operations(lane: int) -> None:
+    runs = max(1, OPERATIONS // (8 * PER_RUN))
+    for run in range(runs):
+        seed = lane * 1_000_000 + run
+        rng = random.Random(seed)
+        driver = CacheDriver(
+            rng.randrange,
+            num_blocks=rng.randint(6, 24),
+            leasing=rng.random() < 0.8,
+            hash_block=HASHES[rng.randrange(3)],
+        )
+        try:
+            for operation in range(PER_RUN):
+                driver.step()
+                if operation % CHECK_EVERY == 0:
+                    driver.cache.check()
+            driver.close()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, operation {operation}: {error}") from error
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """The same operations chosen by hypothesis, so that a failure shrinks."""
+
+    @initialize(
+        data=st.data(),
+        num_blocks=st.integers(6, 20),
+        leasing=st.booleans(),
+        hash_block=st.sampled_from(HASHES),
+    )
+    def start(
+        self,
+        data: st.DataObject,
+        num_blocks: int,
+        leasing: bool,
+        hash_block: Callable[[TokenArray, int], int] | None,
+    ) -> None:
+        self.driver = CacheDriver(
+            choose_from(data), num_blocks=num_blocks, leasing=leasing, hash_block=hash_block
+        )
+
+    @rule(data=st.data(), operation=st.sampled_from(sorted(set(CacheDriver.OPERATIONS))))
+    def operate(self, data: st.DataObject, operation: str) -> None:
+        self.driver.choose = choose_from(data)
+        getattr(self.driver, operation)()
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.compare()
+            self.driver.cache.check()
+
+
+def choose_from(data: st.DataObject) -> Callable[[int], int]:
+    return lambda n: data.draw(st.integers(0, n - 1))
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(
+    max_examples=25,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
