@@ -48,6 +48,10 @@ def test_a_string_is_one_user_message() -> None:
             ),
         ),
         (
+            {"role": "assistant", "content": "Hello."},
+            Message(role="assistant", content=(TextPart(type="output_text", text="Hello."),)),
+        ),
+        (
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
             Message(role="assistant", content=(TextPart(type="refusal", text="No."),)),
         ),
