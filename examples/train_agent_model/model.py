@@ -1,0 +1,186 @@
+"""The network that is trained: Qwen3 in plain torch, whole sequences at a time.
+
+Parameter names are those of Hugging Face's ``Qwen3ForCausalLM``, so that the state dict
+is the export. There is no cache here: the runtime's own model serves, this one learns.
+Architecture: pre-norm RMSNorm, rotary positions, grouped-query attention with per-head
+norms on queries and keys, SwiGLU, tied embeddings, no biases (Qwen3 technical report,
+arXiv:2505.09388).
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Sizes of the network, in the words of Hugging Face's config."""
+
+    vocab_size: int
+    hidden_size: int = 128
+    num_hidden_layers: int = 5
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 4
+    head_dim: int = 32
+    intermediate_size: int = 256
+    rope_theta: float = 10_000.0
+    rms_norm_eps: float = 1e-6
+
+    def hugging_face_config(self, end_of_turn: int, max_positions: int) -> dict[str, object]:
+        """Return ``config.json`` of the exported folder."""
+        return asdict(self) | {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "hidden_act": "silu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": max_positions,
+            "bos_token_id": None,
+            "eos_token_id": end_of_turn,
+            "torch_dtype": "bfloat16",
+            "use_cache": True,
+        }
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (i, i + half) of ``x`` [batch, heads, length, head_dim] by its angle."""
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with normed queries and keys."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+        self.head_dim = shape.head_dim
+        size, wide = shape.hidden_size, self.heads * self.head_dim
+        self.q_proj = nn.Linear(size, wide, bias=False)
+        self.k_proj = nn.Linear(size, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(size, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(wide, size, bias=False)
+        self.q_norm = Norm(self.head_dim, shape.rms_norm_eps)
+        self.k_norm = Norm(self.head_dim, shape.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q = self.q_proj(x).view(batch, length, self.heads, self.head_dim)
+        k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
+        q = rotate(self.q_norm(q).transpose(1, 2), cos, sin)
+        k = rotate(self.k_norm(k).transpose(1, 2), cos, sin)
+        groups = self.heads // self.kv_heads
+        k = k.repeat_interleave(groups, dim=1)
+        v = v.transpose(1, 2).repeat_interleave(groups, dim=1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return out
+
+
+class FeedForward(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    """One transformer block."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = FeedForward(shape)
+        self.input_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Trunk(nn.Module):
+    """Embedding, layers and final norm: token ids to hidden states."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        half = self.shape.head_dim // 2
+        steps = torch.arange(half, device=tokens.device, dtype=torch.float32) / half
+        positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
+        angles = positions[:, None] * self.shape.rope_theta**-steps
+        x = self.embed_tokens(tokens)
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        if torch.is_autocast_enabled(tokens.device.type):
+            x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        out: Tensor = self.norm(x)
+        return out
+
+
+class AgentModel(nn.Module):
+    """Qwen3ForCausalLM with tied embeddings."""
+
+    def __init__(self, shape: ModelShape, *, seed: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = Trunk(shape)
+        self._initialise(torch.Generator().manual_seed(seed))
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        """Start with heads that copy: each output projection is half its value projection's
+        transpose (mimetic initialisation, Trockman and Kolter 2023, arXiv:2305.09828)."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                scale = 0.1 if "embed" in name else parameter.shape[1] ** -0.5
+                parameter.normal_(0.0, scale, generator=generator)
+        for module in self.modules():
+            if isinstance(module, FeedForward):
+                module.down_proj.weight.mul_(0.1)
+            elif isinstance(module, Attention):
+                nn.init.orthogonal_(module.v_proj.weight, generator=generator)
+                values = module.v_proj.weight.view(module.kv_heads, module.head_dim, -1)
+                groups = module.heads // module.kv_heads
+                copied = values.repeat_interleave(groups, dim=0).flatten(0, 1)
+                module.o_proj.weight.copy_(copied.T / 2)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Map ``tokens`` [batch, length] to hidden states [batch, length, hidden_size]."""
+        out: Tensor = self.model(tokens)
+        return out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Map hidden states [..., hidden_size] to float32 logits [..., vocab_size]."""
+        return F.linear(hidden, self.model.embed_tokens.weight).float()

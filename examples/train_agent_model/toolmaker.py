@@ -1,0 +1,186 @@
+"""Invented tools and the values they take and return.
+
+``ToolMaker`` knows what a tool looks like (name, description, schema) and draws fitting
+arguments and results. What is asked of the tools is the generator's.
+"""
+
+import json
+import random
+
+from examples.train_agent_model.words import WordSupply
+from examples.train_agent_model.world import Call, Parameter, Tool, Value
+
+_VERBS = "get find lookup fetch query read show check load search list view"
+VERBS = _VERBS.split()
+NAME_FORMS = {
+    "{verb}_{topic}": 50,
+    "{topic}_{verb}": 15,
+    "{topic}": 15,
+    "{camel}": 10,
+    "{word}_{topic}": 10,
+}
+"""Forms of a lookup tool's name and their weights."""
+
+DESCRIPTIONS = (
+    "Get the {topic} of a {thing}.",
+    "Look up the {topic} of a {thing}.",
+    "Returns the {topic} for one {thing}.",
+    "Find the {topic} of the given {thing}.",
+    "The {topic} of a {thing}",
+    "Knows the {topic} of each {thing}.",
+)
+COMMON_PARAMETERS = ["name", "id", "city", "item", "code", "query", "key", "user", "date", "place"]
+SUFFIXES = ["_name", "_id", "_code", "_key"]
+CALCULATORS = {
+    "add": (
+        ("add", "add_numbers", "add_two", "calc_add", "{word}_add"),
+        ("Add two numbers.", "Add one number to another."),
+        ("Add {number} to {what}.", "Please add {number} to {what}."),
+    ),
+    "multiply": (
+        ("multiply", "multiply_numbers", "multiply_two", "calc_multiply", "{word}_multiply"),
+        ("Multiply two numbers.", "Multiply one number by another."),
+        ("Multiply {what} by {number}.", "Please multiply {what} by {number}."),
+    ),
+    "subtract": (
+        ("subtract", "subtract_numbers", "subtract_two", "calc_subtract", "{word}_subtract"),
+        ("Subtract the second number from the first.", "Subtract a number from another."),
+        ("Subtract {number} from {what}.", "Please subtract {number} from {what}."),
+    ),
+}
+NUMBER_PAIRS = (("a", "b"), ("x", "y"), ("first", "second"), ("left", "right"))
+
+
+class ToolMaker:
+    """Draws tools and values; all randomness is the caller's ``rng`` and ``words``."""
+
+    def __init__(self, rng: random.Random, words: WordSupply, *, held_out: bool) -> None:
+        self._rng, self._words, self._held_out = rng, words, held_out
+
+    def topic(self, others: list[str], level: float) -> str:
+        """Draw one or two words; a near miss shares one word with another topic."""
+        rng = self._rng
+        pairs = [t for t in others if " " in t]
+        if pairs and rng.random() < 0.25 * level:
+            left, right = rng.choice(pairs).split()
+            fresh = self._words.word()
+            return rng.choice((f"{fresh} {right}", f"{left} {fresh}"))
+        if rng.random() < 0.4:
+            return f"{self._words.word()} {self._words.word()}"
+        return self._words.word()
+
+    def lookup_tool(self, topic: str) -> Tool:
+        rng, word = self._rng, self._words.word
+        verb, snake = rng.choice(VERBS), topic.replace(" ", "_")
+        camel = topic.split(maxsplit=1)[0] + "".join(
+            w.capitalize() for w in [*topic.split()[1:], verb]
+        )
+        name = rng.choices(list(NAME_FORMS), list(NAME_FORMS.values()))[0].format(
+            verb=verb, topic=snake, camel=camel, word=word()
+        )
+        thing = word()
+        if rng.random() < 0.25 and not self._held_out:
+            thing = rng.choice(COMMON_PARAMETERS)
+        first = Parameter(
+            name=thing + (rng.choice(SUFFIXES) if rng.random() < 0.15 else ""),
+            schema=self._typed("integer" if rng.random() < 0.2 else "string", thing),
+        )
+        parameters = [first]
+        if rng.random() < 0.45:
+            parameters.append(self._second_parameter())
+        return Tool(
+            name=name,
+            description=rng.choice(DESCRIPTIONS).format(topic=topic, thing=thing),
+            parameters=tuple(parameters),
+            topic=topic,
+            closed=rng.random() < 0.4,
+        )
+
+    def _typed(self, kind: str, thing: str) -> dict[str, object]:
+        schema: dict[str, object] = {"type": kind}
+        if self._rng.random() < 0.2:
+            schema["description"] = f"The {thing}."
+        return schema
+
+    def _second_parameter(self) -> Parameter:
+        rng, name = self._rng, self._words.word()
+        kind = rng.choices(("string", "integer", "number", "enum"), (3, 3, 2, 3))[0]
+        schema = self._typed("string" if kind == "enum" else kind, name)
+        if kind == "enum":
+            schema["enum"] = [self._words.word() for _ in range(rng.randint(2, 4))]
+        return Parameter(name=name, schema=schema)
+
+    def calculator(self, operation: str) -> Tool:
+        rng = self._rng
+        names, descriptions, _ = CALCULATORS[operation]
+        pair = rng.choice(NUMBER_PAIRS)
+        if self._held_out or rng.random() < 0.4:
+            pair = (self._words.word(), self._words.word())
+        return Tool(
+            name=rng.choice(names).format(word=self._words.word()),
+            description=rng.choice(descriptions),
+            parameters=tuple(Parameter(name=p, schema={"type": "number"}) for p in pair),
+            operation=operation,
+            closed=rng.random() < 0.4,
+        )
+
+    def integer(self) -> int:
+        return self._rng.randrange(10 ** self._rng.randint(1, 5)) + 1
+
+    def number(self) -> int | float:
+        if self._rng.random() < 0.6:
+            return self.integer()
+        digits = self._rng.randint(1, 2)
+        scale: int = 10 ** self._rng.randint(2, 5)
+        return round(self._rng.randrange(1, scale) / 10.0**digits, digits)
+
+    def _code(self) -> str:
+        rng = self._rng
+        letters = "".join(rng.choices("ABCDEFGHJKLMNPRSTUVWXYZ", k=rng.randint(1, 3)))
+        return rng.choice(
+            (
+                f"{letters}-{rng.randint(10, 9999)}",
+                f"{letters}{rng.randint(100, 99999)}",
+                f"{self._words.word()}-{rng.randint(1, 999)}",
+                f"{self._words.word()}_{self._words.word()}",
+                f"{rng.getrandbits(24):06x}",
+            )
+        )
+
+    def string(self) -> str:
+        rng, word = self._rng, self._words.word
+        form = rng.random()
+        if form < 0.35:
+            return word()
+        if form < 0.6:
+            return word().capitalize()
+        if form < 0.78:
+            return f"{word().capitalize()} {word().capitalize()}"
+        if form < 0.81:
+            return word().replace("e", "é").replace("o", "ö").capitalize()
+        return self._code()
+
+    def entity(self, parameter: Parameter) -> Value:
+        return self.integer() if parameter.schema["type"] == "integer" else self.string()
+
+    def second_value(self, parameter: Parameter) -> Value:
+        if "enum" in parameter.schema:
+            return str(self._rng.choice(parameter.schema["enum"]))
+        kind = parameter.schema["type"]
+        if kind == "string":
+            return self.string()
+        return self.integer() if kind == "integer" else self.number()
+
+    def result(self, tool: Tool, call: Call, value: Value) -> str:
+        """Wrap a fact as a tool would return it: bare, under its topic, among other keys."""
+        rng, key = self._rng, tool.topic.replace(" ", "_")
+        first = tool.parameters[0].name
+        shapes: list[dict[str, Value]] = [
+            {key: value},
+            {"result": value},
+            {"value": value},
+            {first: call.arguments[first], key: value},
+            {key: value, self._words.word(): self.number()},
+            {"ok": True, "result": value},
+        ]
+        return json.dumps(rng.choice(shapes), ensure_ascii=False)

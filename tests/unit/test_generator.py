@@ -1,0 +1,93 @@
+"""Sessions drawn for the default model's training and evaluation."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from examples.train_agent_model.generator import (
+    ALL_KINDS,
+    CALCULATORS,
+    COMMON_PARAMETERS,
+    ERRORS,
+    MAX_QUESTIONS,
+    MAX_TOOLS,
+    NUMBER_PAIRS,
+    VERBS,
+    SessionGenerator,
+)
+from examples.train_agent_model.words import is_held_out
+from examples.train_agent_model.world import Session
+
+FRAME_WORDS = {"get", "find", "look", "two", "numbers", "calc", "id", "code", "key"}
+
+
+def sessions(count: int, *, held_out: bool = True, seed: int = 1) -> list[Session]:
+    generator = SessionGenerator(seed, held_out=held_out)
+    return [generator.session() for _ in range(count)]
+
+
+def test_the_same_seed_gives_the_same_sessions() -> None:
+    assert sessions(20, seed=5) == sessions(20, seed=5)
+    assert sessions(20, seed=5) != sessions(20, seed=6)
+
+
+def test_every_kind_of_question_occurs_within_the_stated_sizes() -> None:
+    drawn = sessions(300)
+    assert {q.kind for s in drawn for q in s.questions} == set(ALL_KINDS)
+    assert {len(s.tools) for s in drawn} == set(range(1, MAX_TOOLS + 1))
+    assert max(len(s.questions) for s in drawn) == MAX_QUESTIONS
+    assert {len(q.steps) for s in drawn for q in s.questions} == {0, 1, 2, 3}
+
+
+def test_every_call_fits_its_tools_schema() -> None:
+    for session in sessions(200):
+        tools = {tool.name: tool for tool in session.tools}
+        assert len(tools) == len(session.tools)
+        calls = [c for q in session.questions for step in q.steps for c in step.calls]
+        for call in calls:
+            parameters = tools[call.name].parameters
+            assert list(call.arguments) == [p.name for p in parameters]
+            for parameter in parameters:
+                value = call.arguments[parameter.name]
+                assert value in parameter.schema.get("enum", [value])
+                assert isinstance(value, str) == (parameter.schema["type"] == "string")
+
+
+def test_every_argument_can_be_copied_from_what_was_said_before() -> None:
+    for session in sessions(200):
+        said = ""
+        for question in session.questions:
+            said += question.text + "\n"
+            for step in question.steps:
+                for value in itertools.chain(*(c.arguments.values() for c in step.calls)):
+                    assert str(value) in said
+                said += "\n".join(step.results)
+                assert all(json.loads(result) for result in step.results)
+
+
+def test_names_of_the_evaluation_hold_no_word_of_the_training_side() -> None:
+    fixed = {*VERBS, *CALCULATORS, *FRAME_WORDS, "name"}
+    for session in sessions(200):
+        names = [t.name for t in session.tools]
+        names += [p.name for t in session.tools for p in t.parameters]
+        for word in re.findall(r"[A-Z]?[a-z]+", " ".join(names)):
+            assert word.lower() in fixed or is_held_out(word), word
+
+
+def test_training_never_says_a_held_out_word_in_a_name() -> None:
+    pairs = itertools.chain(*NUMBER_PAIRS)
+    fixed = {*VERBS, *CALCULATORS, *COMMON_PARAMETERS, *FRAME_WORDS, *ERRORS, *pairs}
+    for session in sessions(200, held_out=False):
+        names = [t.name for t in session.tools]
+        names += [p.name for t in session.tools for p in t.parameters]
+        for word in re.findall(r"[A-Z]?[a-z]+", " ".join(names)):
+            assert word.lower() in fixed or not is_held_out(word), word
+
+
+@pytest.mark.parametrize("level", [0.0, 0.3, 1.0])
+def test_the_level_bounds_the_number_of_tools(level: float) -> None:
+    generator = SessionGenerator(1, held_out=False)
+    most = max(len(generator.session(level=level).tools) for _ in range(200))
+    assert most == round(1 + (MAX_TOOLS - 1) * level)

@@ -1,0 +1,130 @@
+"""What the default model is trained on is what the runtime will show it, token for token."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from examples.train_agent_model.generator import SessionGenerator
+from examples.train_agent_model.rendering import (
+    CHAT_FORMAT,
+    CHOICE_WEIGHT,
+    SessionEncoder,
+    header,
+    session_parts,
+)
+from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
+from examples.train_agent_model.world import Session
+from runtime.tokenizer import Tokenizer
+from tools_api.chat_format import Segment, TemplateOptions
+from tools_api.items import Item, parse_items
+
+VOCAB_SIZE = 1024
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("tokenizer")
+    generator = SessionGenerator("test", held_out=False)
+    sessions = [generator.session(level=0.5) for _ in range(100)]
+    texts = [part.text for s in sessions for part in session_parts(s) if not part.special]
+    save_tokenizer(train_tokenizer(texts, VOCAB_SIZE), target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> SessionEncoder:
+    return SessionEncoder(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder, model_type="qwen3")
+
+
+def items_of(session: Session) -> tuple[Item, ...]:
+    raw: list[dict[str, str]] = []
+    for question in session.questions:
+        raw.append({"type": "message", "role": "user", "content": question.text})
+        for step in question.steps:
+            calls = list(zip(step.calls, step.results, strict=True))
+            for number, (call, _) in enumerate(calls):
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                item = {"type": "function_call", "name": call.name, "arguments": arguments}
+                raw.append(item | {"call_id": f"{len(raw) - number}.{number}"})
+            start = len(raw) - len(calls)
+            for number, (_, result) in enumerate(calls):
+                raw.append(
+                    {
+                        "type": "function_call_output",
+                        "call_id": f"{start}.{number}",
+                        "output": result,
+                    }
+                )
+        raw.append({"type": "message", "role": "assistant", "content": question.answer})
+    return parse_items(raw, "input")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_session_has_the_text_and_tokens_that_the_runtime_gives_it(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    session = SessionGenerator(seed, held_out=True).session()
+    parts = session_parts(session)
+    segments = [Segment(part.text, part.special) for part in header(session)]
+    segments += CHAT_FORMAT.items(
+        items_of(session), first=True, open_output=False, options=TemplateOptions()
+    )
+    assert "".join(p.text for p in parts) == "".join(s.text for s in segments)
+    assert np.array_equal(encoder.encode(parts)[0], tokenizer.encode(segments))
+
+
+def test_only_what_the_assistant_writes_is_learned(
+    encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    session = SessionGenerator(2, held_out=True).session(num_questions=6)
+    ids, weights = encoder.encode(session_parts(session))
+    written = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights > 0]).decode()
+    expected = ""
+    for question in session.questions:
+        for step in question.steps:
+            calls = [
+                f'<tool_call>\n{{"name": "{call.name}", "arguments": '
+                f"{json.dumps(call.arguments, ensure_ascii=False)}}}\n</tool_call>"
+                for call in step.calls
+            ]
+            expected += "\n".join(calls) + "<|im_end|>"
+        expected += question.answer + "<|im_end|>"
+    assert written == expected
+
+
+def test_names_of_tools_and_parameters_weigh_most(
+    encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    generator = SessionGenerator(4, held_out=True)
+    session = generator.session(num_questions=1)
+    while not session.questions[0].steps or len(session.questions[0].steps[0].calls) > 1:
+        session = generator.session(num_questions=1)
+    ids, weights = encoder.encode(session_parts(session))
+    heavy = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights == CHOICE_WEIGHT])
+    calls = [step.calls[0] for step in session.questions[0].steps]
+    assert heavy.decode() == "".join(call.name + "".join(call.arguments) for call in calls)
+
+
+def test_words_have_the_same_tokens_in_prose_names_and_json(tokenizer: Tokenizer) -> None:
+    def tokens(text: str) -> str:
+        return " ".join(map(str, tokenizer.encode([Segment(text)])))
+
+    for word in ("saucer", "womgraix", "lamp"):
+        alone = tokens(word)
+        for text in (f"the {word} of", f"get_{word}", f'{{"{word}": 1}}', f"{word}?"):
+            assert f" {alone} " in f" {tokens(text)} "
+
+
+def test_no_text_piece_spells_a_special_token(folder: Path) -> None:
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    merged = {"".join(merge) for merge in raw["model"]["merges"]}
+    assert not merged & set(SPECIAL)
+    assert len(raw["model"]["vocab"]) == VOCAB_SIZE
