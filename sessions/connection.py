@@ -246,11 +246,10 @@ class Connection:
         find = self._lanes.find if may_open_lane else self._lanes.known
         lane = find(stream_id)
         if isinstance(content, ApiError):
-            in_order = lane is not None and (lane.active or lane.waiting)
-            if not in_order or self._lanes.num_waiting >= limits.max_waiting_responses:
+            busy = lane is not None and (lane.active or lane.waiting)
+            if not busy or self._lanes.num_waiting >= limits.max_waiting_responses:
                 self._send_error(content, stream_id)
                 return
-            assert lane is not None
         elif lane is None:
             assert stream_id is not None
             self._send_error(
@@ -265,6 +264,7 @@ class Connection:
                 stream_id,
             )
             return
+        assert lane is not None
         self._lanes.add(lane, _Waiting(content, self._service.clock()))
 
     def _refuse_steering(self, request: SteerRequest) -> None:

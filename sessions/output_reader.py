@@ -92,7 +92,7 @@ class OutputReader:
         pieces: list[Piece] = []
         for event in parsed:
             if isinstance(event, TextDelta):
-                pieces.append(Piece(event, tuple(self._logprobs)))
+                pieces.append(Piece(event, _behind(event.text, self._logprobs)))
             else:
                 pieces.append(Piece(event))
             self._logprobs.clear()
@@ -106,3 +106,14 @@ class OutputReader:
             found.logprob,
             [(self._tokenizer.token_bytes(token), value) for token, value in found.top],
         )
+
+
+def _behind(text: str, entries: Sequence[Event]) -> tuple[Event, ...]:
+    """The last of ``entries`` that are enough for ``text``: white space that belongs to a
+    tag was swallowed before it."""
+    missing = len(text.encode("utf-8", "replace"))
+    first = len(entries)
+    while first > 0 and missing > 0:
+        first -= 1
+        missing -= len(entries[first]["bytes"])
+    return tuple(entries[first:])

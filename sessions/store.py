@@ -231,8 +231,8 @@ class Store:
             session = Session(
                 name=name, tenant=tenant, ledger=Ledger(self._prices), now=self._clock()
             )
+            self._make_room(state)
             state.sessions[name] = session
-            self._bound_sessions(state)
         state.sessions.move_to_end(name)
         return session
 
@@ -259,8 +259,9 @@ class Store:
         if response.session.head_id == response.id:
             response.session.head_id = None
 
-    def _bound_sessions(self, tenant: _Tenant) -> None:
-        surplus = len(tenant.sessions) - self.limits.max_sessions_per_tenant
+    def _make_room(self, tenant: _Tenant) -> None:
+        """For one more session; those in use stay, even beyond the bound."""
+        surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
         idle = [s for s in tenant.sessions.values() if not s.in_use]
         self._close(tenant, idle[: max(surplus, 0)])
 

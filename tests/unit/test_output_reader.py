@@ -1,0 +1,112 @@
+"""Tokens to pieces: identity, attribution, trimming."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from runtime.messages import TokenLogprob
+from sessions.output_reader import OutputReader
+from sessions.response_events import Piece
+from tests.support.sessions_rig import END, TOKENIZER, Rig, call, token_ids
+from tools_api.call_parser import CallDone, ReasoningDelta, TextDelta
+
+THOUGHT = "<think>\nhm, 日本\n</think>\n\n"
+
+
+def reader(*, thinking: bool = False, stops: Sequence[str] = ()) -> OutputReader:
+    return OutputReader(
+        tokenizer=TOKENIZER,
+        chat_format=Rig().model.chat_format,
+        thinking=thinking,
+        calls=True,
+        stops=stops,
+    )
+
+
+def read(
+    output: OutputReader, text: str, cuts: Sequence[int] = (), logprobs: bool = False
+) -> list[Piece]:
+    tokens, pieces = token_ids(text), list[Piece]()
+    for start, end in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
+        part = tokens[start:end]
+        known = tuple(TokenLogprob(token=t, logprob=-1.0) for t in part) if logprobs else ()
+        pieces += output.read(part, known)
+    return pieces + output.finish()
+
+
+def text_of(pieces: list[Piece], kind: type[TextDelta] | type[ReasoningDelta]) -> str:
+    return "".join(p.parsed.text for p in pieces if isinstance(p.parsed, kind))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_may_cut_the_output_anywhere(seed: int) -> None:
+    rng = random.Random(seed)
+    text = THOUGHT + "Grüße 😀\n" + call("f", '{"a": "é"}') + END
+    output = reader(thinking=True)
+    cuts = sorted(rng.randint(0, len(token_ids(text))) for _ in range(5))
+    pieces = read(output, text, cuts)
+    assert text_of(pieces, ReasoningDelta) == "hm, 日本"
+    assert text_of(pieces, TextDelta) == "Grüße 😀"
+    assert [p.parsed for p in pieces if isinstance(p.parsed, CallDone)] == [
+        CallDone("f", '{"a": "é"}')
+    ]
+    assert output.tokens == token_ids(text)
+    assert output.num_reasoning == len(token_ids("\nhm, 日本\n</think>"))
+
+
+def test_without_thinking_no_token_is_reasoning() -> None:
+    output = reader()
+    read(output, "plain text" + END)
+    assert output.num_reasoning == 0
+
+
+def test_thinking_that_is_cut_counts_to_its_end() -> None:
+    output = reader(thinking=True)
+    read(output, "<think>\nhm")
+    assert output.num_reasoning == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_log_probabilities_go_to_the_text_and_only_to_the_text(seed: int) -> None:
+    rng = random.Random(seed)
+    text = THOUGHT + "Grüße" + call("f") + END
+    cuts = sorted(rng.randint(0, len(token_ids(text))) for _ in range(4))
+    pieces = read(reader(thinking=True), text, cuts, logprobs=True)
+    shown = [p.logprobs for p in pieces if isinstance(p.parsed, TextDelta)]
+    tokens = bytes(entry["bytes"][0] for entries in shown for entry in entries)
+    assert tokens.decode() == "Grüße"
+    assert not any(p.logprobs for p in pieces if not isinstance(p.parsed, TextDelta))
+
+
+def test_forced_tokens_without_a_probability_are_passed_over() -> None:
+    output = reader()
+    a, b = token_ids("ab")
+    (piece,) = output.read([a, b], (TokenLogprob(token=b, logprob=-1.0),))[1:]
+    assert [entry["token"] for entry in piece.logprobs] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one STOP two" + END, "one "),
+        ("one STO" + END, "one STO"),
+        ("one ST", "one ST"),
+        ("STOP", ""),
+    ],
+)
+@pytest.mark.parametrize("width", [1, 3, 100])
+def test_stop_strings_are_trimmed_from_the_text_not_from_the_tokens(
+    text: str, shown: str, width: int
+) -> None:
+    output = reader(stops=["STOP"])
+    length = len(token_ids(text))
+    pieces = read(output, text, range(width, length, width))
+    assert text_of(pieces, TextDelta) == shown
+    assert output.tokens == token_ids(text)
+
+
+def test_half_a_character_at_the_end_shows_as_the_replacement_character() -> None:
+    output = reader()
+    pieces = output.read(token_ids("é")[:1]) + output.finish()
+    assert text_of(pieces, TextDelta) == "\ufffd"

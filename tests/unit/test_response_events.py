@@ -1,0 +1,160 @@
+"""Events of one response: order, numbers, identity of deltas and items."""
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponsesServerEvent
+from pydantic import TypeAdapter
+
+from sessions.response_events import Piece, ResponseEvents
+from tools_api.call_parser import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    ParsedEvent,
+    ReasoningDelta,
+    ReasoningDone,
+    TextDelta,
+    TextDone,
+)
+from tools_api.requests import CreateRequest
+from tools_api.responses import ResponseObject, usage
+
+PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
+REASONING = [ReasoningDelta("let me"), ReasoningDelta(" think"), ReasoningDone()]
+TEXT = [TextDelta("It "), TextDelta("is"), TextDelta(" 21."), TextDone()]
+CALL = [
+    CallStarted("f"),
+    CallArgumentsDelta('{"a"'),
+    CallArgumentsDelta(": 1}"),
+    CallDone("f", '{"a": 1}'),
+]
+EMPTY_CALL = [CallStarted("g"), CallDone("g", "{}")]
+
+
+def writer(stream_id: str | None = None) -> ResponseEvents:
+    ids = itertools.count(1)
+    response = ResponseObject(
+        id="resp_1",
+        request=CreateRequest(),
+        model="m",
+        created_at=1,
+        previous_response_id=None,
+    )
+    return ResponseEvents(
+        response, stream_id=stream_id, new_id=lambda prefix: f"{prefix}_{next(ids)}"
+    )
+
+
+def pieces(*parsed: ParsedEvent) -> list[Piece]:
+    return [Piece(event) for event in parsed]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def test_reasoning_text_and_calls_are_items_one_after_another() -> None:
+    events = writer()
+    out = events.write(pieces(*REASONING, *TEXT, *CALL, *EMPTY_CALL))
+    assert kinds(out) == [
+        "output_item.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        *["output_item.added", "function_call_arguments.delta"],
+        *["function_call_arguments.done", "output_item.done"],
+        *["output_item.added", "function_call_arguments.delta"],
+        *["function_call_arguments.done", "output_item.done"],
+    ]
+    assert [event["output_index"] for event in out if "item" in event] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_all_events_are_of_the_published_types() -> None:
+    events = writer("lane")
+    out = [events.created(None), events.queued({"queue": {}}), events.in_progress(None)]
+    out += events.write(pieces(*REASONING, *TEXT, *CALL, *EMPTY_CALL, TextDelta("cut")))
+    events.close("incomplete", out)
+    counts = usage(input_tokens=1, cached_tokens=0, cache_write_tokens=1, output_tokens=0)
+    out.append(events.terminal("incomplete", usage=counts, incomplete_reason="max_output_tokens"))
+    for event in out:
+        read = PUBLISHED.validate_python(event)
+        assert type(read).__name__ != "ResponseErrorEvent"
+        assert read.type == event["type"]
+    assert [event["sequence_number"] for event in out] == list(range(len(out)))
+    assert {event["stream_id"] for event in out} == {"lane"}
+    items = [event["item"] for event in out if event["type"] == "response.output_item.done"]
+    assert out[-1]["response"]["output"] == items
+    assert [item["status"] for item in items] == ["completed"] * 4 + ["incomplete"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_deltas_add_up_to_the_item_however_they_come(seed: int) -> None:
+    rng = random.Random(seed)
+    todo = pieces(*REASONING, *TEXT, *CALL, *TEXT)
+    events, out = writer(), list[dict[str, Any]]()
+    while todo:
+        count = rng.randint(1, 5)
+        step = events.write(todo[:count])
+        del todo[:count]
+        keys = [(e["type"], e["output_index"]) for e in step if e["type"].endswith(".delta")]
+        assert len(keys) == len(set(keys)), "two deltas of one item in a step"
+        out += step
+    written = ["".join(e["delta"] for e in out if e.get("output_index") == i and "delta" in e)
+               for i in range(4)]  # fmt: skip
+    assert written == ["let me think", "It is 21.", '{"a": 1}', "It is 21."]
+    assert [item.to_wire()["type"] for item in events.items] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "message",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parsed", "status"),
+    [
+        ([TextDelta("a"), TextDone()], "incomplete"),
+        ([ReasoningDelta("a"), ReasoningDone()], "incomplete"),
+        ([CallStarted("f"), CallDone("f", "", complete=False)], "incomplete"),
+    ],
+)
+def test_what_ends_because_the_output_was_cut_ends_incomplete(
+    parsed: list[ParsedEvent], status: str
+) -> None:
+    events = writer()
+    events.write(pieces(*parsed[:-1]))
+    events.write(pieces(parsed[-1]), cut=True)
+    assert events.items[0].status == status
+
+
+def test_a_call_that_went_wrong_is_incomplete_though_the_turn_goes_on() -> None:
+    events = writer()
+    broken = [
+        CallStarted("f"), CallArgumentsDelta('{"a'), CallDone("f", '{"a', complete=False)
+    ]  # fmt: skip
+    events.write(pieces(*broken, *TEXT))
+    assert [item.status for item in events.items] == ["incomplete", "completed"]
+
+
+def test_log_probabilities_of_joined_deltas_are_joined() -> None:
+    events = writer()
+    a, b = ({"token": letter, "bytes": [], "logprob": 0.0, "top_logprobs": []} for letter in "ab")
+    out = events.write([Piece(TextDelta("a"), (a,)), Piece(TextDelta("b"), (b,))])
+    assert out[-1]["logprobs"] == [a, b]
+    events.close("completed", out)
+    assert out[-1]["item"]["content"][0]["logprobs"] == [a, b]
+
+
+def test_closing_with_nothing_open_says_nothing() -> None:
+    out: list[dict[str, Any]] = []
+    writer().close("incomplete", out)
+    assert out == []
