@@ -10,6 +10,8 @@ Always true: decisions depend on the turn's tokens and its limit alone, not on h
 tokens a step brought.
 """
 
+from itertools import chain
+
 import llguidance
 
 from runtime.grammar_closing import ClosingSearch
@@ -20,6 +22,7 @@ bracket, so nothing real needs it earlier."""
 _SLACK_TOKENS = 256
 _LOST_RETRY_TOKENS = 32
 _STEPS = 300
+_IMPROVING_STEPS = 20
 _SECONDS = 0.02
 
 
@@ -50,13 +53,14 @@ class BudgetGuard:
         """
         if remaining > HORIZON_TOKENS:
             return token
-        if self._plan is None and self._lost_tokens % _LOST_RETRY_TOKENS == 0:
+        if self._plan is None and (not self._active or self._lost_tokens >= _LOST_RETRY_TOKENS):
             self._plan = self._find(matcher)
+            self._lost_tokens = 0
         self._active = True
         if self._plan is None or self._plan[0] == token:
             return token
         after = matcher.deep_copy()
-        rest = self._plan_behind(after) if after.consume_token(token) else None
+        rest = self._plan_behind(after, token) if after.consume_token(token) else None
         self._next = (token, rest)
         if rest is None:
             return token if remaining > len(self._plan) + _SLACK_TOKENS else self._plan[0]
@@ -74,7 +78,7 @@ class BudgetGuard:
         elif known is not None and [known[0]] == tokens:
             self._plan = known[1]
         else:
-            self._plan = self._plan_behind(matcher)
+            self._plan = self._plan_behind(matcher, tokens[-1])
 
     def copy(self) -> "BudgetGuard":
         guard = BudgetGuard(self._search, self._plan)
@@ -82,12 +86,22 @@ class BudgetGuard:
         guard._lost_tokens = self._lost_tokens
         return guard
 
-    def _plan_behind(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
-        """A plan one token later: the old one where it still works, as inside a string."""
-        assert self._plan is not None
-        if matcher.validate_tokens(list(self._plan)) == len(self._plan):
-            return self._plan
+    def _plan_behind(self, matcher: llguidance.LLMatcher, token: int) -> tuple[int, ...] | None:
+        """A plan for behind ``token``, which ``matcher`` has consumed: mostly the old one,
+        as inside a string, with something half written finished or no longer to finish."""
+        plan = self._plan
+        assert plan is not None
+        repaired = (repair + plan for repair in self._search.repairs(token))
+        for candidate in chain((plan,), repaired, (plan[1:], plan[2:], plan[3:])):
+            if candidate and matcher.validate_tokens(list(candidate)) == len(candidate):
+                return candidate
         return self._find(matcher)
 
     def _find(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
-        return self._search.find(matcher, limit=HORIZON_TOKENS, steps=_STEPS, seconds=_SECONDS)
+        return self._search.find(
+            matcher,
+            limit=HORIZON_TOKENS,
+            steps=_STEPS,
+            improving_steps=_IMPROVING_STEPS,
+            seconds=_SECONDS,
+        )

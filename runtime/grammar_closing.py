@@ -15,8 +15,8 @@ history alone unless the time bound cut the search short.
 import heapq
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import llguidance
 import numpy as np
@@ -32,13 +32,14 @@ Way = tuple[int, ...]
 
 _CLOSES_STRING = re.compile(rb'"[\]}]*,?[ \n]*["{\[]?')
 _STRUCTURE = re.compile(rb'[ \n]*(?:(?:null|true|false)[}\],]*|[{}\[\]",: \n]+)')
+_LITERAL_STARTS = frozenset(
+    {b"0", b"1", *(word[:n] for word in (b"null", b"true", b"false") for n in range(1, 4))}
+)
 _MAX_PIECE_BYTES = 16
 _FEW_TOKENS = 32
 _MAX_WAYS = 4
 _MAX_HINTS = 256
 _MAX_KEY_TOKENS = 24
-_MAX_IMPROVING_STEPS = 400
-"""Steps spent on a shorter answer once there is one."""
 
 
 @dataclass(slots=True)
@@ -70,6 +71,18 @@ class _Walk:
     complete: bool
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Node:
+    """A state on the way to a point that closes."""
+
+    cost: int
+    order: int
+    way: Way = field(compare=False)
+    matcher: llguidance.LLMatcher = field(compare=False)
+    row: MaskRow = field(compare=False)
+    goal: bool = field(compare=False)
+
+
 class ClosingTables:
     """What the search knows of a vocabulary. Made once per tokenizer; never changed."""
 
@@ -80,17 +93,30 @@ class ClosingTables:
             if tokenizer.is_defined(token) and not tokenizer.is_special(token)
         ]
         self.tokenizer = tokenizer
-        self.lengths = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        for piece, token in pieces:
-            self.lengths[token] = len(piece)
-        structure = [p for p in pieces if len(p[0]) <= 8 and _STRUCTURE.fullmatch(p[0])]
+        structure = sorted(
+            (p for p in pieces if len(p[0]) <= 8 and _STRUCTURE.fullmatch(p[0]) and p[0].strip()),
+            key=lambda p: _rank(p, in_string=False),
+        )
+        goes_on = [p for p in structure if p[0].lstrip()[:1] in (b",", b":")]
+        opens = [p for p in structure if _rank(p, in_string=False)[0] > 0 and p not in goes_on]
+        self.structure = _ids([p for p in structure if p not in goes_on and p not in opens])
+        self.separators, self.openers = _ids(goes_on), _ids(opens)
+        self.literals = _ids([p for p in pieces if p[0] in _LITERAL_STARTS])
         closes_string = [p for p in pieces if _CLOSES_STRING.fullmatch(p[0])]
-        self.structure = _ids(sorted(structure, key=lambda p: _rank(p, in_string=False)))
         self.closes_string = _ids(sorted(closes_string, key=lambda p: _rank(p, in_string=True)))
         self.letters = _ids([p for p in pieces if p[0] in (b"q", b"Z", b"x")])
-        classes = [[p for p in pieces if _byte_class(p[0]) == kind] for kind in range(5)]
+        plain = [p for p in pieces if _is_plain(p[0])]
+        classes = [[p for p in plain if _byte_class(p[0]) == kind] for kind in range(4)]
         self.long_pieces = [_ids(_longest(members)) for members in classes]
         self.single_bytes = [_ids([p for p in m if len(p[0]) == 1]) for m in classes]
+        others = [p for p in pieces if not _is_plain(p[0])]
+        self.other_pieces = _ids(sorted(others, key=_whole_characters_first))
+        self.repairs = _repairs({p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1})
+
+    def candidate_order(self, token: int) -> tuple[bool, int, int]:
+        """Longest first; what asks for more, as a minus sign does, last."""
+        piece = self.tokenizer.token_bytes(token)
+        return piece[-1:] in (b"-", b"+", b"."), -len(piece), token
 
 
 class ClosingSearch:
@@ -105,24 +131,34 @@ class ClosingSearch:
         self._hints = self._string_ends(string_samples(lark))
 
     def find(
-        self, matcher: llguidance.LLMatcher, *, limit: int, steps: int, seconds: float
+        self,
+        matcher: llguidance.LLMatcher,
+        *,
+        limit: int,
+        steps: int,
+        improving_steps: int,
+        seconds: float,
     ) -> Way | None:
         """Tokens that end the turn legally from the matcher's state, end-of-turn included.
 
         Args:
             matcher: not changed.
             limit: most tokens the answer may have.
-            steps: how many tokens to try in all.
+            steps: how many tokens to try at most.
+            improving_steps: how many of them after a first answer, for a shorter one.
             seconds: bound for grammars whose single steps are slow.
 
         Returns:
             None if the search found no answer of at most ``limit`` tokens.
         """
         effort = _Effort(steps, time.monotonic() + seconds)
-        walk = self._walk(matcher.deep_copy(), (), limit, effort)
+        # A greedy walk may go round in circles; half is kept for its other turns.
+        first = _Effort(steps // 2, effort.deadline)
+        walk = self._walk(matcher.deep_copy(), (), limit, first)
+        effort.steps -= steps // 2 - first.steps
         best = walk.tokens if walk.complete else None
         if best is not None:
-            effort.steps = min(effort.steps, _MAX_IMPROVING_STEPS)
+            effort.steps = min(effort.steps, improving_steps)
         pending = list(reversed(walk.choices))
         while pending and effort.steps > 0:
             choice = pending.pop()
@@ -138,6 +174,12 @@ class ClosingSearch:
                     pending = list(reversed(found.choices))
                     break
         return best
+
+    def repairs(self, token: int) -> tuple[Way, ...]:
+        """What may finish a character, an escape or a number that ``token`` left half
+        written."""
+        last = self._tables.tokenizer.token_bytes(token)[-1:]
+        return self._tables.repairs.get(last[0], ()) if last else ()
 
     def _walk(
         self, matcher: llguidance.LLMatcher, start: Way, limit: int, effort: _Effort
@@ -158,9 +200,7 @@ class ClosingSearch:
             _fill_mask(matcher, row)
             ways = [(token,) for token in self._closers(row)]
             if not ways:
-                ways = self._hinted_ways(matcher, tuple(tokens)) or self._ways_to_closers(
-                    matcher, row, limit - len(tokens), effort
-                )
+                ways = self._ways_to_closers(matcher, row, tokens, limit - len(tokens), effort)
             if not ways:
                 break
             if len(ways) > 1:
@@ -171,9 +211,16 @@ class ClosingSearch:
 
     def _closers(self, row: MaskRow) -> Way:
         """The tokens of structure that the mask allows, most closing first."""
-        if _allowed(row, self._tables.letters, 1):
-            return _allowed(row, self._tables.closes_string, _MAX_WAYS)
-        return _allowed(row, self._tables.structure, _MAX_WAYS)
+        tables = self._tables
+        if _allowed(row, tables.letters, 1):
+            return _allowed(row, tables.closes_string, _MAX_WAYS)
+        for table in (tables.structure, tables.separators):
+            if found := _allowed(row, table, _MAX_WAYS):
+                return found
+        openers = _allowed(row, tables.openers, _MAX_WAYS)
+        # Where a value starts it may as well be a number or a word. Second, because a string
+        # of digits looks the same, and there the quote is the end.
+        return openers and openers[:2] + _allowed(row, tables.literals, _MAX_WAYS)
 
     def _string_ends(self, samples: list[str]) -> tuple[Way, ...]:
         """Every tail of the samples as tokens, fewest first: wherever a string stands in its
@@ -184,7 +231,7 @@ class ClosingSearch:
     def _encode(self, text: str) -> Way:
         return tuple(self._tables.tokenizer.encode([Segment(text)]).tolist())
 
-    def _hinted_ways(self, matcher: llguidance.LLMatcher, tokens: Way) -> list[Way]:
+    def _hinted_ways(self, matcher: llguidance.LLMatcher, tokens: Sequence[int]) -> list[Way]:
         """Ways that the schemas suggest: a required key, or the tail of a matching string."""
         ways: list[Way] = []
         typed = b"".join(map(self._tables.tokenizer.token_bytes, tokens[-_MAX_KEY_TOKENS:]))
@@ -202,7 +249,12 @@ class ClosingSearch:
         return ways
 
     def _ways_to_closers(
-        self, matcher: llguidance.LLMatcher, row: MaskRow, limit: int, effort: _Effort
+        self,
+        matcher: llguidance.LLMatcher,
+        row: MaskRow,
+        before: Sequence[int],
+        limit: int,
+        effort: _Effort,
     ) -> list[Way]:
         """The shortest ways found to a point where the output can close or is forced on.
 
@@ -210,64 +262,61 @@ class ClosingSearch:
         a sibling gives, is taken to lead nowhere new; if that leaves nothing, a length is
         being counted, and long pieces are fed until the mask changes.
         """
+        heap = [_Node(0, 0, (), matcher, row.copy(), False)]
         order = 0
-        heap: list[tuple[int, int, Way, llguidance.LLMatcher, MaskRow, bool]] = []
-        heapq.heappush(heap, (0, order, (), matcher, row.copy(), False))
         while effort.steps > 0:
-            cost, _, way, node, node_row, goal = heapq.heappop(heap)
-            if goal:
-                others = sorted(entry for entry in heap if entry[5])
-                return [way, *(entry[2] for entry in others[: _MAX_WAYS - 1])]
-            if cost >= limit:
-                return []
-            seen = {node_row.tobytes()}
-            for token in self._candidates(node_row):
-                child = node.deep_copy()
-                if not child.consume_token(token):
-                    continue
-                effort.spend()
-                run = child.compute_ff_tokens()
-                child.consume_tokens(run)
-                child_row = np.zeros_like(row)
-                _fill_mask(child, child_row)
-                goal = child.is_accepting() or bool(self._closers(child_row))
-                if child.is_error() or (not goal and child_row.tobytes() in seen):
-                    continue
-                seen.add(child_row.tobytes())
+            node = heapq.heappop(heap)
+            if node.goal:
+                others = sorted(other for other in heap if other.goal)
+                return [other.way for other in (node, *others)][:_MAX_WAYS]
+            hinted = self._hinted_ways(node.matcher, (*before, *node.way))
+            if hinted or node.cost >= limit:
+                return [node.way + hint for hint in hinted]
+            seen = {node.row.tobytes()}
+            for token in self._candidates(node.row):
                 order += 1
-                child_way = (*way, token, *run)
-                heapq.heappush(heap, (len(child_way), order, child_way, child, child_row, goal))
-                if goal and len(child_way) == cost + 1:
+                child = self._child(node, (token,), order, effort)
+                if child is None or (not child.goal and child.row.tobytes() in seen):
+                    continue
+                seen.add(child.row.tobytes())
+                heapq.heappush(heap, child)
+                if child.goal and child.cost == node.cost + 1:
                     break  # nothing shorter is left
             if not heap:
-                fed = self._feed_long_pieces(node, node_row, limit - cost, effort)
-                if not fed:
+                fed = self._feed_long_pieces(node, limit - node.cost, effort)
+                child = self._child(node, fed, order, effort) if fed else None
+                if child is None:
                     return []
-                order += 1
-                grown = node.deep_copy()
-                grown.consume_tokens(list(fed))
-                grown_row = np.zeros_like(row)
-                _fill_mask(grown, grown_row)
-                goal = grown.is_accepting() or bool(self._closers(grown_row))
-                heap = [(cost + len(fed), order, (*way, *fed), grown, grown_row, goal)]
+                heap = [child]
         return []
 
-    def _feed_long_pieces(
-        self, matcher: llguidance.LLMatcher, row: MaskRow, limit: int, effort: _Effort
-    ) -> Way:
+    def _child(self, node: _Node, fed: Way, order: int, effort: _Effort) -> _Node | None:
+        """The node behind ``fed`` and the run it forces; None if that is not legal."""
+        matcher = node.matcher.deep_copy()
+        effort.spend()
+        if not matcher.consume_tokens(list(fed)):
+            return None
+        way = (*node.way, *fed, *matcher.compute_ff_tokens())
+        matcher.consume_tokens(list(way[len(node.way) + len(fed) :]))
+        row = np.zeros_like(node.row)
+        _fill_mask(matcher, row)
+        if matcher.is_error():
+            return None
+        goal = matcher.is_accepting() or bool(self._closers(row))
+        return _Node(len(way), order, way, matcher, row, goal)
+
+    def _feed_long_pieces(self, node: _Node, limit: int, effort: _Effort) -> Way:
         """The longest allowed piece again and again, until the mask changes."""
-        matcher, now = matcher.deep_copy(), row.copy()
+        matcher, row = node.matcher.deep_copy(), node.row.copy()
         fed: list[int] = []
-        while len(fed) < limit and effort.steps > 0 and not matcher.is_error():
-            piece = next(iter(self._candidates(now)), None)
+        while len(fed) < limit and effort.steps > 0 and np.array_equal(row, node.row):
+            piece = next(iter(self._candidates(row)), None)
             if piece is None or not matcher.consume_token(piece):
                 return ()
             effort.spend()
             fed.append(piece)
-            _fill_mask(matcher, now)
-            if not np.array_equal(now, row):
-                return tuple(fed)
-        return ()
+            _fill_mask(matcher, row)
+        return tuple(fed)
 
     def _candidates(self, row: MaskRow) -> Iterator[int]:
         """Tokens that may lead on, longest first: all of a narrow mask, else some of each
@@ -276,10 +325,33 @@ class ClosingSearch:
             bits = np.unpackbits(row.view(np.uint8), bitorder="little")
             tokens = [int(t) for t in np.flatnonzero(bits) if int(t) != self._end_of_turn]
         else:
-            tokens = [t for table in self._tables.long_pieces for t in _allowed(row, table, 1)]
-            for table, count in zip(self._tables.single_bytes, (1, 1, 10, 12, 1), strict=True):
+            tables = self._tables
+            tokens = [t for table in tables.long_pieces for t in _allowed(row, table, 1)]
+            for table, count in zip(tables.single_bytes, (1, 1, 10, 12), strict=True):
                 tokens += _allowed(row, table, count)
-        return iter(sorted(dict.fromkeys(tokens), key=lambda t: (-int(self._tables.lengths[t]), t)))
+            if not tokens:
+                # Half a character or an escape leads round in circles where plain text is
+                # legal as well.
+                tokens = list(_allowed(row, tables.other_pieces, 2))
+        return iter(sorted(dict.fromkeys(tokens), key=self._tables.candidate_order))
+
+
+def _repairs(single: dict[bytes, int]) -> dict[int, tuple[Way, ...]]:
+    """Tokens that finish what ends with a certain byte, from one-byte tokens."""
+
+    def ways(*texts: bytes) -> tuple[Way, ...]:
+        split = [[text[i : i + 1] for i in range(len(text))] for text in texts]
+        return tuple(
+            tuple(single[b] for b in way) for way in split if all(b in single for b in way)
+        )
+
+    # A UTF-8 lead byte narrows its first continuation byte to one of these (RFC 3629, 4).
+    first = (b"\x80", b"\x90", b"\xa0")
+    characters = ways(*(b + b"\x80" * more for more in range(3) for b in first))
+    hexadecimal = ways(b"0", b"00", b"000", b"0000")
+    table = dict.fromkeys(range(128, 256), characters)
+    table |= dict.fromkeys(b"u0123456789abcdefABCDEF", hexadecimal)
+    return table | {value: ways(b"0") for value in b"-+."} | {ord("\\"): ways(b"n")}
 
 
 def _way_order(way: Way) -> tuple[int, Way]:
@@ -300,11 +372,14 @@ def _ids(pieces: list[tuple[bytes, int]]) -> Ids:
     return np.array([token for _, token in pieces], dtype=np.int64)
 
 
+def _is_plain(piece: bytes) -> bool:
+    """Printable ASCII that stands for itself in a JSON string."""
+    return all(0x20 <= value < 0x7F and value not in b'"\\' for value in piece)
+
+
 def _byte_class(piece: bytes) -> int:
-    """0 lower case and space, 1 upper case, 2 digits, 3 other printable, 4 the rest."""
-    if not piece or not (0x20 <= piece[0] < 0x7F):
-        return 4
-    first = chr(piece[0])
+    """0 lower case and space, 1 upper case, 2 digits, 3 other signs."""
+    first = piece[:1].decode()
     if first.islower() or first == " ":
         return 0
     if first.isupper():
@@ -313,27 +388,23 @@ def _byte_class(piece: bytes) -> int:
 
 
 def _longest(pieces: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
-    """Plain pieces, longest first: whole characters, none of which JSON escapes."""
-    plain = []
-    for piece, token in pieces:
-        try:
-            text = piece.decode()
-        except UnicodeDecodeError:
-            continue
-        if (
-            1 < len(piece) <= _MAX_PIECE_BYTES
-            and text.isprintable()
-            and not set(text) & {'"', "\\"}
-        ):
-            plain.append((piece, token))
-    return sorted(plain, key=lambda piece: (-len(piece[0]), piece[1]))[:256]
+    long = [p for p in pieces if 1 < len(p[0]) <= _MAX_PIECE_BYTES]
+    return sorted(long, key=lambda piece: (-len(piece[0]), piece[1]))[:256]
+
+
+def _whole_characters_first(piece: tuple[bytes, int]) -> tuple[bool, int, int]:
+    try:
+        piece[0].decode()
+    except UnicodeDecodeError:
+        return True, len(piece[0]), piece[1]
+    return False, -len(piece[0]), piece[1]
 
 
 def _rank(piece: tuple[bytes, int], *, in_string: bool) -> tuple[float, int, int, int]:
     """Closers before whole values before separators before openers; of equals the one that
     covers more."""
     data, token = piece
-    depth = 0.0 if data.strip() else 1.0
+    depth = 0.0
     for value in data.decode():
         if value == '"':
             in_string = not in_string

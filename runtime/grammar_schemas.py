@@ -141,12 +141,17 @@ def _sample_step(kind: Any, value: Any) -> str:
 
 def _sample_class(members: list[tuple[Any, Any]]) -> str:
     """A character of a class, the plainest one that fits."""
-    pattern_flags = members[0][0] is op.NEGATE
-    for char in "a0A-_ .:/@b1":
-        if _in_class(char, members[1:] if pattern_flags else members) != pattern_flags:
+    negated = members[0][0] is op.NEGATE
+    rest = members[1:] if negated else members
+    own = [
+        chr(value if kind is op.LITERAL else value[0])
+        for kind, value in rest
+        if kind is not op.CATEGORY
+    ]
+    for char in (*"a0A-_ .:/@b1", *own, *map(chr, range(0x21, 0x180))):
+        if _in_class(char, rest) != negated:
             return char
-    first = members[0]
-    return chr(first[1]) if first[0] is op.LITERAL else chr(first[1][0])
+    raise ValueError("no character fits")
 
 
 def _in_class(char: str, members: list[tuple[Any, Any]]) -> bool:

@@ -33,6 +33,7 @@ MaskRow = npt.NDArray[np.int32]
 
 _MAX_CLOSING_TOKENS = 8192
 _CLOSING_STEPS = 4000
+_IMPROVING_STEPS = 300
 _CLOSING_SECONDS = 0.5
 
 # An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
@@ -125,7 +126,11 @@ class GrammarCompiler:
             raise refusal(first.get_error(), spec.lark)
         search = ClosingSearch(self._closing_tables, spec.lark)
         closing = search.find(
-            matcher, limit=_MAX_CLOSING_TOKENS, steps=_CLOSING_STEPS, seconds=_CLOSING_SECONDS
+            matcher,
+            limit=_MAX_CLOSING_TOKENS,
+            steps=_CLOSING_STEPS,
+            improving_steps=_IMPROVING_STEPS,
+            seconds=_CLOSING_SECONDS,
         )
         if closing is None:
             raise GrammarRefused(
@@ -330,7 +335,11 @@ class GrammarState:
             closing = tuple(self._run)
         else:
             rest = self._guard.plan or self._compiled.search.find(
-                self._matcher, limit=limit, steps=_CLOSING_STEPS, seconds=_CLOSING_SECONDS
+                self._matcher,
+                limit=limit,
+                steps=_CLOSING_STEPS,
+                improving_steps=_IMPROVING_STEPS,
+                seconds=_CLOSING_SECONDS,
             )
             closing = None if rest is None else (*self._run, *rest)
         return None if closing is None or len(closing) > limit else list(closing)

@@ -1,0 +1,87 @@
+"""The guard alone: what it lets pass, what it replaces, and when it looks at all."""
+
+import random
+
+import pytest
+
+from runtime.budget_guard import HORIZON_TOKENS, BudgetGuard
+from runtime.token_mask import CompiledGrammar
+from runtime.tokenizer import Tokenizer
+from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
+
+SCHEMA = {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def grammar(tokenizer: Tokenizer) -> CompiledGrammar:
+    return compiler(tokenizer).compile(schema_spec(SCHEMA))
+
+
+def emit(guard: BudgetGuard, matcher: object, token: int, remaining: int) -> int:
+    token = guard.admit(matcher, token, remaining)  # type: ignore[arg-type]
+    assert matcher.consume_token(token)  # type: ignore[attr-defined]
+    guard.advance(matcher, [token])  # type: ignore[arg-type]
+    return token
+
+
+def test_a_token_passes_while_its_ending_fits_and_gives_way_when_it_does_not(
+    tokenizer: Tokenizer, grammar: CompiledGrammar
+) -> None:
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    wanted = encode(tokenizer, '["' + "x" * 50)
+    limit, out = 12, []
+    while matcher.is_accepting() is False:
+        out.append(emit(guard, matcher, wanted[len(out)], limit - len(out)))
+    text = decode(tokenizer, out)
+    assert text.startswith('["xxx')
+    assert text.endswith('x"]')
+    assert len(out) == limit - 1, "not a token earlier than needed; one is for end-of-turn"
+
+
+def test_far_from_the_limit_nothing_is_looked_at(
+    tokenizer: Tokenizer, grammar: CompiledGrammar
+) -> None:
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    for token in encode(tokenizer, '["a", "b'):
+        assert emit(guard, matcher, token, HORIZON_TOKENS + 1) == token
+    assert guard.plan is None, "not kept up"
+    x = encode(tokenizer, "x")[0]
+    assert emit(guard, matcher, x, HORIZON_TOKENS) == x
+    assert guard.plan is not None
+    assert decode(tokenizer, list(guard.plan[:-1])) == '"]'
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_plan_is_legal_after_every_token(
+    tokenizer: Tokenizer, grammar: CompiledGrammar, seed: int
+) -> None:
+    rng = random.Random(seed)
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    pieces = ['["', "a", "\u00e9", '", "', "\\", "n", "b"]
+    for text in [pieces[0], *rng.choices(pieces[1:], k=60)]:
+        tokens = encode(tokenizer, text)
+        if matcher.validate_tokens(tokens) != len(tokens):
+            continue
+        for token in tokens:
+            emit(guard, matcher, token, 2000)
+            assert guard.plan is not None
+            ending = matcher.deep_copy()
+            assert ending.consume_tokens(list(guard.plan[:-1]))
+            assert ending.is_accepting()
+
+
+def test_a_copy_goes_its_own_way(tokenizer: Tokenizer, grammar: CompiledGrammar) -> None:
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    emit(guard, matcher, encode(tokenizer, "[")[0], 100)
+    plan = guard.plan
+    emit(guard.copy(), matcher.deep_copy(), encode(tokenizer, '"')[0], 99)
+    assert guard.plan == plan

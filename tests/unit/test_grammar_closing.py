@@ -1,0 +1,130 @@
+"""The search for a short legal ending, against values whose shortest form is plain to see."""
+
+import json
+import random
+from typing import Any
+
+import llguidance
+import pytest
+
+from runtime.grammar_closing import ClosingSearch, ClosingTables
+from runtime.token_mask import CompiledGrammar
+from runtime.tokenizer import Tokenizer
+from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def compiled(tokenizer: Tokenizer, schema: Any) -> CompiledGrammar:
+    return compiler(tokenizer).compile(schema_spec(schema))
+
+
+def find(
+    grammar: CompiledGrammar, matcher: llguidance.LLMatcher, limit: int = 500
+) -> tuple[int, ...] | None:
+    return grammar.search.find(matcher, limit=limit, steps=2000, improving_steps=100, seconds=60)
+
+
+def test_optional_properties_are_left_out_and_required_ones_found_behind_them(
+    tokenizer: Tokenizer,
+) -> None:
+    names = [f"p{i}" for i in range(20)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "array"} for name in names} | {"last": {"type": "boolean"}},
+        "required": ["last"],
+        "additionalProperties": False,
+    }
+    text = decode(tokenizer, list(compiled(tokenizer, schema).closing[:-1]))
+    assert list(json.loads(text)) == ["last"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"enum": ["a much longer alternative", "b", "another long alternative"]}, ["b"]),
+        ({"type": "integer", "minimum": 100, "maximum": 999}, list(range(100, 1000))),
+        ({"anyOf": [{"type": "string", "minLength": 90}, {"type": "null"}]}, [None]),
+        ({"type": "array", "items": {"type": "string"}}, [[]]),
+        ({"type": "string"}, [""]),
+    ],
+)
+def test_of_several_values_a_short_one_is_chosen(
+    tokenizer: Tokenizer, schema: Any, values: list[Any]
+) -> None:
+    text = decode(tokenizer, list(compiled(tokenizer, schema).closing[:-1]))
+    assert json.loads(text) in values
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        '"',
+        '"caf\u00e9 \\',
+        '"\\u00',
+        '"ends in a lead byte \xc3',
+        '"plain text, then more of it',
+    ],
+)
+def test_strings_close_from_any_half_written_place(tokenizer: Tokenizer, typed: str) -> None:
+    grammar = compiled(tokenizer, {"type": "string"})
+    matcher = grammar.pristine.deep_copy()
+    data = typed.encode("latin-1") if "\xc3" in typed else typed.encode()
+    single = {tokenizer.token_bytes(t): t for t in range(tokenizer.vocab_size)}
+    assert matcher.consume_tokens([single[data[i : i + 1]] for i in range(len(data))])
+    closing = find(grammar, matcher)
+    assert closing is not None
+    end = b"".join(tokenizer.token_bytes(token) for token in closing[:-1])
+    json.loads((data + end).decode())
+
+
+def test_a_pattern_is_finished_from_the_middle(tokenizer: Tokenizer) -> None:
+    schema = {"type": "string", "pattern": "^[a-z]+/[a-z]+/([0-9]{2,3})-end$"}
+    grammar = compiled(tokenizer, schema)
+    for typed in ('"', '"ab', '"ab/', '"ab/c', '"ab/c/', '"ab/c/12', '"ab/c/123-'):
+        matcher = grammar.pristine.deep_copy()
+        assert matcher.consume_tokens(encode(tokenizer, typed))
+        closing = find(grammar, matcher)
+        assert closing is not None, typed
+        branch = matcher.deep_copy()
+        assert branch.consume_tokens(list(closing[:-1]))
+        assert branch.is_accepting()
+
+
+def test_the_matcher_is_not_changed_and_the_answer_repeats(tokenizer: Tokenizer) -> None:
+    grammar = compiled(tokenizer, {"type": "array", "items": {"type": "integer"}, "minItems": 3})
+    matcher = grammar.pristine.deep_copy()
+    assert matcher.consume_tokens(encode(tokenizer, "[1, "))
+    before = matcher.compute_bitmask()
+    assert find(grammar, matcher) == find(grammar, matcher)
+    assert matcher.compute_bitmask() == before
+
+
+def test_limits_hold(tokenizer: Tokenizer) -> None:
+    grammar = compiled(tokenizer, {"type": "string", "minLength": 400})
+    length = len(grammar.closing)
+    assert find(grammar, grammar.pristine, limit=length - 1) is None
+    assert find(grammar, grammar.pristine, limit=length) == grammar.closing
+    search = grammar.search.find
+    spent = {"limit": 500, "improving_steps": 0}
+    assert search(grammar.pristine, steps=5, seconds=60, **spent) is None
+    assert search(grammar.pristine, steps=5000, seconds=-1, **spent) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_repairs_finish_what_a_token_left_half_written(tokenizer: Tokenizer, seed: int) -> None:
+    rng = random.Random(seed)
+    grammar = compiled(tokenizer, {"type": "string"})
+    search = ClosingSearch(ClosingTables(tokenizer), schema_spec({"type": "string"}).lark)
+    quote = encode(tokenizer, '"')
+    lead = rng.choice([0xC3, 0xE0, 0xE2, 0xED, 0xF0, 0xF4])
+    token = next(
+        t for t in range(tokenizer.vocab_size) if tokenizer.token_bytes(t) == bytes([lead])
+    )
+    matcher = grammar.pristine.deep_copy()
+    assert matcher.consume_tokens([*quote, token])
+    endings = [[*repair, *quote] for repair in search.repairs(token)]
+    assert any(matcher.validate_tokens(ending) == len(ending) for ending in endings)

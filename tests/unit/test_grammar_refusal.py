@@ -1,0 +1,63 @@
+"""The library's prose turned into a keyword, a place and one line."""
+
+import pytest
+
+from runtime.grammar_refusal import refusal
+
+LARK = """start: a | b
+a: %json {"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}
+b: %json {"anyOf": [{"type": "null"}, {"format": "foobar", "not": {}, "pattern": "("}]}
+"""
+
+
+def report(message: str) -> str:
+    return f"at 3(7): failed to compile JSON schema: {message}\n   1 | start: a\n   2 | a: %json"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "keyword", "block", "path"),
+    [
+        (
+            report('Unimplemented keys: ["not"]'),
+            'Unimplemented keys: ["not"]',
+            "not",
+            1,
+            ("anyOf", 1, "not"),
+        ),
+        (
+            report("Unknown format: foobar"),
+            "Unknown format: foobar",
+            "format",
+            1,
+            ("anyOf", 1, "format"),
+        ),
+        (report("Unknown format: other"), "Unknown format: other", "format", None, None),
+        (
+            report("regex parse error:\n    (\n    ^\nerror: unclosed group"),
+            "regex: unclosed group",
+            "pattern",
+            1,
+            ("anyOf", 1, "pattern"),
+        ),
+        (
+            report("Unsatisfiable schema: minLength (5) is greater than maxLength (2)"),
+            "Unsatisfiable schema: minLength (5) is greater than maxLength (2)",
+            "minLength",
+            None,
+            None,
+        ),
+        (report("Validation failed"), "Validation failed", None, None, None),
+        ("too many states\n<non-verbose/>", "too many states", None, None, None),
+        ("x" * 1000, "x" * 297 + "...", None, None, None),
+    ],
+)
+def test_a_report_becomes_one_line_with_keyword_and_place(
+    error: str,
+    message: str,
+    keyword: str | None,
+    block: int | None,
+    path: tuple[str | int, ...] | None,
+) -> None:
+    found = refusal(error, LARK)
+    assert found.message == str(found) == message
+    assert (found.keyword, found.block, found.path) == (keyword, block, path)
