@@ -61,6 +61,12 @@ class EngineConfig:
     prefill_tokens_beside_decodes: int = 256
     """Prefill tokens one step may add while turns are decoding: bounds their token gap."""
 
+    max_draft_tokens: int = 16
+    """Draft tokens one turn may have verified in a step; 0 turns drafting off."""
+
+    draft_tokens_per_step: int = 32
+    """Draft tokens of all turns of a step together."""
+
     policy: PolicyName = "short_turn_first"
     """Order of turns: least predicted remaining work first, or first come first served."""
 
@@ -116,6 +122,8 @@ _BOUNDS = (
     ("max_running", 1, 1 << 14),
     ("max_waiting", 0, 1 << 20),
     ("prefill_tokens_beside_decodes", 1, 1 << 17),
+    ("max_draft_tokens", 0, 64),
+    ("draft_tokens_per_step", 0, 1 << 12),
     ("starvation_s", 1, 1 << 20),
     ("session_tokens_bytes", 1 << 12, 1 << 40),
     ("threads", 1, 1024),

@@ -9,10 +9,10 @@ is answered with exactly one finish.
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
@@ -30,6 +30,7 @@ from runtime.messages import (
     SequenceOutput,
     StepOutput,
     StepStats,
+    TokenArray,
     TokenLogprob,
     TurnStart,
 )
@@ -38,7 +39,7 @@ from runtime.sampler import Sampled, SampleRow, sample
 from runtime.scheduler import Chunk, Scheduler
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
-from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarState
+from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarState, MaskRow
 from runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class _Answer:
     """What this step has to tell about one request, gathered until the step ends."""
 
     __slots__ = (
+        "accepted",
+        "drafted",
         "error",
         "error_message",
         "finish",
@@ -66,6 +69,8 @@ class _Answer:
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.forced = 0
+        self.drafted = 0
+        self.accepted = 0
         self.forwards = 0
         self.start: TurnStart | None = None
         self.queue_position: int | None = None
@@ -78,6 +83,8 @@ class _Answer:
             request_id=request_id,
             new_tokens=np.array(self.tokens, dtype=np.int32),
             forced=self.forced,
+            drafted=self.drafted,
+            accepted=self.accepted,
             forwards=self.forwards,
             start=self.start,
             queue_position=self.queue_position,
@@ -88,6 +95,19 @@ class _Answer:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a sequence made of its sampled rows."""
+
+    accepted: int
+    finish: FinishReason | None = None
+    error: ErrorKind | None = None
+    message: str = ""
+
+
+_NOTHING_TAKEN = _Taken(0)
+
+
 class _Counters:
     """Sums since the last report."""
 
@@ -96,6 +116,10 @@ class _Counters:
         self.decode_tokens = 0
         self.preemptions = 0
         self.mask_s = 0.0
+
+
+Propose = Callable[[Sequence], TokenArray]
+"""From a decoding sequence to tokens that may come next, int32 [k]. Only speed depends on it."""
 
 
 class Engine:
@@ -109,13 +133,16 @@ class Engine:
         runner: ModelRunner,
         tokenizer: Tokenizer,
         compiler: GrammarCompiler,
+        workers: Executor,
         sessions: SessionTokens,
         costs: StepCosts,
         config: EngineConfig,
         info: EngineInfo,
+        propose: Propose | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
+        self._propose = propose
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
@@ -126,7 +153,7 @@ class Engine:
         self._config = config
         self._clock = clock
         self._output_lengths = OutputLengths()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._workers = workers
         self._compiling: dict[Sequence, Future[CompiledGrammar]] = {}
         self._open: dict[str, Sequence] = {}
         self._answers: dict[str, _Answer] = {}
@@ -168,7 +195,7 @@ class Engine:
         falls idle is always told, so that its figures are true while nothing happens."""
         self._take_compiled()
         now = self._clock()
-        schedule = self._scheduler.schedule(now)
+        schedule = self._scheduler.schedule(now, self._drafts())
         for sequence in schedule.admitted:
             self._report_start(sequence)
         for sequence in schedule.too_large:
@@ -206,13 +233,17 @@ class Engine:
                 f"{self._config.max_waiting} turns are waiting; try again later",
             )
             return
-        buffer = self._sessions.open(request)
-        if buffer is None:
+        kept = request.base_offset if request.base_session_id == request.session_id else 0
+        if kept < self._sessions.length(request.session_id):
+            self._rewinding(request.session_id, kept)
+        opened = self._sessions.open(request)
+        if opened is None:
             self._answer(request.request_id).finish = FinishReason.UNKNOWN_BASE
             return
-        sequence = Sequence(request, buffer, arrival_s=self._clock())
+        buffer, vouched = opened
+        sequence = Sequence(request, buffer, arrival_s=self._clock(), vouched=vouched)
         if len(buffer) == 0 or len(buffer) > self.info.max_context_tokens:
-            self._sessions.close(request.session_id)
+            self._sessions.close(request.session_id, ran=False)
             self._answer_error(
                 request.request_id,
                 ErrorKind.TOO_LARGE,
@@ -226,7 +257,7 @@ class Engine:
             self._scheduler.add(sequence)
             return
         sequence.state = SequenceState.COMPILING
-        self._compiling[sequence] = self._pool.submit(self._compiler.compile, request.grammar)
+        self._compiling[sequence] = self._workers.submit(self._compiler.compile, request.grammar)
 
     def _take_compiled(self) -> None:
         for sequence, future in list(self._compiling.items()):
@@ -272,6 +303,17 @@ class Engine:
         self._sessions.release(message.session_id)
         self._cache.release_session(message.session_id)
 
+    def _rewinding(self, session_id: str, kept: int) -> None:
+        """A session's tokens from ``kept`` on are about to be replaced: stop writing the tail
+        of its last turn, and tell waiting forks that its cache handle may move."""
+        for sequence in list(self._scheduler.running):
+            flushing = sequence.state is SequenceState.FLUSHING
+            if flushing and sequence.request.session_id == session_id:
+                self._scheduler.end(sequence, lease_s=0.0)
+        for sequence in self._open.values():
+            if sequence.request.base_session_id == session_id:
+                sequence.vouched = min(sequence.vouched, kept)
+
     def _finish(
         self,
         sequence: Sequence,
@@ -280,6 +322,7 @@ class Engine:
         message: str = "",
     ) -> None:
         """End a running sequence: answer it, then flush its tail or let its blocks go."""
+        sequence.final_length = len(sequence.buffer)
         ended_well = reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
         if ended_well and self._scheduler.wants_flush(sequence):
             sequence.state = SequenceState.FLUSHING
@@ -298,7 +341,7 @@ class Engine:
         """Send the one finish of a sequence that the scheduler does not run any more."""
         request = sequence.request
         del self._open[request.request_id]
-        self._sessions.close(request.session_id)
+        self._sessions.close(request.session_id, ran=sequence.started)
         self._output_lengths.observe(request.session_id, output_tokens=sequence.num_emitted)
         answer = self._answer(request.request_id)
         answer.finish, answer.error, answer.error_message = reason, error, message
@@ -321,6 +364,19 @@ class Engine:
 
     # One step
 
+    def _drafts(self) -> dict[Sequence, TokenArray]:
+        """Proposals for the turns that decode; at most what the limit leaves to verify."""
+        if self._propose is None:
+            return {}
+        drafts = {}
+        for sequence in self._scheduler.running:
+            if sequence.decoding and sequence.finish is None:
+                room = min(sequence.remaining - 1, self._config.max_draft_tokens)
+                draft = self._propose(sequence)[: max(room, 0)]
+                if len(draft):
+                    drafts[sequence] = draft
+        return drafts
+
     def _run(self, chunks: list[Chunk]) -> None:
         sampling = [c for c in chunks if c.samples]
         try:
@@ -333,45 +389,66 @@ class Engine:
                 self._fail(chunk.sequence)
             self._cache.check()
             return
+        row = 0
         for chunk in chunks:
-            self._scheduler.advance(chunk)
             sequence = chunk.sequence
+            taken = _NOTHING_TAKEN
+            if chunk.samples:
+                assert sampled is not None
+                taken = self._take(chunk, sampled, row)
+                row += 1 + len(chunk.draft)
+            self._scheduler.advance(chunk, taken.accepted)
             if sequence.state is SequenceState.FLUSHING:
                 self._scheduler.end(sequence, lease_s=_lease_s(sequence, sequence.finish))
             elif sequence.request.max_new_tokens == 0 and sequence.num_pending == 0:
                 self._finish(sequence, FinishReason.PREFILLED)
-        if sampled is not None:
-            for row, chunk in enumerate(sampling):
-                self._take(chunk.sequence, sampled, row)
+            elif taken.finish is not None:
+                self._finish(sequence, taken.finish, taken.error, taken.message)
 
     def _sample_rows(self, sampling: list[Chunk]) -> list[SampleRow]:
+        """One row for each chunk and one more for each of its draft tokens."""
         started = self._clock()
         rows = []
         for chunk in sampling:
             sequence = chunk.sequence
-            buffer = sequence.buffer
-            emitted = buffer.view()[sequence.prompt_length :] if sequence.num_emitted else None
-            rows.append(
-                SampleRow(
-                    params=sequence.request.sampling,
-                    position=len(buffer),
-                    emitted=emitted,
-                    mask=self._mask(sequence),
+            emitted = sequence.buffer.view()[sequence.prompt_length :]
+            if len(chunk.draft):
+                emitted = np.concatenate((emitted, chunk.draft))
+            known = sequence.num_emitted
+            for offset, mask in enumerate(self._masks(sequence, chunk.draft)):
+                rows.append(
+                    SampleRow(
+                        params=sequence.request.sampling,
+                        position=len(sequence.buffer) + offset,
+                        emitted=emitted[: known + offset],
+                        mask=mask,
+                    )
                 )
-            )
         self._counters.mask_s += self._clock() - started
         return rows
 
-    def _mask(self, sequence: Sequence) -> npt.NDArray[np.int32] | None:
-        """Packed allowed tokens, int32 [ceil(vocab / 32)]; None allows all."""
+    def _masks(self, sequence: Sequence, draft: TokenArray) -> list[MaskRow | None]:
+        """Packed allowed tokens for the next token and for the one behind each draft token."""
         grammar = sequence.grammar
+        state = grammar.copy() if grammar is not None and len(draft) else grammar
+        masks = [self._mask(sequence, state, sequence.remaining)]
+        for offset, token in enumerate(draft.tolist(), start=1):
+            if state is not None:
+                state.advance([token])
+            masks.append(self._mask(sequence, state, sequence.remaining - offset))
+        return masks
+
+    def _mask(
+        self, sequence: Sequence, grammar: GrammarState | None, remaining: int
+    ) -> MaskRow | None:
+        """Packed allowed tokens, int32 [ceil(vocab / 32)]; None allows all."""
         if grammar is not None and grammar.bound:
             row = np.zeros(self._mask_words, dtype=np.int32)
             grammar.fill_mask(row)
             return row
         banned = sequence.request.banned_tokens
         if grammar is not None:
-            banned += grammar.blocked_tokens(sequence.remaining)
+            banned += grammar.blocked_tokens(remaining)
         if not banned:
             return None
         words = self._all_allowed.copy()
@@ -386,48 +463,69 @@ class Engine:
             message = "the engine failed in this step; the turn can be repeated"
             self._finish(sequence, FinishReason.ERROR, ErrorKind.INTERNAL, message)
 
-    def _take(self, sequence: Sequence, sampled: Sampled, row: int) -> None:
-        """Let ``sequence`` advance by its sampled token and the forced run behind it."""
-        if not sampled.finite[row]:
-            message = "the model produced logits that are not finite"
-            self._finish(sequence, FinishReason.ERROR, ErrorKind.NOT_FINITE, message)
-            return
+    def _take(self, chunk: Chunk, sampled: Sampled, first_row: int) -> "_Taken":
+        """Emit what was drawn, as far as the draft agrees with it, and the forced run behind.
+
+        The token drawn at a position depends on the tokens before it and on (seed, position)
+        alone, so what is emitted is what a run without drafts emits (sample and compare;
+        Leviathan et al. 2023, arXiv:2211.17192, for a drafter that proposes one token).
+        """
+        sequence, draft = chunk.sequence, chunk.draft
         grammar = sequence.grammar
-        token = int(sampled.tokens[row])
-        if token < 0:
-            message = "no token is allowed here"
-            self._finish(sequence, FinishReason.ERROR, ErrorKind.GRAMMAR, message)
-            return
-        if grammar is not None:
-            token = grammar.within_limit(token, sequence.remaining)
         answer = self._answer(sequence.request.request_id)
         answer.forwards = 1
-        logprob = sampled.logprobs[row]
-        run = [token]
-        reason: FinishReason | None = None
-        emitted = 0
-        while run and reason is None:
-            for token in run:
-                answer.tokens.append(token)
-                emitted += 1
-                reason = self._append(sequence, token)
-                if reason is not None:
-                    break
-                if grammar is not None:
-                    grammar.advance([token])
-            if reason is not None or grammar is None or grammar.failed is not None:
+        answer.drafted += len(draft)
+        accepted = 0
+        for offset in range(1 + len(draft)):
+            row = first_row + offset
+            error = _row_error(sampled, row)
+            if error is not None:
+                return _Taken(accepted, FinishReason.ERROR, *error)
+            token = int(sampled.tokens[row])
+            if grammar is not None:
+                token = grammar.within_limit(token, sequence.remaining)
+            reason = self._emit(sequence, answer, token, sampled.logprobs[row])
+            agrees = offset < len(draft) and token == int(draft[offset])
+            accepted += agrees
+            answer.accepted += agrees
+            if reason is not None:
+                return _Taken(accepted, reason)
+            if grammar is not None and grammar.failed is not None:
+                return _Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+            if not agrees:
                 break
+        return self._take_forced(sequence, answer, accepted)
+
+    def _take_forced(self, sequence: Sequence, answer: "_Answer", accepted: int) -> "_Taken":
+        """Emit the tokens that the grammar leaves no choice about: no logits are needed."""
+        grammar = sequence.grammar
+        while grammar is not None:
             run = grammar.forced_tokens(sequence.remaining)
-        answer.forced += emitted - 1
-        self._counters.decode_tokens += emitted
+            if not run:
+                break
+            for token in run:
+                certain = TokenLogprob(token=token, logprob=0.0)
+                wanted = sequence.request.sampling.top_logprobs is not None
+                answer.forced += 1
+                reason = self._emit(sequence, answer, token, certain if wanted else None)
+                if reason is not None:
+                    return _Taken(accepted, reason)
+            if grammar.failed is not None:
+                return _Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+        return _Taken(accepted)
+
+    def _emit(
+        self, sequence: Sequence, answer: "_Answer", token: int, logprob: TokenLogprob | None
+    ) -> FinishReason | None:
+        """Add one token to the turn; says whether it ends the turn."""
+        answer.tokens.append(token)
         if logprob is not None:
-            forced = answer.tokens[len(answer.tokens) - emitted + 1 :]
             answer.logprobs.append(logprob)
-            answer.logprobs.extend(TokenLogprob(token=t, logprob=0.0) for t in forced)
-        if reason is not None:
-            self._finish(sequence, reason)
-        elif grammar is not None and grammar.failed is not None:
-            self._finish(sequence, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+        self._counters.decode_tokens += 1
+        reason = self._append(sequence, token)
+        if reason is None and sequence.grammar is not None:
+            sequence.grammar.advance([token])
+        return reason
 
     def _append(self, sequence: Sequence, token: int) -> FinishReason | None:
         """Append one emitted token and say whether it ends the turn."""
@@ -519,12 +617,21 @@ class Engine:
 def _step_input(chunk: Chunk) -> SequenceInput:
     sequence = chunk.sequence
     assert sequence.cached is not None
+    tokens = sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens]
     return SequenceInput(
-        tokens=sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens],
+        tokens=np.concatenate((tokens, chunk.draft)) if len(chunk.draft) else tokens,
         start=chunk.start,
         block_table=sequence.cached.block_table,
-        num_logits=1 if chunk.samples else 0,
+        num_logits=1 + len(chunk.draft) if chunk.samples else 0,
     )
+
+
+def _row_error(sampled: Sampled, row: int) -> tuple[ErrorKind, str] | None:
+    if not sampled.finite[row]:
+        return ErrorKind.NOT_FINITE, "the model produced logits that are not finite"
+    if sampled.tokens[row] < 0:
+        return ErrorKind.GRAMMAR, "the grammar allows no token here"
+    return None
 
 
 def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:

@@ -3,10 +3,11 @@
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
-from runtime.engine import Engine
+from runtime.engine import Engine, Propose
 from runtime.estimates import StepCosts
 from runtime.messages import EngineInfo
 from runtime.model_runner import ModelRunner, load_runner
@@ -54,6 +55,8 @@ def assemble(
     *,
     clock: Callable[[], float] = time.monotonic,
     load_s: float = 0.0,
+    propose: Propose | None = None,
+    workers: Executor | None = None,
 ) -> Engine:
     """Wire an engine around a runner and a tokenizer that exist already."""
     model = runner.model
@@ -87,9 +90,11 @@ def assemble(
         runner=runner,
         tokenizer=tokenizer,
         compiler=GrammarCompiler(tokenizer, max_cache_bytes=_GRAMMAR_CACHE_BYTES),
+        workers=workers or ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar"),
         sessions=SessionTokens(max_bytes=config.session_tokens_bytes),
         costs=costs,
         config=config,
         info=info,
+        propose=propose,
         clock=clock,
     )

@@ -11,8 +11,10 @@ Ids and counts only: no tensors, no wall clock. Always true between calls: a seq
 a ``CachedSequence`` exactly while it is RUNNING or FLUSHING.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,22 +22,27 @@ from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts
+from runtime.messages import TokenArray
 from runtime.policy import POLICIES, TurnFacts
 from runtime.sequence import Sequence, SequenceState
 
+NO_DRAFT: TokenArray = np.empty(0, dtype=np.int32)
+_NO_DRAFTS: Mapping[Sequence, TokenArray] = MappingProxyType({})
 _ALLOCATE_AHEAD_TOKENS = 32
 _BLOCKED_ATTEMPTS_PER_STEP = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chunk:
-    """``num_tokens`` pending tokens of one sequence, from ``start`` on."""
+    """``num_tokens`` pending tokens of one sequence, from ``start`` on, and a draft."""
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
     """The chunk reaches the last known token, so the step also yields the next one."""
+    draft: TokenArray
+    """int32 [k]: proposed tokens behind the last known one, to be verified in this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,18 +125,26 @@ class Scheduler:
         size = self._block_size
         return sequence.flush_target // size > sequence.num_computed // size
 
-    def advance(self, chunk: Chunk) -> None:
-        """Note that the chunk's KV is written, and publish the blocks it filled."""
+    def advance(self, chunk: Chunk, accepted: int = 0) -> None:
+        """Note that the KV of the chunk and of ``accepted`` draft tokens is written, and
+        publish the blocks they filled. What was rejected is overwritten later."""
         sequence = chunk.sequence
         assert sequence.cached is not None
         before = sequence.num_computed
-        sequence.num_computed = before + chunk.num_tokens
+        sequence.num_computed = before + chunk.num_tokens + accepted
         if sequence.num_computed // self._block_size > before // self._block_size:
             computed = sequence.buffer.view()[: sequence.num_computed]
             self._cache.commit(sequence.cached, computed)
 
-    def schedule(self, now: float) -> Schedule:
-        """Plan the next step at time ``now`` (seconds, any origin)."""
+    def schedule(self, now: float, drafts: Mapping[Sequence, TokenArray] = _NO_DRAFTS) -> Schedule:
+        """Plan the next step.
+
+        Args:
+            now: seconds, any origin.
+            drafts: tokens proposed for decoding sequences; they are cut to what the step's
+                draft budget and the free blocks allow, and never make another turn give way.
+        """
+        draft_budget = self._config.draft_tokens_per_step
         chunks: dict[Sequence, Chunk] = {}
         exhausted: list[Sequence] = []
         preempted = 0
@@ -146,7 +161,10 @@ class Scheduler:
             grown, victims = self._grow(sequence, len(sequence.buffer), chunks)
             preempted += victims
             if grown:
-                chunks[sequence] = _chunk(sequence, sequence.num_pending)
+                draft = drafts.get(sequence, NO_DRAFT)[:draft_budget]
+                draft = draft if self._room_for(sequence, len(draft)) else NO_DRAFT
+                draft_budget -= len(draft)
+                chunks[sequence] = _chunk(sequence, sequence.num_pending, draft)
             elif sequence.state is SequenceState.RUNNING:
                 exhausted.append(sequence)
         prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
@@ -199,7 +217,11 @@ class Scheduler:
             self.end(sequence, lease_s=0.0)
             return
         chunks[sequence] = Chunk(
-            sequence=sequence, start=sequence.num_computed, num_tokens=pending, samples=False
+            sequence=sequence,
+            start=sequence.num_computed,
+            num_tokens=pending,
+            samples=False,
+            draft=NO_DRAFT,
         )
 
     def _blocks_for(self, num_tokens: int) -> int:
@@ -229,6 +251,17 @@ class Scheduler:
                 if victim is sequence:
                     return False, preempted
         return True, preempted
+
+    def _room_for(self, sequence: Sequence, num_draft: int) -> bool:
+        """Give a sequence blocks for a draft if that takes them from nobody who runs."""
+        assert sequence.cached is not None
+        needed = self._blocks_for(len(sequence.buffer) + num_draft) - sequence.cached.num_blocks
+        try:
+            if needed > 0:
+                self._cache.allocate(sequence.cached, needed)
+        except OutOfBlocks:
+            return False
+        return True
 
     def _victim(self, sequence: Sequence) -> Sequence | None:
         """The other running sequence that is cheapest to restore, or ``sequence`` itself when
@@ -369,13 +402,14 @@ def _base(sequence: Sequence) -> tuple[str | None, int | None]:
         return request.session_id, None
     if request.base_session_id is None:
         return None, None
-    return request.base_session_id, request.base_offset
+    return request.base_session_id, sequence.vouched
 
 
-def _chunk(sequence: Sequence, num_tokens: int) -> Chunk:
+def _chunk(sequence: Sequence, num_tokens: int, draft: TokenArray = NO_DRAFT) -> Chunk:
     return Chunk(
         sequence=sequence,
         start=sequence.num_computed,
         num_tokens=num_tokens,
         samples=num_tokens == sequence.num_pending and sequence.request.max_new_tokens > 0,
+        draft=draft,
     )

@@ -76,6 +76,7 @@ class Sequence:
         "buffer",
         "cached",
         "expected_output",
+        "final_length",
         "finish",
         "grammar",
         "last_reported_position",
@@ -87,13 +88,21 @@ class Sequence:
         "state",
         "stop_tail",
         "uncached_estimate",
+        "vouched",
     )
 
     def __init__(
-        self, request: GenerationRequest, buffer: TokenBuffer, *, arrival_s: float
+        self,
+        request: GenerationRequest,
+        buffer: TokenBuffer,
+        *,
+        arrival_s: float,
+        vouched: int = 0,
     ) -> None:
         self.request = request
         self.buffer = buffer
+        self.vouched = vouched
+        """Leading tokens that the base session's cache handle is known to stand for."""
         self.prompt_length = len(buffer)
         self.arrival_s = arrival_s
         self.admitted_s: float | None = None
@@ -102,6 +111,8 @@ class Sequence:
         self.grammar: GrammarState | None = None
         self.state = SequenceState.WAITING
         self.finish: FinishReason | None = None
+        self.final_length = 0
+        """Tokens at the end of the turn; the buffer may hold the next turn's by now."""
         self.started = False
         self.preemptions = 0
         self.uncached_estimate = self.prompt_length
@@ -133,4 +144,4 @@ class Sequence:
     def flush_target(self) -> int:
         """Tokens whose KV is worth writing after the end: all but the last one, which the
         next turn's first step computes anyway."""
-        return len(self.buffer) - 1
+        return self.final_length - 1

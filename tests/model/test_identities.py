@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pytest
 
-from runtime.messages import FinishReason, SamplingParams
+from runtime.messages import FinishReason, SamplingParams, TokenArray
+from runtime.sequence import Sequence as EngineSequence
 from runtime.token_mask import GrammarCompiler, GrammarState
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -87,12 +88,45 @@ def _params(rng: random.Random) -> SamplingParams:
     )
 
 
+class _Guesser:
+    """Drafts that are right, wrong or illegal by chance: the true continuations are learnt
+    from an undisturbed run of the same schedule."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.truth: dict[bytes, int] = {}
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        array = np.array(tokens, dtype=np.int32)
+        for end in range(1, len(array)):
+            self.truth[array[:end].tobytes()] = int(array[end])
+
+    def __call__(self, sequence: EngineSequence) -> TokenArray:
+        tokens = sequence.buffer.view().tolist()
+        draft: list[int] = []
+        for _ in range(self._rng.randint(0, 8)):
+            known = np.array(tokens + draft, dtype=np.int32).tobytes()
+            guess = self.truth.get(known, self._rng.randrange(272))
+            draft.append(guess if self._rng.random() < 0.8 else self._rng.randrange(272))
+        return np.array(draft, dtype=np.int32)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
+    """Once without drafts, once with drafts that are partly right."""
+    guesser = _Guesser(random.Random(seed))
+    for transcript in _play(reference, seed, None):
+        guesser.learn(transcript)
+    _play(reference, seed, guesser)
+
+
+def _play(reference: ReferenceModel, seed: int, guesser: _Guesser | None) -> list[list[int]]:
+    """Play the schedule of ``seed``; returns the transcripts."""
     rng = random.Random(seed)
     driver = EngineDriver.load(
+        propose=guesser,
         num_blocks=rng.choice([14, 24, 60, 400]),
         block_size=rng.choice([4, 16]),
         max_batch_tokens=rng.choice([7, 33, 512]),
@@ -170,6 +204,10 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
             ended.add(FinishReason.CANCELLED)
         assert result.finish in ended, (name, result)
         assert case.difference(driver, reference, result.tokens) == len(result.tokens), name
+    results = driver.results.values()
+    if guesser is not None:
+        assert 0 < sum(r.accepted for r in results) < sum(r.drafted for r in results)
+    return [case.prompt + driver.results[name].tokens for name, case in cases.items()]
 
 
 def test_the_random_schedules_do_preempt_and_evict() -> None:

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from runtime.config import EngineConfig
-from runtime.engine import Engine
+from runtime.engine import Engine, Propose
 from runtime.engine_loader import assemble
 from runtime.messages import (
     CancelRequest,
@@ -43,6 +44,18 @@ class FakeClock:
         self.now += seconds
 
 
+class _AtOnce(Executor):
+    """Runs what it is given at once, so that a schedule does not depend on a thread."""
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
 @dataclass
 class Result:
     """All that the engine said about one request."""
@@ -50,6 +63,8 @@ class Result:
     tokens: list[int] = field(default_factory=list)
     forced: int = 0
     forwards: int = 0
+    drafted: int = 0
+    accepted: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
     start: TurnStart | None = None
     finish: FinishReason | None = None
@@ -64,6 +79,8 @@ class Result:
         self.tokens += output.new_tokens.tolist()
         self.forced += output.forced
         self.forwards += output.forwards
+        self.drafted += output.drafted
+        self.accepted += output.accepted
         self.logprobs += output.logprobs
         self.start = output.start or self.start
         if output.queue_position is not None:
@@ -90,7 +107,7 @@ class EngineDriver:
         self._count = 0
 
     @classmethod
-    def load(cls, **settings: object) -> "EngineDriver":
+    def load(cls, propose: Propose | None = None, **settings: object) -> "EngineDriver":
         """A float64 random model on one thread unless ``settings`` say otherwise."""
         clock = FakeClock()
         defaults: dict[str, object] = {
@@ -105,7 +122,9 @@ class EngineDriver:
         tokenizer = Tokenizer.load(
             runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
         )
-        engine = assemble(config, runner, tokenizer, clock=clock)
+        engine = assemble(
+            config, runner, tokenizer, clock=clock, propose=propose, workers=_AtOnce()
+        )
         return cls(engine, runner, tokenizer, clock)
 
     def request(

@@ -233,6 +233,7 @@ def test_a_finished_turns_tail_gives_way_before_any_running_turn() -> None:
     for _ in range(3):
         bench.step()
     tail.buffer.extend(np.array([1, 2, 3], dtype=np.int32))
+    tail.final_length = len(tail.buffer)
     tail.finish = FinishReason.STOP
     tail.state = SequenceState.FLUSHING
     assert _tokens(bench.step()) == {"r2": 1}

@@ -23,9 +23,9 @@ def _request(session: str, base: str | None, offset: int, new: Sequence[int]) ->
 
 def _open(sessions: SessionTokens, *args: object) -> list[int] | None:
     request = _request(*args)  # type: ignore[arg-type]
-    buffer = sessions.open(request)
-    sessions.close(request.session_id)
-    return None if buffer is None else buffer.view().tolist()
+    opened = sessions.open(request)
+    sessions.close(request.session_id, ran=True)
+    return None if opened is None else opened[0].view().tolist()
 
 
 def test_a_session_is_continued_rewound_and_forked() -> None:
@@ -54,7 +54,7 @@ def test_the_longest_unused_idle_session_is_forgotten_first() -> None:
     assert sessions.is_busy("a")
     assert sessions.overflow() == ["b"]
     assert sessions.overflow() == []
-    sessions.close("a")
+    sessions.close("a", ran=True)
     assert not sessions.is_busy("a")
     assert _open(sessions, "b", "b", 8, []) is None
 
@@ -63,5 +63,25 @@ def test_a_busy_session_is_never_forgotten() -> None:
     sessions = SessionTokens(max_bytes=0)
     sessions.open(_request("a", None, 0, [1]))
     assert sessions.overflow() == []
-    sessions.close("a")
+    sessions.close("a", ran=True)
     assert sessions.overflow() == ["a"]
+
+
+def _vouched(sessions: SessionTokens, *args: object, ran: bool) -> int:
+    request = _request(*args)  # type: ignore[arg-type]
+    opened = sessions.open(request)
+    assert opened is not None
+    sessions.close(request.session_id, ran=ran)
+    return opened[1]
+
+
+def test_tokens_of_a_turn_that_never_ran_are_not_vouched_for() -> None:
+    sessions = SessionTokens(max_bytes=1000)
+    assert _vouched(sessions, "a", None, 0, range(10), ran=True) == 0
+    assert _vouched(sessions, "a", "a", 10, [1, 2], ran=True) == 10
+    assert _vouched(sessions, "a", "a", 4, [7, 8, 9], ran=False) == 4
+    assert _vouched(sessions, "a", "a", 7, [5], ran=False) == 4
+    assert _vouched(sessions, "b", "a", 8, [5], ran=True) == 4
+    assert _vouched(sessions, "a", "a", 8, [5], ran=True) == 4
+    assert _vouched(sessions, "a", "a", 9, [5], ran=True) == 9
+    assert _vouched(sessions, "b", "b", 9, [5], ran=True) == 9
