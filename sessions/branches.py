@@ -55,17 +55,23 @@ class Branches:
         place = None if parent is None else self._places.get(parent)
         return 0 if place is None else place[1]
 
-    def claim(self, parent: Hashable | None) -> Claim:
-        """Choose the branch for a turn behind ``parent`` (None: a whole transcript)."""
+    def claim(self, parent: Hashable | None, *, rebuilt: bool = False) -> Claim:
+        """Choose the branch for a turn behind ``parent`` (None: a whole transcript).
+
+        Args:
+            rebuilt: the tokens are not those of ``parent`` from the first one on. The claim
+                names the parent's branch with offset 0, so that the engine knows whose
+                tokens these replace.
+        """
         place = None if parent is None else self._places.get(parent)
         if place is None:
             branch = self._new_branch()
             return Claim(
                 session_id=branch.session_id, base_session_id=None, base_offset=0, branch=branch
             )
-        base, offset = place
+        base, offset = (place[0], 0) if rebuilt else place
         branch = base
-        if base.running or base.num_tokens != offset:
+        if rebuilt or base.running or base.num_tokens != offset:
             branch = self._new_branch()
         branch.running = True
         return Claim(

@@ -96,8 +96,6 @@ class Turn:
             number=plan.number,
             shown=request.keepwarm.stats,
             ledger=ledger,
-            new_tokens=len(plan.input_ids),
-            header_changed=plan.header_changed,
             clock=self._clock,
         )
         self._attempts = 0
@@ -116,7 +114,7 @@ class Turn:
             step.events.append(self.events.in_progress(self._stats.brief()))
             self._complete(step)
             return step
-        held = self._branches.held_tokens(self.plan.base)
+        held = 0 if self.plan.rebuilt else self._branches.held_tokens(self.plan.continued)
         self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
 
@@ -168,7 +166,7 @@ class Turn:
         self._attempts += 1
         self.request_id = f"{self.plan.response_id}.{self._attempts}"
         self._budget_limited = allowance.limited
-        self._claim = self._branches.claim(self.plan.base)
+        self._claim = self._branches.claim(self.plan.continued, rebuilt=self.plan.rebuilt)
         now = self._service.clock()
         self._clock.submitted(now)
         step.requests.append(

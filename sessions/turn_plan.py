@@ -45,10 +45,14 @@ class TurnPlan:
     model: str
     """As the client called it."""
     previous_response_id: str | None
+    continued: Entry | None
+    """The stored entry this turn comes behind."""
     parent: Entry | None
+    """The chain the model reads: ``continued``, or what truncation left of it."""
+    rebuilt: bool
+    """The context differs from that of ``continued`` from its first tokens on: another
+    header, or truncation."""
     header: Header
-    header_changed: bool
-    """The parent's context began with another header."""
     opening: Message | None
     input_items: tuple[Item, ...]
     input_ids: TokenArray
@@ -74,11 +78,6 @@ class TurnPlan:
     def tokens_before(self) -> int:
         """Of the chain that is continued, header excluded."""
         return 0 if self.parent is None else self.parent.num_tokens
-
-    @property
-    def base(self) -> Entry | None:
-        """What the engine's session may continue."""
-        return None if self.header_changed else self.parent
 
     @property
     def service_tier(self) -> str:
@@ -110,7 +109,7 @@ class TurnPlan:
             limit: most output tokens, the session's budget included.
         """
         options, ids = self.request.keepwarm, self.input_ids
-        if claim.base_session_id is None:
+        if claim.base_offset == 0:
             ids = chain_ids(self.header, self.parent, self.input_ids)
         deadline_s = None
         if options.deadline_ms is not None:

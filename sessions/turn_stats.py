@@ -77,9 +77,6 @@ class TurnStats:
     shown: bool
     """The client wants the object at all."""
     ledger: Ledger
-    new_tokens: int
-    """Prompt tokens this turn brought itself; the others were sent or written before."""
-    header_changed: bool
     clock: TurnClock
     start: TurnStart | None = None
     forced: int = 0
@@ -140,7 +137,7 @@ class TurnStats:
             "kv": {
                 "cached": usage.cached_tokens,
                 "written": usage.uncached_tokens,
-                "miss": self._misses(usage),
+                "miss": {} if self.start is None else dict(self.start.miss_causes),
             },
             "timing": self._timing(usage),
             "tokens": {
@@ -172,17 +169,6 @@ class TurnStats:
             "total_ms": _ms(self.clock.total_s),
             "tokens_per_s": None if pace is None else round(pace, 2),
         }
-
-    def _misses(self, usage: TurnUsage) -> dict[str, int]:
-        """Uncached tokens by cause. The engine sees a changed header as a new session; only
-        here it is known that the older tokens miss for that reason."""
-        if self.start is None:
-            return {}
-        if not self.header_changed:
-            return dict(self.start.miss_causes)
-        older = usage.uncached_tokens - min(self.new_tokens, usage.uncached_tokens)
-        causes = {"new": usage.uncached_tokens - older, "header_changed": older}
-        return {cause: count for cause, count in causes.items() if count}
 
 
 def _ms(seconds: float) -> float:

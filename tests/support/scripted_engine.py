@@ -31,6 +31,8 @@ class OpenTurn:
     tokens: list[int]
     """Prompt and what was emitted."""
     cached: int
+    rebuilt: int = 0
+    """Tokens up to which this transcript stands in another one's place."""
     started: bool = False
     emitted: list[int] = field(default_factory=list)
 
@@ -43,8 +45,6 @@ class ScriptedEngine:
         self.released: list[str] = []
         self.sessions: dict[str, list[int]] = {}
         self.open: dict[str, OpenTurn] = {}
-        self.unknown: list[str] = []
-        """Requests whose base was not known; to be answered with UNKNOWN_BASE."""
         self._cached: dict[str, list[list[int]]] = {}
 
     @property
@@ -97,12 +97,14 @@ class ScriptedEngine:
         if not turn.started:
             turn.started = True
             found = turn.cached if cached is None else cached
-            misses = {"new": len(turn.tokens) - found} if found < len(turn.tokens) else {}
+            rebuilt = max(turn.rebuilt - found, 0)
+            new = len(turn.tokens) - found - rebuilt
+            misses = {"first_sight": new, "header_changed": rebuilt}
             start = TurnStart(
                 input_tokens=len(turn.tokens),
                 cached_tokens=found,
                 queue_s=0.25,
-                miss_causes=misses,
+                miss_causes={cause: count for cause, count in misses.items() if count},
             )
         turn.tokens += tokens
         turn.emitted += tokens
@@ -139,6 +141,7 @@ class ScriptedEngine:
         self.open.pop(request.request_id, None)
         if request.base_session_id is not None:
             self.sessions.pop(request.base_session_id, None)
+            self.sessions.pop(request.session_id, None)
         return SequenceOutput(
             request_id=request.request_id,
             new_tokens=_array([]),
@@ -149,15 +152,20 @@ class ScriptedEngine:
         self.requests.append(request)
         busy = {turn.request.session_id for turn in self.open.values()}
         assert request.session_id not in busy, "the session already has an open turn"
-        tokens = request.new_tokens.tolist()
+        tokens, rebuilt = request.new_tokens.tolist(), 0
         if request.base_session_id is not None:
             base = self.sessions[request.base_session_id]
             assert len(base) >= request.base_offset, "the base is shorter than the offset"
+            if request.base_offset == 0 and request.base_session_id != request.session_id:
+                rebuilt = min(len(base), len(tokens))
             tokens = base[: request.base_offset] + tokens
         assert tokens, "an empty prompt"
         self.sessions[request.session_id] = tokens
         self.open[request.request_id] = OpenTurn(
-            request=request, tokens=tokens, cached=self._match(request.tenant, tokens)
+            request=request,
+            tokens=tokens,
+            cached=self._match(request.tenant, tokens),
+            rebuilt=rebuilt,
         )
 
     def _match(self, tenant: str, tokens: list[int]) -> int:

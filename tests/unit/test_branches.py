@@ -54,6 +54,14 @@ def test_a_head_that_is_being_continued_is_forked() -> None:
     assert (fork.base_session_id, fork.base_offset) == (first.session_id, 10)
 
 
+def test_a_rebuilt_transcript_is_a_new_branch_that_names_the_old_one() -> None:
+    branches = Branches()
+    entry, first = first_turn(branches)
+    claim = branches.claim(entry, rebuilt=True)
+    assert claim.session_id != first.session_id
+    assert (claim.base_session_id, claim.base_offset) == (first.session_id, 0)
+
+
 def test_after_a_failed_turn_the_parent_is_continued_in_place() -> None:
     branches = Branches()
     entry, first = first_turn(branches)

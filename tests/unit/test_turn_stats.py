@@ -2,22 +2,8 @@
 
 import pytest
 
-from runtime.messages import TurnStart
-from sessions.ledger import Ledger, PriceTable
+from sessions.ledger import Ledger, PriceTable, TurnUsage
 from sessions.turn_stats import Pace, TurnClock, TurnStats
-
-
-def stats(*, header_changed: bool, new_tokens: int, start: TurnStart | None) -> TurnStats:
-    return TurnStats(
-        session="s",
-        number=1,
-        shown=True,
-        ledger=Ledger(PriceTable()),
-        new_tokens=new_tokens,
-        header_changed=header_changed,
-        clock=TurnClock(arrival_s=0.0),
-        start=start,
-    )
 
 
 def test_the_queue_time_has_a_part_here_and_a_part_in_the_engine() -> None:
@@ -43,31 +29,19 @@ def test_the_pace_counts_from_the_first_token(
     assert clock.ttft_s == first_s
 
 
-@pytest.mark.parametrize(
-    ("header_changed", "cached", "miss"),
-    [
-        (False, 40, {"engine says": 60}),
-        (True, 40, {"new": 10, "header_changed": 50}),
-        (True, 90, {"new": 10}),
-        (True, 96, {"new": 4}),
-        (True, 0, {"new": 10, "header_changed": 90}),
-    ],
-)
-def test_misses_of_a_changed_header_are_told_apart_from_new_tokens(
-    header_changed: bool, cached: int, miss: dict[str, int]
-) -> None:
-    start = TurnStart(
-        input_tokens=100, cached_tokens=cached, queue_s=0.0, miss_causes={"engine says": 60}
-    )
-    turn = stats(header_changed=header_changed, new_tokens=10, start=start)
-    shown = turn.full(turn.usage(output_tokens=0, reasoning_tokens=0), None)
-    assert shown is not None
-    assert shown["kv"] == {"cached": cached, "written": 100 - cached, "miss": miss}
-
-
 def test_a_turn_that_was_never_admitted_consumed_nothing() -> None:
-    turn = stats(header_changed=False, new_tokens=10, start=None)
-    assert turn.usage(output_tokens=0, reasoning_tokens=0).input_tokens == 0
+    turn = TurnStats(
+        session="s",
+        number=1,
+        shown=True,
+        ledger=Ledger(PriceTable()),
+        clock=TurnClock(arrival_s=0.0),
+    )
+    assert turn.usage(output_tokens=0, reasoning_tokens=0) == TurnUsage()
+    shown = turn.full(TurnUsage(), "budget_exhausted")
+    assert shown is not None
+    assert shown["kv"] == {"cached": 0, "written": 0, "miss": {}}
+    assert shown["reason"] == "budget_exhausted"
 
 
 def test_the_pace_of_the_server_follows_the_intervals_between_ends() -> None:
