@@ -564,13 +564,7 @@ class Engine:
             input_tokens=sequence.prompt_length,
             cached_tokens=sequence.cached.num_cached_tokens,
             queue_s=sequence.admitted_s - sequence.arrival_s,
-            miss_causes=dict(
-                getattr(
-                    sequence.cached,
-                    "miss_causes",
-                    {"first_sight": sequence.prompt_length - sequence.cached.num_cached_tokens},
-                )
-            ),
+            miss_causes=dict(sequence.cached.miss_causes),
         )
 
     def _report_positions(self, now: float) -> None:

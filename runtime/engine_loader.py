@@ -66,6 +66,7 @@ def assemble(
         config.block_size,
         clock=clock,
         policy=config.cache_policy,
+        restore_cost=lambda tokens: tokens * costs.prefill_token_s,
     )
     capacity = cache.usable_blocks * config.block_size
     limits = [capacity, model.config.max_context_tokens]

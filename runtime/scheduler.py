@@ -102,11 +102,13 @@ class Scheduler:
             base_offset=base_offset,
         )
         sequence.uncached_estimate = len(sequence.buffer) - matched
+        self._cache.set_queued(sequence.request.session_id, True)
         self._waiting.append(sequence)
 
     def drop_waiting(self, sequence: Sequence) -> None:
         """Forget a sequence that was never admitted or is waiting again."""
         self._waiting.remove(sequence)
+        self._cache.set_queued(sequence.request.session_id, False)
         sequence.state = SequenceState.DONE
 
     def end(self, sequence: Sequence, *, lease_s: float | None) -> None:
@@ -309,7 +311,7 @@ class Scheduler:
                 break
             if sequence.state is SequenceState.WAITING:
                 if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
-                    self._waiting.remove(sequence)
+                    self.drop_waiting(sequence)
                     too_large.append(sequence)
                     continue
                 if blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
