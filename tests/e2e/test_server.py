@@ -1,0 +1,309 @@
+"""The port as clients see it: routes and keys, turns over sockets, slow readers, the end."""
+
+import asyncio
+import base64
+import socket
+
+import orjson
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from runtime.messages import CancelRequest, FinishReason
+from sessions.front_door import Access
+from sessions.server import RESPONSES_PATH, routes
+from sessions.tenants import ApiKey, Principal
+from tests.support.fake_engine import EchoEngine, HandEngine, tokens
+from tests.support.running_server import RunningServer, play, texts
+from tools_api.limits import Limits
+
+ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
+BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=True))
+PUBLIC = {"/healthz", "/readyz"}
+
+
+def keyed() -> RunningServer:
+    return RunningServer(keys=[ACME, BOSS])
+
+
+def bearer(key: ApiKey) -> str:
+    return f"Bearer {key.key}"
+
+
+def test_every_route_but_the_probes_asks_for_a_key() -> None:
+    async def scenario(server: RunningServer) -> None:
+        table = routes(hub=server.hub, metrics=server.metrics, dashboard=server.dashboard)
+        assert len(table) >= 6
+        for route in table:
+            without = await server.http(route.path)
+            wrong = await server.http(route.path, Authorization="Bearer wrong-key")
+            if route.path in PUBLIC:
+                assert route.access is Access.PUBLIC
+                assert without.status == wrong.status == 200
+            else:
+                assert without.status == wrong.status == 401, route.path
+            right = await server.http(route.path, Authorization=bearer(BOSS))
+            assert right.status == (426 if route.page is None else 200), route.path
+
+    play(scenario, keyed)
+
+
+def test_a_tenants_key_does_not_open_what_concerns_all() -> None:
+    async def scenario(server: RunningServer) -> None:
+        assert (await server.http("/metrics", Authorization=bearer(ACME))).status == 403
+        assert (await server.http("/dashboard", Authorization=bearer(ACME))).status == 200
+        shown = await server.http("/sessions.json", Authorization=bearer(ACME))
+        assert orjson.loads(shown.body)["engine"] is None
+
+    play(scenario, keyed)
+
+
+def test_a_browser_may_send_the_key_as_a_password() -> None:
+    async def scenario(server: RunningServer) -> None:
+        asked = await server.http("/dashboard")
+        assert asked.headers["WWW-Authenticate"].startswith("Basic")
+        password = "Basic " + base64.b64encode(f"any:{BOSS.key}".encode()).decode()
+        page = await server.http("/dashboard", Authorization=password)
+        assert page.status == 200
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        assert (await server.http("/sessions.json", Authorization=password)).status == 200
+
+    play(scenario, keyed)
+
+
+def test_unknown_paths_are_404_and_a_plain_get_is_426() -> None:
+    async def scenario(server: RunningServer) -> None:
+        assert (await server.http("/v1/chat")).status == 404
+        plain = await server.http(RESPONSES_PATH)
+        assert (plain.status, plain.headers["Upgrade"]) == (426, "websocket")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), ({"Authorization": "Bearer wrong-key"}, 401), ({"Authorization": bearer(ACME)}, 0)],
+)
+def test_a_handshake_needs_the_key(headers: dict[str, str], status: int) -> None:
+    async def scenario(server: RunningServer) -> None:
+        if status:
+            with pytest.raises(InvalidStatus) as caught:
+                await server.client(additional_headers=headers)
+            assert caught.value.response.status_code == status
+            assert server.connections == []
+            return
+        async with server.client(additional_headers=headers) as client:
+            await client.send("say hello")
+            assert await client.recv() == "hello"
+        assert server.connections[0].tenant == "acme"
+
+    play(scenario, keyed)
+
+
+def test_foreign_origins_are_refused_and_ours_are_not() -> None:
+    async def scenario(server: RunningServer) -> None:
+        with pytest.raises(InvalidStatus) as caught:
+            await server.client(origin="https://evil.example")
+        assert caught.value.response.status_code == 403
+        for origin in ("http://localhost:3000", "https://agents.example"):
+            async with server.client(origin=origin) as client:
+                await client.send("say hello")
+                assert await client.recv() == "hello"
+
+    play(scenario, lambda: RunningServer(allowed_origins=["https://agents.example"]))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_turn_runs_over_a_socket_with_query_and_stray_headers(loop: str) -> None:
+    async def scenario(server: RunningServer) -> None:
+        headers = {"X-Stainless-Lang": "python", "OpenAI-Beta": "responses_websockets=2026-02-06"}
+        async with server.client("/v1/responses?x=1", additional_headers=headers) as client:
+            await client.send("go a")
+            assert await texts(client, 5) == ["created a", "a +1", "a +1", "a +1", "done a"]
+
+    play(scenario, lambda: RunningServer(EchoEngine()), loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_client_that_drops_its_socket_cancels_its_turn(loop: str) -> None:
+    async def scenario(server: RunningServer) -> None:
+        client = await server.client()
+        await client.send("go a")
+        assert await client.recv() == "created a"
+        client.transport.abort()
+        await server.until(lambda: server.engine.sent_ids(CancelRequest) == ["a"])
+        await server.until(lambda: server.server.num_sockets == 0)
+
+    play(scenario, loop=loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_large_frame_travels_whole_and_one_beyond_the_limit_ends_with_1009(loop: str) -> None:
+    limit = 3_000_000
+
+    async def scenario(server: RunningServer) -> None:
+        async with server.client(max_size=None) as client, server.client() as other:
+            await client.send("x" * limit)
+            assert await client.recv() == f"{limit} characters"
+            await client.send("x" * (limit + 1))
+            with pytest.raises(ConnectionClosed) as caught:
+                await client.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1009
+            await other.send("say well")
+            assert await other.recv() == "well"
+
+    play(scenario, lambda: RunningServer(limits=Limits(max_frame_bytes=limit)), loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_client_that_does_not_read_is_closed_and_harms_no_one(loop: str) -> None:
+    limits = Limits(max_unsent_bytes=1_000_000)
+
+    async def scenario(server: RunningServer) -> None:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", server.port))
+        key = base64.b64encode(bytes(16)).decode()
+        slow.sendall(
+            f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}"
+            "\r\n\r\n".encode()
+        )
+        frame = b"fill 1000000"
+        async with server.client() as other:
+            sent = 0
+            while server.hub.num_connections < 2:
+                await asyncio.sleep(0)
+            while server.hub.num_connections == 2:
+                slow.sendall(bytes([0x81, 0x80 | len(frame)]) + bytes(4) + frame)
+                sent += 1
+                await other.send("say well")
+                assert await other.recv() == "well"
+            assert sent <= 3, "more is kept for a slow reader than allowed"
+            closes = server.metrics.registry.get_sample_value(
+                "keepwarm_connection_closes_total", {"code": "1008"}
+            )
+            assert closes == 1
+            server.pass_time(5)
+            await server.until(lambda: server.server.num_sockets == 1)
+            await other.send("say still")
+            assert await other.recv() == "still"
+        slow.close()
+
+    play(scenario, lambda: RunningServer(limits=limits), loop)
+
+
+def test_a_client_that_never_answers_pings_is_closed() -> None:
+    async def scenario(server: RunningServer) -> None:
+        client = await server.client(ping_interval=None)
+        client.transport.pause_reading()
+        server.pass_time(20)
+        server.pass_time(60)
+        assert server.hub.num_connections == 0
+        server.pass_time(5)
+        await server.until(lambda: server.server.num_sockets == 0)
+        client.transport.abort()
+
+    play(scenario)
+
+
+def test_readiness_follows_the_engine() -> None:
+    async def scenario(server: RunningServer) -> None:
+        assert (await server.http("/readyz")).status == 200
+        server.engine_may_return.clear()
+        server.engine.die()
+        await server.until(lambda: not server.hub.ready)
+        assert (await server.http("/readyz")).status == 503
+        assert (await server.http("/healthz")).status == 200
+        server.engine_may_return.set()
+        await server.until(lambda: server.hub.ready)
+        assert (await server.http("/readyz")).status == 200
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_at_the_end_turns_finish_and_sockets_close_with_1012(loop: str) -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with server.client() as idle, server.client() as busy:
+            await busy.send("go a")
+            assert await busy.recv() == "created a"
+            stopping = asyncio.get_running_loop().create_task(server.server.stop(20))
+            with pytest.raises(ConnectionClosed) as caught:
+                await idle.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1012
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", server.port)
+            server.engine.say(tokens("a", finish=FinishReason.STOP))
+            assert await texts(busy, 2) == ["a +1", "done a"]
+            with pytest.raises(ConnectionClosed) as caught:
+                await busy.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1012
+            await stopping
+            assert server.server.num_sockets == 0
+
+    play(scenario, loop=loop)
+
+
+def test_at_the_end_a_turn_that_takes_too_long_fails_first() -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with server.client() as client:
+            await client.send("go a")
+            assert await client.recv() == "created a"
+            await server.server.stop(0.05)
+            assert await client.recv() == "failed a"
+            with pytest.raises(ConnectionClosed) as caught:
+                await client.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1012
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_many_clients_at_once_all_get_their_turns_and_leave_nothing_behind(loop: str) -> None:
+    async def one(server: RunningServer, number: int) -> None:
+        async with server.client() as client:
+            for turn in range(5):
+                name = f"t{number}.{turn}"
+                await client.send(f"go {name}")
+                assert await texts(client, 3) == [f"created {name}", f"{name} +1", f"done {name}"]
+
+    async def scenario(server: RunningServer) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(64):
+                group.create_task(one(server, number))
+        await server.until(lambda: server.server.num_sockets == 0)
+        assert server.hub.num_connections == 0
+
+    play(scenario, lambda: RunningServer(EchoEngine(num_steps=1)), loop)
+
+
+def test_metrics_and_json_tell_of_the_turns() -> None:
+    async def scenario(server: RunningServer) -> None:
+        async with server.client() as client:
+            await client.send("go a")
+            await texts(client, 3)
+            text = (await server.http("/metrics")).body.decode()
+            assert 'keepwarm_turns_total{status="completed"} 1.0' in text
+            assert "keepwarm_connections 1.0" in text
+            shown = orjson.loads((await server.http("/sessions.json")).body)
+            assert shown["server"]["connections"] == 1
+            assert [turn["session"] for turn in shown["turns"]] == ["a"]
+
+    play(scenario, lambda: RunningServer(EchoEngine(num_steps=1)))
+
+
+def test_the_engine_by_hand_is_asked_nothing_by_an_idle_server() -> None:
+    engine = HandEngine()
+
+    async def scenario(server: RunningServer) -> None:
+        async with server.client():
+            server.pass_time(1)
+        await server.until(lambda: server.server.num_sockets == 0)
+        assert engine.sent == []
+
+    play(scenario, lambda: RunningServer(engine))

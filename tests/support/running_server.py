@@ -1,0 +1,181 @@
+"""The real server on a loopback port with an engine by hand behind it."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import uvloop
+from websockets.asyncio.client import ClientConnection, connect
+
+from runtime.messages import ReleaseSession
+from sessions.dashboard import Dashboard
+from sessions.front_door import OriginPolicy
+from sessions.hub import Hub
+from sessions.metrics import Metrics
+from sessions.server import Server
+from sessions.store import SessionView
+from sessions.tenants import ApiKey, Tenants
+from sessions.websocket_peer import SocketTimes
+from tests.support.fake_engine import INFO, EchoConnection, HandEngine
+from tools_api.limits import DEFAULT_LIMITS, Limits
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+class NoStore:
+    """What the hub asks of a store, without any session in it."""
+
+    def engine_lost(self) -> None:
+        return None
+
+    def sweep(self) -> tuple[ReleaseSession, ...]:
+        return ()
+
+    def sessions(self) -> list[SessionView]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class RunningServer:
+    """``async with RunningServer() as server`` serves until the block ends."""
+
+    def __init__(
+        self,
+        engine: HandEngine | None = None,
+        *,
+        keys: Iterable[ApiKey] = (),
+        allowed_origins: Iterable[str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+        times: SocketTimes | None = None,
+    ) -> None:
+        self.now = 0.0
+        self.engine = engine or HandEngine()
+        self.metrics = Metrics()
+        self.connections: list[EchoConnection] = []
+        tenants = Tenants(keys)
+        store = NoStore()
+        self.dashboard = Dashboard(sessions=store.sessions, clock=self._clock, version="0")
+        self.hub = Hub(
+            engine=self.engine,
+            store=store,  # type: ignore[arg-type]
+            connect=self._connect,  # type: ignore[arg-type]
+            check_grammar=None,  # type: ignore[arg-type]
+            metrics=self.metrics,
+            dashboard=self.dashboard,
+            clock=self._clock,
+            pause=self._pause,
+        )
+        self.engine_may_return = asyncio.Event()
+        self.engine_may_return.set()
+        self.server = Server(
+            hub=self.hub,
+            metrics=self.metrics,
+            dashboard=self.dashboard,
+            tenants=tenants,
+            origins=OriginPolicy(
+                allowed_origins=frozenset(allowed_origins), check_host=tenants.open
+            ),
+            limits=limits,
+            clock=self._clock,
+            times=times,
+        )
+        self.port = 0
+        self._hub_task: asyncio.Task[None] | None = None
+
+    def _clock(self) -> float:
+        return self.now
+
+    async def _pause(self, _: float) -> None:
+        await self.engine_may_return.wait()
+
+    def _connect(self, connection_id: str, tenant: str) -> EchoConnection:
+        self.connections.append(EchoConnection(connection_id, tenant))
+        return self.connections[-1]
+
+    async def __aenter__(self) -> Self:
+        bound = socket.create_server(("127.0.0.1", 0))
+        # Little room in the kernel, so that what a slow reader leaves behind is seen early.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+        self.port = bound.getsockname()[1]
+        self.hub.engine_ready(INFO)
+        self._hub_task = asyncio.get_running_loop().create_task(self.hub.run())
+        await self.server.start(bound)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._hub_task is not None
+        await self.server.stop(0.1)
+        self._hub_task.cancel()
+        await asyncio.gather(self._hub_task, return_exceptions=True)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the server's clock jump and have it look at it."""
+        self.now += seconds
+        self.server.tick()
+
+    def client(self, path: str = "/v1/responses", **options: Any) -> connect:
+        """A stock WebSocket client; use as ``async with``."""
+        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **options)
+
+    async def raw(self, data: bytes) -> bytes:
+        """Send bytes over a fresh connection and read until the server ends it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    async def http(self, path: str, method: str = "GET", **headers: str) -> HttpAnswer:
+        """One plain HTTP request; underscores in header names stand for hyphens."""
+        given = {"Host": f"127.0.0.1:{self.port}"} | headers
+        lines = [f"{method} {path} HTTP/1.1"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in given.items()]
+        answer = await self.raw(("\r\n".join(lines) + "\r\n\r\n").encode())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status, *fields = head.decode().split("\r\n")
+        pairs = [(name, value) for name, _, value in (field.partition(": ") for field in fields)]
+        return HttpAnswer(int(status.split()[1]), dict(pairs), body)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the server has got so far."""
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+def play(
+    scenario: Callable[[RunningServer], Coroutine[Any, Any, None]],
+    make: Callable[[], RunningServer] = RunningServer,
+    loop: str = "asyncio",
+) -> None:
+    """Run ``scenario`` against a server of its own, in an event loop of the given kind."""
+
+    async def main() -> None:
+        async with make() as server:
+            await scenario(server)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+
+
+async def texts(client: ClientConnection, count: int) -> list[str]:
+    """The next ``count`` frames."""
+    return [str(await client.recv()) for _ in range(count)]

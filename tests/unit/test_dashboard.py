@@ -1,0 +1,247 @@
+"""The page stands alone, and each principal sees the rows that are its own."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import orjson
+import pytest
+
+from runtime.messages import EngineInfo, StepStats
+from sessions.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
+from sessions.ledger import TurnReport, TurnUsage
+from sessions.store import SessionView
+from sessions.tenants import Principal
+
+ACME = Principal(tenant="acme", operator=False)
+OPERATOR = Principal(tenant="boss", operator=True)
+VIEW = SessionView(
+    session="s1",
+    tenant="acme",
+    state="idle",
+    turns=3,
+    input_tokens=200,
+    cached_tokens=150,
+    output_tokens=40,
+    forced_tokens=10,
+    cost=1_500_000_000,
+    saved=500_000_000,
+    budget_left={"output": 60, "cost": 250_000_000},
+    idle_s=4.0,
+)
+REPORT = TurnReport(
+    tenant="acme",
+    session="s1",
+    turn=1,
+    response_id="resp_1",
+    status="completed",
+    reason=None,
+    usage=TurnUsage(input_tokens=100, cached_tokens=80, output_tokens=11, forced_tokens=4),
+    cost=1_000_000_000,
+    saved=250_000_000,
+    queue_s=0.1,
+    ttft_s=0.5,
+    total_s=2.5,
+)
+INFO = EngineInfo(
+    model_name="tiny",
+    device="cpu",
+    dtype="float32",
+    vocab_size=300,
+    max_context_tokens=1000,
+    block_size=16,
+    kv_capacity_tokens=4096,
+    num_parameters=10,
+    load_s=0.1,
+)
+
+
+class Board:
+    """A dashboard with a clock in hand."""
+
+    def __init__(self, views: list[SessionView] | None = None) -> None:
+        self.now = 100.0
+        self.dashboard = Dashboard(
+            sessions=lambda: views or [], clock=lambda: self.now, version="0.1.0"
+        )
+
+    def shown(self, who: Principal = OPERATOR) -> dict[str, Any]:
+        response = self.dashboard.sessions(who, num_connections=7)
+        assert response.content_type == "application/json"
+        found = orjson.loads(response.body)
+        assert isinstance(found, dict)
+        return found
+
+
+def test_a_session_is_shown_in_dollars_with_its_ratio_and_what_is_left() -> None:
+    (session,) = Board([VIEW]).shown()["sessions"]
+    assert session["hit_ratio"] == 0.75
+    assert session["cost"] == 1.5
+    assert session["saved"] == 0.5
+    assert session["budget_left"] == {"output": 60, "cost": 0.25}
+    assert VIEW.budget_left["cost"] == 250_000_000
+
+
+def test_a_session_without_a_prompt_has_no_ratio() -> None:
+    fresh = replace(VIEW, input_tokens=0, cached_tokens=0, budget_left={})
+    (session,) = Board([fresh]).shown()["sessions"]
+    assert session["hit_ratio"] is None
+    assert session["budget_left"] == {}
+
+
+def test_totals_add_up_over_turns() -> None:
+    board = Board()
+    board.dashboard.turn_finished(REPORT)
+    board.dashboard.turn_finished(replace(REPORT, status="failed", tenant="other"))
+    assert board.shown()["totals"] == {
+        "turns": 2,
+        "failed": 1,
+        "input_tokens": 200,
+        "cached_tokens": 160,
+        "output_tokens": 22,
+        "forced_tokens": 8,
+        "hit_ratio": 0.8,
+        "cost": 2.0,
+        "saved": 0.5,
+    }
+
+
+def test_a_tenant_sees_its_own_rows_and_nothing_of_the_machine() -> None:
+    board = Board([VIEW, replace(VIEW, session="s2", tenant="other")])
+    board.dashboard.turn_finished(REPORT)
+    board.dashboard.turn_finished(replace(REPORT, tenant="other"))
+    mine = board.shown(ACME)
+    assert [s["session"] for s in mine["sessions"]] == ["s1"]
+    assert [t["tenant"] for t in mine["turns"]] == ["acme"]
+    assert (mine["totals"]["turns"], mine["num_sessions"]) == (1, 1)
+    assert mine["engine"] is None
+    assert "connections" not in mine["server"]
+    stranger = board.shown(Principal(tenant="nobody", operator=False))
+    assert (stranger["sessions"], stranger["turns"], stranger["totals"]["turns"]) == ([], [], 0)
+
+
+def test_an_operator_sees_all_tenants_and_the_machine() -> None:
+    board = Board([VIEW, replace(VIEW, tenant="other")])
+    board.dashboard.engine_ready(INFO)
+    board.dashboard.step_finished(
+        StepStats(
+            running=2,
+            waiting=1,
+            blocks_total=4,
+            blocks_free=1,
+            blocks_protected=2,
+            blocks_evictable=1,
+        )
+    )
+    board.now += 60
+    seen = board.shown()
+    assert [s["tenant"] for s in seen["sessions"]] == ["acme", "other"]
+    assert seen["engine"]["running"] == 2
+    assert seen["engine"]["kv_usage"] == 0.5
+    assert seen["server"]["connections"] == 7
+    assert seen["server"]["uptime_s"] == 60
+    assert (seen["server"]["model"], seen["server"]["engine_up"]) == ("tiny", True)
+
+
+def test_a_dead_engine_is_shown_as_such() -> None:
+    board = Board()
+    board.dashboard.engine_ready(INFO)
+    board.dashboard.step_finished(StepStats(running=2))
+    board.dashboard.engine_died()
+    seen = board.shown()
+    assert seen["server"]["engine_up"] is False
+    assert seen["engine"]["running"] == 0
+
+
+def test_the_latest_turns_come_first_across_tenants() -> None:
+    board = Board()
+    for number in range(MAX_TURNS_SHOWN + 5):
+        board.now += 1
+        tenant = ("acme", "other")[number % 2]
+        board.dashboard.turn_finished(replace(REPORT, turn=number, tenant=tenant))
+    turns = board.shown()["turns"]
+    assert [t["turn"] for t in turns] == list(range(MAX_TURNS_SHOWN + 4, 4, -1))
+    assert [t["ago_s"] for t in turns[:3]] == [0, 1, 2]
+
+
+def test_a_turns_speed_counts_from_its_first_token() -> None:
+    board = Board()
+    board.dashboard.turn_finished(REPORT)
+    board.dashboard.turn_finished(replace(REPORT, ttft_s=None, usage=TurnUsage(output_tokens=1)))
+    single, several = board.shown()["turns"]
+    assert several["tokens_per_s"] == 5.0
+    assert single["tokens_per_s"] is None
+
+
+def test_more_sessions_than_fit_are_counted_but_not_sent() -> None:
+    seen = Board([VIEW] * (MAX_SESSIONS_SHOWN + 1)).shown()
+    assert len(seen["sessions"]) == MAX_SESSIONS_SHOWN
+    assert seen["num_sessions"] == MAX_SESSIONS_SHOWN + 1
+
+
+class Page(HTMLParser):
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.blocks: dict[str, str] = {}
+        self._open = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open = tag
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        if self._open in {"style", "script"}:
+            self.blocks[self._open] = self.blocks.get(self._open, "") + data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ""
+
+
+@pytest.fixture
+def page() -> tuple[Page, dict[str, str]]:
+    response = Board().dashboard.page()
+    policy = dict(response.headers)["Content-Security-Policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    return Page(response.body.decode()), rules
+
+
+def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else(
+    page: tuple[Page, dict[str, str]],
+) -> None:
+    parsed, rules = page
+    for tag in ("style", "script"):
+        digest = hashlib.sha256(parsed.blocks[tag].encode()).digest()
+        assert rules[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+    assert rules["default-src"] == rules["frame-ancestors"] == "'none'"
+    assert rules["connect-src"] == "'self'"
+    assert "unsafe" not in str(rules)
+
+
+def test_the_page_loads_nothing_from_elsewhere(page: tuple[Page, dict[str, str]]) -> None:
+    parsed, _ = page
+    for tag, name, value in parsed.attributes:
+        assert name != "style", "inline style attributes are blocked by the policy"
+        assert not name.startswith("on"), "inline handlers are blocked by the policy"
+        if name in {"src", "href"}:
+            assert value is not None, tag
+            assert value.startswith("data:"), (tag, value)
+    assert not re.search(r"url\(|@import", parsed.blocks["style"])
+    assert re.findall(r"fetch\(([^,]+),", parsed.blocks["script"]) == ['"/sessions.json"']
+
+
+def test_the_script_never_writes_markup(page: tuple[Page, dict[str, str]]) -> None:
+    script = page[0].blocks["script"]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+
+
+def test_every_element_the_script_looks_up_is_on_the_page(
+    page: tuple[Page, dict[str, str]],
+) -> None:
+    parsed, _ = page
+    ids = {value for _, name, value in parsed.attributes if name == "id"}
+    assert set(re.findall(r'byId\("([\w-]+)"\)', parsed.blocks["script"])) <= ids

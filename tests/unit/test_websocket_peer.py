@@ -1,0 +1,425 @@
+"""Bytes to frames and back: one write per delivery, floods in slices, slow readers out."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from runtime.messages import CancelRequest, FinishReason
+from sessions.dashboard import Dashboard
+from sessions.hub import Hub
+from sessions.metrics import Metrics
+from sessions.websocket_peer import SLICE_BYTES, TURN_S, SocketTimes, WebSocketPeer
+from tests.support.fake_engine import INFO, EchoConnection, HandEngine, tokens
+
+TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
+MAX_UNSENT = 1000
+MAX_FRAME = 100
+
+
+class Wire(asyncio.Transport):
+    """A transport whose other end reads when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.unread = 0
+        self.reading = True
+        self.reads_at_once = True
+        self.eof = self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+        if not self.reads_at_once:
+            self.unread += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def write_eof(self) -> None:
+        self.eof = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Store:
+    def sweep(self) -> tuple[()]:
+        return ()
+
+
+class Bench:
+    """A peer on a wire, and a client protocol that speaks to it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.clock_step = 0.0
+        """What each look at the clock takes."""
+        self.engine = HandEngine()
+        self.metrics = Metrics()
+        self.hub = Hub(
+            engine=self.engine,
+            store=Store(),  # type: ignore[arg-type]
+            connect=self._connect,  # type: ignore[arg-type]
+            check_grammar=None,  # type: ignore[arg-type]
+            metrics=self.metrics,
+            dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
+            clock=self.clock,
+        )
+        self.hub.engine_ready(INFO)
+        self.task = asyncio.get_running_loop().create_task(self.hub.run())
+        self.wire = Wire()
+        self.lost: list[object] = []
+        self.peer = WebSocketPeer(
+            transport=self.wire,
+            protocol=ServerProtocol(state=State.OPEN, max_size=MAX_FRAME),
+            hub=self.hub,
+            tenant="acme",
+            max_unsent_bytes=MAX_UNSENT,
+            times=TIMES,
+            metrics=self.metrics,
+            clock=self.clock,
+            on_lost=self.lost.append,
+        )
+        self.client = ClientProtocol(parse_uri("ws://h/"), state=State.OPEN, max_size=None)
+
+    def _connect(self, connection_id: str, tenant: str) -> EchoConnection:
+        self.connection = EchoConnection(connection_id, tenant)
+        return self.connection
+
+    def clock(self) -> float:
+        self.now += self.clock_step
+        return self.now
+
+    def send(self, *texts: str) -> None:
+        """One piece of data with a text frame for each of ``texts``."""
+        for text in texts:
+            self.client.send_text(text.encode())
+        self.flush()
+
+    def flush(self) -> None:
+        """What the client protocol has to say arrives in one piece."""
+        self.peer.data_received(b"".join(self.client.data_to_send()))
+
+    def received(self) -> list[Frame]:
+        """Frames the client has got since the last call."""
+        for write in self.wire.writes:
+            self.client.receive_data(write)
+        self.wire.writes.clear()
+        return [event for event in self.client.events_received() if isinstance(event, Frame)]
+
+    def texts(self) -> list[str]:
+        return [bytes(f.data).decode() for f in self.received() if f.opcode is Opcode.TEXT]
+
+    @property
+    def close_code(self) -> int | None:
+        self.received()
+        return None if self.client.close_rcvd is None else self.client.close_rcvd.code
+
+    async def settle(self) -> None:
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        try:
+            await scenario(bench)
+        finally:
+            bench.task.cancel()
+            await asyncio.gather(bench.task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_text_frame_is_answered() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("say hello world")
+        assert bench.texts() == ["hello", "world"]
+
+    run(scenario)
+
+
+def test_all_frames_of_a_step_leave_in_one_write() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("go a b")
+        bench.wire.writes.clear()
+        bench.engine.say(tokens("a"), tokens("b", finish=FinishReason.STOP))
+        await bench.settle()
+        assert len(bench.wire.writes) == 1
+        assert bench.texts() == ["a +1", "b +1", "done b"]
+
+    run(scenario)
+
+
+def test_frames_that_arrive_together_are_taken_in_order() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("say 1", "say 2", "say 3")
+        assert bench.texts() == ["1", "2", "3"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_frames_cut_anywhere_by_the_network_arrive_whole(size: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_text(b"say \xc3\xa4bc")
+        bench.client.send_text(b"say def")
+        data = b"".join(bench.client.data_to_send())
+        for start in range(0, len(data), size):
+            bench.peer.data_received(data[start : start + size])
+        assert bench.texts() == ["\u00e4bc", "def"]
+
+    run(scenario)
+
+
+def test_fragments_make_one_message_with_pings_between_them() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_text(b"say \xc3", fin=False)
+        bench.client.send_ping(b"p")
+        bench.client.send_continuation(b"\xa4", fin=False)
+        bench.client.send_continuation(b"!", fin=True)
+        bench.client.send_text(b"say next")
+        bench.flush()
+        frames = bench.received()
+        assert [f.opcode for f in frames] == [Opcode.PONG, Opcode.TEXT, Opcode.TEXT]
+        assert [bytes(f.data) for f in frames] == [b"p", b"\xc3\xa4!", b"next"]
+
+    run(scenario)
+
+
+def test_a_binary_frame_reaches_the_connection_as_bytes() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_binary(b"say bytes")
+        bench.flush()
+        assert bench.texts() == ["bytes"]
+
+    run(scenario)
+
+
+def test_text_that_is_not_utf8_ends_the_connection_with_1007() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_text(b"say \xff")
+        bench.flush()
+        assert bench.close_code == 1007
+        assert bench.hub.num_connections == 0
+
+    run(scenario)
+
+
+def test_the_largest_frame_is_taken_and_one_byte_more_ends_the_connection_with_1009() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("x" * MAX_FRAME)
+        assert bench.texts() == [f"{MAX_FRAME} characters"]
+        bench.send("x" * (MAX_FRAME + 1))
+        assert bench.close_code == 1009
+        assert bench.wire.eof
+        assert bench.connection.calls[-1] == "close"
+        sample = bench.metrics.registry.get_sample_value
+        assert sample("keepwarm_connection_closes_total", {"code": "1009"}) == 1
+
+    run(scenario)
+
+
+def test_fragments_count_together_against_the_frame_limit() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_text(b"x" * MAX_FRAME, fin=False)
+        bench.client.send_continuation(b"x", fin=True)
+        bench.flush()
+        assert bench.close_code == 1009
+
+    run(scenario)
+
+
+def test_an_unmasked_frame_is_a_protocol_error() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.peer.data_received(b"\x81\x01x")
+        assert bench.close_code == 1002
+
+    run(scenario)
+
+
+def test_as_many_unsent_bytes_as_allowed_are_kept_and_then_the_reader_is_closed() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("go a")
+        await bench.settle()
+        bench.received()
+        bench.wire.reads_at_once = False
+        header = 4
+        bench.send(f"fill {MAX_UNSENT - header}")
+        assert bench.wire.unread == MAX_UNSENT
+        assert bench.close_code is None
+        bench.send("say x")
+        assert bench.close_code == 1008
+        await bench.settle()
+        assert bench.engine.sent_ids(CancelRequest) == ["a"]
+        assert bench.hub.num_connections == 0
+        bench.now += TIMES.close_s
+        bench.peer.tick(bench.now)
+        assert bench.wire.aborted
+
+    run(scenario)
+
+
+def test_nothing_follows_a_close() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("go a", "end 1012", "say late")
+        bench.engine.say(tokens("a"))
+        bench.peer.deliver([b"later"], None)
+        bench.send("say even later")
+        await bench.settle()
+        assert bench.texts() == ["created a", "bye"]
+        assert bench.close_code == 1012
+        assert bench.connection.calls == ["go a", "end 1012", "close"]
+
+    run(scenario)
+
+
+def test_a_close_that_the_client_answers_ends_at_once() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("end 1012")
+        bench.received()
+        bench.flush()  # the client's protocol has answered the close frame
+        assert bench.wire.eof
+
+    run(scenario)
+
+
+def test_a_close_that_the_client_does_not_answer_is_cut_off_in_time() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("end 1012")
+        bench.now += TIMES.close_s - 0.1
+        bench.peer.tick(bench.now)
+        assert not bench.wire.aborted
+        bench.now += 0.1
+        bench.peer.tick(bench.now)
+        assert bench.wire.aborted
+
+    run(scenario)
+
+
+def test_a_client_that_closes_is_answered_and_its_turns_end() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("go a")
+        bench.client.send_close(1000)
+        bench.flush()
+        await bench.settle()
+        assert bench.close_code == 1000
+        assert bench.engine.sent_ids(CancelRequest) == ["a"]
+        sample = bench.metrics.registry.get_sample_value
+        assert sample("keepwarm_connection_closes_total", {"code": "1000"}) is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("with_eof", [True, False])
+def test_a_client_that_vanishes_is_reported_once(with_eof: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.send("go a")
+        if with_eof:
+            bench.peer.eof_received()
+        bench.peer.connection_lost(None if with_eof else ConnectionResetError())
+        assert bench.connection.calls == ["go a", "close"]
+        assert bench.lost == [bench.peer]
+
+    run(scenario)
+
+
+def test_a_silent_client_is_pinged_once_and_then_closed() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.now = TIMES.ping_after_s - 0.1
+        bench.peer.tick(bench.now)
+        assert bench.received() == []
+        bench.now += 0.1
+        bench.peer.tick(bench.now)
+        bench.peer.tick(bench.now)
+        assert [f.opcode for f in bench.received()] == [Opcode.PING]
+        bench.now += TIMES.pong_within_s
+        bench.peer.tick(bench.now)
+        assert bench.close_code == 1011
+        assert bench.hub.num_connections == 0
+
+    run(scenario)
+
+
+def test_a_pong_shows_that_the_client_lives() -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(10):
+            bench.now += TIMES.ping_after_s
+            bench.peer.tick(bench.now)
+            assert [f.opcode for f in bench.received()] == [Opcode.PING]
+            bench.flush()
+        assert bench.close_code is None
+
+    run(scenario)
+
+
+def test_a_flood_of_frames_is_handled_in_turns_without_reading_more() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock_step = TURN_S / 4
+        bench.send(*(f"say {number}" for number in range(40)))
+        first = bench.texts()
+        assert 0 < len(first) < 40
+        assert not bench.wire.reading
+        await bench.settle()
+        assert first + bench.texts() == [str(number) for number in range(40)]
+        assert bench.wire.reading
+
+    run(scenario)
+
+
+def test_a_flood_of_bytes_is_parsed_in_slices() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock_step = TURN_S
+        num_pings = 2 * SLICE_BYTES // 6
+        for _ in range(num_pings):
+            bench.client.send_ping(b"")
+        bench.flush()
+        at_once = len(bench.received())
+        assert at_once <= SLICE_BYTES // 6 + 1
+        await bench.settle()
+        assert at_once + len(bench.received()) == num_pings
+
+    run(scenario)
+
+
+def test_what_arrives_while_a_flood_waits_keeps_its_place() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock_step = TURN_S
+        bench.send("say 1", "say 2", "say 3")
+        bench.send("say 4")
+        await bench.settle()
+        assert bench.texts() == ["1", "2", "3", "4"]
+
+    run(scenario)
+
+
+def test_a_client_lost_during_a_flood_is_left_alone() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.clock_step = TURN_S
+        bench.send("say 1", "say 2", "say 3")
+        bench.wire.aborted = True
+        bench.peer.connection_lost(None)
+        await bench.settle()
+        assert bench.connection.calls[-1] == "close"
+
+    run(scenario)
