@@ -65,6 +65,8 @@ def refusal(error: str, lark: str) -> GrammarRefused:
     start = error.find(_PREFIX)
     text = error[start + len(_PREFIX) :] if start >= 0 else error
     message = _one_line(text)
+    if message.startswith("NoExtension"):
+        message = "no text satisfies it"
     if start < 0:
         return GrammarRefused(message)
     for rule in _RULES:

@@ -1,0 +1,185 @@
+"""The probe: verdicts, memory of them, and a child that is killed and replaced."""
+
+import asyncio
+import io
+import json
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from runtime.grammar_probe import GrammarProbe, ProbeError, ProbeLimits, serve
+from runtime.grammar_refusal import GrammarRefused
+from tests.support.grammars import compiler, schema_spec, small_tokenizer
+from tools_api.grammar import GrammarSpec
+
+SLOW = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "string"} for i in range(8000)},
+    "additionalProperties": False,
+}
+LARGE = {"enum": [f"value {i} of {i * 7919 % 10007}" for i in range(20_000)]}
+ADVERSARIAL = Path(__file__).parents[3] / "shared" / "structured" / "adversarial.jsonl"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(
+    folder: Path,
+    scenario: Callable[[GrammarProbe], Awaitable[None]],
+    limits: ProbeLimits | None = None,
+    clock: Callable[[], float] | None = None,
+    num_processes: int = 1,
+) -> None:
+    small_tokenizer(folder)
+    probe = GrammarProbe(
+        folder,
+        model_type="qwen3",
+        limits=limits,
+        num_processes=num_processes,
+        clock=clock or Clock(),
+    )
+
+    async def main() -> None:
+        await probe.start()
+        try:
+            await scenario(probe)
+        finally:
+            await probe.stop()
+
+    asyncio.run(main())
+
+
+def test_the_child_answers_each_frame_and_ends_with_its_input(tmp_path: Path) -> None:
+    def frame(spec: GrammarSpec) -> bytes:
+        body = orjson.dumps({"lark": spec.lark, "after": spec.after, "trigger": spec.trigger})
+        return struct.pack("<I", len(body)) + body
+
+    good, bad = schema_spec({"type": "integer"}), schema_spec({"properties": {"a": {"not": {}}}})
+    requests, answers = io.BytesIO(frame(good) + frame(bad)), io.BytesIO()
+    serve(requests, answers, compiler(small_tokenizer(tmp_path)), memory=10**9)
+    data, found = answers.getvalue(), []
+    while data:
+        (length,) = struct.unpack_from("<I", data)
+        found.append(orjson.loads(data[4 : 4 + length]))
+        data = data[4 + length :]
+    assert found[0] is None
+    assert found[1]["keyword"] == "not"
+    assert found[1]["path"] == ["properties", "a", "not"]
+
+
+def test_verdicts_are_remembered_and_a_refusal_only_for_a_while(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def scenario(probe: GrammarProbe) -> None:
+        good, bad = schema_spec({"type": "integer"}), schema_spec({"not": {}})
+        assert await probe.check(good) is None
+        first = await probe.check(bad)
+        assert isinstance(first, GrammarRefused)
+        assert (first.keyword, first.path, first.block) == ("not", ("not",), 0)
+        assert await probe.check(bad) is first
+        clock.now = 31
+        again = await probe.check(bad)
+        assert again is not None
+        assert again is not first
+        await probe.stop()  # what has passed needs no child any more
+        assert await probe.check(good) is None
+
+    run(tmp_path, scenario, clock=clock)
+
+
+def test_a_slow_grammar_is_killed_and_the_next_one_is_checked(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        refused = await probe.check(schema_spec(SLOW))
+        assert refused is not None
+        assert refused.message == "compiling it takes more than 0.5 s"
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.5))
+
+
+def test_a_grammar_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        refused = await probe.check(schema_spec(LARGE))
+        assert refused is not None
+        assert refused.message == "compiling it needs more than 8 MiB"
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=60, memory_bytes=8 << 20))
+
+
+def test_others_do_not_wait_for_a_slow_grammar(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        slow = asyncio.create_task(probe.check(schema_spec(SLOW)))
+        for number in range(20):
+            assert await probe.check(schema_spec({"const": number})) is None
+        assert not slow.done()
+        assert await slow is not None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=1.5), num_processes=2)
+
+
+def test_callers_of_one_grammar_share_a_try_and_one_may_leave(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        spec = schema_spec({"not": {}})
+        callers = [asyncio.create_task(probe.check(spec)) for _ in range(5)]
+        await asyncio.sleep(0)
+        callers[0].cancel()
+        found = await asyncio.gather(*callers, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert isinstance(found[1], GrammarRefused)
+        assert all(verdict is found[1] for verdict in found[2:])
+
+    run(tmp_path, scenario)
+
+
+def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        for number in range(5):
+            assert await probe.check(schema_spec({"const": number})) is None
+
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
+
+
+def test_stopping_in_mid_check_leaves_no_child_and_no_task(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        slow = asyncio.create_task(probe.check(schema_spec(SLOW)))
+        await asyncio.sleep(0)
+        await probe.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(tmp_path, scenario)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_reported_by_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        probe = GrammarProbe(tmp_path, num_processes=1)
+        with pytest.raises(ProbeError, match=r"tokenizer.json: file not found"):
+            await probe.start()
+        await probe.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not ADVERSARIAL.exists(), reason="the hostile schemas are not at hand")
+def test_every_hostile_schema_is_settled(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [json.loads(line) for line in ADVERSARIAL.read_text().splitlines()]
+
+    async def scenario(probe: GrammarProbe) -> None:
+        for row in rows:
+            spec = GrammarSpec(lark=f"start: value\nvalue: %json {row['schema_text']}")
+            verdict = await asyncio.wait_for(probe.check(spec), timeout=30)
+            assert verdict is None or verdict.message
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    run(tmp_path, scenario)
