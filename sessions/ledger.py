@@ -159,9 +159,9 @@ class Ledger:
     """Settled turns."""
     _held: list[Allowance] = field(default_factory=list)
 
-    def left(self, budget: Budget | None = None) -> Budget:
+    def left(self) -> Budget:
         """What is left of each bound, allowances of running turns taken off."""
-        budget = self.budget if budget is None else budget
+        budget = self.budget
         spent_input = self.usage.uncached_tokens + sum(a.input_uncached for a in self._held)
         spent_output = self.usage.output_tokens + sum(a.output for a in self._held)
         spent_cost = self.cost + sum(a.cost for a in self._held)
