@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from runtime.grammar_schemas import json_blocks, subschemas
 
 _PREFIX = "failed to compile JSON schema: "
+_LINE = re.compile(r"at (\d+)\(\d+\): ")
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -69,6 +70,8 @@ def refusal(error: str, lark: str) -> GrammarRefused:
         message = "no text satisfies it"
     if start < 0:
         return GrammarRefused(message)
+    line = _LINE.match(error)
+    block = None if line is None else _block_at(lark, int(line[1]))
     for rule in _RULES:
         found = rule.wording.search(text.split("\n", 1)[0])
         if found is None:
@@ -76,10 +79,10 @@ def refusal(error: str, lark: str) -> GrammarRefused:
         value = found[1].strip() if rule.wording.groups else None
         keyword = rule.keyword or value
         assert keyword is not None
-        place = _find(lark, keyword, value if rule.keyword else None)
-        block, path = place or (None, None)
+        place = _find(lark, block, keyword, value if rule.keyword else None)
+        block, path = place or (block, None)
         return GrammarRefused(message, keyword, path, block)
-    return GrammarRefused(message)
+    return GrammarRefused(message, block=block)
 
 
 def _one_line(text: str) -> str:
@@ -92,10 +95,20 @@ def _one_line(text: str) -> str:
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[: _MAX_MESSAGE_CHARS - 3] + "..."
 
 
-def _find(lark: str, keyword: str, value: str | None) -> tuple[int, tuple[str | int, ...]] | None:
-    """The first place of the keyword (with that value, if one is known) in the grammar's
-    JSON blocks: number of the block and path."""
-    for number, schema in enumerate(json_blocks(lark)):
+def _block_at(lark: str, line: int) -> int | None:
+    """Number of the block in that line of the grammar."""
+    lines = [number for number, _ in json_blocks(lark)]
+    return lines.index(line) if line in lines else None
+
+
+def _find(
+    lark: str, block: int | None, keyword: str, value: str | None
+) -> tuple[int, tuple[str | int, ...]] | None:
+    """The first place of the keyword (with that value, if one is known): number of the
+    block, that one if it is known, and path."""
+    for number, (_, schema) in enumerate(json_blocks(lark)):
+        if block is not None and number != block:
+            continue
         for path, node in subschemas(schema):
             if keyword in node and (value is None or str(node[keyword]) == value):
                 return number, (*path, keyword)

@@ -33,8 +33,9 @@ _FORMAT_SAMPLES = {
 }
 
 
-def json_blocks(lark: str) -> Iterator[Any]:
-    """The values of the grammar's ``%json`` directives, in order."""
+def json_blocks(lark: str) -> Iterator[tuple[int, Any]]:
+    """The values of the grammar's ``%json`` directives in order, each with the line (from 1)
+    it stands in."""
     decoder = json.JSONDecoder()
     position = 0
     while (found := _BLOCK.search(lark, position)) is not None:
@@ -42,7 +43,7 @@ def json_blocks(lark: str) -> Iterator[Any]:
             value, position = decoder.raw_decode(lark, found.end())
         except (ValueError, RecursionError):
             return
-        yield value
+        yield lark.count("\n", 0, found.start()) + 1, value
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -68,7 +69,7 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
 def required_names(lark: str) -> tuple[bytes, ...]:
     """Names of required properties as JSON writes them, in order, at most 256."""
     names: dict[bytes, None] = {}
-    for block in json_blocks(lark):
+    for _, block in json_blocks(lark):
         for _, schema in subschemas(block):
             required = schema.get("required")
             for name in required if isinstance(required, list) else ():
@@ -83,7 +84,7 @@ def string_samples(lark: str) -> list[str]:
     """Short strings that match the patterns and formats of the grammar's schemas, as far as
     they can be told; without repetition, at most 64."""
     samples: dict[str, None] = {}
-    for block in json_blocks(lark):
+    for _, block in json_blocks(lark):
         for _, schema in subschemas(block):
             properties = schema.get("patternProperties")
             patterns = [

@@ -27,7 +27,7 @@ from runtime.grammar_closing import ClosingSearch, ClosingTables
 from runtime.grammar_refusal import GrammarRefused, refusal
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
-from tools_api.grammar import GrammarSpec
+from tools_api.grammar import GrammarSpec, resolve_specials
 
 MaskRow = npt.NDArray[np.int32]
 
@@ -117,7 +117,11 @@ class GrammarCompiler:
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
         after_id = self._phase_token(spec.after)
         trigger_id = self._phase_token(spec.trigger)
-        matcher = llguidance.LLMatcher(self._vocabulary, spec.lark, log_level=0, limits=_LIMITS)
+        try:
+            lark = resolve_specials(spec.lark, self._tokenizer.special_id)
+        except LookupError as error:
+            raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
+        matcher = llguidance.LLMatcher(self._vocabulary, lark, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             raise refusal(matcher.get_error(), spec.lark)
         first = matcher.deep_copy()

@@ -7,16 +7,27 @@ from runtime.grammar_refusal import refusal
 LARK = """start: a | b
 a: %json {"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}
 b: %json {"anyOf": [{"type": "null"}, {"format": "foobar", "not": {}, "pattern": "("}]}
+c: %json {"not": {}, "const": "%json {}"}
 """
 
 
-def report(message: str) -> str:
-    return f"at 3(7): failed to compile JSON schema: {message}\n   1 | start: a\n   2 | a: %json"
+def report(message: str, line: int = 3) -> str:
+    return (
+        f"at {line}(7): failed to compile JSON schema: {message}\n   1 | start: a\n   2 | a: %json"
+    )
 
 
 @pytest.mark.parametrize(
     ("error", "message", "keyword", "block", "path"),
     [
+        (
+            report('Unimplemented keys: ["not"]', line=4),
+            'Unimplemented keys: ["not"]',
+            "not",
+            2,
+            ("not",),
+        ),
+        (report("schema is false", line=2), "schema is false", None, 0, None),
         (
             report('Unimplemented keys: ["not"]'),
             'Unimplemented keys: ["not"]',
@@ -31,7 +42,7 @@ def report(message: str) -> str:
             1,
             ("anyOf", 1, "format"),
         ),
-        (report("Unknown format: other"), "Unknown format: other", "format", None, None),
+        (report("Unknown format: other"), "Unknown format: other", "format", 1, None),
         (
             report("regex parse error:\n    (\n    ^\nerror: unclosed group"),
             "regex: unclosed group",
@@ -43,10 +54,10 @@ def report(message: str) -> str:
             report("Unsatisfiable schema: minLength (5) is greater than maxLength (2)"),
             "Unsatisfiable schema: minLength (5) is greater than maxLength (2)",
             "minLength",
-            None,
+            1,
             None,
         ),
-        (report("Validation failed"), "Validation failed", None, None, None),
+        (report("Validation failed"), "Validation failed", None, 1, None),
         ("too many states\n<non-verbose/>", "too many states", None, None, None),
         ("x" * 1000, "x" * 297 + "...", None, None, None),
     ],

@@ -15,8 +15,8 @@ def lark(*schemas: str) -> str:
 
 def test_blocks_come_in_order_and_rubbish_ends_them() -> None:
     assert list(json_blocks(lark('{"a": "%json 3"}', "[1]", "{nope", '{"b": 2}'))) == [
-        {"a": "%json 3"},
-        [1],
+        (2, {"a": "%json 3"}),
+        (3, [1]),
     ]
 
 
