@@ -183,12 +183,18 @@ class Connection:
         return self._effects()
 
     def engine_died(self) -> Effects:
-        """Fail all running turns. The hub has called ``service.store.engine_lost()`` before,
-        once for all connections; it sends the returned requests when the engine is back."""
+        """Fail all running turns: the engine is gone, or the time for draining is over.
+
+        When the engine died the hub has called ``service.store.engine_lost()`` before, once
+        for all connections; it sends the returned requests when the engine is back.
+        """
         now = self._service.clock()
+        reason, message = "engine_died", "The engine stopped."
+        if self._draining:
+            reason, message = "shutting_down", "The server is shutting down."
         for job in list(self._jobs):
             if job.turn is not None:
-                self._take(job, job.turn.fail("engine_died", "The engine stopped.", now))
+                self._take(job, job.turn.fail(reason, message, now))
         return self._effects()
 
     def tick(self) -> Effects:
@@ -208,8 +214,9 @@ class Connection:
         for job in [job for job in self._jobs if job.turn is None]:
             self._refuse(job, _shutting_down())
         for lane, waiting in self._lanes.drop_waiting():
-            self._send_error(_shutting_down() if isinstance(waiting.content, CreateRequest)
-                             else waiting.content, lane.stream_id)  # fmt: skip
+            content = waiting.content
+            error = content if isinstance(content, ApiError) else _shutting_down()
+            self._send_error(error, lane.stream_id)
         return self._effects()
 
     def close(self) -> Effects:

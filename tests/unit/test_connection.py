@@ -522,6 +522,17 @@ def test_draining_finishes_what_runs_and_refuses_what_waits(rig: Rig, client: Cl
     assert client.closed == 1012
 
 
+def test_what_still_runs_when_the_time_for_draining_is_over_fails(rig: Rig, client: Client) -> None:
+    client.create(input="one")
+    rig.emit("so far")
+    rig.carry(client, client.connection.drain())
+    rig.carry(client, client.connection.engine_died())
+    assert client.last["type"] == "response.failed"
+    assert client.response["keepwarm"]["reason"] == "shutting_down"
+    assert client.closed == 1012
+    assert rig.engine.cancelled == [rig.engine.last.request_id]
+
+
 def test_draining_an_idle_connection_closes_it(rig: Rig, client: Client) -> None:
     rig.carry(client, client.connection.drain())
     assert (client.events, client.closed) == ([], 1012)
