@@ -38,6 +38,8 @@ _ASSETS = Path(__file__).parent / "dashboard_assets"
 class _Totals:
     """Of all turns of one tenant since the server started."""
 
+    streamed_tokens: int = 0
+    """Emitted so far; ``usage`` counts a turn when it ends."""
     turns: int = 0
     failed: int = 0
     usage: TurnUsage = field(default_factory=TurnUsage)
@@ -87,6 +89,9 @@ class Dashboard:
 
     def step_finished(self, stats: StepStats) -> None:
         self._stats = stats
+
+    def tokens_arrived(self, tenant: str, count: int) -> None:
+        self._totals[tenant].streamed_tokens += count
 
     def turn_finished(self, report: TurnReport) -> None:
         self._totals[report.tenant].add(report)
@@ -153,6 +158,7 @@ class Dashboard:
         parts = [self._totals[name] for name in tenants if name in self._totals]
         usage = sum((part.usage for part in parts), TurnUsage())
         return {
+            "streamed_tokens": sum(part.streamed_tokens for part in parts),
             "turns": sum(part.turns for part in parts),
             "failed": sum(part.failed for part in parts),
             **_tokens(usage),

@@ -71,6 +71,7 @@ class Link:
     """One client, from ``Hub.open`` to ``Hub.disconnected``."""
 
     id: str
+    tenant: str
     connection: Connection
     outlet: Outlet
     gone: bool = False
@@ -152,7 +153,7 @@ class Hub:
     def open(self, tenant: str, outlet: Outlet) -> Link:
         """A client of ``tenant`` has connected; its frames go to ``outlet``."""
         connection_id = f"conn_{next(self._numbers)}"
-        link = Link(connection_id, self._connect(connection_id, tenant), outlet)
+        link = Link(connection_id, tenant, self._connect(connection_id, tenant), outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
         log.info("connection opened connection=%s tenant=%s", connection_id, tenant)
@@ -212,6 +213,7 @@ class Hub:
     def _note_tokens(self, route: _Route, output: SequenceOutput, now: float) -> None:
         if not len(output.new_tokens):
             return
+        self._dashboard.tokens_arrived(route.link.tenant, len(output.new_tokens))
         if route.tokens_at is not None:
             self._metrics.tokens_arrived(now - route.tokens_at)
         route.tokens_at = now

@@ -4,6 +4,7 @@
 
 const POLL_MS = 2000;
 const HISTORY = 60;
+const SMOOTH = 5; // polls that the shown rate is a mean of
 const byId = (id) => document.getElementById(id);
 const rates = [];
 let previous = null;
@@ -59,6 +60,14 @@ const text = (of, shade) => ({
   update: (cell, row) => put(cell, of(row)),
 });
 
+const name = {
+  make: () => {},
+  update: (cell, row) => {
+    put(cell, row.session);
+    cell.title = row.session; // long ones are cut
+  },
+};
+
 const meter = {
   make: (cell) => {
     const box = cell.appendChild(document.createElement("div"));
@@ -84,10 +93,10 @@ const chip = (of, shades) => ({
   },
 });
 
-const tenant = { ...text((row) => row.tenant, "dim"), forOperators: true };
+const tenant = { ...text((row) => row.tenant, "dim"), ifSeveral: true };
 
 const SESSIONS = [
-  text((s) => s.session),
+  name,
   tenant,
   chip((s) => [s.state], { running: "warm", waiting_for_tools: "cool" }),
   text((s) => s.turns, "n"),
@@ -102,7 +111,7 @@ const SESSIONS = [
 ];
 
 const TURNS = [
-  text((t) => t.session),
+  name,
   tenant,
   text((t) => t.turn, "n"),
   chip((t) => [t.status, t.reason], { completed: "good", incomplete: "cool", failed: "bad" }),
@@ -124,8 +133,8 @@ function fill(bar, ratio) {
   bar.style.width = 100 * (ratio ?? 0) + "%";
 }
 
-function show(body, columns, rows, operator) {
-  const shown = columns.filter((column) => operator || !column.forOperators);
+function show(body, columns, rows, several) {
+  const shown = columns.filter((column) => several || !column.ifSeveral);
   while (body.rows.length > rows.length) body.deleteRow(-1);
   rows.forEach((row, index) => {
     let line = body.rows[index];
@@ -150,7 +159,7 @@ function header(server) {
     facts.push(count(server.max_context_tokens) + " context");
     facts.push(count(server.kv_capacity_tokens) + " tokens of KV");
   }
-  facts.push("up " + duration(Math.floor(server.uptime_s)), "v" + server.version);
+  facts.push("up " + duration(Math.max(1, Math.floor(server.uptime_s))).replace(".0", ""), "v" + server.version);
   put(byId("facts"), facts.join(" · "));
   status(server.engine_up ? "engine up" : "engine restarting", server.engine_up ? "good" : "bad");
 }
@@ -169,10 +178,10 @@ function tiles(data) {
   const whole = totals.cost + totals.saved;
   put(byId("saved"), whole ? dollars(totals.saved) : "–");
   fill(byId("saved-bar"), whole ? totals.saved / whole : 0);
-  put(byId("saved-sub"), whole ? `${dollars(totals.cost)} spent` : "no prices are set");
+  put(byId("saved-sub"), whole ? `${dollars(totals.cost)} spent` : "nothing spent yet");
 
   const forced = totals.output_tokens ? totals.forced_tokens / totals.output_tokens : 0;
-  put(byId("rate-sub"), `${count(totals.output_tokens)} in all, ${percent(forced)} forced by grammars`);
+  put(byId("rate-sub"), `${count(totals.streamed_tokens)} so far · ${percent(forced)} forced`);
 
   const failed = totals.failed ? `, ${count(totals.failed)} failed` : "";
   put(byId("turns-sub"), `${count(totals.turns)} turns ended${failed}`);
@@ -187,33 +196,32 @@ function tiles(data) {
 }
 
 function throughput(data, now) {
-  const tokens = data.totals.output_tokens;
-  if (previous && tokens >= previous.tokens && now > previous.now) {
-    rates.push((1000 * (tokens - previous.tokens)) / (now - previous.now));
-    if (rates.length > HISTORY) rates.shift();
-    const rate = rates[rates.length - 1];
-    put(byId("rate"), rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toFixed(1));
-  }
+  const tokens = data.totals.streamed_tokens;
+  if (previous && tokens < previous.tokens) rates.length = 0; // the server has restarted
+  else if (previous) rates.push((1000 * (tokens - previous.tokens)) / Math.max(1, now - previous.now));
   previous = { tokens, now };
+  if (rates.length > HISTORY) rates.shift();
+  if (!rates.length) return;
+  const latest = rates.slice(-SMOOTH);
+  const rate = latest.reduce((sum, each) => sum + each) / latest.length;
+  put(byId("rate"), rate >= 10 || rate === 0 ? count(Math.round(rate)) : rate.toFixed(1));
   const top = Math.max(1, ...rates);
-  const points = rates.map((rate, index) => {
-    const x = 120 - (rates.length - 1 - index) * (120 / (HISTORY - 1));
-    return `${x.toFixed(1)},${(27 - 25 * (rate / top)).toFixed(1)}`;
-  });
+  const x = (index) => (120 - (rates.length - 1 - index) * (120 / (HISTORY - 1))).toFixed(1);
+  const points = rates.map((each, index) => `${x(index)},${(27 - 25 * (each / top)).toFixed(1)}`);
   const [area, line] = byId("spark").children;
   line.setAttribute("points", points.join(" "));
-  const left = 120 - (rates.length - 1) * (120 / (HISTORY - 1));
-  area.setAttribute("points", points.length ? `${left},28 ${points.join(" ")} 120,28` : "");
+  area.setAttribute("points", `${x(0)},28 ${points.join(" ")} 120,28`);
 }
 
 function render(data) {
-  const operator = data.server.operator;
-  for (const part of document.querySelectorAll("[data-operator], [data-tenant]")) part.hidden = !operator;
+  const several = new Set([...data.sessions, ...data.turns].map((row) => row.tenant)).size > 1;
+  for (const part of document.querySelectorAll("[data-tenant]")) part.hidden = !several;
+  for (const part of document.querySelectorAll("[data-operator]")) part.hidden = !data.server.operator;
   header(data.server);
   tiles(data);
   throughput(data, performance.now());
-  show(byId("sessions"), SESSIONS, data.sessions, operator);
-  show(byId("turns"), TURNS, data.turns, operator);
+  show(byId("sessions"), SESSIONS, data.sessions, several);
+  show(byId("turns"), TURNS, data.turns, several);
   byId("no-sessions").hidden = data.sessions.length > 0;
   byId("no-turns").hidden = data.turns.length > 0;
   const hidden = data.num_sessions - data.sessions.length;
