@@ -3,6 +3,8 @@
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.native_library import native_library
+
 
 def silu_mul_reference(gate_up: Tensor) -> Tensor:
     """Gate one half of the columns by the other.
@@ -19,5 +21,8 @@ def silu_mul_reference(gate_up: Tensor) -> Tensor:
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """See ``silu_mul_reference``."""
+    library = native_library(gate_up.dtype) if gate_up.device.type == "cpu" else None
+    if library is not None:
+        return library.silu_mul(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)

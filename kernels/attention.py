@@ -4,32 +4,14 @@ A sequence's query tokens are the last ones of its context; their keys and value
 the pool already. Each query sees the context up to and including itself, or the last
 ``window`` tokens of that.
 
-``PagedLayout`` says which blocks hold which context. It is made once per step and used by
-every layer. The CPU's way to do this fast is ``kernels.cpu_attention``.
+The CPU's way to do this fast is ``kernels.cpu_attention``.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kernels.cpu_attention import SequenceSpan, attend_spans
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagedLayout:
-    """Where the context of each sequence of a step lies."""
-
-    query_starts: Tensor
-    """[sequences + 1] int32: sequence i's queries are rows starts[i] .. starts[i + 1] - 1."""
-    context_lengths: Tensor
-    """[sequences] int32: tokens in the cache, the new ones included."""
-    block_tables: Tensor
-    """[sequences, max_blocks] int32; entries past the context are never read."""
-    max_query_tokens: int
-    """Most query rows of any one sequence."""
-    spans: tuple[SequenceSpan, ...]
-    """The same for the host: runs of neighbouring blocks."""
+from kernels.cpu_attention import attend
+from kernels.paged_layout import PagedLayout
 
 
 def paged_attention_reference(
@@ -89,7 +71,7 @@ def paged_attention(
 ) -> Tensor:
     """See ``paged_attention_reference``."""
     if queries.device.type == "cpu":
-        return attend_spans(queries, k_blocks, v_blocks, layout.spans, scale=scale, window=window)
+        return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window)
     return paged_attention_reference(
         queries, k_blocks, v_blocks, layout, scale=scale, window=window
     )

@@ -1,4 +1,7 @@
-"""Paged attention on a CPU, in plain torch, without copying contexts.
+"""Paged attention on a CPU without copying contexts.
+
+Where a compiler is at hand, few query rows go to ``kernels/native``; the rest, and all of
+it elsewhere, is plain torch as follows.
 
 A block is [kv_heads, block_size, head_dim], so a run of neighbouring blocks is a stack of
 [block_size, head_dim] matrices that a batched product reads where they lie. A sequence is a
@@ -17,23 +20,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernels.native_library import native_library
+from kernels.paged_layout import PagedLayout, SequenceSpan
+
 _PIECE = 256
 """Query tokens of a prefill piece."""
+_COMPILED_QUERIES = 16
+"""Sequences of up to this many query tokens go to the compiled kernel where there is one."""
 _SHORT_RUN = 8
 """Runs of fewer blocks are gathered: a product of its own costs more than the copy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSpan:
-    """One sequence's part of a step."""
-
-    first_row: int
-    """Its first query row."""
-    num_queries: int
-    context_length: int
-    """Tokens in the cache, the queries' own included."""
-    runs: tuple[tuple[int, int], ...]
-    """(first block, blocks) in the order of the context; the last block may be part full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,27 +40,45 @@ class _Piece:
     """Tokens of each block that are read; None: all."""
 
 
-def attend_spans(
+def attend(
     queries: Tensor,
     k_blocks: Tensor,
     v_blocks: Tensor,
-    spans: tuple[SequenceSpan, ...],
+    layout: PagedLayout,
     *,
     scale: float,
     window: int | None,
 ) -> Tensor:
     """``kernels.attention.paged_attention_reference`` on a CPU.
 
-    Scores are rounded to the queries' dtype before the softmax, which computes in float32.
+    The torch way rounds scores to the queries' dtype before the softmax, which computes in
+    float32; the compiled way keeps them in float32.
     """
-    output = torch.empty_like(queries)
-    scaled = queries * scale
+    output = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    library = native_library(queries.dtype)
+    compiled = 0
+    if library is not None:
+        compiled = _COMPILED_QUERIES
+        library.attend(
+            queries,
+            k_blocks,
+            v_blocks,
+            output,
+            layout,
+            scale=scale,
+            window=window,
+            max_queries=compiled,
+        )
+    if layout.max_query_tokens <= compiled:
+        return output
     group, block_size = queries.shape[1] // k_blocks.shape[1], k_blocks.shape[2]
-    for span in spans:
+    for span in layout.spans:
+        if span.num_queries <= compiled:
+            continue
         rows = slice(span.first_row, span.first_row + span.num_queries)
         few = span.num_queries * group <= block_size
-        attend = _attend_few if few else _attend_many
-        attend(scaled[rows], (k_blocks, v_blocks), span, window, output[rows])
+        way = _attend_few if few else _attend_many
+        way(queries[rows] * scale, (k_blocks, v_blocks), span, window, output[rows])
     return output
 
 

@@ -14,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 NO_TOKEN = -1
 
 _PHILOX_ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-_FIRST_CANDIDATES = 256
+_BUCKETS = 1024
+_BUCKETS_PER_NAT = 64
+_STRETCH = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,36 +137,54 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
         logits = logits.masked_fill(~allowed.to(logits.device), -torch.inf)
     best, tokens = logits.max(dim=-1)
     tokens = tokens.masked_fill(best == -torch.inf, NO_TOKEN).cpu()
-    for row in np.flatnonzero(batch.temperature > 0):
-        if tokens[row] != NO_TOKEN:
-            tokens[row] = _draw(logits[row].cpu(), batch, int(row))
+    drawn = np.flatnonzero((batch.temperature > 0) & (tokens.numpy() != NO_TOKEN))
+    if len(drawn):
+        rows = torch.from_numpy(drawn)
+        temperature = torch.from_numpy(batch.temperature[drawn]).to(logits)
+        values = (logits[rows] - best[rows, None]).div_(temperature[:, None])
+        for index, row in enumerate(drawn):
+            _filter(values[index], batch, int(row))
+        tokens[rows] = _invert(values.exp_(), torch.from_numpy(batch.uniform[drawn])).cpu()
     return tokens
 
 
-def _draw(values: Tensor, batch: SamplingBatch, row: int) -> int:
-    values = (values - values.max()) / float(batch.temperature[row])
-    top_k, top_p = int(batch.top_k[row]), float(batch.top_p[row])
+def _filter(values: Tensor, batch: SamplingBatch, row: int) -> None:
+    """Set values [vocab], relative to the largest, to -inf where the row's filters say so."""
+    top_k, top_p, min_p = int(batch.top_k[row]), float(batch.top_p[row]), float(batch.min_p[row])
     if 0 < top_k < values.numel():
-        values = values.masked_fill(values < values.topk(top_k).values[-1], -torch.inf)
+        values.masked_fill_(values < values.topk(top_k).values[-1], -torch.inf)
     if top_p < 1:
-        values = values.masked_fill(values < _top_p_bound(values, top_p), -torch.inf)
-    mass = values.exp()
-    if batch.min_p[row] > 0:
-        mass = mass.masked_fill(mass < float(batch.min_p[row]), 0)
-    cumulative = mass.cumsum(-1, dtype=torch.float64)
-    target = cumulative[-1] * float(batch.uniform[row])
-    return int(torch.searchsorted(cumulative, target, right=True))
+        values.masked_fill_(values < _top_p_bound(values, top_p), -torch.inf)
+    if min_p > 0:
+        values.masked_fill_(values.exp() < min_p, -torch.inf)
 
 
-def _top_p_bound(values: Tensor, top_p: float) -> float:
-    """Smallest value that is kept. Sorting stops where the mass is reached."""
-    mass = values.exp()
-    wanted = top_p * float(mass.sum(dtype=torch.float64))
-    count = min(_FIRST_CANDIDATES, values.numel())
-    while True:
-        ranked = mass.topk(count)
-        cumulative = ranked.values.cumsum(-1, dtype=torch.float64)
-        if count == values.numel() or float(cumulative[-1]) >= wanted:
-            before = cumulative - ranked.values
-            return float(values[ranked.indices[before < wanted][-1]])
-        count = min(count * 8, values.numel())
+def _top_p_bound(values: Tensor, top_p: float) -> Tensor:
+    """Smallest value that is kept: sums by bucket of value first, then only the bucket in
+    which the mass is reached is sorted."""
+    mass = values.double().exp()
+    buckets = (values * -_BUCKETS_PER_NAT).clamp_(max=_BUCKETS - 1).long()
+    sums = torch.bincount(buckets, weights=mass, minlength=_BUCKETS)
+    before = sums.cumsum(0) - sums
+    wanted = top_p * sums.sum()
+    bucket = (before < wanted).nonzero()[-1]
+    inside = values[buckets == bucket].sort(descending=True).values
+    own = inside.double().exp()
+    return inside[before[bucket] + own.cumsum(0) - own < wanted][-1]
+
+
+def _invert(mass: Tensor, uniform: Tensor) -> Tensor:
+    """First token of each row [rows, vocab] at which the running sum exceeds ``uniform``
+    times the whole. Sums are of stretches first, then within the one stretch that counts."""
+    rows, vocab = mass.shape
+    stretches = functional.pad(mass, (0, -vocab % _STRETCH)).view(rows, -1, _STRETCH)
+    sums = stretches.sum(-1, dtype=torch.float64)
+    upto = sums.cumsum(-1)
+    target = uniform.to(mass.device)[:, None] * upto[:, -1:]
+    chosen = torch.searchsorted(upto, target, right=True)
+    before = (upto - sums).gather(1, chosen)
+    inside = stretches[torch.arange(rows), chosen[:, 0]].double()
+    running = inside.cumsum(-1) + before
+    last = (inside > 0).cumsum(-1).argmax(-1, keepdim=True)
+    offset = torch.minimum(torch.searchsorted(running, target, right=True), last)
+    return (chosen * _STRETCH + offset)[:, 0]

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.native_library import native_library
+
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each row of ``x`` to mean square one, then by ``weight``.
@@ -51,5 +53,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See ``add_rms_norm_reference``."""
+    library = native_library(x.dtype) if x.device.type == "cpu" else None
+    if library is not None:
+        return library.add_rms_norm(x, residual, weight, eps)
     total = residual + x
     return rms_norm(total, weight, eps), total

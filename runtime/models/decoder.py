@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.activation import silu_mul
-from kernels.attention import PagedLayout, paged_attention
-from kernels.kv_write import write_kv
-from kernels.norm import add_rms_norm, rms_norm
-from kernels.rope import apply_rope
+from kernels.attention import paged_attention
+from kernels.norm import add_rms_norm
+from kernels.paged_layout import PagedLayout
+from kernels.qkv import norm_rope_write
 from runtime.kv_pool import KVPool
 from runtime.models.config import LogitShaping, ModelConfig
 from runtime.models.layers import Linear, WeightSource, fused_linear, make_linear
@@ -106,16 +106,15 @@ class DecoderLayer:
         self, x: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], pool: KVPool
     ) -> Tensor:
         config = self._config
-        heads = self._qkv(x).view(x.shape[0], -1, config.head_dim)
-        num_rotated = config.num_heads + config.num_kv_heads
-        rotated = heads[:, :num_rotated]
-        if self._qk_norm is not None:
-            rotated = rms_norm(rotated, self._qk_norm, config.norm_eps)
-        rotated = apply_rope(rotated, *rotation)
         k_blocks, v_blocks = pool.layer(self._index)
-        keys, values = rotated[:, config.num_heads :], heads[:, num_rotated:]
-        write_kv(keys, values, k_blocks, v_blocks, inputs.slots)
-        queries = rotated[:, : config.num_heads]
+        queries = norm_rope_write(
+            self._qkv(x).view(x.shape[0], -1, config.head_dim),
+            norm_weight=self._qk_norm,
+            eps=config.norm_eps,
+            rotation=rotation,
+            blocks=(k_blocks, v_blocks),
+            slots=inputs.slots,
+        )
         mixed = paged_attention(
             queries, k_blocks, v_blocks, inputs.layout, scale=self._scale, window=self._window
         )

@@ -1,0 +1,239 @@
+"""The CPU kernels of ``kernels/native``, compiled for this machine when first needed.
+
+One C++ file, no headers but the compiler's own; two to three seconds, once, then the result
+is kept in the user's cache folder under a name made of source, compiler and processor.
+Without a compiler, or with ``KEEPWARM_NATIVE=0``, there is no library and the torch versions
+run: slower at long contexts, otherwise the same.
+
+Threads are those of torch: both use the one OpenMP library that torch brings along.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels.paged_layout import PagedLayout
+
+_LOG = logging.getLogger(__name__)
+
+_SOURCE = Path(__file__).parent / "native" / "cpu_kernels.cpp"
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno")
+_COMPILE_TIMEOUT_S = 120
+_SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+class _AttendArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "output")),
+        *((name, ctypes.c_void_p) for name in ("block_tables", "query_starts", "context_lengths")),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "query_stride",
+                "table_stride",
+                "sequences",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "block_size",
+                "window",
+                "max_queries",
+            )
+        ),
+        ("scale", ctypes.c_float),
+    )
+
+
+class _QkvArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "norm_weight", "cosines", "sines", "slots")),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")
+        ),
+        ("eps", ctypes.c_float),
+    )
+
+
+class NativeLibrary:
+    """The compiled kernels for one dtype. All tensors are on the CPU and of that dtype."""
+
+    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
+        self._attend = getattr(library, f"keepwarm_attend_{suffix}")
+        self._attend.argtypes = (ctypes.POINTER(_AttendArgs),)
+        self._norm_rope_write = getattr(library, f"keepwarm_norm_rope_write_{suffix}")
+        self._norm_rope_write.argtypes = (ctypes.POINTER(_QkvArgs),)
+        self._add_rms_norm = getattr(library, f"keepwarm_add_rms_norm_{suffix}")
+        sizes = (ctypes.c_int64, ctypes.c_int64)
+        self._add_rms_norm.argtypes = (*[ctypes.c_void_p] * 5, *sizes, ctypes.c_float)
+        self._silu_mul = getattr(library, f"keepwarm_silu_mul_{suffix}")
+        self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
+        for function in (
+            self._attend,
+            self._norm_rope_write,
+            self._add_rms_norm,
+            self._silu_mul,
+        ):
+            function.restype = None
+
+    def attend(
+        self,
+        queries: Tensor,
+        k_blocks: Tensor,
+        v_blocks: Tensor,
+        output: Tensor,
+        layout: PagedLayout,
+        *,
+        scale: float,
+        window: int | None,
+        max_queries: int,
+    ) -> None:
+        """``paged_attention_reference`` into ``output``, for the sequences of up to
+        ``max_queries`` query tokens; rows of the others are left alone."""
+        _, kv_heads, block_size, head_dim = k_blocks.shape
+        if queries.stride()[1:] != (head_dim, 1):
+            queries = queries.contiguous()
+        self._attend(
+            _AttendArgs(
+                queries=queries.data_ptr(),
+                keys=k_blocks.data_ptr(),
+                values=v_blocks.data_ptr(),
+                output=output.data_ptr(),
+                block_tables=layout.block_tables.data_ptr(),
+                query_starts=layout.query_starts.data_ptr(),
+                context_lengths=layout.context_lengths.data_ptr(),
+                query_stride=queries.stride(0),
+                table_stride=layout.block_tables.stride(0),
+                sequences=layout.context_lengths.numel(),
+                heads=queries.shape[1],
+                kv_heads=kv_heads,
+                head_dim=head_dim,
+                block_size=block_size,
+                window=window or 0,
+                max_queries=max_queries,
+                scale=scale,
+            )
+        )
+
+    def norm_rope_write(
+        self,
+        qkv: Tensor,
+        *,
+        norm_weight: Tensor | None,
+        eps: float,
+        rotation: tuple[Tensor, Tensor],
+        blocks: tuple[Tensor, Tensor],
+        slots: Tensor,
+    ) -> Tensor:
+        """``kernels.qkv.norm_rope_write_reference``."""
+        tokens, all_heads, head_dim = qkv.shape
+        keys, values = blocks
+        heads = all_heads - 2 * keys.shape[1]
+        queries = qkv.new_empty(tokens, heads, head_dim)
+        cosines, sines = rotation
+        self._norm_rope_write(
+            _QkvArgs(
+                qkv=qkv.data_ptr(),
+                norm_weight=None if norm_weight is None else norm_weight.data_ptr(),
+                cosines=cosines.data_ptr(),
+                sines=sines.data_ptr(),
+                slots=slots.data_ptr(),
+                queries=queries.data_ptr(),
+                keys=keys.data_ptr(),
+                values=values.data_ptr(),
+                tokens=tokens,
+                heads=heads,
+                kv_heads=keys.shape[1],
+                head_dim=head_dim,
+                block_size=keys.shape[2],
+                eps=eps,
+            )
+        )
+        return queries
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """``kernels.norm.add_rms_norm_reference``."""
+        normed, total = torch.empty_like(x), torch.empty_like(x)
+        self._add_rms_norm(
+            x.data_ptr(),
+            residual.data_ptr(),
+            weight.data_ptr(),
+            normed.data_ptr(),
+            total.data_ptr(),
+            x.shape[0],
+            x.shape[1],
+            eps,
+        )
+        return normed, total
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """``kernels.activation.silu_mul_reference``."""
+        tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+        output = gate_up.new_empty(tokens, size)
+        self._silu_mul(gate_up.data_ptr(), output.data_ptr(), tokens, size)
+        return output
+
+
+@functools.lru_cache
+def native_library(dtype: torch.dtype) -> NativeLibrary | None:
+    """The compiled kernels for ``dtype``; None where torch has to do. Compiles at first."""
+    if dtype not in _SUFFIXES:
+        return None
+    library = _load()
+    return None if library is None else NativeLibrary(library, _SUFFIXES[dtype])
+
+
+@functools.lru_cache
+def _load() -> ctypes.CDLL | None:
+    if os.environ.get("KEEPWARM_NATIVE", "1") == "0":
+        return None
+    try:
+        return ctypes.CDLL(str(_compiled()))
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", None) or error
+        _LOG.warning("CPU kernels not compiled, torch does their work: %s", str(detail)[-500:])
+        return None
+
+
+def _compiled() -> Path:
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None or platform.system() != "Linux":
+        raise OSError("no C++ compiler (c++, g++ or $CXX) on this machine")
+    version = subprocess.run(
+        [compiler, "--version"], check=True, capture_output=True, text=True, timeout=10
+    ).stdout
+    key = hashlib.sha256(_SOURCE.read_bytes())
+    key.update(repr((compiler, version, _FLAGS, _processor())).encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
+    target = cache / f"cpu_kernels-{key.hexdigest()[:20]}.so"
+    if not target.exists():
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            made = Path(folder) / "made.so"
+            command = [compiler, *_FLAGS, "-o", str(made), str(_SOURCE)]
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
+            )
+            made.replace(target)
+    return target
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {flags}"

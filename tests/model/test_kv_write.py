@@ -1,0 +1,30 @@
+"""Keys and values land in their slots and nowhere else."""
+
+import pytest
+import torch
+
+from kernels.kv_write import write_kv, write_kv_reference
+
+
+@pytest.mark.parametrize("write", [write_kv, write_kv_reference])
+def test_each_token_lands_in_its_slot_and_nothing_else_changes(write) -> None:
+    blocks, block_size, heads, dim = 3, 4, 2, 5
+    keys, values = torch.randn(2, 3, heads, dim).unbind()
+    slots = torch.tensor([9, 2, 0])
+    k_blocks = torch.full((blocks, heads, block_size, dim), torch.nan)
+    v_blocks = k_blocks.clone()
+
+    write(keys, values, k_blocks, v_blocks, slots)
+
+    assert torch.equal(k_blocks[2, :, 1], keys[0])
+    assert torch.equal(v_blocks[0, :, 2], values[1])
+    assert torch.equal(v_blocks[0, :, 0], values[2])
+    for written in (k_blocks, v_blocks):
+        untouched = written.isnan().transpose(1, 2).flatten(2).all(-1)
+        assert untouched.sum() == blocks * block_size - 3
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    k_blocks = torch.zeros(2, 2, 4, 5)
+    with pytest.raises(ValueError, match="do not fit blocks"):
+        write_kv(torch.zeros(1, 3, 5), torch.zeros(1, 3, 5), k_blocks, k_blocks, torch.tensor([0]))

@@ -1,0 +1,58 @@
+"""The compiled kernels: built once, found again, and done without where they cannot be."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import native_library as module
+from kernels.native_library import native_library
+
+
+def forget() -> None:
+    """As if nothing had been loaded yet."""
+    module.native_library.cache_clear()
+    module._load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def test_the_result_is_kept_under_a_name_that_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if native_library(torch.bfloat16) is None:
+        pytest.skip("no C++ compiler here")
+    (made,) = tmp_path.rglob("*.so")
+    before = made.stat().st_mtime_ns
+    forget()
+    assert native_library(torch.float32) is not None
+    assert [path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")] == [before]
+
+
+def test_types_without_a_compiled_version_have_none() -> None:
+    assert native_library(torch.float64) is None
+    assert native_library(torch.float16) is None
+
+
+def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEEPWARM_NATIVE", "0")
+    assert native_library(torch.bfloat16) is None
+
+
+def test_a_compiler_that_fails_is_reported_and_torch_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/bin/false")
+    with caplog.at_level(logging.WARNING):
+        assert native_library(torch.bfloat16) is None
+    assert "CPU kernels not compiled" in caplog.text
+    assert not list(tmp_path.rglob("*.so"))
