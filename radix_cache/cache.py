@@ -18,12 +18,13 @@ import numpy as np
 
 from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.block_pool import BlockPool, OutOfBlocks
+from radix_cache.edge import TokenArray
 from radix_cache.eviction import IdleLeaves
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.handle import SessionHandle
 from radix_cache.leases import Leases
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import RUNNING, Node, Owner, TokenArray
+from radix_cache.nodes import IDLE, RUNNING, Node, Owner
 from radix_cache.retention import Retention
 from radix_cache.stats import CacheStats, Counters
 from radix_cache.tree import RadixTree, hash_tokens
@@ -102,12 +103,7 @@ class PrefixCache:
             residency_blocks=residency_blocks,
             rescue_wait_s=rescue_wait_s,
         )
-        self._misses = MissAccount(
-            block_size,
-            hash_block=hash_block,
-            published_salt=self._tree.published.salt,
-            capacity=ghost_records,
-        )
+        self._misses = MissAccount(self._tree, capacity=ghost_records)
         self._sessions: dict[str, SessionHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
@@ -200,7 +196,7 @@ class PrefixCache:
         sequence = CachedSequence(handle, table, num_shared=position, num_prompt=num_tokens)
         sequence.num_cached_tokens = position * self.block_size
         sequence.is_new = is_new
-        self._misses.explain(sequence, handle, tokens, base=base, base_offset=base_offset)
+        self._misses.explain(sequence, handle, tokens, node, base=base, base_offset=base_offset)
         self._note_reusable(sequence, handle, base, base_offset, limit)
         handle.sequence = sequence
         handle.table = table
@@ -307,10 +303,7 @@ class PrefixCache:
         if not sequence.admitted:
             usable -= self._reserve
         if num_blocks > max(0, usable):
-            available = self.available_blocks(sequence)
-            if num_blocks > available:
-                raise OutOfBlocks(f"asked for {num_blocks} blocks, {available} are available")
-            self._evict(num_blocks - usable, self._rights(sequence))
+            self._make_room(sequence, num_blocks, num_blocks - usable)
         start = sequence.num_blocks
         end = start + num_blocks
         if end > len(sequence.table):
@@ -333,23 +326,28 @@ class PrefixCache:
             raise ValueError("the sequence is finished")
         return handle
 
-    def _evict(self, count: int, rights: int) -> None:
-        """Free ``count`` blocks of classes up to ``rights``; the caller knows they are there."""
+    def _make_room(self, sequence: CachedSequence, wanted: int, missing: int) -> None:
+        """Evict ``missing`` blocks, or raise OutOfBlocks and change nothing."""
         tree = self._tree
-        for sequence in self._inside:
-            handle = self._open(sequence)
+        if missing > tree.class_blocks[IDLE]:
+            available = self.available_blocks(sequence)
+            if wanted > available:
+                raise OutOfBlocks(f"asked for {wanted} blocks, {available} are available")
+        for other in self._inside:  # what they lock too much may be the oldest
+            handle = self._open(other)
             if handle.length < handle.node.end:
                 tree.split(handle.node, handle.length)
         self._inside.clear()
         now = self._clock()
-        while count > 0:
+        while missing > 0:
             leaf = self._idle.oldest()
             if leaf is None:
+                rights = self._rights(sequence)
                 self._retention.break_claim(rights, self._sessions.values())
                 continue
-            cut = min(count, leaf.size)
+            cut = min(missing, leaf.size)
             self._evict_tail(leaf, cut, now)
-            count -= cut
+            missing -= cut
 
     def _evict_tail(self, leaf: Node, cut: int, now: float) -> None:
         cause = self._misses.evicting(leaf, leaf.size - cut, now)

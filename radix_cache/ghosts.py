@@ -1,18 +1,16 @@
 """Why prompt tokens were not cached: records of what was evicted, and the account of causes.
 
-When blocks leave the cache, one record stays behind: whose they were, where the run began,
-how long it was, when and why it went. A later prompt that misses at that place with the same
-block is told so. A run is known by the hash of its first block, which is enough for an
-account; no KV is ever found this way. Records are bounded: the oldest go first, and what
-they knew counts as first sight.
+When blocks leave the cache, one record stays behind: where the run began and with which
+tokens, how long it was, when and why it went. A later prompt that misses there with the same
+block is told so. A run is known by its first block, which is enough for an account; no KV is
+ever found this way. What a node has lost behind its end is kept at the node; when all of it
+is gone the record moves to a bounded list, where the oldest go first and then count as
+first sight.
 """
 
 import enum
 from collections import OrderedDict
 from dataclasses import dataclass
-
-_MASK = (1 << 64) - 1
-_SPREAD = 0x9E3779B97F4A7C15
 
 
 class MissCause(enum.StrEnum):
@@ -32,43 +30,32 @@ class MissCause(enum.StrEnum):
 
 @dataclass(slots=True)
 class Ghost:
-    """A run of evicted blocks."""
+    """A run of evicted blocks that began with a block of tokens ``first``."""
 
+    first: bytes
     num_blocks: int
     evicted_s: float
     cause: MissCause
 
 
 class GhostRecords:
-    """Evicted runs by where they began. Holds at most ``capacity`` records."""
+    """Evicted runs by block position and by the hash of their first block. Holds at most
+    ``capacity`` of them."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._ghosts: OrderedDict[int, Ghost] = OrderedDict()
+        self._ghosts: OrderedDict[tuple[int, int], Ghost] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ghosts)
 
-    def add(self, position: int, key: int, ghost: Ghost, *, before: int | None) -> int:
-        """Record a run that began at block ``position`` with a block of hash ``key``.
-
-        ``before`` names the record of the run that followed it, if that went earlier: the
-        two become one. Returns the record's name.
-        """
-        if before is not None:
-            behind = self._ghosts.pop(before, None)
-            if behind is not None:
-                ghost.num_blocks += behind.num_blocks
-        name = _name(position, key)
-        self._ghosts[name] = ghost
+    def add(self, position: int, key: int, ghost: Ghost) -> None:
+        """Keep ``ghost``; it replaces an older one of the same place."""
+        self._ghosts[position, key] = ghost
         if len(self._ghosts) > self._capacity:
             self._ghosts.popitem(last=False)
-        return name
 
-    def find(self, position: int, key: int) -> Ghost | None:
-        """The run that began at block ``position`` with a block of hash ``key``."""
-        return self._ghosts.get(_name(position, key))
-
-
-def _name(position: int, key: int) -> int:
-    return key ^ (position * _SPREAD & _MASK)
+    def find(self, position: int, key: int, first: bytes) -> Ghost | None:
+        """The run that began there with these tokens."""
+        ghost = self._ghosts.get((position, key))
+        return ghost if ghost is not None and ghost.first == first else None

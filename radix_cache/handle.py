@@ -1,8 +1,9 @@
 """What a session holds of the cache between turns, and what a turn holds while it runs."""
 
 from radix_cache.block_pool import BlockArray
+from radix_cache.edge import NO_BLOCKS
 from radix_cache.ghosts import MissCause
-from radix_cache.nodes import NOTHING, Holder, Owner
+from radix_cache.nodes import Holder, Owner
 
 
 class SessionHandle(Holder):
@@ -20,7 +21,7 @@ class SessionHandle(Holder):
     def __init__(self, session_id: str, owner: Owner) -> None:
         super().__init__(owner)
         self.session_id = session_id
-        self.table: BlockArray = NOTHING
+        self.table: BlockArray = NO_BLOCKS
         """Block ids; the first ``length`` are those of the path in the tree."""
         self.known = 0
         """Blocks the session had in the tree when its last turn ended."""
@@ -32,7 +33,7 @@ class SessionHandle(Holder):
 
     def shortened(self) -> None:
         if not self.length:
-            self.table = NOTHING
+            self.table = NO_BLOCKS
 
 
 class CachedSequence:

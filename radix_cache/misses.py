@@ -1,33 +1,20 @@
 """The account of misses: one cause for every prompt token that was not cached."""
 
-from collections.abc import Callable
-
+from radix_cache.edge import TokenArray
 from radix_cache.ghosts import Ghost, GhostRecords, MissCause
 from radix_cache.handle import CachedSequence, SessionHandle
-from radix_cache.nodes import Node, TokenArray
+from radix_cache.nodes import Node, Owner
+from radix_cache.tree import RadixTree
 
 
 class MissAccount:
-    """Records what is evicted, and explains later prompts by it.
+    """Records what is evicted from ``tree``, and explains later prompts by it.
 
-    Args:
-        block_size: tokens per block.
-        hash_block: hash of (tokens of a block, salt), the same as the tree's.
-        published_salt: the salt under which every tenant finds prefixes.
-        capacity: ghost records kept.
+    ``capacity`` bounds the records of nodes that are gone wholly.
     """
 
-    def __init__(
-        self,
-        block_size: int,
-        *,
-        hash_block: Callable[[TokenArray, int], int],
-        published_salt: int,
-        capacity: int,
-    ) -> None:
-        self._block_size = block_size
-        self._hash_block = hash_block
-        self._published_salt = published_salt
+    def __init__(self, tree: RadixTree, *, capacity: int) -> None:
+        self._tree = tree
         self._ghosts = GhostRecords(capacity)
 
     @property
@@ -38,14 +25,16 @@ class MissAccount:
         """Record that all but the first ``keep`` blocks of ``leaf`` are about to go; returns
         the cause that later prompts will be told."""
         cause = MissCause.EVICTED
-        if any(holder.lease_ran_out for holder in leaf.holders):
-            cause = MissCause.EXPIRED
-        key = leaf.key
-        if keep:
-            size = self._block_size
-            key = self._hash_block(leaf.tokens[keep * size : (keep + 1) * size], leaf.owner.salt)
-        ghost = Ghost(leaf.size - keep, now, cause)
-        leaf.ghost = self._ghosts.add(leaf.start + keep, key, ghost, before=leaf.ghost)
+        for holder in leaf.holders:
+            if holder.lease_ran_out:
+                cause = MissCause.EXPIRED
+        count = leaf.size - keep
+        ghost = leaf.ghost
+        if ghost is not None:
+            count += ghost.num_blocks
+        leaf.ghost = Ghost(leaf.edge.block_tokens(keep).tobytes(), count, now, cause)
+        if not keep:
+            self._ghosts.add(leaf.start, leaf.key, leaf.ghost)
         return cause
 
     def explain(
@@ -53,20 +42,22 @@ class MissAccount:
         sequence: CachedSequence,
         handle: SessionHandle,
         tokens: TokenArray,
+        node: Node,
         *,
         base: SessionHandle | None,
         base_offset: int | None,
     ) -> None:
-        """Write ``sequence.misses``: the uncached ones of ``tokens`` by cause.
+        """Write ``sequence.misses``: the uncached ones of ``tokens`` by cause. The match ended
+        in ``node``.
 
         Where the turn forks or rewinds ``base`` at ``base_offset``, what lies before that
         and was not evicted is laid to the branch.
         """
-        misses, size = sequence.misses, self._block_size
+        misses, size = sequence.misses, self._tree.block_size
         count = len(tokens)
         told = sequence.num_cached_tokens
-        if self._ghosts:
-            told = self._explain_evicted(sequence, handle.owner.salt, tokens)
+        if self._ghosts or node.ghost is not None:
+            told = self._explain_evicted(sequence, handle.owner, tokens, node)
         if base is not None and base_offset is not None:
             cause, end = MissCause.FORKED, 0
             if base_offset == 0 and base is not handle:
@@ -79,17 +70,19 @@ class MissAccount:
         if told < count:
             misses[MissCause.FIRST_SIGHT] = count - told
 
-    def _explain_evicted(self, sequence: CachedSequence, salt: int, tokens: TokenArray) -> int:
+    def _explain_evicted(
+        self, sequence: CachedSequence, owner: Owner, tokens: TokenArray, node: Node
+    ) -> int:
         """Account for the runs that were evicted behind the match, one after the other;
         returns the token behind them."""
-        size, misses = self._block_size, sequence.misses
+        size, misses = self._tree.block_size, sequence.misses
         whole = len(tokens) // size
         position = sequence.num_shared_blocks
+        ghost = node.ghost if position == node.end else None
         while position < whole:
             block = tokens[position * size : (position + 1) * size]
-            ghost = self._ghosts.find(position, self._hash_block(block, salt))
-            if ghost is None:
-                ghost = self._ghosts.find(position, self._hash_block(block, self._published_salt))
+            if ghost is None or ghost.first != block.tobytes():
+                ghost = self._find(owner, position, block)
             if ghost is None:
                 break
             count = min(ghost.num_blocks, whole - position)
@@ -97,4 +90,13 @@ class MissAccount:
             if sequence.evicted_s is None:
                 sequence.evicted_s = ghost.evicted_s
             position += count
+            ghost = None
         return position * size
+
+    def _find(self, owner: Owner, position: int, block: TokenArray) -> Ghost | None:
+        tree, first = self._tree, block.tobytes()
+        ghost = self._ghosts.find(position, tree.hash_block(block, owner.salt), first)
+        if ghost is None and tree.published.root.children and owner is not tree.published:
+            key = tree.hash_block(block, tree.published.salt)
+            ghost = self._ghosts.find(position, key, first)
+        return ghost

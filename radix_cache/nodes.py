@@ -9,15 +9,8 @@ classes change. Data only: ``radix_cache.tree`` is the one that writes to it.
 import enum
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from radix_cache.block_pool import BlockArray
-
-TokenArray = npt.NDArray[np.int32]
-
-NOTHING: Final = np.empty(0, dtype=np.int32)
-"""No tokens, no blocks."""
+from radix_cache.edge import Edge, PieceShop
+from radix_cache.ghosts import Ghost
 
 
 class BlockClass(enum.IntEnum):
@@ -56,23 +49,22 @@ class Owner:
 
     __slots__ = ("class_blocks", "name", "root", "salt")
 
-    def __init__(self, name: str, salt: int) -> None:
+    def __init__(self, name: str, salt: int, shop: PieceShop) -> None:
         self.name = name
         self.salt = salt
         self.class_blocks = [0, 0, 0, 0]
-        self.root = Node(self, parent=None, start=0, tokens=NOTHING, blocks=NOTHING, key=0)
+        self.root = Node(self, parent=None, start=0, edge=Edge(shop), size=0, key=0)
 
 
 class Node:
     """An edge and its end: ``size`` blocks from block position ``start`` of a transcript.
 
-    ``tokens`` and ``blocks`` may have room for more than ``size``. A node of size 0 that is
-    not a root has been evicted.
+    A node of size 0 that is not a root has been evicted.
     """
 
     __slots__ = (
-        "blocks",
         "children",
+        "edge",
         "ghost",
         "holders",
         "key",
@@ -83,7 +75,6 @@ class Node:
         "parent",
         "size",
         "start",
-        "tokens",
         "twin",
         "weight",
     )
@@ -94,16 +85,15 @@ class Node:
         *,
         parent: "Node | None",
         start: int,
-        tokens: TokenArray,
-        blocks: BlockArray,
+        edge: Edge,
+        size: int,
         key: int,
     ) -> None:
         self.owner = owner
         self.parent = parent
         self.start = start
-        self.size = len(blocks)
-        self.tokens = tokens
-        self.blocks = blocks
+        self.size = size
+        self.edge = edge
         self.key = key
         self.twin: Node | None = None
         """Next child of the same parent under the same key: a hash collision."""
@@ -115,8 +105,8 @@ class Node:
         """Tick of the last turn that ended here, or below before that part was evicted."""
         self.offered = False
         """Whether the eviction order has an entry for this node."""
-        self.ghost: int | None = None
-        """Record of the run that was last evicted behind this node."""
+        self.ghost: Ghost | None = None
+        """What this node has lost behind its end."""
 
     @property
     def end(self) -> int:

@@ -17,10 +17,8 @@ import numpy as np
 import xxhash
 
 from radix_cache.block_pool import BlockArray
-from radix_cache.nodes import IDLE, UNIT, Holder, Node, Owner, TokenArray, class_of
-
-_BLOCK_ID_BYTES = 4
-_TOKEN_BYTES = 4
+from radix_cache.edge import Edge, PieceShop, TokenArray
+from radix_cache.nodes import IDLE, UNIT, Holder, Node, Owner, class_of
 
 
 def hash_tokens(tokens: TokenArray, seed: int) -> int:
@@ -53,14 +51,18 @@ class RadixTree:
         self.class_blocks = [0, 0, 0, 0]
         """Blocks in the tree by class, over all owners."""
         self.num_nodes = 0
-        self.num_bytes = 0
-        """Host memory of token and block arrays, spare room included."""
+        self._shop = PieceShop(block_size)
         self._seed = seed
         self._on_idle_leaf = on_idle_leaf
-        self._hash_block = hash_block
+        self.hash_block = hash_block
         self._owners: dict[str, Owner] = {}
-        self.published = Owner("", self._salt(""))
+        self.published = Owner("", self._salt(""), self._shop)
         """Owner of the prefixes that every tenant may find."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of token and block ids, spare room included."""
+        return self._shop.num_bytes
 
     @property
     def num_blocks(self) -> int:
@@ -77,7 +79,7 @@ class RadixTree:
         if found is None:
             if not name:
                 raise ValueError("a tenant's name is empty")
-            found = self._owners[name] = Owner(name, self._salt(name))
+            found = self._owners[name] = Owner(name, self._salt(name), self._shop)
         return found
 
     def owners(self) -> Iterator[Owner]:
@@ -109,20 +111,11 @@ class RadixTree:
         block ids on the way are written to the same positions of ``table``, if given, which has
         room for ``limit`` ids. The tree is unchanged.
         """
-        size = self.block_size
         while True:
             stop = min(node.start + node.size, limit)
             if position < stop:
                 first = position - node.start
-                count = stop - position
-                mine = node.tokens[first * size : (first + count) * size]
-                differs = mine != tokens[position * size : stop * size]
-                where = int(differs.argmax())
-                if differs[where]:
-                    count = where // size
-                if table is not None:
-                    table[position : position + count] = node.blocks[first : first + count]
-                position += count
+                position += node.edge.common(first, tokens, position, stop, table)
                 if position < stop:
                     return node, position
             if position >= limit:
@@ -147,12 +140,12 @@ class RadixTree:
         return self._child(node, owner, block)
 
     def _child(self, node: Node, owner: Owner, block: TokenArray) -> Node | None:
-        child = node.children.get(self._hash_block(block, owner.salt))
+        child = node.children.get(self.hash_block(block, owner.salt))
         if child is None:
             return None
         wanted = block.tobytes()
         while child is not None:
-            if child.owner is owner and child.tokens[: len(block)].tobytes() == wanted:
+            if child.owner is owner and child.edge.starts_with(wanted):
                 return child
             child = child.twin
         return None
@@ -171,10 +164,10 @@ class RadixTree:
 
     def path_blocks(self, node: Node) -> BlockArray:
         """Block ids from the root to the end of ``node``, int32 [node.end], a copy."""
-        parts = [node.blocks[: node.size]]
+        parts = [node.edge.block_ids()]
         while node.parent is not None:
             node = node.parent
-            parts.append(node.blocks[: node.size])
+            parts.append(node.edge.block_ids())
         return np.concatenate(parts[::-1])
 
     def nodes(self) -> Iterator[Node]:
@@ -245,29 +238,21 @@ class RadixTree:
 
     def append(self, node: Node, tokens: TokenArray, blocks: BlockArray) -> None:
         """Copy whole blocks to the end of ``node``, which ``may_append`` has allowed."""
-        size = self.block_size
-        old, new = node.size, node.size + len(blocks)
-        if new > len(node.blocks):
-            self._resize(node, new + new // 4 + 8)
-        node.tokens[old * size : new * size] = tokens
-        node.blocks[old:new] = blocks
-        node.size = new
+        node.edge.append(tokens, blocks)
+        node.size += len(blocks)
+        node.ghost = None
         self._count(node, node.klass, len(blocks))
 
     def add_leaf(self, parent: Node, owner: Owner, tokens: TokenArray, blocks: BlockArray) -> Node:
         """Copy whole blocks into a new child of ``parent``. No child starts with the same."""
-        key = self._hash_block(tokens[: self.block_size], owner.salt)
-        leaf = Node(
-            owner,
-            parent=parent,
-            start=parent.end,
-            tokens=tokens.copy(),
-            blocks=blocks.copy(),
-            key=key,
-        )
-        self._attach(parent, leaf)
+        key = self.hash_block(tokens[: self.block_size], owner.salt)
+        edge = Edge(self._shop)
+        edge.append(tokens, blocks)
+        leaf = Node(owner, parent=parent, start=parent.end, edge=edge, size=len(blocks), key=key)
+        leaf.twin = parent.children.get(key)
+        parent.children[key] = leaf
+        self.num_nodes += 1
         self._count(leaf, IDLE, leaf.size)
-        self.num_bytes += self._capacity_bytes(leaf)
         return leaf
 
     def split(self, node: Node, position: int) -> Node:
@@ -276,28 +261,17 @@ class RadixTree:
         The lower part stays the same object, so that holders deeper down need no change;
         holders that end at or above the cut move to the upper part.
         """
-        size = self.block_size
         cut = position - node.start
-        assert 0 < cut < node.size
         parent = node.parent
         assert parent is not None
-        upper = Node(
-            node.owner,
-            parent=parent,
-            start=node.start,
-            tokens=node.tokens[: cut * size].copy(),
-            blocks=node.blocks[:cut].copy(),
-            key=node.key,
-        )
-        self._replace(parent, node, upper)
-        self.num_bytes -= self._capacity_bytes(node)
-        node.tokens = node.tokens[cut * size : node.size * size].copy()
-        node.blocks = node.blocks[cut : node.size].copy()
-        node.start, node.size, node.parent = position, node.size - cut, upper
-        node.key = self._hash_block(node.tokens[:size], node.owner.salt)
-        upper.children[node.key] = node
+        assert 0 < cut < node.size
+        edge = node.edge.cut(cut)
         self.num_nodes += 1
-        self.num_bytes += self._capacity_bytes(node) + self._capacity_bytes(upper)
+        upper = Node(node.owner, parent=parent, start=node.start, edge=edge, size=cut, key=node.key)
+        self._replace(parent, node, upper)
+        node.start, node.size, node.parent = position, node.size - cut, upper
+        node.key = self.hash_block(node.edge.block_tokens(0), node.owner.salt)
+        upper.children[node.key] = node
         self._share_holders(node, upper)
         return upper
 
@@ -330,12 +304,11 @@ class RadixTree:
         """
         assert leaf.klass == IDLE
         assert not leaf.children
-        freed = leaf.blocks[keep : leaf.size].copy()
-        self._count(leaf, IDLE, keep - leaf.size)
+        count = leaf.size - keep
+        self._count(leaf, IDLE, -count)
+        freed = leaf.edge.trim(count)
+        leaf.size = keep
         if keep:
-            leaf.size = keep
-            if len(leaf.blocks) > 2 * keep + 16:
-                self._resize(leaf, keep)
             end = leaf.start + keep
             for holder in leaf.holders:
                 if holder.length > end:
@@ -348,9 +321,7 @@ class RadixTree:
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent
         assert parent is not None
-        self.num_bytes -= self._capacity_bytes(leaf)
         self.num_nodes -= 1
-        leaf.size = 0
         self._replace(parent, leaf, None)
         for holder in leaf.holders:
             holder.node = parent
@@ -364,13 +335,6 @@ class RadixTree:
         parent.last_use = max(parent.last_use, leaf.last_use)
         if parent.klass == IDLE and not parent.children:
             self._on_idle_leaf(parent)
-
-    # Storage
-
-    def _attach(self, parent: Node, child: Node) -> None:
-        child.twin = parent.children.get(child.key)
-        parent.children[child.key] = child
-        self.num_nodes += 1
 
     def _replace(self, parent: Node, child: Node, other: Node | None) -> None:
         """Put ``other`` (same key), or nothing, in the place of ``child``."""
@@ -390,19 +354,6 @@ class RadixTree:
             del parent.children[child.key]
         else:
             parent.children[child.key] = replacement
-
-    def _resize(self, node: Node, capacity: int) -> None:
-        size = self.block_size
-        self.num_bytes -= self._capacity_bytes(node)
-        tokens = np.empty(capacity * size, dtype=np.int32)
-        tokens[: node.size * size] = node.tokens[: node.size * size]
-        blocks = np.empty(capacity, dtype=np.int32)
-        blocks[: node.size] = node.blocks[: node.size]
-        node.tokens, node.blocks = tokens, blocks
-        self.num_bytes += self._capacity_bytes(node)
-
-    def _capacity_bytes(self, node: Node) -> int:
-        return len(node.blocks) * (_BLOCK_ID_BYTES + _TOKEN_BYTES * self.block_size)
 
     def children(self, node: Node) -> Iterator[Node]:
         for child in node.children.values():

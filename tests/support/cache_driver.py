@@ -11,8 +11,8 @@ import numpy as np
 
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
+from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
-from radix_cache.nodes import TokenArray
 from tests.support.reference_cache import ReferenceCache, Tokens
 
 BLOCK = 2

@@ -43,7 +43,9 @@ class ReferenceCache:
 
     def key(self, owner: str | None, prefix: Tokens) -> Key | None:
         """The entry for ``prefix`` that ``owner`` may use."""
-        return next((k for k in ((None, prefix), (owner, prefix)) if k in self.cached), None)
+        if (None, prefix) in self.cached:
+            return None, prefix
+        return (owner, prefix) if (owner, prefix) in self.cached else None
 
     def match(self, owner: str | None, tokens: Tokens) -> Tokens:
         found: Tokens = ()
@@ -65,10 +67,11 @@ class ReferenceCache:
     def classes(self) -> dict[Key, int]:
         found = dict.fromkeys(self.cached, IDLE)
         for session in self.sessions.values():
-            for prefix in self.prefixes(session.path):
+            klass = self.session_class(session)
+            for prefix in self.prefixes(session.path) if klass else ():
                 key = self.key(session.owner, prefix)
                 assert key is not None, "a session holds what is not cached"
-                found[key] = max(found[key], self.session_class(session))
+                found[key] = max(found[key], klass)
         return found
 
     def rights(self, session: ModelSession | None) -> int:

@@ -5,8 +5,8 @@ import pytest
 
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
+from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
-from radix_cache.nodes import TokenArray
 
 BLOCK = 4
 

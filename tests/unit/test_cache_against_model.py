@@ -5,7 +5,6 @@ KEEPWARM_CACHE_OPERATIONS sets how many operations the seeded campaign plays in 
 
 import os
 import random
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from radix_cache.nodes import TokenArray
+from radix_cache.edge import TokenArray
 from tests.support.cache_driver import CacheDriver
 
 OPERATIONS = int(os.environ.get("KEEPWARM_CACHE_OPERATIONS", "100000"))
