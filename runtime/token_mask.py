@@ -33,7 +33,7 @@ MaskRow = npt.NDArray[np.int32]
 
 _MAX_CLOSING_TOKENS = 8192
 _CLOSING_STEPS = 4000
-_IMPROVING_STEPS = 300
+_IMPROVING_STEPS = 80
 _CLOSING_SECONDS = 0.5
 
 # An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
