@@ -163,7 +163,7 @@ class _Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            process_group=0,  # an interrupt at the terminal is for the parent alone
+            start_new_session=True,  # an interrupt at the terminal is for the parent alone
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         self._checks = 0
