@@ -255,15 +255,15 @@ class Hub:
         try:
             await asyncio.wait_for(self._quiet.wait(), timeout_s)
         except TimeoutError:
-            log.warning("turns still run after the drain time turns=%d", len(self._routes))
+            log.warning("turns outlast the drain time and fail turns=%d", len(self._routes))
             self._run([(link, link.connection.engine_died) for link in self._links.values()])
         for link in list(self._links.values()):
             link.outlet.deliver((), CloseCode.SERVICE_RESTART)
 
     def _note_quiet(self) -> None:
-        if self._quiet is None or self._routes or self._checks:
-            return
-        if not any(link.connection.num_active for link in self._links.values()):
+        if self._quiet is not None and not any(
+            link.connection.num_active for link in self._links.values()
+        ):
             self._quiet.set()
 
     # Carrying out effects.
@@ -301,7 +301,7 @@ class Hub:
         for check in effects.grammar_checks:
             task = asyncio.get_running_loop().create_task(self._check(link, check))
             self._checks.add(task)
-            task.add_done_callback(self._check_done)
+            task.add_done_callback(self._checks.discard)
         for report in effects.finished:
             self._metrics.turn_finished(report)
             self._dashboard.turn_finished(report)
@@ -328,10 +328,6 @@ class Hub:
             block = None if refusal is None else refusal.block
         verdict = partial(link.connection.grammar_checked, check.check_id, message, block=block)
         self._run([(link, verdict)])
-
-    def _check_done(self, task: asyncio.Task[None]) -> None:
-        self._checks.discard(task)
-        self._note_quiet()
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:
         if messages:

@@ -389,24 +389,6 @@ def test_draining_closes_idle_clients_at_once_and_busy_ones_at_their_turns_end()
     run(scenario)
 
 
-def test_draining_waits_for_grammar_checks() -> None:
-    async def scenario(bench: Bench) -> None:
-        client = Client(bench)
-        bench.gate.clear()
-        client.send("go a")
-        client.send("check x")
-        await bench.settle()
-        bench.engine.say(tokens("a", finish=FinishReason.STOP))
-        drained = asyncio.get_running_loop().create_task(bench.hub.drain(60))
-        await bench.settle()
-        assert not drained.done()
-        bench.gate.set()
-        await drained
-        assert client.closed == 1012
-
-    run(scenario)
-
-
 def test_turns_that_outlast_the_drain_time_fail_before_their_socket_closes() -> None:
     async def scenario(bench: Bench) -> None:
         client = Client(bench)
