@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.attention import PagedLayout
-from kernels.cpu_attention import SequenceSpan
+from kernels.paged_layout import PagedLayout, SequenceSpan
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]

@@ -1,0 +1,58 @@
+"""Laying out a step: every token's position, slot and sequence."""
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.batch import SequenceInput, StepBatch
+
+
+def entry(start: int, count: int, table: list[int], logits: int = 0) -> SequenceInput:
+    return SequenceInput(
+        tokens=np.arange(100, 100 + count, dtype=np.int32),
+        start=start,
+        block_table=np.array(table, dtype=np.int32),
+        num_logits=logits,
+    )
+
+
+def test_rows_positions_slots_and_logit_rows_of_a_mixed_step() -> None:
+    batch = StepBatch.build(
+        [entry(3, 3, [5, 2], 1), entry(0, 2, [9], 0), entry(8, 2, [1, 0, 7], 2)], 4
+    )
+    assert batch.token_ids.tolist() == [100, 101, 102, 100, 101, 100, 101]
+    assert batch.positions.tolist() == [3, 4, 5, 0, 1, 8, 9]
+    assert batch.slots.tolist() == [23, 8, 9, 36, 37, 28, 29]
+    assert batch.query_starts.tolist() == [0, 3, 5, 7]
+    assert batch.context_lengths.tolist() == [6, 2, 10]
+    assert batch.block_tables.tolist() == [[5, 2, -1], [9, -1, -1], [1, 0, 7]]
+    assert batch.logit_rows.tolist() == [2, 5, 6]
+    assert (batch.num_tokens, batch.num_sequences) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("table", "runs"),
+    [
+        ([4, 5, 6], ((4, 3),)),
+        ([4, 6, 5], ((4, 1), (6, 1), (5, 1))),
+        ([0, 1, 9], ((0, 2), (9, 1))),
+    ],
+)
+def test_runs_are_neighbouring_blocks(table: list[int], runs: tuple[tuple[int, int], ...]) -> None:
+    batch = StepBatch.build([entry(0, 1, [3]), entry(9, 2, [*table, 99])], 4)
+    layout = batch.layout(torch.device("cpu"))
+    assert layout.max_query_tokens == 2
+    span = layout.spans[1]
+    assert (span.first_row, span.num_queries, span.context_length) == (1, 2, 11)
+    assert span.runs == runs
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 blocks do not hold 5 tokens"):
+        StepBatch.build([entry(4, 1, [3])], 4)
+    with pytest.raises(ValueError, match="at least one sequence"):
+        StepBatch.build([], 4)
+    with pytest.raises(ValueError, match="3 logit rows of 2 tokens"):
+        entry(0, 2, [0], 3)
+    with pytest.raises(ValueError, match="0 logit rows of 0 tokens"):
+        entry(0, 0, [0], 0)

@@ -1,0 +1,57 @@
+"""A folder's weights: found by name in any shard, checked against the shape asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from runtime.models.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint
+from runtime.models.config import LoadError
+
+CPU = torch.device("cpu")
+
+
+def sharded(folder: Path) -> Path:
+    save_file({"a": torch.ones(2, 3)}, folder / "one.safetensors")
+    save_file({"b": torch.arange(4)}, folder / "two.safetensors")
+    weight_map = {"a": "one.safetensors", "b": "two.safetensors"}
+    (folder / INDEX_NAME).write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def test_tensors_come_in_the_dtype_asked_for_and_are_the_callers(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2, 3)}, tmp_path / SINGLE_NAME)
+    source = Checkpoint(tmp_path, torch.float64, CPU)
+    first = source.tensor("a", (2, 3))
+    first += 1
+    assert torch.equal(source.tensor("a", (2, 3)), torch.ones(2, 3, dtype=torch.float64))
+
+
+def test_what_is_asked_for_must_be_there_and_fit(tmp_path: Path) -> None:
+    source = Checkpoint(sharded(tmp_path), torch.float32, CPU)
+    assert "a" in source
+    with pytest.raises(LoadError, match="'c' is in none of the shards"):
+        source.tensor("c", (1,))
+    with pytest.raises(LoadError, match=r"'a' has shape \[2, 3\], config.json asks for \[3, 2\]"):
+        source.tensor("a", (3, 2))
+    with pytest.raises(LoadError, match="not a float type"):
+        source.tensor("b", (4,))
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "weight_map is not an object"),
+        ({"weight_map": {}}, "weight_map is not an object"),
+        ({"weight_map": {"a": 3}}, "is 3, not a file name"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "not a file name"),
+        ({"weight_map": {"a": ".."}}, "not a file name"),
+        ({"weight_map": {"z": "one.safetensors"}}, "'z' is not there"),
+    ],
+)
+def test_an_index_that_lies_is_refused(index: object, message: str, tmp_path: Path) -> None:
+    (sharded(tmp_path) / INDEX_NAME).write_text(json.dumps(index))
+    with pytest.raises(LoadError, match=message):
+        Checkpoint(tmp_path, torch.float32, CPU)

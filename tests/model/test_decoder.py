@@ -1,0 +1,49 @@
+"""The decoder's own promises; its arithmetic is compared in ``test_weights`` and
+``test_model_runner``."""
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.batch import SequenceInput
+from runtime.model_runner import ModelRunner
+from runtime.weights import load_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "logit_dtype"),
+    [
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny"])
+def test_every_dtype_runs_and_stays_near_float64(
+    dtype: torch.dtype, logit_dtype: torch.dtype, family: str
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 256, 70, dtype=np.int32)
+    step = SequenceInput(
+        tokens=tokens, start=0, block_table=np.arange(5, dtype=np.int32), num_logits=70
+    )
+
+    def logits(kind: torch.dtype) -> torch.Tensor:
+        model = load_model(f"random:{family}", dtype=kind, device=CPU)
+        return ModelRunner(model, num_blocks=5, block_size=16).run([step])[:, :256]
+
+    actual, exact = logits(dtype), logits(torch.float64)
+    assert actual.dtype == logit_dtype
+    limit = {torch.float32: 1e-4, torch.float64: 0}.get(dtype, 0.1)
+    assert (actual - exact).norm() <= limit * exact.norm()
+
+
+def test_a_step_reads_every_weight_but_the_norms_and_an_untied_embedding() -> None:
+    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
+    config = model.config
+    per_layer = config.hidden_size * (config.query_size * 2 + config.kv_size * 2)
+    per_layer += 3 * config.hidden_size * config.intermediate_size
+    head = config.vocab_size * config.hidden_size
+    assert model.decoder.step_weight_bytes == 4 * (config.num_layers * per_layer + head)

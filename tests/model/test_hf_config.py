@@ -1,0 +1,137 @@
+"""``config.json`` of each family, old and new spellings, and the defaults of absent fields.
+
+What is refused is in ``test_weights.py``, where a whole folder is loaded.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.models.config import LoadError, RopeConfig
+from runtime.models.hf_config import read_json_object, read_model_config
+
+BASE = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "intermediate_size": 32,
+    "max_position_embeddings": 4096,
+}
+
+
+def read(folder: Path, **fields: Any) -> Any:
+    (folder / "config.json").write_text(json.dumps({**BASE, **fields}))
+    return read_model_config(folder)
+
+
+def test_absent_fields_have_the_family_defaults(tmp_path: Path) -> None:
+    llama = read(tmp_path)
+    assert (llama.num_kv_heads, llama.head_dim, llama.windows) == (8, 8, ())
+    assert (llama.qkv_bias, llama.qk_norm, llama.tie_embeddings) == (False, False, False)
+    assert llama.rope == RopeConfig(theta=10000.0)
+    qwen2 = read(tmp_path, model_type="qwen2")
+    assert (qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
+    qwen3 = read(tmp_path, model_type="qwen3")
+    assert (qwen3.head_dim, qwen3.qk_norm, qwen3.qkv_bias) == (128, True, False)
+    assert read(tmp_path, model_type="mistral").windows == (4096,) * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({"model_type": "mistral", "sliding_window": None}, ()),
+        ({"model_type": "mistral", "sliding_window": 7}, (7, 7, 7, 7)),
+        ({"model_type": "qwen2", "sliding_window": 7}, ()),
+        (
+            {
+                "model_type": "qwen2",
+                "use_sliding_window": True,
+                "sliding_window": 7,
+                "max_window_layers": 3,
+            },
+            (None, None, None, 7),
+        ),
+        (
+            {
+                "model_type": "qwen3",
+                "use_sliding_window": True,
+                "sliding_window": 7,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            (7, None, 7, None),
+        ),
+    ],
+)
+def test_windows(fields: dict[str, Any], windows: tuple[int | None, ...], tmp_path: Path) -> None:
+    assert read(tmp_path, **fields).windows == windows
+
+
+def test_layer_types_that_are_unknown_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="field layer_types"):
+        read(tmp_path, model_type="mistral", sliding_window=7, layer_types=["chunked"] * 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rope"),
+    [
+        ({"rope_theta": 5.0}, RopeConfig(theta=5.0)),
+        (
+            {"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 2}},
+            RopeConfig(theta=5.0, kind="linear", factor=2.0),
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "rope_theta": 5.0,
+                    "rope_type": "llama3",
+                    "factor": 8,
+                    "low_freq_factor": 1,
+                    "high_freq_factor": 4,
+                    "original_max_position_embeddings": 512,
+                }
+            },
+            RopeConfig(theta=5.0, kind="llama3", factor=8.0, original_max_position=512),
+        ),
+        (
+            {
+                "rope_theta": 5.0,
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5},
+            },
+            RopeConfig(
+                theta=5.0,
+                kind="yarn",
+                factor=4.0,
+                original_max_position=4096,
+                attention_factor=1.5,
+            ),
+        ),
+    ],
+)
+def test_rope_in_both_spellings(fields: dict[str, Any], rope: RopeConfig, tmp_path: Path) -> None:
+    assert read(tmp_path, **fields).rope == rope
+
+
+def test_yarn_tempers_attention_by_its_factor(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 2.718281828459045}
+    assert read(tmp_path, rope_scaling=scaling).rope.attention_factor == pytest.approx(1.1)
+    both = {**scaling, "mscale": 2.0, "mscale_all_dim": 1.0}
+    assert read(tmp_path, rope_scaling=both).rope.attention_factor == pytest.approx(1.2 / 1.1)
+
+
+def test_a_file_of_unreasonable_size_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(LoadError, match="larger than"):
+        read_json_object(path)
+
+
+def test_json_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(LoadError, match="not JSON"):
+        read_json_object(path)

@@ -1,0 +1,37 @@
+"""What an engine configuration refuses."""
+
+from typing import Any
+
+import pytest
+
+from runtime.config import ConfigError, EngineConfig
+
+
+def test_defaults_are_within_their_bounds_and_survive_a_round_trip() -> None:
+    config = EngineConfig(model="random:qwen3-tiny", threads=3)
+    assert EngineConfig(**config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"model": ""}, "model is empty"),
+        ({"dtype": "int8"}, "dtype is 'int8', not one of auto, bfloat16"),
+        ({"device": "tpu"}, "device is 'tpu', not one of auto, cpu, cuda"),
+        ({"quantization": "int3"}, "quantization is 'int3', not one of"),
+        ({"block_size": 24}, "block_size is 24, not a power of two"),
+        ({"block_size": 2}, r"block_size is 2, not in 4..256"),
+        ({"num_blocks": 1}, r"num_blocks is 1, not in 2"),
+        ({"num_blocks": 8, "kv_cache_bytes": 1 << 20}, "both given"),
+        ({"threads": 0}, r"threads is 0, not in 1..1024"),
+        ({"max_batch_tokens": True}, "max_batch_tokens is True, an integer is needed"),
+        ({"max_running": 1.5}, "max_running is 1.5, an integer is needed"),
+        ({"max_waiting": -1}, r"max_waiting is -1, not in 0"),
+        ({"seed": 1 << 63}, "seed is 9223372036854775808, not in"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_named_with_its_bound(
+    setting: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**setting)
