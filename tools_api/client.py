@@ -37,6 +37,8 @@ from tools_api.client_turn import (
 )
 from tools_api.errors import ApiError
 
+DEFAULT_URL = "http://127.0.0.1:8080/v1"
+"""Where ``keepwarm serve`` listens when nothing else is said."""
 NUM_LANES = 16
 """Turns that run at once on a connection; a further one waits here for a lane."""
 Events = Generator[StreamEvent, None, None]
@@ -55,7 +57,7 @@ class Endpoint:
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
     ) -> None:
-        """``base_url`` as stock clients take it, e.g. ``http://127.0.0.1:8420/v1``."""
+        """``base_url`` as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``."""
         scheme, separator, rest = base_url.rstrip("/").partition("://")
         schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
         if not separator or scheme not in schemes:
@@ -93,7 +95,7 @@ class Client:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str = DEFAULT_URL,
         *,
         api_key: str | None = None,
         open_timeout_s: float = 5.0,
@@ -237,7 +239,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str = DEFAULT_URL,
         *,
         api_key: str | None = None,
         open_timeout_s: float = 5.0,

@@ -8,6 +8,7 @@ already; the costs are then by that server's prices.
 
 import argparse
 import asyncio
+import importlib.util
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,12 +21,12 @@ from examples.demo.shop import make_shop, shop_tools
 from tools_api.client import AsyncClient
 from tools_api.tool_loop import Tool
 
-PRICES = ("--price-input", "1.00", "--price-cached", "0.10", "--price-output", "4.00")
+PRICES = "input=1.00,cached=0.10,output=4.00"
 """Dollars per million tokens, of the order that providers ask for small models."""
 RANDOM_NOTE = """\
 These weights are random, so the model means nothing by what it says: each call is forced by
-tool_choice, its arguments are drawn from the values that the tool's schema lists, and an
-answer is noise of at most 32 tokens. Tools, transcripts, caching and accounts are real."""
+tool_choice, its arguments are drawn from what the tool's schema allows, and the answers are
+noise. Tools, transcripts, caching and accounts are real."""
 
 
 async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
@@ -56,11 +57,22 @@ async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) 
     print(f"\n{summary(everything)}")
 
 
+def is_trained(model: str) -> bool:
+    """Whether ``keepwarm serve --model MODEL`` serves weights that have learnt something."""
+    folder = Path(model)
+    if model == "default":
+        runtime = importlib.util.find_spec("runtime")
+        assert runtime is not None
+        assert runtime.origin is not None
+        folder = Path(runtime.origin).parent / "assets" / "default_model"
+    return any(folder.glob("*.safetensors"))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--model", default="default", help="as for keepwarm serve")
     parser.add_argument("--sessions", type=int, default=8, help="sessions of the second part")
-    parser.add_argument("--url", help="play against this server, e.g. http://127.0.0.1:8000/v1")
+    parser.add_argument("--url", help="play against this server, e.g. http://127.0.0.1:8080/v1")
     parser.add_argument("--forced", action="store_true", help="force calls with --url as well")
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
@@ -68,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_shop(folder / "shop.sqlite")
         url, forced = options.url, options.forced
         if url is None:
-            serve = ["--model", options.model, *PRICES]
+            serve = ["--model", options.model, "--price", PRICES]
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
             url = server.url
             print(server.ready_line)
-            forced = forced or "random:" in server.ready_line
+            forced = forced or not is_trained(options.model)
         if forced:
             print(RANDOM_NOTE)
         tools = shop_tools(folder / "shop.sqlite")

@@ -8,7 +8,7 @@ from tools_api.client_turn import Response
 from tools_api.tool_loop import LoopResult, Tool, ToolChoice, TooManyTurns, run_tools_async
 
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
-MAX_ANSWER_TOKENS = 32
+MAX_OUTPUT_TOKENS = 192
 MAX_TURNS_PER_QUESTION = 6
 
 
@@ -52,7 +52,7 @@ async def ask(
             tools,
             tool_choice=_forced_choice(question) if forced else "auto",
             max_turns=MAX_TURNS_PER_QUESTION,
-            max_output_tokens=MAX_ANSWER_TOKENS if forced else 256,
+            max_output_tokens=MAX_OUTPUT_TOKENS,
         )
     except TooManyTurns as stopped:
         result = stopped.result

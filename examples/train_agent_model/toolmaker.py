@@ -56,6 +56,8 @@ class ToolMaker:
 
     def __init__(self, rng: random.Random, words: WordSupply, *, held_out: bool) -> None:
         self._rng, self._words, self._held_out = rng, words, held_out
+        self.sorted_keys = False
+        """Style of the schemas, one for all tools of a session."""
 
     def topic(self, others: list[str], level: float) -> str:
         """Draw one or two words; a near miss shares one word with another topic."""
@@ -83,7 +85,7 @@ class ToolMaker:
             thing = rng.choice(COMMON_PARAMETERS)
         first = Parameter(
             name=thing + (rng.choice(SUFFIXES) if rng.random() < 0.15 else ""),
-            schema=self._typed("integer" if rng.random() < 0.2 else "string", thing),
+            schema=self._first_schema(thing),
         )
         parameters = [first]
         if rng.random() < 0.45:
@@ -93,11 +95,24 @@ class ToolMaker:
             description=rng.choice(DESCRIPTIONS).format(topic=topic, thing=thing),
             parameters=tuple(parameters),
             topic=topic,
-            closed=rng.random() < 0.4,
+            closed=self.sorted_keys or rng.random() < 0.4,
+            sorted_keys=self.sorted_keys,
         )
+
+    def _first_schema(self, thing: str) -> dict[str, object]:
+        kind = self._rng.choices(("string", "integer", "enum"), (14, 4, 2))[0]
+        return self._enum(thing) if kind == "enum" else self._typed(kind, thing)
+
+    def _enum(self, thing: str) -> dict[str, object]:
+        schema = self._typed("string", thing)
+        values = [self._words.word() for _ in range(self._rng.randint(2, 5))]
+        schema["enum"] = values if self._rng.random() < 0.7 else [v.capitalize() for v in values]
+        return schema
 
     def _typed(self, kind: str, thing: str) -> dict[str, object]:
         schema: dict[str, object] = {"type": kind}
+        if kind != "string" and self._rng.random() < 0.15:
+            schema |= {"minimum": 0, "maximum": 99_999}
         if self._rng.random() < 0.2:
             schema["description"] = f"The {thing}."
         return schema
@@ -105,9 +120,7 @@ class ToolMaker:
     def _second_parameter(self) -> Parameter:
         rng, name = self._rng, self._words.word()
         kind = rng.choices(("string", "integer", "number", "enum"), (3, 3, 2, 3))[0]
-        schema = self._typed("string" if kind == "enum" else kind, name)
-        if kind == "enum":
-            schema["enum"] = [self._words.word() for _ in range(rng.randint(2, 4))]
+        schema = self._enum(name) if kind == "enum" else self._typed(kind, name)
         return Parameter(name=name, schema=schema)
 
     def calculator(self, operation: str) -> Tool:
@@ -119,9 +132,10 @@ class ToolMaker:
         return Tool(
             name=rng.choice(names).format(word=self._words.word()),
             description=rng.choice(descriptions),
-            parameters=tuple(Parameter(name=p, schema={"type": "number"}) for p in pair),
+            parameters=tuple(Parameter(name=p, schema=self._typed("number", p)) for p in pair),
             operation=operation,
-            closed=rng.random() < 0.4,
+            closed=self.sorted_keys or rng.random() < 0.4,
+            sorted_keys=self.sorted_keys,
         )
 
     def integer(self) -> int:
@@ -143,7 +157,6 @@ class ToolMaker:
                 f"{letters}{rng.randint(100, 99999)}",
                 f"{self._words.word()}-{rng.randint(1, 999)}",
                 f"{self._words.word()}_{self._words.word()}",
-                f"{rng.getrandbits(24):06x}",
             )
         )
 
@@ -161,6 +174,8 @@ class ToolMaker:
         return self._code()
 
     def entity(self, parameter: Parameter) -> Value:
+        if "enum" in parameter.schema:
+            return str(self._rng.choice(parameter.schema["enum"]))
         return self.integer() if parameter.schema["type"] == "integer" else self.string()
 
     def second_value(self, parameter: Parameter) -> Value:

@@ -57,19 +57,71 @@ class Stage:
     batch_tokens: int
     """Tokens of one step, padding included; before the phase changes steps count, not tokens."""
 
+    prompt_weight: float
+    """Weight of predicting the prompt: names said twice in a schema are dense practice."""
+
     until_loss: float
     latest_end: float
     """Share of the training time after which the next stage starts in any case."""
 
 
 STAGES = (
-    Stage(level=0.0, drill_share=0.85, batch_tokens=1280, until_loss=1.5, latest_end=0.12),
-    Stage(level=0.0, drill_share=0.4, batch_tokens=1280, until_loss=0.8, latest_end=0.20),
-    Stage(level=0.09, drill_share=0.25, batch_tokens=1280, until_loss=0.35, latest_end=0.28),
-    Stage(level=0.15, drill_share=0.15, batch_tokens=2048, until_loss=0.2, latest_end=0.35),
-    Stage(level=0.35, drill_share=0.08, batch_tokens=2048, until_loss=0.12, latest_end=0.42),
-    Stage(level=0.6, drill_share=0.04, batch_tokens=2048, until_loss=0.08, latest_end=0.50),
-    Stage(level=1.0, drill_share=0.03, batch_tokens=2048, until_loss=0.0, latest_end=2.0),
+    Stage(
+        level=0.0,
+        drill_share=0.85,
+        batch_tokens=1280,
+        prompt_weight=0.25,
+        until_loss=1.5,
+        latest_end=0.12,
+    ),
+    Stage(
+        level=0.0,
+        drill_share=0.4,
+        batch_tokens=1280,
+        prompt_weight=0.25,
+        until_loss=0.0,
+        latest_end=0.2,
+    ),
+    Stage(
+        level=0.09,
+        drill_share=0.1,
+        batch_tokens=1280,
+        prompt_weight=0.25,
+        until_loss=0.0,
+        latest_end=0.28,
+    ),
+    Stage(
+        level=0.15,
+        drill_share=0.03,
+        batch_tokens=2048,
+        prompt_weight=0.2,
+        until_loss=0.0,
+        latest_end=0.45,
+    ),
+    Stage(
+        level=0.35,
+        drill_share=0.02,
+        batch_tokens=2048,
+        prompt_weight=0.1,
+        until_loss=0.0,
+        latest_end=0.55,
+    ),
+    Stage(
+        level=0.6,
+        drill_share=0.01,
+        batch_tokens=2048,
+        prompt_weight=0.02,
+        until_loss=0.0,
+        latest_end=0.65,
+    ),
+    Stage(
+        level=1.0,
+        drill_share=0.01,
+        batch_tokens=2048,
+        prompt_weight=0.0,
+        until_loss=0.0,
+        latest_end=2.0,
+    ),
 )
 
 
@@ -101,14 +153,14 @@ def build_tokenizer(folder: Path, vocab_size: int, seed: int) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def pad(rows: list[Row], *, drill: bool = False) -> Batch:
-    """Stack (ids, weights) pairs into a batch."""
+def pad(rows: list[Row], *, drill: bool = False, prompt_weight: float = 0.0) -> Batch:
+    """Stack rows into a batch; tokens without weight get ``prompt_weight``, padding none."""
     length = max(len(ids) for ids, _ in rows)
     tokens = torch.zeros(len(rows), length, dtype=torch.int64)
     weights = torch.zeros(len(rows), length)
     for row, (ids, weight) in enumerate(rows):
         tokens[row, : len(ids)] = torch.from_numpy(ids)
-        weights[row, : len(ids)] = torch.from_numpy(weight)
+        weights[row, : len(ids)] = torch.from_numpy(weight).clamp(min=prompt_weight)
     return Batch(tokens=tokens, weights=weights, drill=drill)
 
 
@@ -139,10 +191,10 @@ def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iter
     waiting: list[Row] = []
     for row in rows:
         if waiting and (len(waiting) + 1) * len(row[0]) > stage.batch_tokens:
-            made.append(pad(waiting))
+            made.append(pad(waiting, prompt_weight=stage.prompt_weight))
             waiting = []
         waiting.append(row)
-    made.append(pad(waiting))
+    made.append(pad(waiting, prompt_weight=stage.prompt_weight))
     drills = np.random.default_rng([seed, pool])
     share = stage.drill_share / (1 - stage.drill_share)
     for _ in range(int(len(made) * share + rng.random())):

@@ -104,7 +104,7 @@ def _lookalike(rng: random.Random) -> str:
 def _syllables(rng: random.Random) -> str:
     parts = [
         rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
-        for _ in range(rng.choice((1, 2, 2, 3)))
+        for _ in range(rng.choice((1, 2, 2)))
     ]
     return "".join(parts)
 
@@ -123,7 +123,7 @@ class WordSupply:
         self._used.clear()
 
     def word(self) -> str:
-        """Draw a lower-case word of three to ten letters, not drawn since ``restart``."""
+        """Draw a lower-case word of three to eight letters, not drawn since ``restart``."""
         while True:
             kind = self._rng.random()
             if kind < self._english_share:
@@ -132,7 +132,7 @@ class WordSupply:
                 word = _lookalike(self._rng)
             else:
                 word = _syllables(self._rng)
-            if not 3 <= len(word) <= 10 or word in self._used:
+            if not 3 <= len(word) <= 8 or word in self._used:
                 continue
             if is_held_out(word) != self._held_out:
                 continue

@@ -45,6 +45,9 @@ class Tool:
     closed: bool = False
     """Whether the schema says that no further properties are allowed."""
 
+    sorted_keys: bool = False
+    """Whether the schema's keywords are in alphabetical order, as code generators write them."""
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the arguments object."""
         schema: dict[str, Any] = {
@@ -54,6 +57,9 @@ class Tool:
         }
         if self.closed:
             schema["additionalProperties"] = False
+        if self.sorted_keys:
+            schema["properties"] = {p.name: dict(sorted(p.schema.items())) for p in self.parameters}
+            schema = dict(sorted(schema.items()))
         return schema
 
 
