@@ -8,14 +8,16 @@ import pytest
 
 from examples.train_agent_model.generator import (
     ALL_KINDS,
-    CALCULATORS,
-    COMMON_PARAMETERS,
     ERRORS,
     MAX_QUESTIONS,
     MAX_TOOLS,
+    SessionGenerator,
+)
+from examples.train_agent_model.toolmaker import (
+    CALCULATORS,
+    COMMON_PARAMETERS,
     NUMBER_PAIRS,
     VERBS,
-    SessionGenerator,
 )
 from examples.train_agent_model.words import is_held_out
 from examples.train_agent_model.world import Session
