@@ -80,12 +80,6 @@ class BudgetGuard:
         else:
             self._plan = self._plan_behind(matcher, tokens[-1])
 
-    def copy(self) -> "BudgetGuard":
-        guard = BudgetGuard(self._search, self._plan)
-        guard._active = self._active
-        guard._lost_tokens = self._lost_tokens
-        return guard
-
     def _plan_behind(self, matcher: llguidance.LLMatcher, token: int) -> tuple[int, ...] | None:
         """A plan for behind ``token``, which ``matcher`` has consumed: mostly the old one,
         as inside a string, with something half written finished or no longer to finish."""

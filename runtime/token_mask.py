@@ -187,7 +187,7 @@ class GrammarState:
         self._tokenizer = tokenizer
         self._end_of_turn_ids = tuple(sorted(tokenizer.end_of_turn_ids))
         self._matcher = compiled.pristine.deep_copy()
-        self._guard = BudgetGuard(compiled.search, compiled.closing)
+        self._guard: BudgetGuard | None = BudgetGuard(compiled.search, compiled.closing)
         phases = (compiled.after_id, compiled.trigger_id)
         self._free_until = [token for token in phases if token is not None]
         # The matcher has consumed the forced run already; nothing else could come.
@@ -320,9 +320,9 @@ class GrammarState:
         """
         if self.failed is not None or self.ended or self._run:
             return token
-        if self.bound:
+        if self.bound and self._guard is not None:
             return self._guard.admit(self._matcher, token, remaining)
-        if self.obliged and len(self._compiled.closing) + 1 >= remaining:
+        if not self.bound and self.obliged and len(self._compiled.closing) + 1 >= remaining:
             return self._free_until[0]
         return token
 
@@ -338,7 +338,8 @@ class GrammarState:
         elif self._run and self._run[-1] in self._end_of_turn_ids:
             closing = tuple(self._run)
         else:
-            rest = self._guard.plan or self._compiled.search.find(
+            plan = None if self._guard is None else self._guard.plan
+            rest = plan or self._compiled.search.find(
                 self._matcher,
                 limit=limit,
                 steps=_CLOSING_STEPS,
@@ -349,14 +350,15 @@ class GrammarState:
         return None if closing is None or len(closing) > limit else list(closing)
 
     def copy(self) -> "GrammarState":
-        """An independent state at the same place, for drafts."""
+        """An independent state at the same place, for drafts. It keeps no plan for closing:
+        there ``within_limit`` lets everything pass."""
         state = GrammarState.__new__(GrammarState)
         for name in ("_compiled", "_tokenizer", "_end_of_turn_ids", "_free_until"):
             setattr(state, name, getattr(self, name))
         for name in ("_run_known", "_row_valid", "failed", "ended"):
             setattr(state, name, getattr(self, name))
         state._matcher = self._matcher.deep_copy()
-        state._guard = self._guard.copy()
+        state._guard = None
         state._run = list(self._run)
         state._row = self._row.copy()
         return state
@@ -374,7 +376,8 @@ class GrammarState:
             # Never fed: the library does not count it, and a rollback would go wrong.
             self.ended = True
         elif self._matcher.consume_token(token):
-            self._guard.advance(self._matcher, [token])
+            if self._guard is not None:
+                self._guard.advance(self._matcher, [token])
         else:
             self._fail(_matcher_error(self._matcher))
 
@@ -399,7 +402,8 @@ class GrammarState:
                 self._fail(_matcher_error(matcher))
                 return
             self._row_valid = False
-            self._guard.advance(matcher, forced)
+            if self._guard is not None:
+                self._guard.advance(matcher, forced)
             run += forced
         else:
             self._run_known = False

@@ -76,12 +76,3 @@ def test_the_plan_is_legal_after_every_token(
             ending = matcher.deep_copy()
             assert ending.consume_tokens(list(guard.plan[:-1]))
             assert ending.is_accepting()
-
-
-def test_a_copy_goes_its_own_way(tokenizer: Tokenizer, grammar: CompiledGrammar) -> None:
-    matcher = grammar.pristine.deep_copy()
-    guard = BudgetGuard(grammar.search, grammar.closing)
-    emit(guard, matcher, encode(tokenizer, "[")[0], 100)
-    plan = guard.plan
-    emit(guard.copy(), matcher.deep_copy(), encode(tokenizer, '"')[0], 99)
-    assert guard.plan == plan
