@@ -1,0 +1,235 @@
+"""``keepwarm serve`` as its user meets it: one line when ready, one when not, a clean end."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import psutil
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from examples.demo.child_server import ChildServer, child_server
+
+MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "16", "--threads", "1"]
+READY = re.compile(
+    r"keepwarm ready at http://127\.0\.0\.1:\d+/v1 model=random:qwen3-tiny device=cpu "
+    r"dtype=\w+ kv_capacity_tokens=[1-9]\d+"
+)
+KEY = "a-good-key"
+
+
+def failing(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``keepwarm`` where it is expected to give up."""
+    return subprocess.run(
+        [sys.executable, "-m", "sessions.cli", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def socket_url(server: ChildServer) -> str:
+    return server.url.replace("http", "ws") + "/responses"
+
+
+def page(server: ChildServer, path: str, **options: Any) -> httpx.Response:
+    return httpx.get(server.url.removesuffix("/v1") + path, timeout=20, **options)
+
+
+def create(**fields: Any) -> str:
+    return orjson.dumps({"type": "response.create", "model": "default"} | fields).decode()
+
+
+async def until_done(client: ClientConnection) -> list[dict[str, Any]]:
+    """All events up to the terminal one."""
+    events = []
+    async with asyncio.timeout(60):
+        while True:
+            events.append(orjson.loads(await client.recv()))
+            if events[-1]["type"] in {
+                *("response.completed", "response.incomplete", "response.failed", "error")
+            }:
+                return events
+
+
+def engine_process(server: ChildServer) -> psutil.Process:
+    (engine,) = [
+        child
+        for child in psutil.Process(server.process.pid).children()
+        if "runtime.engine_process" in child.cmdline()
+    ]
+    return engine
+
+
+def test_it_says_in_one_line_when_it_is_ready_and_exits_with_0_when_told_to(
+    tmp_path: Path,
+) -> None:
+    with child_server(MODEL, log=tmp_path / "log") as server:
+        assert READY.fullmatch(server.ready_line), server.ready_line
+        assert page(server, "/readyz").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == ""
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as idle, connect(socket_url(server)) as busy:
+            await busy.send(create(input="hello", max_output_tokens=60))
+            while orjson.loads(await busy.recv())["type"] != "response.in_progress":
+                pass
+            server.process.send_signal(number)
+            last = (await until_done(busy))[-1]
+            assert last["type"] in {"response.completed", "response.incomplete"}
+            for client in (busy, idle):
+                with pytest.raises(ConnectionClosed) as caught:
+                    await client.recv()
+                assert caught.value.rcvd is not None
+                assert caught.value.rcvd.code == 1012
+        assert await asyncio.to_thread(server.process.wait, 30) == 0
+
+    with child_server(MODEL, log=tmp_path / "log") as server:
+        asyncio.run(scenario(server))
+
+
+def test_the_front_end_never_loads_torch(tmp_path: Path) -> None:
+    program = "import sys, sessions.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+    async def one_turn(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as client:
+            await client.send(create(input="hello", max_output_tokens=4))
+            await until_done(client)
+
+    with child_server(MODEL, log=tmp_path / "log") as server:
+        asyncio.run(one_turn(server))
+        maps = Path(f"/proc/{server.process.pid}/maps")
+        if maps.exists():
+            assert "libtorch" not in maps.read_text()
+
+
+def test_a_killed_engine_fails_its_turns_and_is_replaced(tmp_path: Path) -> None:
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as client:
+            await client.send(create(input="first", max_output_tokens=5))
+            first = (await until_done(client))[-1]["response"]
+            await client.send(create(input="x" * 3000, max_output_tokens=500))
+            while orjson.loads(await client.recv())["type"] != "response.in_progress":
+                pass
+            engine_process(server).kill()
+            failed = (await until_done(client))[-1]
+            assert failed["type"] == "response.failed"
+            assert failed["response"]["error"]["code"] == "server_error"
+            # The same socket and chain go on with the next engine.
+            again = create(input="second", previous_response_id=first["id"], max_output_tokens=5)
+            await client.send(again)
+            last = (await until_done(client))[-1]
+            assert last["type"] in {"response.completed", "response.incomplete"}
+            assert last["response"]["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+    with child_server(MODEL, log=tmp_path / "log") as server:
+        asyncio.run(scenario(server))
+        text = page(server, "/metrics").text
+        assert "keepwarm_engine_restarts_total 1.0" in text
+        assert "keepwarm_engine_up 1.0" in text
+
+
+def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"acme {KEY}\nwatch key-of-watch operator\n")
+
+    async def refused(server: ChildServer) -> None:
+        with pytest.raises(InvalidStatus) as caught:
+            await connect(socket_url(server))
+        assert caught.value.response.status_code == 401
+
+    async def one_turn(server: ChildServer) -> None:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with connect(socket_url(server), additional_headers=headers) as client:
+            await client.send(
+                create(
+                    input="hello",
+                    max_output_tokens=4,
+                    keepwarm={"session": "order-1", "budget": {"output": 100}},
+                )
+            )
+            await until_done(client)
+
+    options = [*MODEL, "--keys-file", str(keys), "--price", "input=1,cached=0.1,output=4"]
+    with child_server(options, log=tmp_path / "log") as server:
+        asyncio.run(refused(server))
+        asyncio.run(one_turn(server))
+        assert page(server, "/dashboard").status_code == 401
+        assert page(server, "/dashboard", auth=("anyone", KEY)).status_code == 200
+        assert page(server, "/metrics", auth=("anyone", KEY)).status_code == 403
+        text = page(server, "/metrics", auth=("anyone", "key-of-watch")).text
+        assert "keepwarm_output_tokens_total" in text
+        shown = page(server, "/sessions.json", auth=("anyone", KEY)).json()
+        (session,) = shown["sessions"]
+        assert (session["session"], session["tenant"], session["turns"]) == ("order-1", "acme", 1)
+        assert session["cost"] > 0
+        assert session["budget_left"]["output"] == 100 - session["output_tokens"]
+    assert KEY not in (tmp_path / "log").read_text()
+
+
+def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    result = failing("serve", "--port", "0", "--model", str(tmp_path / "absent"))
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("keepwarm: error:")]
+    assert "absent" in line
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_in_use_is_told_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        started = time.monotonic()
+        result = failing("serve", "--port", str(port), "--model", "/nowhere")
+    assert result.returncode == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in result.stderr
+    assert time.monotonic() - started < 10
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["serve", "--host", "0.0.0.0"], "needs a key"),
+        (["serve", "--block-size", "3"], "block_size is 3"),
+        (["serve", "--dtype", "int8"], "invalid choice"),
+        ([], "required: command"),
+    ],
+)
+def test_bad_options_are_refused_with_status_2(words: list[str], complaint: str) -> None:
+    result = failing(*words)
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sessions.cli", "serve", "--port", "0", *MODEL]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
+        while process.poll() is None and not psutil.Process(process.pid).children():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()

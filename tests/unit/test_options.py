@@ -1,0 +1,122 @@
+"""Arguments become typed options, or one line that says what is wrong with them."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.config import EngineConfig
+from sessions.ledger import PriceTable
+from sessions.options import KEY_VARIABLE, MIB, OptionError, parse_serve_options
+from sessions.tenants import Principal, single_key
+
+KEY = "a-good-key"
+
+
+def options(*words: str, **environment: str) -> Any:
+    return parse_serve_options(words, environment)
+
+
+def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
+    found = options()
+    assert found.engine == EngineConfig()
+    assert (found.host, found.port) == ("127.0.0.1", 8080)
+    assert (found.keys, found.allowed_origins, found.model_name) == ((), frozenset(), None)
+    assert found.prices == PriceTable()
+
+
+def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        options("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    for field in fields(EngineConfig):
+        name = field.name.replace("_bytes", "_mib").replace("_", "-")
+        assert f"--{name} " in shown
+    assert "Tokens per KV block: the unit of sharing and eviction." in shown
+    assert "``" not in shown
+
+
+def test_engine_settings_are_taken_over() -> None:
+    found = options("--model", "random:qwen3-tiny", "--dtype", "float32", "--block-size", "32")
+    assert found.engine == EngineConfig(model="random:qwen3-tiny", dtype="float32", block_size=32)
+
+
+def test_sizes_are_given_in_mib() -> None:
+    found = options("--kv-cache-mib", "64", "--session-tokens-mib", "8").engine
+    assert found.kv_cache_bytes == 64 * MIB
+    assert found.session_tokens_bytes == 8 * MIB
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--block-size", "17"], "block_size is 17, not a power of two"),
+        (["--port", "65536"], "--port 65536 is not in 0..65535"),
+        (["--drain-seconds", "-1"], "--drain-seconds -1.0 is not in"),
+        (["--drain-seconds", "nan"], "--drain-seconds nan is not in"),
+        (["--price", "input"], "--price: 'input' is not a number"),
+        (["--price", "input=x"], "--price: 'input=x' is not a number"),
+        (["--price", "input=-1"], "--price: 'input=-1' is not a number"),
+        (["--price", "output=nan"], "--price: 'output=nan' is not a number"),
+        (["--price", "in=1"], "--price: 'in=1' is not one of"),
+        (["--api-key", "short"], "a key must be 8 or more"),
+        (["--keys-file", "/nowhere/keys"], "cannot read /nowhere/keys"),
+        (["--allow-origin", "example.org"], "--allow-origin 'example.org' is not of the form"),
+        (["--allow-origin", "https://a.org/x"], "is not of the form"),
+        (["--allow-origin", "*"], "is not of the form"),
+        (["--allow-origin", "https://a.org:x"], "is not of the form"),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line(words: list[str], complaint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(*words)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan", ""])
+def test_a_port_that_others_can_reach_needs_a_key(host: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="needs a key"):
+        options("--host", host)
+    keys = tmp_path / "keys"
+    keys.write_text(f"acme {KEY}\n")
+    assert options("--host", host, "--api-key", KEY).host == host
+    assert options("--host", host, "--keys-file", str(keys)).host == host
+    assert options("--host", host, **{KEY_VARIABLE: KEY}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_needs_none(host: str) -> None:
+    assert options("--host", host).keys == ()
+
+
+def test_a_key_on_the_command_line_goes_before_the_environment() -> None:
+    found = options("--api-key", KEY, **{KEY_VARIABLE: "another-key"})
+    assert found.keys == (single_key(KEY),)
+
+
+def test_a_keys_file_and_a_single_key_exclude_each_other(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"acme {KEY}\n")
+    (key,) = options("--keys-file", str(keys)).keys
+    assert key.principal == Principal(tenant="acme", operator=False)
+    with pytest.raises(OptionError, match="are given"):
+        options("--keys-file", str(keys), "--api-key", "another-key")
+
+
+def test_prices_are_dollars_per_million_tokens() -> None:
+    found = options("--price", "input=0.25, cached=0.025,output=1.25")
+    assert found.prices == PriceTable.per_million(
+        input_uncached=0.25, input_cached=0.025, output=1.25
+    )
+    assert options("--price", "output=2").prices == PriceTable.per_million(
+        input_uncached=0, input_cached=0, output=2
+    )
+
+
+def test_origins_may_be_given_more_than_once() -> None:
+    found = options("--allow-origin", "https://A.example", "--allow-origin", "http://b:8000")
+    assert found.allowed_origins == {"https://a.example", "http://b:8000"}
