@@ -6,7 +6,7 @@ import pytest
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
-from radix_cache.handle import CachedSequence
+from tests.support.cache_turns import run_turn, transcript
 
 BLOCK = 4
 
@@ -15,34 +15,6 @@ def make_cache(num_blocks: int = 32, *, reserve_blocks: int = 0) -> PrefixCache:
     return PrefixCache(
         num_blocks, BLOCK, clock=lambda: 0.0, reserve_blocks=reserve_blocks, debug=True
     )
-
-
-def transcript(length: int, *, seed: int = 0) -> TokenArray:
-    return np.random.default_rng(seed).integers(0, 1000, length).astype(np.int32)
-
-
-def run_turn(
-    cache: PrefixCache,
-    tokens: TokenArray,
-    session: str = "s",
-    *,
-    tenant: str = "t",
-    base: str | None = None,
-    base_offset: int | None = None,
-    lease_s: float | None = 0.0,
-) -> CachedSequence:
-    """Begin, allocate, commit and finish one turn that writes the KV of all ``tokens``."""
-    sequence = cache.begin(
-        session_id=session,
-        tenant=tenant,
-        tokens=tokens,
-        base_session_id=base,
-        base_offset=base_offset,
-    )
-    cache.allocate(sequence, -(-len(tokens) // BLOCK) - sequence.num_blocks)
-    cache.commit(sequence, tokens)
-    cache.finish(sequence, lease_s=lease_s)
-    return sequence
 
 
 def test_the_next_turn_finds_all_whole_blocks_of_the_last() -> None:

@@ -1,0 +1,241 @@
+"""Who may evict whom: leases, queued sessions, published prefixes, budgets."""
+
+import pytest
+
+from radix_cache.block_pool import OutOfBlocks
+from radix_cache.cache import Policy, PrefixCache
+from tests.support.cache_turns import open_turn, run_turn, transcript
+
+BLOCK = 4
+LONG = 1e6
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_cache(
+    num_blocks: int,
+    clock: Clock | None = None,
+    *,
+    policy: Policy = "lease",
+    residency_blocks: int | None = None,
+    rescue_wait_s: float = 0.0,
+) -> PrefixCache:
+    return PrefixCache(
+        num_blocks,
+        BLOCK,
+        clock=clock or Clock(),
+        policy=policy,
+        restore_cost=lambda tokens: tokens / 10,
+        residency_blocks=residency_blocks,
+        rescue_wait_s=rescue_wait_s,
+        debug=True,
+    )
+
+
+def resident(cache: PrefixCache, seed: int, length: int) -> int:
+    """Blocks that are still there of ``transcript(length, seed=seed)``."""
+    probe = transcript(length + 1, seed=seed)
+    return cache.match_length(session_id="probe", tenant="t", tokens=probe) // BLOCK
+
+
+def keep_busy(cache: PrefixCache) -> None:
+    """A turn that runs in one block, so that no other is alone."""
+    open_turn(cache, transcript(BLOCK, seed=99), "busy")
+
+
+def test_a_cold_turn_takes_idle_blocks_and_never_leased_ones() -> None:
+    cache = make_cache(12)
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=50.0)
+    run_turn(cache, transcript(16, seed=2), "idle")
+    cold = cache.begin(session_id="cold", tenant="t", tokens=transcript(40, seed=3))
+    assert cache.available_blocks(cold) == 7
+    with pytest.raises(OutOfBlocks, match="asked for 8 blocks, 7 are available"):
+        cache.allocate(cold, 8)
+    cache.allocate(cold, 7)
+    assert (resident(cache, 1, 16), resident(cache, 2, 16)) == (4, 0)
+
+
+def test_a_warm_turn_breaks_the_lease_with_the_longest_time_to_go() -> None:
+    cache = make_cache(17)
+    keep_busy(cache)
+    for seed, lease_s in ((1, 20.0), (2, 80.0), (3, 40.0)):
+        run_turn(cache, transcript(16, seed=seed), f"s{seed}", lease_s=lease_s)
+    run_turn(cache, transcript(16, seed=4), "warm", lease_s=10.0)
+    warm = cache.begin(
+        session_id="warm",
+        tenant="t",
+        tokens=transcript(30, seed=4),
+        base_session_id="warm",
+        base_offset=16,
+    )
+    assert warm.warm
+    cache.allocate(warm, 4)
+    assert [resident(cache, seed, 16) for seed in (1, 2, 3)] == [4, 0, 4]
+    assert cache.stats().leases["broken"] == 1
+
+
+def test_nobody_takes_a_queued_session_while_something_runs() -> None:
+    cache = make_cache(9)
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "queued")
+    cache.set_queued("queued", True)
+    run_turn(cache, transcript(12, seed=2), "warm")
+    warm = cache.begin(
+        session_id="warm",
+        tenant="t",
+        tokens=transcript(30, seed=2),
+        base_session_id="warm",
+        base_offset=12,
+    )
+    assert warm.warm
+    assert cache.available_blocks(warm) == 1
+    cache.set_queued("queued", False)
+    assert cache.available_blocks(warm) == 5
+
+
+def test_a_turn_that_is_alone_takes_all_that_does_not_run() -> None:
+    cache = make_cache(12)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=50.0)
+    run_turn(cache, transcript(16, seed=2), "queued")
+    cache.set_queued("queued", True)
+    run_turn(cache, transcript(16, seed=3), tenant=None, session="published")
+    cold = cache.begin(session_id="cold", tenant="t", tokens=transcript(48, seed=4))
+    cache.allocate(cold, 4)
+    assert (resident(cache, 1, 16), resident(cache, 2, 16), resident(cache, 3, 16)) == (0, 4, 4)
+    cache.allocate(cold, 4)
+    assert (resident(cache, 2, 16), resident(cache, 3, 16)) == (0, 4)
+    cache.allocate(cold, 4)
+    assert resident(cache, 3, 16) == 0
+
+
+def test_a_lone_turn_waits_for_a_lease_that_ends_soon() -> None:
+    clock = Clock()
+    cache = make_cache(8, clock, rescue_wait_s=5.0)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=8.0)
+    cold = cache.begin(session_id="cold", tenant="t", tokens=transcript(48, seed=4))
+    assert cache.available_blocks(cold) == 8
+    clock.now = 4.0
+    assert cache.available_blocks(cold) == 4
+    clock.now = 8.0
+    assert cache.available_blocks(cold) == 8
+
+
+def test_a_lease_ends_by_the_clock() -> None:
+    clock = Clock()
+    cache = make_cache(8, clock)
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "s", lease_s=None)
+    assert cache.stats().leased == 4
+    clock.now = 15.9
+    assert cache.available_blocks() == 3
+    clock.now = 16.0
+    assert cache.available_blocks() == 7
+    assert cache.stats().leases["expired"] == 1
+
+
+def test_a_session_that_comes_back_in_time_is_counted() -> None:
+    cache = make_cache(8)
+    run_turn(cache, transcript(8), "s", lease_s=5.0)
+    run_turn(cache, transcript(12), "s", base="s", base_offset=8, lease_s=5.0)
+    cache.release_session("s")
+    outcomes = {name: count for name, count in cache.stats().leases.items() if count}
+    assert outcomes == {"granted": 2, "returned": 1, "released": 1}
+
+
+def test_a_turn_that_never_ran_leaves_lease_and_queue_as_they_were() -> None:
+    clock = Clock()
+    cache = make_cache(8, clock)
+    keep_busy(cache)
+    run_turn(cache, transcript(8), "s", lease_s=5.0)
+    cache.set_queued("s", True)
+    for _ in range(3):
+        cache.finish(
+            cache.begin(
+                session_id="s",
+                tenant="t",
+                tokens=transcript(12),
+                base_session_id="s",
+                base_offset=8,
+            )
+        )
+    assert cache.stats().queued == 2
+    cache.set_queued("s", False)
+    assert cache.stats().leased == 2
+    clock.now = 5.0
+    assert cache.available_blocks() == 7
+    assert cache.stats().leases["granted"] == 1
+
+
+def test_a_tenants_leases_hold_no_more_than_its_budget() -> None:
+    cache = make_cache(64, residency_blocks=9)
+    for seed, lease_s in ((1, 30.0), (2, 90.0), (3, 60.0)):
+        run_turn(cache, transcript(16, seed=seed), f"s{seed}", lease_s=lease_s)
+    assert cache.stats().leased == 8
+    assert cache.stats().leases["over_budget"] == 1
+    run_turn(cache, transcript(16, seed=4), "other", tenant="u", lease_s=5.0)
+    assert cache.stats().leased == 12, "the budget is the tenant's own"
+
+
+def test_shared_blocks_count_once_against_the_budget() -> None:
+    cache = make_cache(64, residency_blocks=6)
+    for name in ("a", "b", "c"):
+        run_turn(cache, transcript(21), name, lease_s=30.0)
+    assert cache.stats().leased == 5
+    assert cache.stats().leases["over_budget"] == 0
+
+
+def test_lru_knows_neither_leases_nor_queues() -> None:
+    cache = make_cache(16, policy="lru")
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=50.0)
+    run_turn(cache, transcript(16, seed=2), "queued")
+    cache.set_queued("queued", True)
+    assert cache.available_blocks() == 15
+    assert cache.stats().leases["granted"] == 0
+
+
+def test_a_published_prefix_stays_until_it_is_released() -> None:
+    cache = make_cache(12)
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "prefix", tenant=None)
+    assert cache.available_blocks() == 7
+    shared = run_turn(cache, transcript(18, seed=1), "s", tenant="anyone")
+    assert shared.num_cached_tokens == 16
+    cache.release_session("prefix")
+    assert cache.available_blocks() == 11
+
+
+def test_a_sequence_with_little_of_its_transcript_left_is_cold() -> None:
+    cache = make_cache(16)
+    run_turn(cache, transcript(40, seed=1), "s")
+    run_turn(cache, transcript(40, seed=2), "other")
+    for base_offset, warm in ((40, False), (36, False), (28, True), (0, False)):
+        sequence = cache.begin(
+            session_id="fork",
+            tenant="t",
+            tokens=transcript(48, seed=1),
+            base_session_id="s",
+            base_offset=base_offset,
+        )
+        assert sequence.num_cached_tokens == 24
+        assert sequence.warm == warm, base_offset
+        cache.finish(sequence)
+
+
+def test_unknown_sessions_may_be_queued_and_released() -> None:
+    cache = make_cache(4)
+    cache.set_queued("nobody", True)
+    cache.release_session("nobody")
+    assert cache.stats().sessions == 0
+
+
+def test_a_negative_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="residency budget"):
+        make_cache(4, residency_blocks=-1)
