@@ -11,6 +11,7 @@ Always true: the hub hears exactly once that a client is gone, and no frame foll
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,12 +113,10 @@ class WebSocketPeer(asyncio.Protocol):
     def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
         if self._protocol.state is not State.OPEN or self._transport.is_closing():
             return
-        for frame in frames:
-            self._protocol.send_text(frame)
         if close is not None:
-            self._close(close)
+            self._close(close, frames)
             return
-        self._write()
+        self._write(frames)
         if self._transport.get_write_buffer_size() > self._max_unsent_bytes:
             log.warning("client does not read, closing connection=%s", self._link.id)
             self._close(CloseCode.POLICY_VIOLATION)
@@ -205,7 +204,9 @@ class WebSocketPeer(asyncio.Protocol):
 
     # Writing
 
-    def _close(self, code: int) -> None:
+    def _close(self, code: int, frames: Sequence[bytes] = ()) -> None:
+        """Send the last frames and a close frame."""
+        self._write(frames)
         self._protocol.send_close(code, _REASONS.get(code, ""))
         self._write()
         self._begin_end()
@@ -221,10 +222,24 @@ class WebSocketPeer(asyncio.Protocol):
             self._metrics.connection_closed(sent.code)
         self._hub.disconnected(self._link)
 
-    def _write(self) -> None:
+    def _write(self, frames: Sequence[bytes] = ()) -> None:
+        """Send what the protocol has to say, then text frames, in one write."""
         writes = self._protocol.data_to_send()
+        ends = bool(writes) and not writes[-1]  # websockets' mark for the end of the stream
+        # The protocol's own send_text would add a third to a small frame's CPU time.
+        for frame in frames:
+            writes += (_text_header(len(frame)), frame)
         if not writes or self._transport.is_closing():
             return
         self._transport.write(b"".join(writes))
-        if not writes[-1]:  # websockets' mark for the end of the stream
+        if ends:
             self._transport.write_eof()
+
+
+def _text_header(length: int) -> bytes:
+    """Header of a whole, unmasked text frame (RFC 6455 section 5.2)."""
+    if length < 126:
+        return bytes((0x81, length))
+    if length < 65536:
+        return struct.pack("!BBH", 0x81, 126, length)
+    return struct.pack("!BBQ", 0x81, 127, length)

@@ -159,6 +159,16 @@ def test_a_text_frame_is_answered() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
+def test_frames_of_every_length_are_readable(size: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.peer.deliver([b"x" * size, b"next"], None)
+        assert bench.texts() == ["x" * size, "next"]
+        assert not bench.wire.eof
+
+    run(scenario)
+
+
 def test_all_frames_of_a_step_leave_in_one_write() -> None:
     async def scenario(bench: Bench) -> None:
         bench.send("go a b")
