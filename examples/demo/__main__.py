@@ -23,6 +23,8 @@ from tools_api.tool_loop import Tool
 
 PRICES = "input=1.00,cached=0.10,output=4.00"
 """Dollars per million tokens, of the order that providers ask for small models."""
+SERVE = ("--threads", "1", "--price", PRICES)
+"""A model this small is fastest on one thread: the others would only wait for each other."""
 RANDOM_NOTE = """\
 These weights are random, so the model means nothing by what it says: each call is forced by
 tool_choice, its arguments are drawn from what the tool's schema allows, and the answers are
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_shop(folder / "shop.sqlite")
         url, forced = options.url, options.forced
         if url is None:
-            serve = ["--model", options.model, "--price", PRICES]
+            serve = ["--model", options.model, *SERVE]
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
             url = server.url
             print(server.ready_line)

@@ -12,7 +12,7 @@ from tests.support.architecture import ROOT
 SAYS = {
     "minimal_turn.py": r"\[\d+ tokens in, .*\[\d+ tokens in, [1-9]\d* of them cached",
     "tool_loop.py": r'(get_price|multiply)\(\{.*\}\) -> \{"(price|result)":.*% of their input',
-    "structured_output.py": r"'.*' \((low|normal|high)\)\n  +\d+ x '",
+    "structured_output.py": r"\S.* \((low|normal|high)\)\n  +\d+ x ['\"]",
     "budget.py": r"turn \d+ was not started: rate_limit_exceeded.*\n60 of 60 tokens spent",
     "fork.py": r"parent: \d+ tokens computed once\n(What is rule \d+\? [1-9]\d* of \d+ .*\n){3}",
 }

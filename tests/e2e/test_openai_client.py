@@ -46,7 +46,8 @@ def checked(events: list[Any]) -> Response:
     for event in wire:
         EVENT.validate_python(event)
     assert [event["sequence_number"] for event in wire] == list(range(len(wire)))
-    assert [event["type"] for event in wire[:2]] == ["response.created", "response.in_progress"]
+    begin = [event["type"] for event in wire if event["type"] != "response.queued"]
+    assert begin[:2] == ["response.created", "response.in_progress"]
     final = wire[-1]["response"]
     done = [event["item"] for event in wire if event["type"] == "response.output_item.done"]
     assert done == final["output"]
@@ -117,7 +118,7 @@ def test_a_tool_loop_of_ten_turns_prefills_only_what_is_new(client: OpenAI) -> N
                 input=[item],
                 tools=[GET_PRICE],
                 tool_choice=CALL_IT if is_call else "none",
-                max_output_tokens=64,
+                max_output_tokens=192,
                 **({"previous_response_id": responses[-1].id} if responses else {}),
             )
             responses.append(finish(connection))
