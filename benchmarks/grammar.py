@@ -23,6 +23,7 @@ from benchmarks.bpe import train_tokenizer
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from runtime.config import EngineConfig
 from runtime.engine_process import EngineProcess
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_probe import GrammarProbe, ProbeLimits
 from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
@@ -32,7 +33,7 @@ from runtime.messages import (
     SequenceOutput,
     StepOutput,
 )
-from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarState
+from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions

@@ -16,7 +16,9 @@ import numpy as np
 
 from benchmarks import instances
 from runtime.drafting import Drafter
-from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarRefused, GrammarState
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar_refusal import GrammarRefused
+from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions

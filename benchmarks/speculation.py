@@ -19,7 +19,7 @@ from benchmarks.bpe import train_tokenizer
 from benchmarks.oracle import Call, Counts, Oracle, Session, tool_output, user
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from runtime.drafting import InterleavedDrafter
-from runtime.token_mask import GrammarCompiler
+from runtime.grammar_compiler import GrammarCompiler
 from runtime.tokenizer import Tokenizer
 from tools_api.items import Item
 from tools_api.tools import FunctionTool

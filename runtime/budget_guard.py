@@ -14,16 +14,13 @@ from itertools import chain
 
 import llguidance
 
-from runtime.grammar_closing import ClosingSearch
+from runtime.grammar_closing import QUICK, ClosingSearch
 
 HORIZON_TOKENS = 4096
 """Tokens left from which on the plan is kept up. Closing takes a few tokens per open
 bracket, so nothing real needs it earlier."""
 _SLACK_TOKENS = 256
 _LOST_RETRY_TOKENS = 32
-_STEPS = 300
-_IMPROVING_STEPS = 20
-_SECONDS = 0.01
 
 
 class BudgetGuard:
@@ -92,10 +89,4 @@ class BudgetGuard:
         return self._find(matcher)
 
     def _find(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
-        return self._search.find(
-            matcher,
-            limit=HORIZON_TOKENS,
-            steps=_STEPS,
-            improving_steps=_IMPROVING_STEPS,
-            seconds=_SECONDS,
-        )
+        return self._search.find(matcher, limit=HORIZON_TOKENS, effort=QUICK)

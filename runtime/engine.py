@@ -18,6 +18,7 @@ from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import EngineConfig
 from runtime.estimates import OutputLengths, StepCosts
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
@@ -39,7 +40,7 @@ from runtime.sampler import Sampled, SampleRow, sample
 from runtime.scheduler import Chunk, Scheduler
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
-from runtime.token_mask import CompiledGrammar, GrammarCompiler, GrammarState, MaskRow
+from runtime.token_mask import GrammarState, MaskRow
 from runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.engine import Engine, Propose
 from runtime.estimates import StepCosts
+from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import EngineInfo
 from runtime.model_runner import ModelRunner, load_runner
 from runtime.models.config import LoadError
 from runtime.scheduler import Scheduler
 from runtime.session_tokens import SessionTokens
-from runtime.token_mask import GrammarCompiler
 from runtime.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger(__name__)

@@ -42,8 +42,26 @@ _MAX_HINTS = 256
 _MAX_KEY_TOKENS = 24
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much a search may cost. Steps make the answer depend on the grammar alone; the
+    time is a bound for grammars whose single steps are slow."""
+
+    steps: int
+    """Tokens tried at most."""
+    improving_steps: int
+    """How many of them after a first answer, for a shorter one."""
+    seconds: float
+
+
+THOROUGH = Effort(steps=4000, improving_steps=80, seconds=0.5)
+"""Once per grammar, off the engine's loop."""
+QUICK = Effort(steps=300, improving_steps=20, seconds=0.01)
+"""Between two tokens of a turn."""
+
+
 @dataclass(slots=True)
-class _Effort:
+class _Left:
     """What a search may still spend: steps (one token fed and masked) and time."""
 
     steps: int
@@ -130,37 +148,26 @@ class ClosingSearch:
         self._required = required_names(lark)
         self._hints = self._string_ends(string_samples(lark))
 
-    def find(
-        self,
-        matcher: llguidance.LLMatcher,
-        *,
-        limit: int,
-        steps: int,
-        improving_steps: int,
-        seconds: float,
-    ) -> Way | None:
+    def find(self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort) -> Way | None:
         """Tokens that end the turn legally from the matcher's state, end-of-turn included.
 
         Args:
             matcher: not changed.
             limit: most tokens the answer may have.
-            steps: how many tokens to try at most.
-            improving_steps: how many of them after a first answer, for a shorter one.
-            seconds: bound for grammars whose single steps are slow.
 
         Returns:
             None if the search found no answer of at most ``limit`` tokens.
         """
-        effort = _Effort(steps, time.monotonic() + seconds)
+        left = _Left(effort.steps, time.monotonic() + effort.seconds)
         # A greedy walk may go round in circles; half is kept for its other turns.
-        first = _Effort(steps // 2, effort.deadline)
+        first = _Left(effort.steps // 2, left.deadline)
         walk = self._walk(matcher.deep_copy(), (), limit, first)
-        effort.steps -= steps // 2 - first.steps
+        left.steps -= effort.steps // 2 - first.steps
         best = walk.tokens if walk.complete else None
         if best is not None:
-            effort.steps = min(effort.steps, improving_steps)
+            left.steps = min(left.steps, effort.improving_steps)
         pending = list(reversed(walk.choices))
-        while pending and effort.steps > 0:
+        while pending and left.steps > 0:
             choice = pending.pop()
             for way in choice.others:
                 longest = limit if best is None else len(best) - 1
@@ -168,7 +175,7 @@ class ClosingSearch:
                 branch = choice.matcher.deep_copy()
                 if len(start) >= longest or not branch.consume_tokens(list(way)):
                     continue
-                found = self._walk(branch, start, longest, effort)
+                found = self._walk(branch, start, longest, left)
                 if found.complete:
                     walk, best = found, found.tokens
                     pending = list(reversed(found.choices))
@@ -181,14 +188,12 @@ class ClosingSearch:
         last = self._tables.tokenizer.token_bytes(token)[-1:]
         return self._tables.repairs.get(last[0], ()) if last else ()
 
-    def _walk(
-        self, matcher: llguidance.LLMatcher, start: Way, limit: int, effort: _Effort
-    ) -> _Walk:
+    def _walk(self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left) -> _Walk:
         """Go on greedily from ``matcher``, which is fed, for at most ``limit`` tokens."""
         row = np.zeros(self._row_words, dtype=np.int32)
         tokens = list(start)
         choices: list[_Choice] = []
-        while len(tokens) < limit and effort.steps > 0 and not matcher.is_error():
+        while len(tokens) < limit and left.steps > 0 and not matcher.is_error():
             if matcher.is_accepting():
                 return _Walk((*tokens, self._end_of_turn), tuple(choices), complete=True)
             run = matcher.compute_ff_tokens()
@@ -196,11 +201,11 @@ class ClosingSearch:
                 tokens += run
                 matcher.consume_tokens(run)
                 continue
-            effort.spend()
+            left.spend()
             _fill_mask(matcher, row)
-            ways = [(token,) for token in self._closers(row)]
+            ways: list[Way] = [(token,) for token in self._closers(row)]
             if not ways:
-                ways = self._ways_to_closers(matcher, row, tokens, limit - len(tokens), effort)
+                ways = self._ways_to_closers(matcher, row, tokens, limit - len(tokens), left)
             if not ways:
                 break
             if len(ways) > 1:
@@ -254,7 +259,7 @@ class ClosingSearch:
         row: MaskRow,
         before: Sequence[int],
         limit: int,
-        effort: _Effort,
+        left: _Left,
     ) -> list[Way]:
         """The shortest ways found to a point where the output can close or is forced on.
 
@@ -264,7 +269,7 @@ class ClosingSearch:
         """
         heap = [_Node(0, 0, (), matcher, row.copy(), False)]
         order = 0
-        while effort.steps > 0:
+        while left.steps > 0:
             node = heapq.heappop(heap)
             if node.goal:
                 others = sorted(other for other in heap if other.goal)
@@ -275,7 +280,7 @@ class ClosingSearch:
             seen = {node.row.tobytes()}
             for token in self._candidates(node.row):
                 order += 1
-                child = self._child(node, (token,), order, effort)
+                child = self._child(node, (token,), order, left)
                 if child is None or (not child.goal and child.row.tobytes() in seen):
                     continue
                 seen.add(child.row.tobytes())
@@ -283,17 +288,17 @@ class ClosingSearch:
                 if child.goal and child.cost == node.cost + 1:
                     break  # nothing shorter is left
             if not heap:
-                fed = self._feed_long_pieces(node, limit - node.cost, effort)
-                child = self._child(node, fed, order, effort) if fed else None
+                fed = self._feed_long_pieces(node, limit - node.cost, left)
+                child = self._child(node, fed, order, left) if fed else None
                 if child is None:
                     return []
                 heap = [child]
         return []
 
-    def _child(self, node: _Node, fed: Way, order: int, effort: _Effort) -> _Node | None:
+    def _child(self, node: _Node, fed: Way, order: int, left: _Left) -> _Node | None:
         """The node behind ``fed`` and the run it forces; None if that is not legal."""
         matcher = node.matcher.deep_copy()
-        effort.spend()
+        left.spend()
         if not matcher.consume_tokens(list(fed)):
             return None
         way = (*node.way, *fed, *matcher.compute_ff_tokens())
@@ -305,15 +310,15 @@ class ClosingSearch:
         goal = matcher.is_accepting() or bool(self._closers(row))
         return _Node(len(way), order, way, matcher, row, goal)
 
-    def _feed_long_pieces(self, node: _Node, limit: int, effort: _Effort) -> Way:
+    def _feed_long_pieces(self, node: _Node, limit: int, left: _Left) -> Way:
         """The longest allowed piece again and again, until the mask changes."""
         matcher, row = node.matcher.deep_copy(), node.row.copy()
         fed: list[int] = []
-        while len(fed) < limit and effort.steps > 0 and np.array_equal(row, node.row):
+        while len(fed) < limit and left.steps > 0 and np.array_equal(row, node.row):
             piece = next(iter(self._candidates(row)), None)
             if piece is None or not matcher.consume_token(piece):
                 return ()
-            effort.spend()
+            left.spend()
             fed.append(piece)
             _fill_mask(matcher, row)
         return tuple(fed)

@@ -31,8 +31,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from runtime.grammar_compiler import GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
-from runtime.token_mask import GrammarCompiler
 from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 

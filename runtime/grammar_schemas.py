@@ -131,7 +131,7 @@ def _sample_step(kind: Any, value: Any) -> str:
     if kind is op.SUBPATTERN:
         return _sample(value[3])
     if kind is op.BRANCH:
-        return min((_sample(branch) for branch in value[1]), key=len)
+        return str(min((_sample(branch) for branch in value[1]), key=len))
     if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
         count, _, body = value
         if count > _MAX_SAMPLE_CHARS:
@@ -144,12 +144,13 @@ def _sample_class(members: list[tuple[Any, Any]]) -> str:
     """A character of a class, the plainest one that fits."""
     negated = members[0][0] is op.NEGATE
     rest = members[1:] if negated else members
-    own = [
+    own: list[str] = [
         chr(value if kind is op.LITERAL else value[0])
         for kind, value in rest
         if kind is not op.CATEGORY
     ]
-    for char in (*"a0A-_ .:/@b1", *own, *map(chr, range(0x21, 0x180))):
+    candidates: list[str] = [*"a0A-_ .:/@b1", *own, *map(chr, range(0x21, 0x180))]
+    for char in candidates:
         if _in_class(char, rest) != negated:
             return char
     raise ValueError("no character fits")

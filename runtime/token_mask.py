@@ -1,162 +1,30 @@
-"""Which tokens a constrained output may go on with: grammars compiled, masks, forced runs.
+"""Which tokens a constrained output may go on with: masks, forced runs, legal endings.
 
-A ``GrammarCompiler`` turns a ``GrammarSpec`` into a ``CompiledGrammar`` once; each turn
-walks its own ``GrammarState`` through it. llguidance decides what is legal; this module
-owns the rules around it: when the grammar starts to bind, that end-of-turn is legal exactly
-in accepting states and is never fed to the matcher, and that a turn closes what it opened
-before its limit.
+Each turn walks its own ``GrammarState`` through a compiled grammar. llguidance decides what
+is legal; this module owns the rules around it: when the grammar starts to bind, that
+end-of-turn is legal exactly in accepting states and is never fed to the matcher, and that a
+turn closes what it opened before its limit.
 
-Knows the vocabulary's bytes. Knows no logits, no sampling and no schedule.
+Knows token ids and masks. Knows no logits, no sampling and no schedule.
 
 Always true: the mask is a function of the turn's tokens alone; a forced token is the only
 one its mask allows; what ``within_limit`` lets pass can still be closed legally.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
 
 from runtime.budget_guard import BudgetGuard
-from runtime.grammar_closing import ClosingSearch, ClosingTables
-from runtime.grammar_refusal import GrammarRefused, refusal
+from runtime.grammar_closing import THOROUGH
+from runtime.grammar_compiler import CompiledGrammar
+from runtime.grammar_refusal import refusal
 from runtime.tokenizer import Tokenizer
-from tools_api.chat_format import Segment
-from tools_api.grammar import GrammarSpec, resolve_specials
+from tools_api.grammar import GrammarSpec
 
 MaskRow = npt.NDArray[np.int32]
-
-_MAX_CLOSING_TOKENS = 8192
-_CLOSING_STEPS = 4000
-_IMPROVING_STEPS = 80
-_CLOSING_SECONDS = 0.5
-
-# An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
-_LIMITS = llguidance.LLParserLimits(max_lexer_states=30_000, verbose_errors=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledGrammar:
-    """A grammar ready to be walked. Shared by all turns that use it; never changed."""
-
-    spec: GrammarSpec
-    pristine: llguidance.LLMatcher
-    """At the start; copied, never fed."""
-    after_id: int | None
-    trigger_id: int | None
-    closing: tuple[int, ...]
-    """A short legal output from where the grammar binds, end-of-turn included."""
-    search: ClosingSearch
-    size_bytes: int
-    """Estimate, for the cache's bound."""
-
-
-class GrammarCompiler:
-    """Compiles and remembers grammars. Safe to call from several threads."""
-
-    def __init__(self, tokenizer: Tokenizer, *, max_cache_bytes: int) -> None:
-        self._tokenizer = tokenizer
-        self._vocabulary = _vocabulary(tokenizer)
-        self._closing_tables = ClosingTables(tokenizer)
-        self._max_cache_bytes = max_cache_bytes
-        self._lock = threading.Lock()
-        self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
-        self._cache_bytes = 0
-        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
-
-    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        """The compiled grammar; waits if another thread is compiling the same one.
-
-        Raises:
-            GrammarRefused: the grammar cannot be enforced, or nothing satisfies it.
-        """
-        with self._lock:
-            if spec in self._cache:
-                self._cache.move_to_end(spec)
-                return self._cache[spec]
-            running = self._running.get(spec)
-            mine: Future[CompiledGrammar] = Future()
-            if running is None:
-                self._running[spec] = mine
-        if running is not None:
-            return running.result()
-        try:
-            compiled = self._compile(spec)
-        except BaseException as error:
-            mine.set_exception(error)
-            with self._lock:
-                del self._running[spec]
-            raise
-        mine.set_result(compiled)
-        with self._lock:
-            del self._running[spec]
-            self._remember(compiled)
-        return compiled
-
-    def is_cached(self, spec: GrammarSpec) -> bool:
-        with self._lock:
-            return spec in self._cache
-
-    @property
-    def cache_bytes(self) -> int:
-        """Estimated size of what is remembered, at most ``max_cache_bytes``."""
-        return self._cache_bytes
-
-    def _remember(self, compiled: CompiledGrammar) -> None:
-        self._cache[compiled.spec] = compiled
-        self._cache_bytes += compiled.size_bytes
-        while self._cache_bytes > self._max_cache_bytes:
-            _, oldest = self._cache.popitem(last=False)
-            self._cache_bytes -= oldest.size_bytes
-
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
-        after_id = self._phase_token(spec.after)
-        trigger_id = self._phase_token(spec.trigger)
-        try:
-            lark = resolve_specials(spec.lark, self._tokenizer.special_id)
-        except LookupError as error:
-            raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
-        matcher = llguidance.LLMatcher(self._vocabulary, lark, log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            raise refusal(matcher.get_error(), spec.lark)
-        first = matcher.deep_copy()
-        first.compute_bitmask()
-        if first.is_error():  # some grammars fail only here
-            raise refusal(first.get_error(), spec.lark)
-        search = ClosingSearch(self._closing_tables, spec.lark)
-        closing = search.find(
-            matcher,
-            limit=_MAX_CLOSING_TOKENS,
-            steps=_CLOSING_STEPS,
-            improving_steps=_IMPROVING_STEPS,
-            seconds=_CLOSING_SECONDS,
-        )
-        if closing is None:
-            raise GrammarRefused(
-                f"found no output of at most {_MAX_CLOSING_TOKENS} tokens that satisfies it"
-            )
-        return CompiledGrammar(
-            spec=spec,
-            pristine=matcher,
-            after_id=after_id,
-            trigger_id=trigger_id,
-            closing=closing,
-            search=search,
-            size_bytes=200_000 + 100 * len(spec.lark),
-        )
-
-    def _phase_token(self, name: str | None) -> int | None:
-        if name is None:
-            return None
-        token = self._tokenizer.special_id(name)
-        if token is None:
-            raise GrammarRefused(f"the model has no special token {name!r}")
-        return token
 
 
 class GrammarState:
@@ -221,13 +89,6 @@ class GrammarState:
         if not self.bound:
             return not self.obliged
         return self.failed is None and not self._run and self._matcher.is_accepting()
-
-    def shortest_length(self) -> int:
-        """Tokens a legal output takes from the start of the turn, end-of-turn included;
-        0 where free text may end at any point."""
-        if not self.obliged:
-            return 0
-        return (self._compiled.after_id is not None) + len(self._compiled.closing)
 
     def advance(self, tokens: Iterable[int]) -> None:
         """Follow the tokens the turn has emitted, end-of-turn included."""
@@ -318,8 +179,8 @@ class GrammarState:
             token: allowed by the mask here.
             remaining: tokens the turn may still emit, this one included.
         """
-        if self.failed is not None or self.ended or self._run:
-            return token
+        if self.forced_tokens(remaining) or self.failed is not None or self.ended:
+            return token  # no choice, so nothing to decide
         if self.bound and self._guard is not None:
             return self._guard.admit(self._matcher, token, remaining)
         if not self.bound and self.obliged and len(self._compiled.closing) + 1 >= remaining:
@@ -339,13 +200,7 @@ class GrammarState:
             closing = tuple(self._run)
         else:
             plan = None if self._guard is None else self._guard.plan
-            rest = plan or self._compiled.search.find(
-                self._matcher,
-                limit=limit,
-                steps=_CLOSING_STEPS,
-                improving_steps=_IMPROVING_STEPS,
-                seconds=_CLOSING_SECONDS,
-            )
+            rest = plan or self._compiled.search.find(self._matcher, limit=limit, effort=THOROUGH)
             closing = None if rest is None else (*self._run, *rest)
         return None if closing is None or len(closing) > limit else list(closing)
 
@@ -425,33 +280,6 @@ class GrammarState:
         self._run = []
         self._row[:] = 0
         self._row_valid = True
-
-
-class _Vocabulary:
-    """The tokenizer as the library wants to see it."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.eos_token_id = tokenizer.end_of_turn_id
-        self.bos_token_id = None
-        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        self.special_token_ids = sorted(tokenizer.specials.values())
-        self._tokenizer = tokenizer
-
-    def __call__(self, text: bytes) -> list[int]:
-        ids: list[int] = self._tokenizer.encode([Segment(text.decode())]).tolist()
-        return ids
-
-
-def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
-    """The library's own reading of tokenizer.json takes ``<tool_call>`` inside a constant for
-    the special token, and then no token fits. Through our encoder text stays text."""
-    wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer))
-    return llguidance.LLTokenizer(
-        wrapper,
-        n_vocab=tokenizer.vocab_size,
-        eos_token=[tokenizer.end_of_turn_id],
-        slices=llguidance.LLTokenizer.json_slices(),
-    )
 
 
 def _matcher_error(matcher: llguidance.LLMatcher) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pytest
 
+from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.sequence import Sequence as EngineSequence
-from runtime.token_mask import GrammarCompiler, GrammarState
+from runtime.token_mask import GrammarState
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec

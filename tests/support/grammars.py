@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.token_mask import GrammarCompiler, GrammarState
+from runtime.grammar_compiler import GrammarCompiler
+from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level_json, write_tokenizer
 from tools_api.chat_format import Segment

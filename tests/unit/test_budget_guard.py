@@ -5,7 +5,7 @@ import random
 import pytest
 
 from runtime.budget_guard import HORIZON_TOKENS, BudgetGuard
-from runtime.token_mask import CompiledGrammar
+from runtime.grammar_compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
 

@@ -2,15 +2,18 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import llguidance
 import pytest
 
-from runtime.grammar_closing import ClosingSearch, ClosingTables
-from runtime.token_mask import CompiledGrammar
+from runtime.grammar_closing import ClosingSearch, ClosingTables, Effort
+from runtime.grammar_compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
+
+EFFORT = Effort(steps=2000, improving_steps=80, seconds=60)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def compiled(tokenizer: Tokenizer, schema: Any) -> CompiledGrammar:
 def find(
     grammar: CompiledGrammar, matcher: llguidance.LLMatcher, limit: int = 500
 ) -> tuple[int, ...] | None:
-    return grammar.search.find(matcher, limit=limit, steps=2000, improving_steps=100, seconds=60)
+    return grammar.search.find(matcher, limit=limit, effort=EFFORT)
 
 
 def test_optional_properties_are_left_out_and_required_ones_found_behind_them(
@@ -108,10 +111,9 @@ def test_limits_hold(tokenizer: Tokenizer) -> None:
     length = len(grammar.closing)
     assert find(grammar, grammar.pristine, limit=length - 1) is None
     assert find(grammar, grammar.pristine, limit=length) == grammar.closing
-    search = grammar.search.find
-    spent = {"limit": 500, "improving_steps": 0}
-    assert search(grammar.pristine, steps=5, seconds=60, **spent) is None
-    assert search(grammar.pristine, steps=5000, seconds=-1, **spent) is None
+    few, late = replace(EFFORT, steps=5), replace(EFFORT, seconds=-1)
+    assert grammar.search.find(grammar.pristine, limit=500, effort=few) is None
+    assert grammar.search.find(grammar.pristine, limit=500, effort=late) is None
 
 
 @pytest.mark.parametrize("seed", range(20))

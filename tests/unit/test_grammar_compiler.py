@@ -1,0 +1,120 @@
+"""What compiles, what is refused and why, and what is remembered."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from runtime.grammar_compiler import GrammarCompiler
+from runtime.grammar_refusal import GrammarRefused
+from runtime.tokenizer import Tokenizer
+from tests.support.grammars import compiler, schema_spec, small_tokenizer
+from tools_api.grammar import GrammarSpec
+
+FLIGHT = {
+    "type": "object",
+    "properties": {"user_id": {"type": "string"}, "seats": {"type": "integer"}},
+    "required": ["user_id"],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
+    return compiler(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "keyword", "path"),
+    [
+        ({"not": {}}, "Unimplemented keys", "not", ("not",)),
+        (
+            {"properties": {"not": {"type": "array", "uniqueItems": True}}},
+            "Unimplemented keys",
+            "uniqueItems",
+            ("properties", "not", "uniqueItems"),
+        ),
+        ({"type": "string", "format": "foobar"}, "Unknown format: foobar", "format", ("format",)),
+        (
+            {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^(?=a)"}]},
+            "look-around",
+            "pattern",
+            ("anyOf", 1, "pattern"),
+        ),
+        ({"$ref": "https://example.com/s.json"}, "not present", "$ref", ("$ref",)),
+        (
+            {"type": "string", "minLength": 5, "maxLength": 2},
+            "minLength",
+            "minLength",
+            ("minLength",),
+        ),
+        ({"$ref": "#"}, "no text satisfies it", None, None),
+        (False, "schema is false", None, None),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+            "found no output",
+            None,
+            None,
+        ),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_with_keyword_and_path(
+    grammars: GrammarCompiler,
+    schema: Any,
+    message: str,
+    keyword: str | None,
+    path: tuple[str | int, ...] | None,
+) -> None:
+    with pytest.raises(GrammarRefused, match=message) as caught:
+        grammars.compile(schema_spec(schema))
+    assert caught.value.keyword == keyword
+    assert caught.value.path == path
+    assert "\n" not in caught.value.message
+    assert "%json" not in caught.value.message
+
+
+def test_a_phase_token_that_the_model_lacks_is_refused(grammars: GrammarCompiler) -> None:
+    with pytest.raises(GrammarRefused, match="no special token '<call>'"):
+        grammars.compile(GrammarSpec(lark='start: "a"', trigger="<call>"))
+
+
+def test_grammars_are_remembered_within_the_bound_of_bytes(tokenizer: Tokenizer) -> None:
+    grammars = compiler(tokenizer, max_cache_bytes=450_000)
+    specs = [schema_spec({"const": number}) for number in range(3)]
+    first = grammars.compile(specs[0])
+    grammars.compile(specs[1])
+    assert grammars.compile(specs[0]) is first, "used again, so the other one is older"
+    grammars.compile(specs[2])
+    assert [grammars.is_cached(spec) for spec in specs] == [True, False, True]
+    assert grammars.cache_bytes <= 450_000
+
+
+def test_threads_that_want_the_same_grammar_share_one_compilation(tokenizer: Tokenizer) -> None:
+    grammars = compiler(tokenizer)
+    spec, barrier = schema_spec(FLIGHT), threading.Barrier(8)
+    results: list[int] = []
+
+    def work() -> None:
+        barrier.wait()
+        results.append(id(grammars.compile(spec)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    assert len(set(results)) == 1
+
+
+def test_a_refusal_reaches_everyone_and_is_not_remembered(tokenizer: Tokenizer) -> None:
+    grammars = compiler(tokenizer)
+    spec = schema_spec({"not": {}})
+    for _ in range(2):
+        with pytest.raises(GrammarRefused):
+            grammars.compile(spec)
+    assert not grammars.is_cached(spec)
