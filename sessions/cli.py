@@ -44,7 +44,7 @@ else:
 
 log = logging.getLogger(__name__)
 
-_START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError, ValueError)
+_START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ async def serve(options: ServeOptions) -> int:
     A signal before the server is ready, or a second one, ends it without waiting.
 
     Raises:
-        one of the start errors: the server did not start; the message is for people.
+        one of _START_ERRORS: the server did not start; the message is for people.
     """
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -169,20 +169,28 @@ def _served_model(options: ServeOptions, info: EngineInfo) -> ServedModel:
     tokenizer = Tokenizer.load(
         Path(info.tokenizer_folder), vocab_size=info.vocab_size, model_type=info.model_type
     )
+    try:
+        chat_format = chat_format_for(
+            info.model_type, lambda name: tokenizer.special_id(name) is not None
+        )
+    except ValueError as error:
+        raise OptionError(f"--model {options.engine.model}: {error}") from error
     own_name = "default" if options.engine.model == "default" else info.model_name
     return ServedModel(
         name=options.model_name or own_name,
         aliases=frozenset({"default", own_name, info.model_name}),
         tokenizer=tokenizer,
-        chat_format=chat_format_for(
-            info.model_type, lambda name: tokenizer.special_id(name) is not None
-        ),
+        chat_format=chat_format,
         max_context_tokens=info.max_context_tokens,
     )
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet."""
+    """A bound socket that does not listen yet.
+
+    Raises:
+        OptionError: the address is not ours or the port is taken.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

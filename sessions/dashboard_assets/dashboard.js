@@ -3,6 +3,7 @@
 // Names and numbers come from clients: they go into text nodes only, never into markup.
 
 const POLL_MS = 2000;
+const DATA = location.origin + "/sessions.json"; // without a password that the page's address may hold
 const HISTORY = 60;
 const SMOOTH = 5; // polls that the shown rate is a mean of
 const byId = (id) => document.getElementById(id);
@@ -231,7 +232,7 @@ function render(data) {
 async function poll() {
   if (!document.hidden) {
     try {
-      const answer = await fetch("/sessions.json", { cache: "no-store" });
+      const answer = await fetch(DATA, { cache: "no-store" });
       if (answer.ok) render(await answer.json());
       else status(`refused (${answer.status})`, "bad");
     } catch {
