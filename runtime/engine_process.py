@@ -26,6 +26,9 @@ from runtime.messages import EngineInfo, EngineMessage, StepOutput
 log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
+_CACHE_BOUNDS = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+"""The CPU library compiles and keeps a kernel for every shape of a product, 1,024 of them by
+default; with varlen steps that grows to a gigabyte. Read when it is loaded."""
 
 
 class EngineDied(Exception):
@@ -80,7 +83,9 @@ class EngineProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                env=_CACHE_BOUNDS
+                | os.environ
+                | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         self._writer.write(frames.encode_config(self._config))

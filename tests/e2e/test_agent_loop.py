@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import random
 import re
 import signal
@@ -14,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from examples.demo.child_server import ChildServer, child_server
-from tests.support.wire_client import WireClient
+from tests.support.wire_client import TERMINAL, WireClient
 
 BLOCK = 16
 TOOLS = [
@@ -122,35 +123,37 @@ def _metric(server: ChildServer, pattern: str) -> float:
 
 
 async def _agent(url: str, seed: int) -> tuple[int, int]:
-    """A session that plays turns, now and then hangs up in the middle, and comes again.
+    """A session that plays turns and now and then hangs up in the middle.
     Returns (turns that ended, turns cut off)."""
     rng = random.Random(seed)
     ended = cut = 0
     await asyncio.sleep(rng.random() * 2)
-    for _ in range(2):
-        client = await WireClient.open(url)
-        previous: dict[str, Any] | None = None
-        for _ in range(3):
-            fields: dict[str, Any] = {
-                "tools": TOOLS,
-                "tool_choice": rng.choice(["none", CALL, "required"]),
-                "max_output_tokens": rng.randint(55, 70),
-                "input": "z" * rng.randint(1, 150) if previous is None else _result(previous),
-            }
-            if previous is not None:
-                fields["previous_response_id"] = previous["id"]
-            await client.send(**fields)
-            if rng.random() < 0.2:
-                for _ in range(rng.randint(0, 6)):
-                    await client.socket.recv()
-                client.socket.transport.abort()
-                cut += 1
-                break
-            event = (await client.events())[-1]
-            assert event["type"] in ("response.completed", "response.incomplete"), event
-            previous = event["response"]
-            ended += 1
-        await client.close()
+    client = await WireClient.open(url)
+    previous: dict[str, Any] | None = None
+    for _ in range(3):
+        fields: dict[str, Any] = {
+            "tools": TOOLS,
+            "tool_choice": rng.choice(["none", CALL, "required"]),
+            "max_output_tokens": rng.randint(55, 70),
+            "input": "z" * rng.randint(1, 150) if previous is None else _result(previous),
+        }
+        if previous is not None:
+            fields["previous_response_id"] = previous["id"]
+        await client.send(**fields)
+        if rng.random() < 0.2:
+            for _ in range(rng.randint(0, 6)):
+                event = json.loads(await client.socket.recv())
+                assert event["type"] != "error", event
+                if event["type"] in TERMINAL:
+                    break
+            client.socket.transport.abort()
+            cut += 1
+            break
+        event = (await client.events())[-1]
+        assert event["type"] in ("response.completed", "response.incomplete"), event
+        previous = event["response"]
+        ended += 1
+    await client.close()
     return ended, cut
 
 
@@ -165,14 +168,14 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def test_sixty_four_sessions_come_go_and_leave_nothing_behind(tmp_path: Path) -> None:
-    options = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "4"]
+    options = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "12", "--threads", "1"]
     with child_server(options, log=tmp_path / "server.log") as server:
         process = psutil.Process(server.process.pid)
         asyncio.run(_fleet(server.url, 64, seed=1))
         warm = _resident_bytes(process)
         ended, cut = asyncio.run(_fleet(server.url, 64, seed=2))
-        assert ended > 200
-        assert cut > 10
+        assert ended > 100
+        assert cut > 5
         assert _resident_bytes(process) <= 1.05 * warm
         blocks = {
             state: _metric(server, f'keepwarm_kv_blocks{{state="{state}"}}')
