@@ -151,7 +151,7 @@ class SessionGenerator:
         rng = self._rng
         wanted = rng.choice((0, 1, 1, 2, 3)) if level >= 0.1 else 0
         num_calculators = min(wanted, total - 1)
-        self._maker.sorted_keys = rng.random() < 0.15
+        self._maker.new_session()
         operations = rng.sample(list(CALCULATORS), num_calculators)
         state = _State(lookups=[], calculators=[], topics=[])
         for _ in range(total - num_calculators):

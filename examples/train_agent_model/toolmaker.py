@@ -33,17 +33,17 @@ COMMON_PARAMETERS = ["name", "id", "city", "item", "code", "query", "key", "user
 SUFFIXES = ["_name", "_id", "_code", "_key"]
 CALCULATORS = {
     "add": (
-        ("add", "add_numbers", "add_two", "calc_add", "{word}_add"),
+        ("add", "add_numbers", "add_two", "calc_add"),
         ("Add two numbers.", "Add one number to another."),
         ("Add {number} to {what}.", "Please add {number} to {what}."),
     ),
     "multiply": (
-        ("multiply", "multiply_numbers", "multiply_two", "calc_multiply", "{word}_multiply"),
+        ("multiply", "multiply_numbers", "multiply_two", "calc_multiply"),
         ("Multiply two numbers.", "Multiply one number by another."),
         ("Multiply {what} by {number}.", "Please multiply {what} by {number}."),
     ),
     "subtract": (
-        ("subtract", "subtract_numbers", "subtract_two", "calc_subtract", "{word}_subtract"),
+        ("subtract", "subtract_numbers", "subtract_two", "calc_subtract"),
         ("Subtract the second number from the first.", "Subtract a number from another."),
         ("Subtract {number} from {what}.", "Please subtract {number} from {what}."),
     ),
@@ -56,8 +56,19 @@ class ToolMaker:
 
     def __init__(self, rng: random.Random, words: WordSupply, *, held_out: bool) -> None:
         self._rng, self._words, self._held_out = rng, words, held_out
+        self._convention: tuple[str, str, str] | None = None
         self.sorted_keys = False
         """Style of the schemas, one for all tools of a session."""
+
+    def new_session(self) -> None:
+        """Draw what the tools of a session share: nearly always one way of naming, as the
+        functions of one programming interface do."""
+        self.sorted_keys = self._rng.random() < 0.15
+        self._convention = self._draw_convention() if self._rng.random() < 0.9 else None
+
+    def _draw_convention(self) -> tuple[str, str, str]:
+        form = self._rng.choices(list(NAME_FORMS), list(NAME_FORMS.values()))[0]
+        return form, self._rng.choice(VERBS), self._words.word()
 
     def topic(self, others: list[str], level: float) -> str:
         """Draw one or two words; a near miss shares one word with another topic."""
@@ -73,13 +84,12 @@ class ToolMaker:
 
     def lookup_tool(self, topic: str) -> Tool:
         rng, word = self._rng, self._words.word
-        verb, snake = rng.choice(VERBS), topic.replace(" ", "_")
+        form, verb, extra = self._convention or self._draw_convention()
+        snake = topic.replace(" ", "_")
         camel = topic.split(maxsplit=1)[0] + "".join(
             w.capitalize() for w in [*topic.split()[1:], verb]
         )
-        name = rng.choices(list(NAME_FORMS), list(NAME_FORMS.values()))[0].format(
-            verb=verb, topic=snake, camel=camel, word=word()
-        )
+        name = form.format(verb=verb, topic=snake, camel=camel, word=extra)
         thing = word()
         if rng.random() < 0.25 and not self._held_out:
             thing = rng.choice(COMMON_PARAMETERS)
@@ -130,7 +140,7 @@ class ToolMaker:
         if self._held_out or rng.random() < 0.4:
             pair = (self._words.word(), self._words.word())
         return Tool(
-            name=rng.choice(names).format(word=self._words.word()),
+            name=rng.choice(names),
             description=rng.choice(descriptions),
             parameters=tuple(Parameter(name=p, schema=self._typed("number", p)) for p in pair),
             operation=operation,
