@@ -45,7 +45,7 @@ class HttpProtocol(asyncio.Protocol):
         *,
         front_door: FrontDoor,
         upgrade: Upgrade,
-        refusal: Callable[[], HttpResponse | None],
+        refusal: Callable[[bool], HttpResponse | None],
         max_frame_bytes: int,
         times: SocketTimes,
         metrics: Metrics,
@@ -54,7 +54,8 @@ class HttpProtocol(asyncio.Protocol):
     ) -> None:
         """
         Args:
-            refusal: an answer to give to everybody just now (overload), or None.
+            refusal: an answer to give to everybody just now (overload), or None; asked with
+                True on arrival, with False before a WebSocket is opened.
             on_lost: called when the transport is gone or has been handed over.
         """
         self._front_door = front_door
@@ -74,7 +75,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
-        refusal = self._refusal()
+        refusal = self._refusal(True)
         if refusal is not None:
             self._answer(refusal)
 
@@ -126,7 +127,7 @@ class HttpProtocol(asyncio.Protocol):
         if isinstance(verdict, HttpResponse):
             log.debug("http %s %s %d", request.method, request.path, verdict.status)
             self._answer(verdict, with_body=request.method != "HEAD")
-        elif refusal := self._refusal():
+        elif refusal := self._refusal(False):
             self._answer(refusal)
         else:
             self._open_websocket(request, verdict, rest)

@@ -23,6 +23,7 @@ import orjson
 from websockets.frames import CloseCode
 
 from runtime.engine_process import EngineDied, EngineLink, EngineStartError
+from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -55,17 +56,6 @@ class Outlet(Protocol):
         nothing once the client is gone."""
 
 
-class Refusal(Protocol):
-    """Why a grammar cannot be enforced."""
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def block(self) -> int | None:
-        """Which schema of the grammar is at fault, counted from 0."""
-
-
 @dataclass(slots=True, eq=False)
 class Link:
     """One client, from ``Hub.open`` to ``Hub.disconnected``."""
@@ -96,7 +86,7 @@ class Hub:
         engine: EngineLink,
         store: Store,
         connect: Callable[[str, str], Connection],
-        check_grammar: Callable[[GrammarSpec], Awaitable[Refusal | None]],
+        check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]],
         metrics: Metrics,
         dashboard: Dashboard,
         clock: Callable[[], float],

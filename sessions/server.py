@@ -130,10 +130,10 @@ class Server:
         self._sockets.add(newcomer)
         return newcomer
 
-    def _refusal(self) -> HttpResponse | None:
+    def _refusal(self, on_arrival: bool) -> HttpResponse | None:
         if self._hub.draining:
             return _overloaded("it is shutting down")
-        if len(self._sockets) > self._limits.max_open_connections:
+        if on_arrival and len(self._sockets) > self._limits.max_open_connections:
             return _overloaded(f"{self._limits.max_open_connections} connections are open")
         return None
 

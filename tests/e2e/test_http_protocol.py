@@ -175,3 +175,19 @@ def test_a_page_that_breaks_is_answered_with_500_and_says_nothing_of_the_cause()
         assert (await server.http("/healthz")).status == 200
 
     play(scenario)
+
+
+def test_a_handshake_that_comes_during_the_end_is_refused() -> None:
+    async def scenario(server: RunningServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(HANDSHAKE.encode())
+        await server.until(lambda: server.server.num_sockets == 1)
+        stopping = asyncio.get_running_loop().create_task(server.server.stop(0))
+        await server.until(lambda: server.hub.draining)
+        writer.write((KEY + "\r\n\r\n").encode())
+        assert status(await reader.read()) == 503
+        writer.close()
+        await stopping
+        assert server.connections == []
+
+    play(scenario)
