@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 DTypeName = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["none", "int8", "int4"]
-PolicyName = Literal["short_turn_first", "fcfs"]
+PolicyName = Literal["short_turn_first", "fair", "fcfs"]
 CachePolicyName = Literal["lease", "lru"]
 
 
@@ -58,8 +58,21 @@ class EngineConfig:
     max_waiting: int = 1024
     """Turns that may wait for admission; one more is refused as overloaded."""
 
-    prefill_tokens_beside_decodes: int = 256
-    """Prefill tokens one step may add while turns are decoding: bounds their token gap."""
+    prefill_tokens_beside_decodes: int = 2048
+    """Most prefill tokens that one step may add while turns are decoding, however cheap they
+    are. Unless the policy is ``fcfs`` the time they take is bounded as well."""
+
+    step_ms: int = 60
+    """Milliseconds of prefill in one step while others wait for it. Beside running decodes it
+    is no longer than these take by themselves."""
+
+    output_reserve_percent: int = 100
+    """Share of the running turns' expected output for which blocks are kept free when another
+    turn is admitted. Less admits more turns and makes them give way more often."""
+
+    session_context_percent: int = 150
+    """A new session waits while the transcripts of those that run, wait or are leased, and its
+    own, exceed this share of the KV capacity. Not with ``fcfs``."""
 
     max_draft_tokens: int = 16
     """Draft tokens one turn may have verified in a step; 0 turns drafting off."""
@@ -68,14 +81,12 @@ class EngineConfig:
     """Draft tokens of all turns of a step together."""
 
     policy: PolicyName = "short_turn_first"
-    """Order of turns: least predicted remaining work first, or first come first served."""
+    """Order of turns: least predicted remaining work first, the tenant with the least service
+    first, or first come first served (the baseline)."""
 
     cache_policy: CachePolicyName = "lease"
     """What may be evicted: ``lease`` keeps a session's KV while its tool runs, ``lru`` does
     not and is the baseline."""
-
-    starvation_s: int = 120
-    """A turn that has waited this many seconds is overtaken by nobody any more."""
 
     session_tokens_bytes: int = 256 * 1024 * 1024
     """Memory for the token ids of sessions the engine holds; the longest unused is
@@ -124,7 +135,9 @@ _BOUNDS = (
     ("prefill_tokens_beside_decodes", 1, 1 << 17),
     ("max_draft_tokens", 0, 64),
     ("draft_tokens_per_step", 0, 1 << 12),
-    ("starvation_s", 1, 1 << 20),
+    ("step_ms", 1, 1 << 20),
+    ("output_reserve_percent", 0, 1000),
+    ("session_context_percent", 1, 1 << 20),
     ("session_tokens_bytes", 1 << 12, 1 << 40),
     ("threads", 1, 1024),
     ("seed", 0, (1 << 63) - 1),

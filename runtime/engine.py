@@ -17,7 +17,7 @@ import numpy as np
 from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import EngineConfig
-from runtime.estimates import OutputLengths, StepCosts
+from runtime.estimates import OutputLengths, StepCosts, StepWork
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
@@ -37,7 +37,7 @@ from runtime.messages import (
 )
 from runtime.model_runner import ModelRunner
 from runtime.sampler import Sampled, SampleRow, sample
-from runtime.scheduler import Chunk, Scheduler
+from runtime.scheduler import Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
 from runtime.token_mask import GrammarState, MaskRow
@@ -207,9 +207,10 @@ class Engine:
         chunks = [c for c in schedule.chunks if c.sequence.state is not SequenceState.DONE]
         step_s = 0.0
         if chunks:
+            work = step_work(chunks)
             self._run(chunks)
             step_s = self._clock() - now
-            self._learn(chunks, step_s)
+            self._learn(work, step_s)
         self._idle_step = not chunks
         self._report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
@@ -581,13 +582,9 @@ class Engine:
     def _answer(self, request_id: str) -> "_Answer":
         return self._answers.setdefault(request_id, _Answer())
 
-    def _learn(self, chunks: list[Chunk], seconds: float) -> None:
-        decodes = [c for c in chunks if c.sequence.num_emitted and c.num_tokens < 64]
-        prefill_tokens = sum(c.num_tokens for c in chunks) - sum(c.num_tokens for c in decodes)
-        self._counters.prefill_tokens += prefill_tokens
-        self._costs.observe(
-            prefill_tokens=prefill_tokens, decode_rows=len(decodes), seconds=seconds
-        )
+    def _learn(self, work: StepWork, seconds: float) -> None:
+        self._counters.prefill_tokens += work.prefill_tokens
+        self._costs.observe(work, seconds=seconds)
 
     def _stats(self, step_s: float) -> StepStats:
         cache = self._cache.stats()

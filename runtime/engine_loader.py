@@ -20,6 +20,7 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 log = logging.getLogger(__name__)
 
 _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
+_RESCUE_WAIT_S = 5.0
 
 
 class EngineLoadError(Exception):
@@ -66,7 +67,8 @@ def assemble(
         config.block_size,
         clock=clock,
         policy=config.cache_policy,
-        restore_cost=lambda tokens: tokens * costs.prefill_token_s,
+        restore_cost=costs.restore_s,
+        rescue_wait_s=_RESCUE_WAIT_S,
     )
     capacity = cache.usable_blocks * config.block_size
     limits = [capacity, model.config.max_context_tokens]

@@ -1,8 +1,12 @@
-"""Order of turns: pure functions from what is known of a turn to a sort key.
+"""Order of turns: pure functions from what is known of a turn to a sort key, and the account
+that fairness between tenants goes by.
 
 Smaller keys go first. Nothing here reads a clock or a cache; the scheduler passes both in.
-The default puts the turn with the least predicted remaining work first and divides that
-work by ``1 + wait / AGEING_S``, so that a long prefill is overtaken for a bounded time.
+The default serves warm turns before cold ones. Among warm ones the least predicted work goes
+first, divided by ``1 + wait / AGEING_S``, so that a long one is overtaken for a bounded
+time; cold ones go by the start of their session, so that a session that has begun ends
+before others begin. A warm turn is never overtaken by ageing of a cold one: that would
+throw out what the running sessions need.
 """
 
 from collections.abc import Callable
@@ -18,14 +22,15 @@ class TurnFacts:
     priority: int
     arrival_s: float
     waited_s: float
-    uncached_tokens: int
-    """Prompt tokens still to be computed, by the last look at the cache."""
-    expected_output: int
+    work_s: float
+    """Predicted engine time still to come: uncached prompt and expected output."""
     deadline_left_s: float | None
-    prefill_token_s: float
-    """Cost of one prefill token, seconds."""
-    decode_token_s: float
-    """Cost of one decode step, seconds."""
+    warm: bool
+    """The turn runs already, or most of what it can reuse is in the cache."""
+    session_start_s: float
+    """When the first turn of the session arrived."""
+    service_s: float
+    """Engine seconds that the tenant has had, by the account of ``ServiceAccount``."""
 
 
 Policy = Callable[[TurnFacts], tuple[float, ...]]
@@ -37,13 +42,69 @@ def fcfs(facts: TurnFacts) -> tuple[float, ...]:
 
 
 def short_turn_first(facts: TurnFacts) -> tuple[float, ...]:
-    """Least remaining work first, aged; a turn about to miss its deadline goes before."""
-    work_s = (
-        facts.uncached_tokens * facts.prefill_token_s + facts.expected_output * facts.decode_token_s
-    )
-    urgent = facts.deadline_left_s is not None and facts.deadline_left_s < 2 * work_s
-    aged_s = work_s / (1.0 + facts.waited_s / AGEING_S)
-    return (-facts.priority, 0.0 if urgent else 1.0, aged_s, facts.arrival_s)
+    """Warm before cold, least work first, aged; a turn about to miss its deadline goes
+    before the others of its priority. Tenants matter between equals only."""
+    return (*_class(facts), _order(facts), facts.service_s, facts.arrival_s)
 
 
-POLICIES: dict[str, Policy] = {"fcfs": fcfs, "short_turn_first": short_turn_first}
+def fair(facts: TurnFacts) -> tuple[float, ...]:
+    """Within a class, the tenant that has had the least service first, then as
+    ``short_turn_first``."""
+    return (*_class(facts), facts.service_s, _order(facts), facts.arrival_s)
+
+
+def _class(facts: TurnFacts) -> tuple[float, float, float]:
+    left_s = facts.deadline_left_s
+    urgent = left_s is not None and left_s < 2 * facts.work_s
+    return (-facts.priority, 0.0 if urgent else 1.0, 0.0 if facts.warm else 1.0)
+
+
+def _order(facts: TurnFacts) -> float:
+    if not facts.warm:
+        return facts.session_start_s
+    return facts.work_s / (1.0 + facts.waited_s / AGEING_S)
+
+
+POLICIES: dict[str, Policy] = {
+    "fcfs": fcfs,
+    "short_turn_first": short_turn_first,
+    "fair": fair,
+}
+
+
+class ServiceAccount:
+    """Engine seconds per tenant: a virtual token counter (Sheng et al. 2024,
+    arXiv:2401.00588) that counts time.
+
+    A tenant that comes back after having nothing to do is lifted to the least of those who
+    have, so that idleness earns no credit. Between two tenants that both have turns waiting
+    all the time, the served seconds differ by at most what was charged in one go, twice.
+    """
+
+    def __init__(self) -> None:
+        self._service_s: dict[str, float] = {}
+        self._turns: dict[str, int] = {}
+
+    def service_s(self, tenant: str) -> float:
+        return self._service_s.get(tenant, 0.0)
+
+    def turn_opened(self, tenant: str) -> None:
+        """A turn of ``tenant`` waits or runs from now on."""
+        open_turns = self._turns.get(tenant, 0)
+        if not open_turns and self._turns:
+            least = min(self._service_s[other] for other in self._turns)
+            self._service_s[tenant] = max(self.service_s(tenant), least)
+        self._service_s.setdefault(tenant, 0.0)
+        self._turns[tenant] = open_turns + 1
+
+    def turn_closed(self, tenant: str) -> None:
+        self._turns[tenant] -= 1
+        if not self._turns[tenant]:
+            del self._turns[tenant]
+            if not self._turns:  # nobody is behind anybody
+                self._service_s.clear()
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Add engine time; negative seconds give back what was charged in advance."""
+        if tenant in self._service_s:
+            self._service_s[tenant] += seconds

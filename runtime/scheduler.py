@@ -11,7 +11,7 @@ Ids and counts only: no tensors, no wall clock. Always true between calls: a seq
 a ``CachedSequence`` exactly while it is RUNNING or FLUSHING.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,15 +21,20 @@ import numpy as np
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
-from runtime.estimates import StepCosts
+from runtime.estimates import StepCosts, StepWork
 from runtime.messages import TokenArray
-from runtime.policy import POLICIES, TurnFacts
+from runtime.policy import POLICIES, Policy, ServiceAccount, TurnFacts
 from runtime.sequence import Sequence, SequenceState
 
 NO_DRAFT: TokenArray = np.empty(0, dtype=np.int32)
 _NO_DRAFTS: Mapping[Sequence, TokenArray] = MappingProxyType({})
 _ALLOCATE_AHEAD_TOKENS = 32
 _BLOCKED_ATTEMPTS_PER_STEP = 16
+_LEAST_CHUNK_TOKENS = 16
+_DECODE_RUN_TOKENS = 64
+_REMEMBERED_SESSIONS = 1 << 15
+_NO_ROOM = (0, 0)
+_NO_BOUND_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,18 +68,49 @@ class Schedule:
         return not self.chunks
 
 
+def step_work(chunks: Iterable[Chunk]) -> StepWork:
+    """What a step with ``chunks`` costs, in the units of the cost model. To be asked before
+    the step's results are applied."""
+    tokens = rows = context = 0
+    pairs = 0.0
+    for chunk in chunks:
+        sequence, n = chunk.sequence, chunk.num_tokens
+        if sequence.decoding and sequence.finish is None and n <= _DECODE_RUN_TOKENS:
+            rows += 1
+            context += chunk.start + n
+        else:
+            tokens += n
+            pairs += n * (chunk.start + n / 2)
+    return StepWork(
+        prefill_tokens=tokens, prefill_pairs=pairs, decode_rows=rows, decode_context=context
+    )
+
+
 class Scheduler:
     """Owns the waiting and running sequences and their use of the prefix cache."""
 
-    def __init__(self, cache: PrefixCache, config: EngineConfig, costs: StepCosts) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        config: EngineConfig,
+        costs: StepCosts,
+        *,
+        policy: Policy | None = None,
+    ) -> None:
         self._cache = cache
         self._config = config
         self._costs = costs
-        self._policy = POLICIES[config.policy]
+        self._policy = policy or POLICIES[config.policy]
         self._block_size = cache.block_size
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._last_victim: Sequence | None = None
+        self._service = ServiceAccount()
+        self._strict = config.policy == "fcfs"
+        """Nobody passes a turn that has to wait, and prefill is bounded in tokens alone."""
+        self._step_s = config.step_ms / 1000
+        self._session_starts: dict[str, float] = {}
+        self._looked_at = 0
 
     @property
     def waiting(self) -> Many[Sequence]:
@@ -92,22 +128,42 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue ``sequence``; from here the scheduler decides when it runs."""
+        request = sequence.request
+        starts = self._session_starts
+        start = sequence.arrival_s
+        if request.base_session_id is not None:
+            start = starts.get(request.base_session_id, start)
+        sequence.session_start_s = start
+        starts.pop(request.session_id, None)
+        starts[request.session_id] = start
+        if len(starts) > _REMEMBERED_SESSIONS:
+            del starts[next(iter(starts))]
+        self._cache.set_queued(request.session_id, True)
+        self._wait(sequence)
+
+    def _wait(self, sequence: Sequence) -> None:
         sequence.state = SequenceState.WAITING
+        self._estimate(sequence)
+        self._service.turn_opened(sequence.request.tenant)
+        self._waiting.append(sequence)
+
+    def _estimate(self, sequence: Sequence) -> None:
+        """Note how much of the prompt would have to be computed if it were admitted now."""
+        request = sequence.request
         base_session_id, base_offset = _base(sequence)
         matched = self._cache.match_length(
-            session_id=sequence.request.session_id,
-            tenant=sequence.request.tenant,
+            session_id=request.session_id,
+            tenant=request.tenant,
             tokens=sequence.buffer.view(),
             base_session_id=base_session_id,
             base_offset=base_offset,
         )
         sequence.uncached_estimate = len(sequence.buffer) - matched
-        self._cache.set_queued(sequence.request.session_id, True)
-        self._waiting.append(sequence)
 
     def drop_waiting(self, sequence: Sequence) -> None:
         """Forget a sequence that was never admitted or is waiting again."""
         self._waiting.remove(sequence)
+        self._service.turn_closed(sequence.request.tenant)
         self._cache.set_queued(sequence.request.session_id, False)
         sequence.state = SequenceState.DONE
 
@@ -121,6 +177,7 @@ class Scheduler:
         sequence.cached = None
         sequence.state = SequenceState.DONE
         self._running.remove(sequence)
+        self._service.turn_closed(sequence.request.tenant)
 
     def wants_flush(self, sequence: Sequence) -> bool:
         """Whether writing the pending tail would complete another whole block."""
@@ -183,30 +240,38 @@ class Scheduler:
         """The waiting sequences in the order in which they are considered."""
         return sorted(self._waiting, key=lambda s: self._key(s, now))
 
-    def _prefill_budget(self, chunks: dict[Sequence, Chunk]) -> int:
-        used = sum(chunk.num_tokens for chunk in chunks.values())
-        beside = any(c.samples for c in chunks.values())
-        limit = (
-            self._config.prefill_tokens_beside_decodes if beside else self._config.max_batch_tokens
-        )
-        return min(limit, self._config.max_batch_tokens - used)
-
     def _key(self, sequence: Sequence, now: float) -> tuple[float, ...]:
         request = sequence.request
         waited = now - sequence.arrival_s
-        computed = sequence.num_computed
+        work_s = self._work_s(sequence)
         return self._policy(
             TurnFacts(
                 priority=request.priority,
                 arrival_s=sequence.arrival_s,
                 waited_s=waited,
-                uncached_tokens=sequence.num_pending if computed else sequence.uncached_estimate,
-                expected_output=sequence.expected_output,
+                work_s=work_s,
                 deadline_left_s=None if request.deadline_s is None else request.deadline_s - waited,
-                prefill_token_s=self._costs.prefill_token_s,
-                decode_token_s=self._costs.decode_step_s,
+                warm=sequence.cached is not None or self._warm(sequence),
+                session_start_s=sequence.session_start_s,
+                service_s=self._service.service_s(request.tenant),
             )
         )
+
+    def _warm(self, sequence: Sequence) -> bool:
+        """Whether a waiting turn counts as warm in the order: what it needs is here, or takes
+        less than a step to compute."""
+        pending = sequence.uncached_estimate
+        position = len(sequence.buffer) - pending
+        return sequence.warm or self._costs.prefill_s(pending, position) <= self._step_s
+
+    def _work_s(self, sequence: Sequence) -> float:
+        """Engine seconds until the turn's expected end."""
+        length = len(sequence.buffer)
+        runs = sequence.cached is not None
+        pending = sequence.num_pending if runs else sequence.uncached_estimate
+        output = max(sequence.expected_output - sequence.num_emitted, 0)
+        prefill_s = self._costs.prefill_s(pending, length - pending)
+        return prefill_s + output * self._costs.decode_s(length)
 
     def _plan_flush(self, sequence: Sequence, chunks: dict[Sequence, Chunk]) -> None:
         assert sequence.cached is not None
@@ -289,10 +354,11 @@ class Scheduler:
         self.end(victim, lease_s=0.0)
         if victim.finish is not None:
             return  # it had only its tail left to write
+        victim.reusable = victim.num_computed
         victim.num_computed = 0
         victim.preemptions += 1
         self._last_victim = victim
-        self.add(victim)
+        self._wait(victim)  # not as queued: others are to have its blocks
 
     def _share_out(
         self, now: float, prefills: list[Sequence], chunks: dict[Sequence, Chunk]
@@ -304,10 +370,12 @@ class Scheduler:
         """
         admitted: list[Sequence] = []
         too_large: list[Sequence] = []
-        budget = self._prefill_budget(chunks)
+        tokens, seconds = self._prefill_budget(chunks, len(prefills) + len(self._waiting))
+        order = self._order(now, prefills)
+        room = self._room() if self._waiting else _NO_ROOM
         blocked = 0
-        for sequence in self._order(now, prefills):
-            if budget <= 0:
+        for sequence in order:
+            if tokens <= 0 or seconds <= 0.0:
                 break
             if sequence.state is SequenceState.WAITING:
                 if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
@@ -316,24 +384,96 @@ class Scheduler:
                     continue
                 if blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
                     continue
-                if not self._try_admit(sequence):
-                    starving = now - sequence.arrival_s > self._config.starvation_s
-                    blocked = _BLOCKED_ATTEMPTS_PER_STEP if starving else blocked + 1
+                fits = self._may_fit(sequence, room)
+                if not fits or not self._try_admit(sequence):
+                    blocked += _BLOCKED_ATTEMPTS_PER_STEP if self._strict else fits
                     continue
+                room = self._room()
                 sequence.admitted_s = now
                 admitted.append(sequence)
-            take = min(budget, sequence.num_pending)
+            position = sequence.num_computed
+            take = min(tokens, sequence.num_pending)
+            if not self._strict:
+                within = self._costs.prefill_tokens_within(seconds, position)
+                take = min(take, max(within, _LEAST_CHUNK_TOKENS))
+            cost_s = self._costs.prefill_s(take, position)
             chunks[sequence] = _chunk(sequence, take)
-            budget -= take
+            self._service.charge(sequence.request.tenant, cost_s)
+            tokens -= take
+            seconds -= 0.0 if self._strict else cost_s
         return admitted, too_large
 
+    def _prefill_budget(
+        self, chunks: dict[Sequence, Chunk], num_candidates: int
+    ) -> tuple[int, float]:
+        """Tokens and seconds of prefill that this step has room for."""
+        used = context = rows = 0
+        for sequence, chunk in chunks.items():
+            used += chunk.num_tokens + len(chunk.draft)
+            if chunk.samples:
+                rows += 1
+                context += len(sequence.buffer)
+        tokens = self._config.max_batch_tokens
+        seconds = self._step_s
+        if rows:
+            decode_s = self._costs.decode_s(context)
+            self._charge_decodes(chunks, decode_s / rows)
+            tokens = min(tokens, self._config.prefill_tokens_beside_decodes)
+            seconds = min(seconds, decode_s)
+        elif num_candidates <= 1:
+            seconds = _NO_BOUND_S
+        return min(tokens, self._config.max_batch_tokens - used), seconds
+
+    def _charge_decodes(self, chunks: dict[Sequence, Chunk], share_s: float) -> None:
+        for sequence, chunk in chunks.items():
+            if chunk.samples:
+                self._service.charge(sequence.request.tenant, share_s)
+
     def _order(self, now: float, prefills: list[Sequence]) -> list[Sequence]:
-        """Starving waiting turns, oldest first, then all in the policy's order."""
-        limit = self._config.starvation_s
-        starving = [s for s in self._waiting if now - s.arrival_s > limit]
-        starving.sort(key=lambda s: s.arrival_s)
-        rest = [s for s in self._waiting if now - s.arrival_s <= limit]
-        return starving + sorted(prefills + rest, key=lambda s: self._key(s, now))
+        """Running prefills and waiting turns in the policy's order."""
+        if self._waiting:
+            self._look_again()
+        return sorted([*prefills, *self._waiting], key=lambda s: self._key(s, now))
+
+    def _look_again(self) -> None:
+        """Ask the cache about one waiting turn, another one at each step: what it counted on
+        may be gone, or somebody else has computed it by now."""
+        self._looked_at = (self._looked_at + 1) % len(self._waiting)
+        self._estimate(self._waiting[self._looked_at])
+
+    def _room(self) -> tuple[int, int]:
+        """Blocks that a cold and a warm turn could have now, at best."""
+        stats = self._cache.stats()
+        return stats.free + stats.idle, stats.free + stats.evictable
+
+    def _may_fit(self, sequence: Sequence, room: tuple[int, int]) -> bool:
+        """A cheap look whether ``_try_admit`` has a chance, and whether a session that has not
+        begun may begin."""
+        if not self._running:
+            return True
+        length = len(sequence.buffer)
+        if (
+            not self._strict
+            and sequence.request.base_session_id is None
+            and not sequence.preemptions
+        ):
+            bound = self._config.session_context_percent * self._cache.usable_blocks // 100
+            if self._live_blocks(length) > bound:
+                return False
+        missing = self._blocks_for(length + 1) - (length - sequence.uncached_estimate) // (
+            self._block_size
+        )
+        return missing <= room[1 if sequence.warm else 0]
+
+    def _live_blocks(self, more_tokens: int) -> int:
+        """Blocks of the transcripts that run, are leased, or wait for their next turn."""
+        tokens = more_tokens + sum(len(s.buffer) for s in self._running)
+        tokens += sum(
+            len(s.buffer)
+            for s in self._waiting
+            if s.request.base_session_id is not None or s.preemptions
+        )
+        return self._blocks_for(tokens) + self._cache.stats().leased
 
     def _must_wait(self, sequence: Sequence) -> bool:
         """Whether admission must not be tried now: all places are taken, or a running turn
@@ -376,7 +516,7 @@ class Scheduler:
         available = self._cache.available_blocks(cached)
         length = len(sequence.buffer)
         least = self._blocks_for(length + 1) - cached.num_blocks
-        if least + len(self._running) > available:
+        if least + self._headroom(sequence) > available:
             self._cache.finish(cached, lease_s=0.0)
             sequence.uncached_estimate = length - cached.num_cached_tokens
             return False
@@ -394,6 +534,24 @@ class Scheduler:
         self._waiting.remove(sequence)
         self._running.append(sequence)
         return True
+
+    def _headroom(self, newcomer: Sequence) -> int:
+        """Blocks to leave for what the running turns and ``newcomer`` are expected to emit, so
+        that admitting it makes nobody give way. None is needed for a turn that is alone."""
+        if not self._running:
+            return 0
+        blocks = 0
+        share = self._config.output_reserve_percent
+        for sequence in (*self._running, newcomer):
+            if sequence.finish is not None:
+                continue
+            expected = sequence.expected_output
+            more = max(expected - sequence.num_emitted, expected // 4)
+            more = min(more * share // 100 + 1, sequence.remaining)
+            held = 0 if sequence.cached is None else sequence.cached.num_blocks
+            length = len(sequence.buffer)
+            blocks += max(0, self._blocks_for(length + more) - max(held, self._blocks_for(length)))
+        return blocks
 
 
 def _base(sequence: Sequence) -> tuple[str | None, int | None]:

@@ -14,6 +14,8 @@ from radix_cache.cache import CachedSequence
 from runtime.messages import FinishReason, GenerationRequest, TokenArray
 from runtime.token_mask import GrammarState
 
+_WARM_SHARE = 0.8
+
 
 class TokenBuffer:
     """Append-only int32 array with amortised O(1) append; ``view()`` copies nothing."""
@@ -84,6 +86,8 @@ class Sequence:
         "preemptions",
         "prompt_length",
         "request",
+        "reusable",
+        "session_start_s",
         "started",
         "state",
         "stop_tail",
@@ -116,6 +120,10 @@ class Sequence:
         self.started = False
         self.preemptions = 0
         self.uncached_estimate = self.prompt_length
+        self.reusable = vouched
+        """Leading tokens that an endless cache would hold."""
+        self.session_start_s = arrival_s
+        """When the first turn of the session arrived, as far as the scheduler remembers."""
         self.expected_output = 0
         self.stop_tail = b""
         self.last_reported_position: int | None = None
@@ -133,6 +141,12 @@ class Sequence:
     def remaining(self) -> int:
         """How many more tokens the limit allows."""
         return self.request.max_new_tokens - self.num_emitted
+
+    @property
+    def warm(self) -> bool:
+        """Whether most of what could be reused is in the cache, by the last look at it."""
+        matched = len(self.buffer) - self.uncached_estimate
+        return self.reusable > 0 and matched >= _WARM_SHARE * self.reusable
 
     @property
     def decoding(self) -> bool:

@@ -133,7 +133,8 @@ def _play(reference: ReferenceModel, seed: int, guesser: _Guesser | None) -> lis
         max_batch_tokens=rng.choice([7, 33, 512]),
         prefill_tokens_beside_decodes=rng.choice([3, 16, 256]),
         max_running=rng.choice([2, 4, 16]),
-        policy=rng.choice(["fcfs", "short_turn_first"]),
+        output_reserve_percent=rng.choice([0, 0, 100]),
+        policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
         cache_policy=rng.choice(["lru", "lease"]),
     )
     capacity = driver.engine.info.kv_capacity_tokens
@@ -213,7 +214,7 @@ def _play(reference: ReferenceModel, seed: int, guesser: _Guesser | None) -> lis
 
 def test_the_random_schedules_do_preempt_and_evict() -> None:
     """Guards the test above: a pool that small makes turns give way."""
-    driver = EngineDriver.load(num_blocks=14, block_size=4)
+    driver = EngineDriver.load(num_blocks=14, block_size=4, output_reserve_percent=0)
     for n in range(6):
         driver.request([40 + n] * 12, max_new_tokens=20)
     driver.run()

@@ -1,25 +1,94 @@
 """What the engine learns of its own speed."""
 
+import random
+
 import pytest
 
-from runtime.estimates import OutputLengths, StepCosts
+from runtime.estimates import CostProfile, OutputLengths, StepCosts, StepWork
+
+TRUTH = CostProfile(
+    prefill_token_s=3e-5, prefill_pair_s=1e-9, decode_step_s=4e-3, decode_context_s=3e-8
+)
 
 
-def test_costs_approach_a_steady_machine() -> None:
-    costs = StepCosts(prefill_token_s=1.0, decode_step_s=1.0)
-    for _ in range(200):
-        costs.observe(prefill_tokens=0, decode_rows=3, seconds=0.02)
-        costs.observe(prefill_tokens=100, decode_rows=3, seconds=0.07)
-        costs.observe(prefill_tokens=100, decode_rows=0, seconds=0.05)
-    assert costs.decode_step_s == pytest.approx(0.02, rel=0.01)
-    assert costs.prefill_token_s == pytest.approx(0.0005, rel=0.01)
+def step_s(work: StepWork) -> float:
+    prefill_s = TRUTH.prefill_token_s * work.prefill_tokens
+    prefill_s += TRUTH.prefill_pair_s * work.prefill_pairs
+    if not work.decode_rows:
+        return prefill_s
+    return prefill_s + TRUTH.decode_step_s + TRUTH.decode_context_s * work.decode_context
 
 
-def test_a_step_faster_than_the_decode_estimate_never_makes_a_cost_negative() -> None:
-    costs = StepCosts(prefill_token_s=1e-3, decode_step_s=1.0)
+def random_work(rng: random.Random) -> StepWork:
+    rows = rng.randint(0, 12)
+    n = rng.choice([0, rng.randint(1, 2048)]) if rows else rng.randint(1, 2048)
+    return StepWork(
+        prefill_tokens=n,
+        prefill_pairs=n * (rng.randint(0, 150_000) + n / 2),
+        decode_rows=rows,
+        decode_context=rows and rng.randint(rows, 800_000),
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_predictions_approach_a_steady_machine(seed: int, noise: float) -> None:
+    rng = random.Random(seed)
+    costs = StepCosts()
+    for _ in range(2000):
+        work = random_work(rng)
+        costs.observe(work, seconds=step_s(work) * rng.uniform(1 - noise, 1 + noise))
+    tolerance = 0.03 + noise
+    for n, c in [(300, 0), (300, 100_000), (100_000, 0)]:
+        truth = step_s(StepWork(prefill_tokens=n, prefill_pairs=n * (c + n / 2)))
+        assert costs.prefill_s(n, c) == pytest.approx(truth, rel=tolerance)
+    for context in (1_000, 500_000):
+        truth = step_s(StepWork(decode_rows=1, decode_context=context))
+        assert costs.decode_s(context) == pytest.approx(truth, rel=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_coefficient_becomes_negative_whatever_is_observed(seed: int) -> None:
+    rng = random.Random(seed)
+    costs = StepCosts()
+    for _ in range(300):
+        costs.observe(random_work(rng), seconds=rng.expovariate(100.0))
+        profile = costs.profile
+        assert profile.prefill_token_s >= 0
+        assert profile.prefill_pair_s >= 0
+        assert profile.decode_step_s >= 0
+        assert profile.decode_context_s >= 0
+
+
+def test_one_hiccup_of_the_machine_does_not_move_the_estimate_far() -> None:
+    costs = StepCosts(TRUTH)
+    work = StepWork(decode_rows=4, decode_context=100_000)
     for _ in range(100):
-        costs.observe(prefill_tokens=10, decode_rows=1, seconds=0.001)
-    assert costs.prefill_token_s >= 0
+        costs.observe(work, seconds=step_s(work))
+    costs.observe(work, seconds=100.0)
+    assert costs.decode_s(100_000) < 2 * step_s(work)
+
+
+@pytest.mark.parametrize("position", [0, 1_000, 150_000])
+@pytest.mark.parametrize("seconds", [0.001, 0.06, 5.0])
+def test_the_tokens_within_a_time_take_that_time_and_one_more_is_too_many(
+    position: int, seconds: float
+) -> None:
+    costs = StepCosts(TRUTH)
+    tokens = costs.prefill_tokens_within(seconds, position)
+    assert costs.prefill_s(tokens, position) <= seconds * (1 + 1e-9)
+    assert costs.prefill_s(tokens + 1, position) > seconds
+
+
+def test_nothing_fits_into_no_time() -> None:
+    assert StepCosts(TRUTH).prefill_tokens_within(0.0, 10) == 0
+
+
+def test_restoring_costs_what_the_cheaper_way_costs() -> None:
+    slow_tier = StepCosts(TRUTH, restore_s=lambda tokens: 1e9)
+    fast_tier = StepCosts(TRUTH, restore_s=lambda tokens: tokens * 1e-6)
+    assert slow_tier.restore_s(1000) == slow_tier.prefill_s(1000)
+    assert fast_tier.restore_s(1000) == pytest.approx(1e-3)
 
 
 def test_output_lengths_follow_each_session_and_forget_the_oldest() -> None:

@@ -1,49 +1,112 @@
-"""Order of turns."""
+"""Order of turns, and the account of service."""
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from runtime.policy import AGEING_S, POLICIES, TurnFacts, fcfs, short_turn_first
+from runtime.policy import (
+    AGEING_S,
+    POLICIES,
+    ServiceAccount,
+    TurnFacts,
+    fair,
+    fcfs,
+    short_turn_first,
+)
 
 TURN = TurnFacts(
     priority=0,
     arrival_s=10.0,
     waited_s=0.0,
-    uncached_tokens=100,
-    expected_output=30,
+    work_s=0.4,
     deadline_left_s=None,
-    prefill_token_s=1e-3,
-    decode_token_s=1e-2,
+    warm=True,
+    session_start_s=0.0,
+    service_s=0.0,
 )
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 def test_a_higher_priority_goes_first_whatever_its_length(policy) -> None:
-    long = replace(TURN, priority=1, uncached_tokens=100_000, arrival_s=99.0)
+    long = replace(TURN, priority=1, work_s=1e6, warm=False, arrival_s=99.0)
     assert policy(long) < policy(TURN)
 
 
 def test_first_come_first_served_looks_at_arrival_only() -> None:
-    later_and_short = replace(TURN, arrival_s=11.0, uncached_tokens=1)
+    later_and_short = replace(TURN, arrival_s=11.0, work_s=0.01)
     assert fcfs(TURN) < fcfs(later_and_short)
 
 
-@pytest.mark.parametrize("change", [{"uncached_tokens": 99}, {"expected_output": 29}])
-def test_less_remaining_work_goes_first(change: dict[str, int]) -> None:
-    assert short_turn_first(replace(TURN, arrival_s=11.0, **change)) < short_turn_first(TURN)
+def test_less_remaining_work_goes_first() -> None:
+    assert short_turn_first(replace(TURN, arrival_s=11.0, work_s=0.39)) < short_turn_first(TURN)
 
 
 def test_a_long_turn_overtakes_fresh_short_ones_once_it_has_waited() -> None:
-    long = replace(TURN, uncached_tokens=1000)
-    short = replace(TURN, arrival_s=50.0)
-    ratio = (1000 * 1e-3 + 0.3) / (100 * 1e-3 + 0.3)
+    ratio = 3.5
+    long, short = replace(TURN, work_s=ratio * TURN.work_s), replace(TURN, arrival_s=50.0)
     before, after = (ratio - 1.1) * AGEING_S, (ratio - 0.9) * AGEING_S
     assert short_turn_first(replace(long, waited_s=before)) > short_turn_first(short)
     assert short_turn_first(replace(long, waited_s=after)) < short_turn_first(short)
 
 
+@pytest.mark.parametrize("policy", [short_turn_first, fair])
+def test_no_wait_lets_a_cold_turn_overtake_a_warm_one(policy) -> None:
+    cold = replace(TURN, warm=False, work_s=0.01, waited_s=1e6)
+    assert policy(TURN) < policy(cold)
+
+
+def test_cold_turns_go_by_the_start_of_their_session() -> None:
+    older = replace(TURN, warm=False, session_start_s=5.0, work_s=100.0, arrival_s=99.0)
+    assert short_turn_first(older) < short_turn_first(
+        replace(TURN, warm=False, session_start_s=6.0)
+    )
+
+
 def test_a_turn_about_to_miss_its_deadline_goes_first_within_its_class() -> None:
-    long = replace(TURN, uncached_tokens=10_000, deadline_left_s=1.0)
+    long = replace(TURN, work_s=4.0, deadline_left_s=1.0)
     assert short_turn_first(long) < short_turn_first(TURN)
     assert short_turn_first(replace(long, deadline_left_s=1e6)) > short_turn_first(TURN)
+
+
+def test_service_decides_between_equals_only_unless_the_policy_is_fair() -> None:
+    served = replace(TURN, service_s=1.0)
+    assert short_turn_first(TURN) < short_turn_first(served)
+    assert fair(TURN) < fair(served)
+    short_but_served = replace(served, work_s=0.1)
+    assert short_turn_first(short_but_served) < short_turn_first(TURN)
+    assert fair(TURN) < fair(short_but_served)
+
+
+def test_a_tenant_that_was_away_has_no_credit_over_one_that_worked() -> None:
+    account = ServiceAccount()
+    account.turn_opened("busy")
+    account.charge("busy", 100.0)
+    account.turn_opened("back")
+    assert account.service_s("back") == account.service_s("busy")
+
+
+def test_a_tenant_keeps_its_debt_while_another_is_active() -> None:
+    account = ServiceAccount()
+    account.turn_opened("light")
+    account.turn_opened("heavy")
+    account.charge("heavy", 100.0)
+    account.turn_closed("heavy")
+    account.turn_opened("heavy")
+    assert account.service_s("heavy") == account.service_s("light") + 100.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_tenants_that_always_wait_get_the_same_service_up_to_two_turns(seed: int) -> None:
+    rng = random.Random(seed)
+    account, names = ServiceAccount(), "abc"
+    for name in names:
+        account.turn_opened(name)
+    longest = 0.0
+    for _ in range(500):
+        name = min(names, key=account.service_s)
+        seconds = rng.uniform(0.1, 1.0) * (1 + names.index(name))
+        longest = max(longest, seconds)
+        account.charge(name, seconds)
+        served = [account.service_s(n) for n in names]
+        assert max(served) - min(served) <= 2 * longest

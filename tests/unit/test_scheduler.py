@@ -27,7 +27,13 @@ class Bench:
         self.count = 0
 
     def add(
-        self, prompt: int | list[int], *, limit: int = 4, tenant: str = "t", **more: object
+        self,
+        prompt: int | list[int],
+        *,
+        limit: int = 4,
+        tenant: str = "t",
+        expected: int | None = None,
+        **more: object,
     ) -> Sequence:
         self.count += 1
         first = 1000 * self.count
@@ -44,7 +50,7 @@ class Bench:
             **more,  # type: ignore[arg-type]
         )
         sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=self.now)
-        sequence.expected_output = limit
+        sequence.expected_output = limit if expected is None else expected
         self.scheduler.add(sequence)
         return sequence
 
@@ -128,7 +134,7 @@ def test_a_higher_priority_is_admitted_first() -> None:
 
 
 def test_a_turn_that_does_not_fit_now_does_not_block_those_behind_it() -> None:
-    bench = Bench(num_blocks=16, policy="fcfs")
+    bench = Bench(num_blocks=16)
     bench.add(20, limit=30)
     bench.step()
     large = bench.add(50, limit=1)
@@ -140,12 +146,11 @@ def test_a_turn_that_does_not_fit_now_does_not_block_those_behind_it() -> None:
     assert len(bench.done) == 3
 
 
-def test_a_starving_turn_is_overtaken_by_nobody() -> None:
-    bench = Bench(num_blocks=16, starvation_s=5)
-    bench.add(20, limit=40)
+def test_first_come_first_served_makes_all_wait_for_one_that_does_not_fit() -> None:
+    bench = Bench(num_blocks=16, policy="fcfs")
+    bench.add(20, limit=30)
     bench.step()
     large = bench.add(50, limit=1)
-    bench.now += 6
     small = bench.add(4, limit=1)
     bench.step()
     assert small.state is SequenceState.WAITING
@@ -165,7 +170,7 @@ def test_a_turn_larger_than_the_pool_is_handed_back() -> None:
 def test_growing_turns_make_another_give_way_and_all_end() -> None:
     bench = Bench(num_blocks=10)
     for _ in range(4):
-        bench.add(6, limit=20)
+        bench.add(6, limit=20, expected=0)
     bench.run()
     assert bench.preempted > 0
     assert len(bench.done) == 4
@@ -202,13 +207,15 @@ def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> N
         num_blocks=rng.choice([12, 30, 100]),
         max_batch_tokens=rng.choice([3, 16, 64]),
         max_running=rng.choice([1, 3, 8]),
-        policy=rng.choice(["fcfs", "short_turn_first"]),
+        policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
     )
     added: list[Sequence] = []
     for _ in range(60):
         if rng.random() < 0.5:
             limit = rng.randint(1, 15)
-            added.append(bench.add(rng.randint(1, 28), limit=limit, tenant=rng.choice("ab")))
+            expected = rng.randint(0, limit)
+            prompt, tenant = rng.randint(1, 28), rng.choice("ab")
+            added.append(bench.add(prompt, limit=limit, tenant=tenant, expected=expected))
         decoding = [s for s in bench.scheduler.running if s.decoding]
         before = {s: s.num_emitted for s in decoding}
         schedule = bench.step()
@@ -228,8 +235,8 @@ def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> N
 
 def test_a_finished_turns_tail_gives_way_before_any_running_turn() -> None:
     bench = Bench(num_blocks=5)
-    tail = bench.add(6, limit=8)
-    growing = bench.add(6, limit=8)
+    tail = bench.add(6, limit=8, expected=0)
+    growing = bench.add(6, limit=8, expected=0)
     for _ in range(3):
         bench.step()
     tail.buffer.extend(np.array([1, 2, 3], dtype=np.int32))
