@@ -40,6 +40,22 @@ def test_an_example_does_what_it_says(name: str, server: ChildServer) -> None:
     assert re.search(SAYS[name], ran.stdout, re.DOTALL), ran.stdout
 
 
+def test_the_loop_in_the_readme_runs_as_it_stands(server: ChildServer) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(program.splitlines()) <= 15
+    program = program.replace("http://127.0.0.1:8080/v1", server.url)
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "ResponseFunctionToolCall" in ran.stdout
+    assert ran.stdout.count("ResponseUsage") >= 2
+
+
 def test_the_demo_plays_one_session_and_then_eight() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
