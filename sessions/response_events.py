@@ -132,6 +132,7 @@ class ResponseEvents:
         if item is None:
             return
         self._open = None
+        done: Item
         match item.kind:
             case "message":
                 done = self._close_message(item, status, out)
