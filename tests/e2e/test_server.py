@@ -194,6 +194,25 @@ def test_a_client_that_does_not_read_is_closed_and_harms_no_one(loop: str) -> No
     play(scenario, lambda: RunningServer(limits=limits), loop)
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_flood_of_frames_is_answered_whole_while_others_are_served(loop: str) -> None:
+    number = 5000
+
+    async def scenario(server: RunningServer) -> None:
+        async with server.client(max_queue=None) as flooding, server.client() as other:
+            frame = b"\x81\x85" + bytes(4) + b"say x"
+            flooding.transport.write(frame * number)
+            answers = 0
+            while server.connections[0].calls[-number:] != ["say x"] * number:
+                await other.send("say well")
+                assert await other.recv() == "well"
+                answers += 1
+            assert answers > 1, "the flood was handled in one go"
+            assert await texts(flooding, number) == ["x"] * number
+
+    play(scenario, lambda: RunningServer(real_time=True), loop)
+
+
 def test_a_client_that_never_answers_pings_is_closed() -> None:
     async def scenario(server: RunningServer) -> None:
         client = await server.client(ping_interval=None)

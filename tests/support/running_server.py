@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -59,8 +60,11 @@ class RunningServer:
         allowed_origins: Iterable[str] = (),
         limits: Limits = DEFAULT_LIMITS,
         times: SocketTimes | None = None,
+        real_time: bool = False,
     ) -> None:
+        """``real_time``: the clock runs; otherwise it moves by ``pass_time`` alone."""
         self.now = 0.0
+        self._real_time = real_time
         self.engine = engine or HandEngine()
         self.metrics = Metrics()
         self.connections: list[EchoConnection] = []
@@ -95,7 +99,7 @@ class RunningServer:
         self._hub_task: asyncio.Task[None] | None = None
 
     def _clock(self) -> float:
-        return self.now
+        return time.monotonic() if self._real_time else self.now
 
     async def _pause(self, _: float) -> None:
         await self.engine_may_return.wait()
