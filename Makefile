@@ -11,6 +11,10 @@
 #                make demo PIP_OPTIONS='--extra-index-url URL'
 #   DEMO_OPTIONS passed to the demo, see `make demo DEMO_OPTIONS=--help`
 #   PYTEST_OPTIONS passed to pytest, e.g. PYTEST_OPTIONS='-k radix -x'
+#
+# make kernels checks the GPU kernels on a machine without a GPU, in an environment of its own
+# (.venv-kernels, versions in kernels-constraints.txt): under Triton's interpreter against their
+# torch references, then compiled for sm_90. About three minutes.
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
@@ -20,9 +24,10 @@ PYTEST_OPTIONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
+KERNELS_VENV := .venv-kernels
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint types ledger clean
+.PHONY: demo test lint types ledger kernels clean
 
 demo: $(VENV)/.server
 	$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
@@ -40,8 +45,12 @@ types: $(VENV)/.dev
 ledger:
 	@$(PYTHON) tools/line_ledger.py
 
+kernels: $(KERNELS_VENV)/.ready
+	$(KERNELS_VENV)/bin/python -m pytest $(PYTEST_OPTIONS) tests/gpu
+	$(KERNELS_VENV)/bin/python -m tools.compile_kernels
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.
@@ -56,3 +65,8 @@ $(VENV)/.server: $(MANIFESTS) | $(VENV)/bin/python
 $(VENV)/.dev: $(MANIFESTS) | $(VENV)/bin/python
 	$(PIP_INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.server
+
+$(KERNELS_VENV)/.ready: kernels-constraints.txt
+	$(PYTHON) -m venv $(KERNELS_VENV)
+	$(KERNELS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -r kernels-constraints.txt
+	@touch $@

@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.dispatch import triton_kernels
 from kernels.native_library import native_library
 
 
@@ -21,6 +22,10 @@ def silu_mul_reference(gate_up: Tensor) -> Tensor:
 
 def silu_mul(gate_up: Tensor) -> Tensor:
     """See ``silu_mul_reference``."""
+    gpu = triton_kernels("elementwise", gate_up)
+    if gpu is not None:
+        gated: Tensor = gpu.silu_mul(gate_up)
+        return gated
     library = native_library(gate_up.dtype) if gate_up.device.type == "cpu" else None
     if library is not None:
         return library.silu_mul(gate_up)

@@ -4,13 +4,14 @@ A sequence's query tokens are the last ones of its context; their keys and value
 the pool already. Each query sees the context up to and including itself, or the last
 ``window`` tokens of that.
 
-The CPU's way to do this fast is ``kernels.cpu_attention``.
+The ways to do this fast are ``kernels.cpu_attention`` and ``kernels.triton_attention``.
 """
 
 import torch
 from torch import Tensor
 
 from kernels.cpu_attention import attend
+from kernels.dispatch import triton_kernels
 from kernels.paged_layout import PagedLayout
 
 
@@ -70,6 +71,12 @@ def paged_attention(
     window: int | None,
 ) -> Tensor:
     """See ``paged_attention_reference``."""
+    gpu = triton_kernels("attention", queries)
+    if gpu is not None:
+        output: Tensor = gpu.paged_attention(
+            queries, k_blocks, v_blocks, layout, scale=scale, window=window
+        )
+        return output
     if queries.device.type == "cpu":
         return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window)
     return paged_attention_reference(

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.dispatch import triton_kernels
+
 NO_TOKEN = -1
 
 _PHILOX_ROUNDS = 10
@@ -132,9 +134,7 @@ def sample_reference(logits: Tensor, batch: SamplingBatch) -> Tensor:
 def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
     """See ``sample_reference``; the same law, in the logits' own precision."""
     if batch.masks is not None and batch.masked.any():
-        allowed = allowed_tokens(batch.masks, logits.shape[1])
-        allowed |= torch.from_numpy(~batch.masked)[:, None]
-        logits = logits.masked_fill(~allowed.to(logits.device), -torch.inf)
+        logits = _masked(logits, batch.masks, torch.from_numpy(batch.masked))
     best, tokens = logits.max(dim=-1)
     tokens = tokens.masked_fill(best == -torch.inf, NO_TOKEN).cpu()
     drawn = np.flatnonzero((batch.temperature > 0) & (tokens.numpy() != NO_TOKEN))
@@ -146,6 +146,16 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
             _filter(values[index], batch, int(row))
         tokens[rows] = _invert(values.exp_(), torch.from_numpy(batch.uniform[drawn])).cpu()
     return tokens
+
+
+def _masked(logits: Tensor, words: Tensor, masked: Tensor) -> Tensor:
+    gpu = triton_kernels("elementwise", logits)
+    if gpu is not None:
+        kept: Tensor = gpu.mask_logits(logits, words.to(logits.device), masked.to(logits.device))
+        return kept
+    allowed = allowed_tokens(words, logits.shape[1])
+    allowed |= ~masked[:, None]
+    return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
 
 def _filter(values: Tensor, batch: SamplingBatch, row: int) -> None:

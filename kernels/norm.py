@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.dispatch import triton_kernels
 from kernels.native_library import native_library
 
 
@@ -53,6 +54,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See ``add_rms_norm_reference``."""
+    gpu = triton_kernels("elementwise", x)
+    if gpu is not None:
+        both: tuple[Tensor, Tensor] = gpu.add_rms_norm(x, residual, weight, eps)
+        return both
     library = native_library(x.dtype) if x.device.type == "cpu" else None
     if library is not None:
         return library.add_rms_norm(x, residual, weight, eps)

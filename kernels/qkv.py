@@ -7,6 +7,7 @@ in their slots, queries returned. The parts are ``kernels.norm``, ``kernels.rope
 
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.kv_write import write_kv
 from kernels.native_library import native_library
 from kernels.norm import rms_norm, rms_norm_reference
@@ -54,6 +55,12 @@ def norm_rope_write(
     slots: Tensor,
 ) -> Tensor:
     """See ``norm_rope_write_reference``."""
+    gpu = triton_kernels("kv", qkv)
+    if gpu is not None:
+        queries: Tensor = gpu.norm_rope_write(
+            qkv, norm_weight=norm_weight, eps=eps, rotation=rotation, blocks=blocks, slots=slots
+        )
+        return queries
     library = native_library(qkv.dtype) if qkv.device.type == "cpu" else None
     if library is not None:
         return library.norm_rope_write(

@@ -1,0 +1,133 @@
+"""Residual add with RMSNorm, the MLP's gate, and grammar masks, in Triton.
+
+What ``kernels.norm``, ``kernels.activation`` and ``kernels.masked_sampling`` say.
+Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+COLUMNS_EACH = 1024
+"""Columns of a program of the gate and of the mask."""
+
+
+@triton.jit
+def add_rms_norm_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    normed_ptr,
+    total_ptr,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One row. The norm is of the sum as it is stored, rounded to the dtype."""
+    column = tl.arange(0, BLOCK)
+    known = column < SIZE
+    place = tl.program_id(0).to(tl.int64) * SIZE + column
+    x = tl.load(x_ptr + place, mask=known, other=0.0).to(tl.float32)
+    residual = tl.load(residual_ptr + place, mask=known, other=0.0).to(tl.float32)
+    kind = total_ptr.dtype.element_ty
+    total = (x + residual).to(kind)
+    tl.store(total_ptr + place, total, mask=known)
+    wide = total.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
+    weight = tl.load(weight_ptr + column, mask=known, other=0.0).to(tl.float32)
+    tl.store(normed_ptr + place, (wide * scale * weight).to(kind), mask=known)
+
+
+@triton.jit
+def silu_mul_kernel(gate_up_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """BLOCK columns of one row. Grid: (rows, tiles of columns)."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = column < SIZE
+    gate = tl.load(gate_up_ptr + row * 2 * SIZE + column, mask=known, other=0.0).to(tl.float32)
+    up = tl.load(gate_up_ptr + row * 2 * SIZE + SIZE + column, mask=known, other=0.0)
+    gated = gate / (1.0 + tl.exp(-gate)) * up.to(tl.float32)
+    place = row * SIZE + column
+    tl.store(out_ptr + place, gated.to(out_ptr.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def mask_logits_kernel(
+    logits_ptr,
+    words_ptr,
+    masked_ptr,
+    out_ptr,
+    logits_stride,
+    num_words,
+    vocab_size,
+    BLOCK: tl.constexpr,
+):
+    """BLOCK tokens of one row. Grid: (rows, tiles of tokens)."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = token < vocab_size
+    logit = tl.load(logits_ptr + row * logits_stride + token, mask=known, other=0.0)
+    word = tl.load(words_ptr + row * num_words + token // 32, mask=token // 32 < num_words, other=0)
+    allowed = ((word >> (token % 32)) & 1) != 0
+    free = tl.load(masked_ptr + row) == 0
+    kept = tl.where(allowed | free, logit, float("-inf"))
+    tl.store(out_ptr + row * vocab_size + token, kept, mask=known)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See ``kernels.norm.add_rms_norm_reference``."""
+    x, residual = x.contiguous(), residual.contiguous()
+    normed, total = torch.empty_like(x), torch.empty_like(x)
+    size = x.shape[-1]
+    rows = x.numel() // size
+    if rows == 0:
+        return normed, total
+    block = triton.next_power_of_2(size)
+    add_rms_norm_kernel[rows,](
+        x, residual, weight, normed, total, eps, SIZE=size, BLOCK=block, num_warps=norm_warps(block)
+    )
+    return normed, total
+
+
+def norm_warps(block: int) -> int:
+    """Warps for a row of ``block`` columns."""
+    return min(16, max(4, block // 1024))
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """See ``kernels.activation.silu_mul_reference``."""
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    output = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
+    silu_mul_kernel[rows, triton.cdiv(size, COLUMNS_EACH)](
+        gate_up.contiguous(), output, SIZE=size, BLOCK=COLUMNS_EACH, num_warps=4
+    )
+    return output
+
+
+def mask_logits(logits: Tensor, words: Tensor, masked: Tensor) -> Tensor:
+    """``logits`` with minus infinity where a mask forbids the token.
+
+    Args:
+        logits: [rows, vocab] float32, each row contiguous; not changed.
+        words: [rows, words] int32: bit i % 32 of word i / 32 allows token i; ids beyond
+            are not allowed.
+        masked: [rows] bool: whether the row's mask counts.
+
+    Returns:
+        New tensor like ``logits``.
+    """
+    rows, vocab_size = logits.shape
+    output = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    mask_logits_kernel[rows, triton.cdiv(vocab_size, COLUMNS_EACH)](
+        logits,
+        words.contiguous(),
+        masked.to(torch.int32),
+        output,
+        logits.stride(0),
+        words.shape[1],
+        vocab_size,
+        BLOCK=COLUMNS_EACH,
+        num_warps=4,
+    )
+    return output

@@ -1,0 +1,67 @@
+"""Triton's norm, gate and mask against their references."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.activation import silu_mul_reference
+from kernels.dispatch import triton_kernels
+from kernels.masked_sampling import allowed_tokens
+from kernels.norm import add_rms_norm_reference
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def _triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (5, 96), (3, 1500), (0, 64)])
+def test_the_norm_after_an_add_agrees_with_the_reference(
+    dtype: torch.dtype, tokens: int, size: int, device: torch.device
+) -> None:
+    torch.manual_seed(size)
+    x, residual = torch.randn(2, tokens, size).to(dtype)
+    weight = torch.randn(size).to(dtype)
+    kernels = triton_kernels("elementwise", x)
+    assert kernels is not None
+    actual = kernels.add_rms_norm(x.to(device), residual.to(device), weight.to(device), 1e-5)
+    limit = TOLERANCE[dtype]
+    for found, wanted in zip(
+        actual, add_rms_norm_reference(x, residual, weight, 1e-5), strict=True
+    ):
+        assert torch.allclose(found.cpu(), wanted, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("tokens", "size"), [(1, 64), (4, 100), (2, 1100)])
+def test_the_gate_agrees_with_the_reference(
+    dtype: torch.dtype, tokens: int, size: int, device: torch.device
+) -> None:
+    gate_up = (8 * torch.randn(tokens, 2 * size)).to(dtype)
+    kernels = triton_kernels("elementwise", gate_up)
+    assert kernels is not None
+    limit = TOLERANCE[dtype]
+    assert torch.allclose(
+        kernels.silu_mul(gate_up.to(device)).cpu(),
+        silu_mul_reference(gate_up),
+        rtol=limit,
+        atol=limit,
+    )
+
+
+@pytest.mark.parametrize(("vocab", "words"), [(272, 9), (1100, 35), (1100, 30), (31, 4)])
+def test_a_mask_leaves_just_the_tokens_of_its_set_bits(
+    vocab: int, words: int, device: torch.device
+) -> None:
+    rng = np.random.default_rng(vocab)
+    packed = torch.from_numpy(rng.integers(-(2**31), 2**31, (3, words)).astype(np.int32))
+    logits = torch.from_numpy(rng.standard_normal((3, vocab)).astype(np.float32))
+    masked = torch.tensor([True, False, True])
+    kernels = triton_kernels("elementwise", logits)
+    assert kernels is not None
+    actual = kernels.mask_logits(logits.to(device), packed.to(device), masked.to(device)).cpu()
+    allowed = allowed_tokens(packed, vocab) | ~masked[:, None]
+    assert torch.equal(actual, logits.masked_fill(~allowed, -torch.inf))

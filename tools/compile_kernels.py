@@ -1,0 +1,290 @@
+"""Compile the Triton kernels for an H200 (sm_90) and check the machine code. Needs no GPU.
+
+    python -m tools.compile_kernels [--json]
+
+For each kernel with the sizes and tilings it is launched with: registers, spills, shared
+memory, and which instructions its inner loop is made of. Exit code 1 if a bar is not met.
+Says nothing about time, nor about results: those are for the interpreter's tests and a GPU.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels.triton_attention import (
+    MAX_DECODE_QUERIES,
+    decode_join_kernel,
+    decode_split_kernel,
+    decode_tiling,
+    extend_kernel,
+    extend_tiling,
+)
+from kernels.triton_elementwise import (
+    COLUMNS_EACH,
+    add_rms_norm_kernel,
+    mask_logits_kernel,
+    norm_warps,
+    silu_mul_kernel,
+)
+from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+
+TARGET = GPUTarget("cuda", 90, 32)
+SHARED_MEMORY_BYTES = 227 * 1024
+"""Most that one block of threads may have on sm_90."""
+REGISTERS = 65536
+"""Of one multiprocessor."""
+HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
+"""(heads, kv heads) with head_dim 128."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One kernel as it is launched somewhere."""
+
+    name: str
+    kernel: Any
+    types: dict[str, str]
+    """Triton types of the arguments that are no constants, in order."""
+    constants: dict[str, Any]
+    num_warps: int
+    num_stages: int = 3
+    blocks_at_once: int = 1
+    """Blocks of threads that a multiprocessor's registers must hold."""
+    needs: str | None = None
+    """An instruction that the code must contain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What came out."""
+
+    name: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    hgmma: int
+    hmma: int
+    ldgsts: int
+    ldg: int
+    faults: tuple[str, ...]
+
+
+def builds() -> Iterator[Build]:
+    """Every kernel as launched for bf16; attention of one shape for fp16 and fp32 as well."""
+    for model, sizes in HEAD_COUNTS.items():
+        yield from _attention(f"{model} bf16", "bf16", *sizes, window=0)
+    heads, kv_heads = HEAD_COUNTS["qwen3-8b"]
+    for kind in ("fp16", "fp32"):
+        yield from _attention(f"qwen3-8b {kind}", kind, heads, kv_heads, window=0)
+    yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
+    for norm in (True, False):
+        yield Build(
+            name=f"norm_rope_write norm={norm}",
+            kernel=norm_rope_write_kernel,
+            types=_pointers("bf16", "qkv", "weight", "cos", "sin")
+            | {"slots_ptr": "*i64"}
+            | _pointers("bf16", "q", "k", "v")
+            | {"eps": "fp32"},
+            constants={
+                "HEADS": heads,
+                "KV_HEADS": kv_heads,
+                "HEAD_DIM": 128,
+                "BLOCK_SIZE": 16,
+                "NORM": norm,
+                "BLOCK_H": HEADS_EACH,
+                "BLOCK_HALF": 64,
+            },
+            num_warps=4,
+        )
+    for hidden in (1024, 4096, 8192):
+        yield Build(
+            name=f"add_rms_norm {hidden}",
+            kernel=add_rms_norm_kernel,
+            types=_pointers("bf16", "x", "residual", "weight", "normed", "total") | {"eps": "fp32"},
+            constants={"SIZE": hidden, "BLOCK": hidden},
+            num_warps=norm_warps(hidden),
+        )
+    yield Build(
+        name="silu_mul 12288",
+        kernel=silu_mul_kernel,
+        types=_pointers("bf16", "gate_up", "out"),
+        constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
+        num_warps=4,
+    )
+    yield Build(
+        name="mask_logits",
+        kernel=mask_logits_kernel,
+        types=_pointers("fp32", "logits")
+        | _pointers("i32", "words", "masked")
+        | _pointers("fp32", "out")
+        | dict.fromkeys(("logits_stride", "num_words", "vocab_size"), "i32"),
+        constants={"BLOCK": COLUMNS_EACH},
+        num_warps=4,
+    )
+
+
+def _pointers(kind: str, *names: str) -> dict[str, str]:
+    return {f"{name}_ptr": f"*{kind}" for name in names}
+
+
+def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) -> Iterator[Build]:
+    sizes = {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "HEAD_DIM": 128,
+        "BLOCK_D": 128,
+        "WINDOW": window,
+    }
+    layout = _pointers("i32", "starts", "lengths")
+    wide = kind == "fp32"
+    for queries in (1, 8, MAX_DECODE_QUERIES):
+        rows = queries * heads // kv_heads
+        tiling = decode_tiling(rows, 4 if wide else 2)
+        split = sizes | {
+            "MAX_QUERIES": MAX_DECODE_QUERIES,
+            "ROW_TILES": triton.cdiv(rows, tiling.rows),
+            "BLOCK_M": tiling.rows,
+            "BLOCK_N": tiling.keys,
+            "PROGRAMS": 528,
+            "MIN_TILES": 4,
+            "MAX_SPLITS": 16,
+            "BATCH": 64,
+        }
+        yield Build(
+            name=f"decode_split {name} q={queries}",
+            kernel=decode_split_kernel,
+            types=_pointers(kind, "q", "k", "v", "out")
+            | _pointers("fp32", "part", "peak")
+            | layout
+            | _pointers("i32", "tables")
+            | {"num_sequences": "i32", "table_stride": "i32", "scale_log2": "fp32"},
+            constants=split | {"BLOCK_SIZE": 16},
+            num_warps=tiling.num_warps,
+            num_stages=tiling.num_stages,
+            blocks_at_once=3 if queries == 1 and not wide else 1,
+            needs="LDGSTS",
+        )
+        if queries == 1:
+            yield Build(
+                name=f"decode_join {name}",
+                kernel=decode_join_kernel,
+                types=_pointers("fp32", "part", "peak")
+                | _pointers(kind, "out")
+                | layout
+                | {"num_sequences": "i32"},
+                constants=split | {"STEP": 8},
+                num_warps=4,
+            )
+    tiling = extend_tiling(4 if wide else 2, 128)
+    yield Build(
+        name=f"extend {name}",
+        kernel=extend_kernel,
+        types=_pointers(kind, "q", "k", "v", "out")
+        | layout
+        | _pointers("i32", "tables")
+        | {"table_stride": "i32", "scale_log2": "fp32"},
+        constants=sizes
+        | {
+            "BLOCK_SIZE": 16,
+            "MIN_QUERIES": MAX_DECODE_QUERIES + 1,
+            "BLOCK_M": tiling.rows,
+            "BLOCK_N": tiling.keys,
+        },
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        # float32 is for checks: exact products have no tensor-core form.
+        needs=None if wide else "HGMMA",
+    )
+
+
+def compile_one(build: Build) -> Code:
+    """Compile and look at the code."""
+    names = build.kernel.arg_names
+    signature = {name: build.types.get(name, "constexpr") for name in names}
+    source = ASTSource(
+        build.kernel,
+        signature,
+        constexprs=build.constants,
+        attrs={
+            (index,): [["tt.divisibility", 16]]
+            for index, name in enumerate(names)
+            if signature[name].startswith("*")
+        },
+    )
+    options = {"num_warps": build.num_warps, "num_stages": build.num_stages}
+    compiled = triton.compile(source, target=TARGET, options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = _tool("cuobjdump", "--dump-resource-usage", file.name)
+        listing = _tool("nvdisasm", file.name)
+    registers, stack = (int(re.findall(rf"{key}:(\d+)", usage)[-1]) for key in ("REG", "STACK"))
+    local = len(re.findall(r"\b(?:LDL|STL)\b", listing))
+    counts = {
+        key: len(re.findall(rf"\b{key}\b", listing)) for key in ("HGMMA", "HMMA", "LDGSTS", "LDG")
+    }
+    shared = int(compiled.metadata.shared)
+    threads = build.num_warps * 32
+    faults = []
+    if stack or local:
+        faults.append(f"spills: {stack} bytes of stack, {local} local accesses")
+    if shared * build.blocks_at_once > SHARED_MEMORY_BYTES:
+        faults.append(f"{shared} bytes of shared memory, {build.blocks_at_once} blocks at once")
+    if registers * threads * build.blocks_at_once > REGISTERS:
+        faults.append(f"{registers} registers, {build.blocks_at_once} blocks of {threads} threads")
+    if build.needs and not counts[build.needs]:
+        faults.append(f"no {build.needs}")
+    return Code(
+        name=build.name,
+        registers=registers,
+        spilled_bytes=stack,
+        shared_bytes=shared,
+        hgmma=counts["HGMMA"],
+        hmma=counts["HMMA"],
+        ldgsts=counts["LDGSTS"],
+        ldg=counts["LDG"],
+        faults=tuple(faults),
+    )
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """Output of one of the binary tools that Triton's wheel carries."""
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return subprocess.run([path, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--json", action="store_true", help="print one line of JSON")
+    options.add_argument("--only", default="", help="builds whose name contains this")
+    arguments = options.parse_args()
+    codes = [compile_one(build) for build in builds() if arguments.only in build.name]
+    if arguments.json:
+        answer = {"triton": triton.__version__, "target": "sm_90"}
+        print(json.dumps(answer | {"kernels": [asdict(code) for code in codes]}))
+    else:
+        print(f"Triton {triton.__version__}, sm_90")
+        print(f"{'kernel':<36}{'regs':>5}{'spill':>6}{'shared':>8}", end="")
+        print(f"{'HGMMA':>7}{'HMMA':>6}{'LDGSTS':>8}{'LDG':>5}")
+        for code in codes:
+            print(f"{code.name:<36}{code.registers:>5}{code.spilled_bytes:>6}", end="")
+            print(f"{code.shared_bytes:>8}{code.hgmma:>7}{code.hmma:>6}", end="")
+            print(f"{code.ldgsts:>8}{code.ldg:>5}  {'; '.join(code.faults)}")
+    faulty = sum(bool(code.faults) for code in codes)
+    print(f"{len(codes)} kernels compiled, {faulty} with faults", file=sys.stderr)
+    return 1 if faulty or not codes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
