@@ -27,7 +27,6 @@ from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_probe import GrammarProbe, ProbeLimits
 from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
-    CancelRequest,
     GenerationRequest,
     SamplingParams,
     SequenceOutput,
@@ -53,7 +52,8 @@ BARS: dict[str, tuple[str, float]] = {
 }
 SEED = 0
 CHAIN = 8
-NEIGHBOUR_TOKENS = 1500
+ROUNDS = 6
+TOKENS_A_ROUND = 400
 HOSTILE_TOKENS = 48
 Row = dict[str, Any]
 
@@ -249,9 +249,6 @@ class Neighbour:
         self._last = None
         self._engine.send([self._request()])
 
-    def cancel(self) -> None:
-        self._engine.send([CancelRequest(request_id=f"neighbour-{self._count}")])
-
     def see(self, output: SequenceOutput) -> None:
         if output.request_id != f"neighbour-{self._count}":
             return
@@ -286,7 +283,10 @@ def request(
 
 
 async def hostile(data: Path, model: str) -> dict[str, Any]:
-    """Each hostile schema goes the way of a client's: probe first, then a turn of its own."""
+    """Each hostile schema goes the way of a client's: probe first, then a turn of its own.
+
+    Rounds with and without them alternate, so that what else the machine does counts alike.
+    """
     schemas = rows(data_file(data, "structured/adversarial.jsonl"))
     engine = EngineProcess(EngineConfig(model=model, threads=1, num_blocks=1024))
     info = await engine.start()
@@ -296,60 +296,83 @@ async def hostile(data: Path, model: str) -> dict[str, Any]:
     try:
         tokenizer = Tokenizer.load(folder, vocab_size=info.vocab_size, model_type=info.model_type)
         neighbour = Neighbour(engine, tuple(tokenizer.specials.values()))
-        finished: dict[str, asyncio.Future[SequenceOutput]] = {}
-        pump = asyncio.create_task(_pump(engine, neighbour, finished))
+        attacker = Attacker(engine, probe)
+        pump = asyncio.create_task(_pump(engine, neighbour, attacker))
         neighbour.start()
-        while len(neighbour.gaps) < NEIGHBOUR_TOKENS:
-            await asyncio.sleep(0.05)
-        alone, neighbour.gaps = neighbour.gaps, []
-        settled, passed, slowest = 0, 0, 0.0
-        while len(neighbour.gaps) < NEIGHBOUR_TOKENS or not settled:
-            settled, passed = 0, 0
-            for number, row in enumerate(schemas):
-                spec = GrammarSpec(lark=f"start: value\nvalue: %json {row['schema_text']}")
-                started = time.perf_counter()
-                refused = await probe.check(spec)
-                slowest = max(slowest, time.perf_counter() - started)
-                if refused is None:
-                    passed += 1
-                    name = f"hostile-{number}-{len(neighbour.gaps)}"
-                    finished[name] = asyncio.get_running_loop().create_future()
-                    engine.send([request(name, spec, HOSTILE_TOKENS)])
-                    await asyncio.wait_for(finished[name], 60)
-                settled += 1
+        alone: list[float] = []
+        beside: list[float] = []
+        settled = len(schemas)
+        for number in range(ROUNDS):
+            neighbour.gaps.clear()
+            while len(neighbour.gaps) < TOKENS_A_ROUND:
+                await asyncio.sleep(0.02)
+            alone += neighbour.gaps
+            neighbour.gaps.clear()
+            settled = min(settled, await attacker.attack(schemas, number))
+            beside += neighbour.gaps
         pump.cancel()
-        gaps = neighbour.gaps
     finally:
         await probe.stop()
         await engine.stop()
-    p99 = {name: float(np.quantile(g, 0.99)) for name, g in (("alone", alone), ("beside", gaps))}
-    within = slowest <= ProbeLimits().seconds + 0.5
+    p99 = [1e3 * float(np.quantile(gaps, 0.99)) for gaps in (alone, beside)]
     return {
-        "hostile_settled": settled if within else 0,
-        "hostile_passed_probe": passed,
-        "hostile_slowest_verdict_s": slowest,
-        "hostile_neighbour_gap": p99["beside"] / p99["alone"],
-        "neighbour_p99_ms": {name: 1e3 * value for name, value in p99.items()},
-        "neighbour_tokens": [len(alone), len(gaps)],
+        "hostile_settled": settled,
+        "hostile_passed_probe": attacker.passed // ROUNDS,
+        "hostile_slowest_verdict_s": attacker.slowest_s,
+        "hostile_neighbour_gap": p99[1] / p99[0],
+        "neighbour_p99_ms": p99,
+        "neighbour_tokens": [len(alone), len(beside)],
     }
 
 
-async def _pump(
-    engine: EngineProcess,
-    neighbour: Neighbour,
-    finished: dict[str, asyncio.Future[SequenceOutput]],
-) -> None:
+class Attacker:
+    """Sends hostile schemas, one after the other, each in a turn of its own."""
+
+    def __init__(self, engine: EngineProcess, probe: GrammarProbe) -> None:
+        self._engine = engine
+        self._probe = probe
+        self._open: dict[str, asyncio.Future[None]] = {}
+        self.passed = 0
+        self.slowest_s = 0.0
+
+    async def attack(self, schemas: Sequence[Row], number: int) -> int:
+        """How many of the schemas came to an end, refused or decoded, in time."""
+        settled = 0
+        for row in schemas:
+            # The comment makes it a grammar that nobody has seen before.
+            lark = f"// {number}\nstart: value\nvalue: %json {row['schema_text']}"
+            spec = GrammarSpec(lark=lark)
+            started = time.perf_counter()
+            refused = await self._probe.check(spec)
+            taken_s = time.perf_counter() - started
+            self.slowest_s = max(self.slowest_s, taken_s)
+            if refused is None:
+                self.passed += 1
+                await self._turn(f"hostile-{row['id']}-{number}", spec)
+            settled += taken_s <= ProbeLimits().seconds + 0.5
+        return settled
+
+    def see(self, output: SequenceOutput) -> None:
+        if output.finish is not None and output.request_id in self._open:
+            self._open.pop(output.request_id).set_result(None)
+
+    async def _turn(self, name: str, spec: GrammarSpec) -> None:
+        self._open[name] = asyncio.get_running_loop().create_future()
+        self._engine.send([request(name, spec, HOSTILE_TOKENS)])
+        await asyncio.wait_for(self._open[name], 60)
+
+
+async def _pump(engine: EngineProcess, neighbour: Neighbour, attacker: Attacker) -> None:
     while True:
         step: StepOutput = await engine.receive()
         for output in step.outputs:
             neighbour.see(output)
-            if output.finish is not None and output.request_id in finished:
-                finished[output.request_id].set_result(output)
+            attacker.see(output)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__)
-    options.add_argument("--model", default="random:qwen3-tiny", help="model that decodes")
+    options.add_argument("--model", default="default", help="model that decodes")
     given = options.parse_args(arguments)
     figures: dict[str, Any] = {}
     try:
