@@ -1,0 +1,379 @@
+"""A fleet of recorded sessions on the engine's own scheduler and prefix cache, in virtual time.
+
+``Scheduler``, ``PrefixCache``, ``StepCosts`` and ``OutputLengths`` are those of the engine;
+only the model is missing. A step costs what the device profile says of the work in its plan,
+and the clock moves by that much. So that a run takes seconds, one step of a simulation stands
+for ``stride`` steps of the device in a row with the same plan: each decode yields up to
+``stride`` tokens, and prefill has ``stride`` times the room.
+
+The answer's length is not told to the scheduler: it sees the limit that clients send. The
+memory account of the cache is checked as the run goes. Closed loop: a session's next turn
+comes its recorded pause after the last one ended, and when a session ends the next begins.
+"""
+
+import heapq
+import json
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.trace_sessions import Session, Turn
+from radix_cache.cache import PrefixCache
+from runtime.config import EngineConfig, PolicyName
+from runtime.estimates import CostProfile, OutputLengths, StepCosts
+from runtime.messages import GenerationRequest, SamplingParams
+from runtime.policy import Policy, TurnFacts
+from runtime.scheduler import Chunk, Scheduler, step_work
+from runtime.sequence import Sequence, SequenceState, TokenBuffer
+
+OUTPUT_LIMIT = 32_768
+_CHECK_EVERY = 997
+_MAX_IDLE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """A device with a model, as the simulator sees it."""
+
+    costs: CostProfile
+    kv_tokens: int
+    reload_token_s: float
+    """Seconds per token that comes back from host memory."""
+
+    @classmethod
+    def load(cls, path: Path) -> "DeviceProfile":
+        row = json.loads(path.read_text())
+        names = ("prefill_token_s", "prefill_pair_s", "decode_step_s", "decode_context_s")
+        return cls(
+            costs=CostProfile(**{name: row[name] for name in names}),
+            kv_tokens=row["kv_tokens"],
+            reload_token_s=row["reload_token_s"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How turns are served: what is compared."""
+
+    name: str
+    policy: PolicyName = "short_turn_first"
+    lease: bool = True
+    order: Policy | None = None
+    """Instead of the policy's own."""
+    lease_s: float | None = None
+    """After every answer, human pauses included; None: the cache's estimate after tool calls."""
+    queue_protects: bool = True
+    """Whether a session whose turn waits keeps its blocks."""
+    session_context_percent: int = 150
+
+
+def program_order(facts: TurnFacts) -> tuple[float, ...]:
+    """First come, first served by session."""
+    return (facts.session_start_s, facts.arrival_s)
+
+
+FCFS_LRU = Mode(name="fcfs + lru", policy="fcfs", lease=False)
+CONTINUUM_LIKE = Mode(
+    name="continuum-like",
+    order=program_order,
+    lease_s=20.0,
+    queue_protects=False,
+    session_context_percent=100_000,
+)
+"""Programs first come, first served, 20 s pins, chunks bounded in time: our reading of
+arXiv:2511.02230, not its code."""
+OURS = Mode(name="short_turn_first + leases")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The load and the machine."""
+
+    sessions: int
+    """That many run at a time."""
+    profile: DeviceProfile
+    unlimited_kv: bool = False
+    max_running: int = 256
+    max_gap_s: float = 300.0
+    gap_scale: float = 1.0
+    block_size: int = 64
+    stride: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    latency_s: float
+    first_token_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    calls_tool: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What came out."""
+
+    turns: list[TurnRecord]
+    session_s: list[float]
+    steps: int
+    preemptions: int
+    end_s: float
+
+    @property
+    def mean_s(self) -> float:
+        return sum(t.latency_s for t in self.turns) / len(self.turns)
+
+    @property
+    def session_mean_s(self) -> float:
+        return sum(self.session_s) / len(self.session_s)
+
+    @property
+    def hit_ratio(self) -> float:
+        return sum(t.cached_tokens for t in self.turns) / sum(t.prompt_tokens for t in self.turns)
+
+    @property
+    def first_token_mean_s(self) -> float:
+        return sum(t.first_token_s for t in self.turns) / len(self.turns)
+
+    def percentile_s(self, share: float) -> float:
+        ordered = sorted(t.latency_s for t in self.turns)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+class _UnprotectedQueue(PrefixCache):
+    """A cache that does not know which sessions wait."""
+
+    def set_queued(self, session_id: str, queued: bool) -> None:
+        pass
+
+
+class _Client:
+    """One session on its way."""
+
+    __slots__ = ("first_token_s", "index", "session", "started_s")
+
+    def __init__(self, session: Session, started_s: float) -> None:
+        self.session = session
+        self.started_s = started_s
+        self.index = 0
+        self.first_token_s: float | None = None
+
+    @property
+    def turn(self) -> Turn:
+        return self.session.turns[self.index]
+
+
+class Simulation:
+    """One run; ``run`` may be called once."""
+
+    def __init__(self, sessions: list[Session], mode: Mode, setting: Setting) -> None:
+        self._mode = mode
+        self._setting = setting
+        self._now = 0.0
+        profile, stride = setting.profile, setting.stride
+        self._truth = StepCosts(profile.costs)
+        # One step of the scheduler is ``stride`` steps of the device.
+        costs = profile.costs
+        seen = StepCosts(
+            CostProfile(
+                prefill_token_s=costs.prefill_token_s,
+                prefill_pair_s=costs.prefill_pair_s,
+                decode_step_s=costs.decode_step_s * stride,
+                decode_context_s=costs.decode_context_s * stride,
+            )
+        )
+        self._seen = seen
+        kv_tokens = 1 << 28 if setting.unlimited_kv else profile.kv_tokens
+        kind = PrefixCache if mode.queue_protects else _UnprotectedQueue
+        self._cache = kind(
+            kv_tokens // setting.block_size,
+            setting.block_size,
+            clock=lambda: self._now,
+            policy="lease" if mode.lease else "lru",
+            restore_cost=self._truth.restore_s,
+            rescue_wait_s=5.0 if mode.lease else 0.0,
+        )
+        config = EngineConfig(
+            num_blocks=kv_tokens // setting.block_size,
+            block_size=setting.block_size,
+            max_batch_tokens=2048 * stride,
+            prefill_tokens_beside_decodes=2048 * stride,
+            step_ms=60 * stride,
+            max_running=setting.max_running,
+            policy=mode.policy,
+            session_context_percent=mode.session_context_percent,
+        )
+        self._scheduler = Scheduler(self._cache, config, seen, policy=mode.order)
+        self._lengths = OutputLengths()
+        self._waiting_sessions = deque(sessions)
+        self._arrivals: list[tuple[float, int, _Client]] = []
+        self._count = 0
+        self._clients: dict[Sequence, _Client] = {}
+        self._turns: list[TurnRecord] = []
+        self._session_s: list[float] = []
+        self._preemptions = 0
+
+    def run(self) -> Run:
+        """Play all sessions to their end."""
+        for _ in range(self._setting.sessions):
+            self._next_session()
+        steps = 0
+        idle_s = 0.0
+        while self._arrivals or self._scheduler.has_work:
+            self._take_arrivals()
+            plan = self._scheduler.schedule(self._now)
+            self._preemptions += plan.preempted
+            if plan.exhausted or plan.too_large:
+                raise RuntimeError("a turn of the trace does not fit the simulated device")
+            if plan.chunks:
+                self._play(plan.chunks)
+                steps += 1
+                idle_s = 0.0
+                if steps % _CHECK_EVERY == 0:
+                    self._check()
+                continue
+            # Nothing runs: the next arrival, or the next time at which a lease may be over.
+            due = self._arrivals[0][0] if self._arrivals else self._now + 1.0
+            due = min(due, self._now + 1.0) if self._scheduler.has_work else due
+            idle_s += due - self._now if self._scheduler.has_work else 0.0
+            if idle_s > _MAX_IDLE_S:
+                raise RuntimeError("turns wait and nothing runs: the scheduler is stuck")
+            self._now = max(due, self._now)
+        self._check()
+        return Run(
+            turns=self._turns,
+            session_s=self._session_s,
+            steps=steps,
+            preemptions=self._preemptions,
+            end_s=self._now,
+        )
+
+    def _check(self) -> None:
+        stats = self._cache.stats()
+        assert stats.free + stats.evictable + stats.protected + stats.reserved == stats.total
+
+    def _next_session(self) -> None:
+        if self._waiting_sessions:
+            session = self._waiting_sessions.popleft()
+            self._arrive(_Client(session, self._now), self._now)
+
+    def _arrive(self, client: _Client, at_s: float) -> None:
+        self._count += 1
+        heapq.heappush(self._arrivals, (at_s, self._count, client))
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals and self._arrivals[0][0] <= self._now:
+            at_s, _, client = heapq.heappop(self._arrivals)
+            turn, name = client.turn, client.session.name
+            request = GenerationRequest(
+                request_id=name,
+                session_id=name,
+                tenant="fleet",
+                base_session_id=name if client.index else None,
+                base_offset=turn.kept_tokens if client.index else 0,
+                new_tokens=turn.tokens[:0],
+                max_new_tokens=OUTPUT_LIMIT,
+                sampling=SamplingParams(),
+            )
+            buffer = TokenBuffer(turn.tokens[: turn.prompt_tokens])
+            sequence = Sequence(
+                request, buffer, arrival_s=at_s, vouched=turn.kept_tokens if client.index else 0
+            )
+            expected = min(OUTPUT_LIMIT, int(self._lengths.expected(name)))
+            sequence.expected_output = -(-expected // self._setting.stride)
+            client.first_token_s = None
+            self._clients[sequence] = client
+            self._scheduler.add(sequence)
+
+    def _play(self, chunks: tuple[Chunk, ...]) -> None:
+        """Cost the plan, then give each turn what it computed."""
+        work = step_work(chunks)
+        seconds = 0.0
+        if work.prefill_tokens:
+            profile = self._setting.profile.costs
+            seconds += profile.prefill_token_s * work.prefill_tokens
+            seconds += profile.prefill_pair_s * work.prefill_pairs
+        prefill_s = seconds
+        sampling = [(c, *self._yield(c)) for c in chunks if c.samples]
+        for step in range(self._setting.stride):
+            alive = [c for c, count, known in sampling if known and count > step]
+            if alive:
+                seconds += self._truth.decode_s(sum(c.start + c.num_tokens + step for c in alive))
+        self._now += seconds
+        whole = all(count == self._setting.stride for _, count, known in sampling if known)
+        if whole or prefill_s:
+            self._seen.observe(work, seconds=seconds)
+        yields = {c.sequence: count for c, count, _ in sampling}
+        for chunk in chunks:
+            self._apply(chunk, yields.get(chunk.sequence, 0))
+
+    def _yield(self, chunk: Chunk) -> tuple[int, bool]:
+        """How many tokens a chunk yields, and whether it was a decode."""
+        sequence = chunk.sequence
+        decode = sequence.num_emitted > 0 and chunk.num_tokens <= self._setting.stride
+        left = len(self._clients[sequence].turn.tokens) - len(sequence.buffer)
+        return min(left, self._setting.stride if decode else 1), decode
+
+    def _apply(self, chunk: Chunk, count: int) -> None:
+        sequence = chunk.sequence
+        client = self._clients[sequence]
+        if sequence.state is SequenceState.FLUSHING:
+            self._scheduler.advance(chunk)
+            self._end(sequence)
+            return
+        if count:
+            if client.first_token_s is None:
+                client.first_token_s = self._now
+            held = len(sequence.buffer)
+            sequence.buffer.extend(client.turn.tokens[held : held + count])
+        self._scheduler.advance(chunk)
+        if count and len(sequence.buffer) == len(client.turn.tokens):
+            self._finish(sequence, client)
+
+    def _finish(self, sequence: Sequence, client: _Client) -> None:
+        turn = client.turn
+        cached = sequence.cached
+        assert cached is not None
+        assert client.first_token_s is not None
+        self._turns.append(
+            TurnRecord(
+                latency_s=self._now - sequence.arrival_s,
+                first_token_s=client.first_token_s - sequence.arrival_s,
+                prompt_tokens=turn.prompt_tokens,
+                cached_tokens=min(cached.num_cached_tokens, turn.prompt_tokens),
+                output_tokens=turn.output_tokens,
+                calls_tool=turn.calls_tool,
+            )
+        )
+        self._lengths.observe(client.session.name, output_tokens=turn.output_tokens)
+        sequence.final_length = len(sequence.buffer)
+        if self._scheduler.wants_flush(sequence):
+            sequence.state = SequenceState.FLUSHING
+        else:
+            self._end(sequence)
+        self._follow(client)
+
+    def _end(self, sequence: Sequence) -> None:
+        client = self._clients.pop(sequence)
+        lease_s = self._mode.lease_s
+        if lease_s is None and not _ended_in_call(sequence, client):
+            lease_s = 0.0
+        self._scheduler.end(sequence, lease_s=lease_s)
+
+    def _follow(self, client: _Client) -> None:
+        client.index += 1
+        if client.index == len(client.session.turns):
+            self._session_s.append(self._now - client.started_s)
+            self._next_session()
+            return
+        gap_s = min(client.turn.gap_s, self._setting.max_gap_s) * self._setting.gap_scale
+        self._arrive(client, self._now + gap_s)
+
+
+def _ended_in_call(sequence: Sequence, client: _Client) -> bool:
+    """Of the turn that ``sequence`` was: the client may be one turn further by now."""
+    index = client.index
+    if index and len(client.session.turns[index - 1].tokens) == sequence.final_length:
+        index -= 1
+    return client.session.turns[min(index, len(client.session.turns) - 1)].calls_tool

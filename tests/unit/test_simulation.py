@@ -1,0 +1,77 @@
+"""Recorded sessions on the real scheduler and cache, in virtual time."""
+
+import numpy as np
+import pytest
+
+from benchmarks.simulation import CONTINUUM_LIKE, FCFS_LRU, OURS, DeviceProfile, Setting, Simulation
+from benchmarks.trace_sessions import Session, Turn
+from runtime.estimates import CostProfile
+
+DEVICE = DeviceProfile(
+    costs=CostProfile(
+        prefill_token_s=1e-3, prefill_pair_s=0.0, decode_step_s=0.01, decode_context_s=0.0
+    ),
+    kv_tokens=4096,
+    reload_token_s=0.0,
+)
+
+
+def session(name: str, first_token: int, turns: int, *, step: int = 200, gap_s: float = 1.0):
+    """Append-only: each turn adds ``step`` tokens, a quarter of them its answer."""
+    tokens = np.arange(first_token, first_token + turns * step, dtype=np.int32)
+    return Session(
+        name=name,
+        turns=tuple(
+            Turn(
+                tokens=tokens[: (i + 1) * step],
+                prompt_tokens=i * step + step * 3 // 4,
+                kept_tokens=i * step,
+                gap_s=gap_s,
+                calls_tool=True,
+            )
+            for i in range(turns)
+        ),
+    )
+
+
+def test_a_turn_alone_takes_what_the_profile_says_of_its_work() -> None:
+    setting = Setting(sessions=1, profile=DEVICE, stride=1)
+    run = Simulation([session("s", 0, 1)], OURS, setting).run()
+    prefill_s, decodes_s = 150 * 1e-3, 49 * 0.01
+    assert run.turns[0].first_token_s == pytest.approx(prefill_s)
+    assert run.turns[0].latency_s == pytest.approx(prefill_s + decodes_s)
+
+
+def test_the_next_turn_finds_the_blocks_of_the_last_one() -> None:
+    setting = Setting(sessions=1, profile=DEVICE, stride=1)
+    run = Simulation([session("s", 0, 3)], OURS, setting).run()
+    # Whole blocks of the turn before, but never the token whose KV nobody has written yet.
+    assert [t.cached_tokens for t in run.turns] == [0, 199 // 64 * 64, 399 // 64 * 64]
+
+
+@pytest.mark.parametrize("mode", [FCFS_LRU, CONTINUUM_LIKE, OURS], ids=lambda m: m.name)
+@pytest.mark.parametrize("stride", [1, 8])
+def test_every_turn_of_an_overloaded_fleet_ends_once(mode, stride: int) -> None:
+    fleet = [session(f"s{i}", 100_000 * i, 6) for i in range(12)]
+    setting = Setting(sessions=8, profile=DEVICE, stride=stride)
+    run = Simulation(fleet, mode, setting).run()
+    assert len(run.turns) == 72
+    assert len(run.session_s) == 12
+    assert all(0 < t.first_token_s <= t.latency_s for t in run.turns)
+
+
+def test_merging_device_steps_changes_the_mean_little() -> None:
+    fleet = [session(f"s{i}", 100_000 * i, 6) for i in range(12)]
+    means = [
+        Simulation(fleet, OURS, Setting(sessions=6, profile=DEVICE, stride=stride)).run().mean_s
+        for stride in (1, 4)
+    ]
+    assert means[1] == pytest.approx(means[0], rel=0.1)
+
+
+def test_without_limits_on_memory_everything_but_the_new_is_cached() -> None:
+    fleet = [session(f"s{i}", 100_000 * i, 6) for i in range(12)]
+    setting = Setting(sessions=8, profile=DEVICE, unlimited_kv=True, stride=4)
+    run = Simulation(fleet, FCFS_LRU, setting).run()
+    fresh = sum(t.prompt_tokens - t.cached_tokens for t in run.turns)
+    assert fresh <= 72 * (150 + 64)
