@@ -1,7 +1,7 @@
 """The CPU kernels of ``kernels/native``, compiled for this machine when first needed.
 
-One C++ file, no headers but the compiler's own; two to three seconds, once, then the result
-is kept in the user's cache folder under a name made of source, compiler and processor.
+Plain C++, no headers but the compiler's own; a few seconds, once, then the result is kept in
+the user's cache folder under a name made of source, compiler and processor.
 Without a compiler, or with ``KEEPWARM_NATIVE=0``, there is no library and the torch versions
 run: slower at long contexts, otherwise the same.
 
@@ -11,12 +11,14 @@ Threads are those of torch: both use the one OpenMP library that torch brings al
 import ctypes
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,9 +28,11 @@ from kernels.paged_layout import PagedLayout
 
 _LOG = logging.getLogger(__name__)
 
-_SOURCE = Path(__file__).parent / "native" / "cpu_kernels.cpp"
+_SOURCES = Path(__file__).parent / "native"
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno")
+_TILE = 16
 _COMPILE_TIMEOUT_S = 120
+_LINEAR = ("linear", "widen", "pack")
 _SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -66,6 +70,36 @@ class _QkvArgs(ctypes.Structure):
     )
 
 
+class _LinearArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "weights", "scales", "output")),
+        *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs", "group")),
+    )
+
+
+class _PackArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "tiles", "scales")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "group")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledWeights:
+    """A matrix in tiles of 16 outputs, as ``kernels/native/linear.cpp`` says."""
+
+    bits: int
+    """16, 8 or 4."""
+    values: Tensor
+    """uint8: the tiles' bytes."""
+    scales: Tensor
+    """float32 [tiles, groups, 16]; empty for 16 bits."""
+    outputs: int
+    inputs: int
+    group: int
+    """Inputs that share a scale; only 4 bits look at it."""
+
+
 class NativeLibrary:
     """The compiled kernels for one dtype. All tensors are on the CPU and of that dtype."""
 
@@ -79,13 +113,28 @@ class NativeLibrary:
         self._add_rms_norm.argtypes = (*[ctypes.c_void_p] * 5, *sizes, ctypes.c_float)
         self._silu_mul = getattr(library, f"keepwarm_silu_mul_{suffix}")
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
+        self._linear = {}
+        if suffix == "bf16" and library.keepwarm_has_linear():
+            self._linear = {
+                bits: tuple(getattr(library, f"keepwarm_{name}_{bits}") for name in _LINEAR)
+                for bits in (16, 8, 4)
+            }
+            for linear, widen, pack in self._linear.values():
+                linear.argtypes = widen.argtypes = (ctypes.POINTER(_LinearArgs),)
+                pack.argtypes = (ctypes.POINTER(_PackArgs),)
         for function in (
+            *itertools.chain(*self._linear.values()),
             self._attend,
             self._norm_rope_write,
             self._add_rms_norm,
             self._silu_mul,
         ):
             function.restype = None
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether ``linear`` and ``widened`` may be called."""
+        return bool(self._linear)
 
     def attend(
         self,
@@ -186,6 +235,57 @@ class NativeLibrary:
         self._silu_mul(gate_up.data_ptr(), output.data_ptr(), tokens, size)
         return output
 
+    def pack(self, weight: Tensor, bits: int, group: int) -> TiledWeights:
+        """Lay out a matrix [outputs, inputs] in bfloat16, quantised to 8 or 4 bits or as it is.
+
+        The rounding is that of ``kernels.quant_matmul.quantise_reference``.
+        """
+        outputs, inputs = weight.shape
+        tiles = -(-outputs // _TILE)
+        values = torch.empty(tiles * _TILE * inputs * bits // 8, dtype=torch.uint8)
+        groups = {16: 0, 8: 1, 4: inputs // group}[bits]
+        scales = torch.zeros(tiles, groups, _TILE)
+        weight = weight.contiguous()
+        self._linear[bits][2](
+            _PackArgs(
+                weight=weight.data_ptr(),
+                tiles=values.data_ptr(),
+                scales=scales.data_ptr(),
+                inputs=inputs,
+                outputs=outputs,
+                group=group,
+            )
+        )
+        return TiledWeights(
+            bits=bits, values=values, scales=scales, outputs=outputs, inputs=inputs, group=group
+        )
+
+    def linear(self, x: Tensor, matrix: TiledWeights) -> Tensor:
+        """``x`` [rows, inputs] times the transposed matrix."""
+        output = x.new_empty(x.shape[0], matrix.outputs)
+        x = x.contiguous()
+        self._linear[matrix.bits][0](self._linear_args(x, matrix, output))
+        return output
+
+    def widened(self, matrix: TiledWeights) -> Tensor:
+        """The matrix in bfloat16, [outputs, inputs]; inputs must be a multiple of 32."""
+        output = torch.empty(matrix.outputs, matrix.inputs, dtype=torch.bfloat16)
+        self._linear[matrix.bits][1](self._linear_args(None, matrix, output))
+        return output
+
+    @staticmethod
+    def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> _LinearArgs:
+        return _LinearArgs(
+            x=None if x is None else x.data_ptr(),
+            weights=matrix.values.data_ptr(),
+            scales=matrix.scales.data_ptr(),
+            output=output.data_ptr(),
+            rows=0 if x is None else x.shape[0],
+            inputs=matrix.inputs,
+            outputs=matrix.outputs,
+            group=matrix.group,
+        )
+
 
 @functools.lru_cache
 def native_library(dtype: torch.dtype) -> NativeLibrary | None:
@@ -215,15 +315,17 @@ def _compiled() -> Path:
     version = subprocess.run(
         [compiler, "--version"], check=True, capture_output=True, text=True, timeout=10
     ).stdout
-    key = hashlib.sha256(_SOURCE.read_bytes())
-    key.update(repr((compiler, version, _FLAGS, _processor())).encode())
+    key = hashlib.sha256(repr((compiler, version, _FLAGS, _processor())).encode())
+    for path in sorted(_SOURCES.iterdir()):
+        key.update(path.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
     target = cache / f"cpu_kernels-{key.hexdigest()[:20]}.so"
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = Path(folder) / "made.so"
-            command = [compiler, *_FLAGS, "-o", str(made), str(_SOURCE)]
+            sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
+            command = [compiler, *_FLAGS, "-o", str(made), *sources]
             subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
             )

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from runtime.batch import SequenceInput, StepBatch
-from runtime.config import DeviceName, DTypeName, EngineConfig
+from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.kv_pool import KVPool, block_bytes
 from runtime.models.config import LoadError
 from runtime.models.decoder import StepInputs
+from runtime.models.layers import WeightBits
 from runtime.weights import LoadedModel, free_memory_bytes, load_model
 
 _DTYPES = {
@@ -23,6 +24,7 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+_BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4}
 _KV_SHARE_OF_FREE_MEMORY = 0.25
 _KV_BYTES_ON_CPU = 4 << 30
 """Default ceiling on a CPU, where the memory belongs to others as well."""
@@ -84,6 +86,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         config.model,
         dtype=resolve_dtype(config.dtype, device),
         device=device,
+        bits=_BITS[config.quantization],
         seed=config.seed,
         progress=sys.stderr.isatty(),
     )

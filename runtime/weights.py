@@ -19,6 +19,7 @@ from runtime.models.checkpoint import Checkpoint
 from runtime.models.config import LoadError, ModelConfig
 from runtime.models.decoder import Decoder
 from runtime.models.hf_config import read_model_config
+from runtime.models.layers import WeightBits
 from runtime.models.presets import PREFIX, random_model_config
 from runtime.models.random_weights import RandomWeights
 
@@ -56,6 +57,7 @@ def load_model(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    bits: WeightBits = 16,
     seed: int = 0,
     progress: bool = False,
 ) -> LoadedModel:
@@ -65,6 +67,7 @@ def load_model(
         source: folder, ``default`` or ``random:NAME``.
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
+        bits: 8 or 4 to quantise linear maps while loading.
         seed: of the weights of random models.
         progress: show a bar on stderr.
 
@@ -77,12 +80,13 @@ def load_model(
         source = DEFAULT_MODEL if _holds_model(DEFAULT_MODEL) else PREFIX + DEFAULT_PRESET
     if str(source).startswith(PREFIX):
         config = random_model_config(str(source).removeprefix(PREFIX))
-        _check_memory(name, config, dtype, device)
-        decoder = Decoder(config, RandomWeights(seed, dtype, device), dtype, device)
+        _check_memory(name, config, dtype, device, bits)
+        source_of_weights = RandomWeights(seed, dtype, device)
+        decoder = Decoder(config, source_of_weights, dtype, device, bits=bits)
         tokenizer_folder = BYTE_TOKENIZER
     else:
         tokenizer_folder = Path(source).expanduser()
-        config, decoder = _load_folder(tokenizer_folder, dtype, device, progress)
+        config, decoder = _load_folder(tokenizer_folder, dtype, device, bits, progress)
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
@@ -126,35 +130,36 @@ def _holds_model(folder: Path) -> bool:
 
 
 def _load_folder(
-    folder: Path, dtype: torch.dtype, device: torch.device, progress: bool
+    folder: Path, dtype: torch.dtype, device: torch.device, bits: WeightBits, progress: bool
 ) -> tuple[ModelConfig, Decoder]:
     if not folder.is_dir():
         raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
     config = read_model_config(folder)
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
-    _check_memory(str(folder), config, dtype, device)
+    _check_memory(str(folder), config, dtype, device, bits)
     source = Checkpoint(folder, dtype, device, progress=progress)
     try:
-        return config, Decoder(config, source, dtype, device)
+        return config, Decoder(config, source, dtype, device, bits=bits)
     finally:
         source.close()
 
 
-def _check_memory(name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
-    needed = config.num_parameters * dtype.itemsize
-    free = free_memory_bytes(device)
-    if needed <= free:
+def _check_memory(
+    name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
+) -> None:
+    def gib(width: float) -> float:
+        return config.num_parameters * width / (1 << 30)
+
+    width = dtype.itemsize if bits == 16 else bits / 8
+    free = free_memory_bytes(device) / (1 << 30)
+    if gib(width) <= free:
         return
-    gib = 1 << 30
-    remedies = [
-        text
-        for text, size in (("--dtype bfloat16", 2), ("--quantization int8", 1))
-        if config.num_parameters * size <= free and size < dtype.itemsize
-    ]
+    offers = (("--dtype bfloat16", 2.0), ("--quantization int8", 1.0), ("--quantization int4", 0.6))
+    fitting = [flag for flag, smaller in offers if smaller < width and gib(smaller) <= free]
     raise LoadError(
         f"{name}: {config.num_parameters / 1e9:.1f}G parameters in "
-        f"{str(dtype).removeprefix('torch.')} take {needed / gib:.1f} GiB, "
-        f"{free / gib:.1f} GiB are free on {device.type}; "
-        + (f"{remedies[0]} would fit" if remedies else "no number type offered would fit")
+        f"{str(dtype).removeprefix('torch.')} take {gib(width):.1f} GiB, "
+        f"{free:.1f} GiB are free on {device.type}; "
+        + (f"{fitting[0]} would fit" if fitting else "no number type offered would fit")
     )

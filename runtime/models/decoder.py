@@ -18,7 +18,13 @@ from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from runtime.kv_pool import KVPool
 from runtime.models.config import LogitShaping, ModelConfig
-from runtime.models.layers import Linear, WeightSource, fused_linear, make_linear
+from runtime.models.layers import (
+    Linear,
+    WeightBits,
+    WeightSource,
+    fused_linear,
+    make_linear,
+)
 from runtime.models.rotary import RotaryTable
 
 
@@ -41,7 +47,9 @@ class StepInputs:
 class DecoderLayer:
     """Attention and MLP of one layer, with the norms before them."""
 
-    def __init__(self, config: ModelConfig, index: int, source: WeightSource) -> None:
+    def __init__(
+        self, config: ModelConfig, index: int, source: WeightSource, bits: WeightBits
+    ) -> None:
         prefix, hidden = f"model.layers.{index}", config.hidden_size
         self._config = config
         self._index = index
@@ -53,7 +61,8 @@ class DecoderLayer:
             [f"{prefix}.self_attn.{part}_proj" for part in "qkv"],
             [config.query_size, config.kv_size, config.kv_size],
             hidden,
-            config.qkv_bias,
+            bias=config.qkv_bias,
+            bits=bits,
         )
         self._qk_norm = self._load_qk_norm(prefix, source) if config.qk_norm else None
         self._output = fused_linear(
@@ -61,7 +70,8 @@ class DecoderLayer:
             [f"{prefix}.self_attn.o_proj"],
             [hidden],
             config.query_size,
-            config.output_bias,
+            bias=config.output_bias,
+            bits=bits,
         )
         self._mlp_norm = source.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
         size = config.intermediate_size
@@ -70,10 +80,16 @@ class DecoderLayer:
             [f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj"],
             [size, size],
             hidden,
-            config.mlp_bias,
+            bias=config.mlp_bias,
+            bits=bits,
         )
         self._down = fused_linear(
-            source, [f"{prefix}.mlp.down_proj"], [hidden], size, config.mlp_bias
+            source,
+            [f"{prefix}.mlp.down_proj"],
+            [hidden],
+            size,
+            bias=config.mlp_bias,
+            bits=bits,
         )
 
     @property
@@ -125,15 +141,24 @@ class Decoder:
     """A whole model, from token ids to logits."""
 
     def __init__(
-        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        bits: WeightBits = 16,
     ) -> None:
+        """Take the weights from ``source`` one by one; linear maps are kept in ``bits``."""
         self.config = config
         self._embedding = source.tensor(
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
-        self._layers = [DecoderLayer(config, index, source) for index in range(config.num_layers)]
+        self._layers = [
+            DecoderLayer(config, index, source, bits) for index in range(config.num_layers)
+        ]
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = make_linear(self._head_weight(source), None)
+        self._head = make_linear(self._head_weight(source), None, bits)
         self._rotary = RotaryTable(config.rope, config.head_dim, dtype, device)
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None

@@ -5,11 +5,17 @@ when it is made, from the number type and the device.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from kernels.quant_matmul import GROUP, QuantisedMatrix, quantised_matrix
+from kernels.tiled_matrix import TiledMatrix, fits_tiles
+
+WeightBits = Literal[4, 8, 16]
+"""16 stands for the model's own dtype, whatever its width."""
 
 
 class WeightSource(Protocol):
@@ -67,9 +73,27 @@ class PackedLinear:
         return result
 
 
-def make_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+class MatrixLinear:
+    """A matrix of ``kernels`` in a layout or a precision of its own."""
+
+    def __init__(self, matrix: QuantisedMatrix, bias: Tensor | None) -> None:
+        self.num_bytes = matrix.num_bytes
+        self._matrix = matrix
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = self._matrix.multiply(x)
+        return product if self._bias is None else product.add_(self._bias)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None, bits: WeightBits) -> Linear:
     """The fastest form for the weight's dtype and device. ``weight`` [outputs, inputs] is
-    taken over."""
+    taken over; with ``bits`` 8 or 4 it is quantised, unless its inputs are not a multiple of
+    the group that 4 bits need."""
+    if bits == 8 or (bits == 4 and weight.shape[1] % GROUP == 0):
+        return MatrixLinear(quantised_matrix(weight, bits), bias)
+    if fits_tiles(weight):
+        return MatrixLinear(TiledMatrix(weight, bits=16, group=GROUP), bias)
     packable = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
     if packable and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return PackedLinear(weight, bias)
@@ -77,7 +101,13 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def fused_linear(
-    source: WeightSource, names: Sequence[str], outputs: Sequence[int], inputs: int, bias: bool
+    source: WeightSource,
+    names: Sequence[str],
+    outputs: Sequence[int],
+    inputs: int,
+    *,
+    bias: bool,
+    bits: WeightBits,
 ) -> Linear:
     """One map in place of several with the same input; results lie side by side."""
     weights = [
@@ -89,4 +119,4 @@ def fused_linear(
         for name, size in zip(names, outputs, strict=True)
         if bias
     ]
-    return make_linear(torch.cat(weights), torch.cat(biases) if biases else None)
+    return make_linear(torch.cat(weights), torch.cat(biases) if biases else None, bits)

@@ -47,3 +47,24 @@ def test_a_step_reads_every_weight_but_the_norms_and_an_untied_embedding() -> No
     per_layer += 3 * config.hidden_size * config.intermediate_size
     head = config.vocab_size * config.hidden_size
     assert model.decoder.step_weight_bytes == 4 * (config.num_layers * per_layer + head)
+
+
+@pytest.mark.parametrize(("bits", "bound"), [(8, 0.02), (4, 0.35)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("family", ["qwen3-tiny", "llama-tiny"])
+def test_quantised_logits_stay_within_their_stated_bound(
+    bits, bound: float, dtype: torch.dtype, family: str
+) -> None:
+    """As a share of the logits' norm, beyond what the dtype itself costs."""
+    tokens = np.random.default_rng(1).integers(0, 256, 200, dtype=np.int32)
+    step = SequenceInput(
+        tokens=tokens, start=0, block_table=np.arange(13, dtype=np.int32), num_logits=200
+    )
+
+    def logits(width) -> torch.Tensor:
+        model = load_model(f"random:{family}", dtype=dtype, device=CPU, bits=width)
+        return ModelRunner(model, num_blocks=13, block_size=16).run([step])[:, :256]
+
+    plain, quantised = logits(16), logits(bits)
+    error = float((quantised - plain).norm() / plain.norm())
+    assert 0 < error < bound + (0.05 if dtype == torch.bfloat16 else 0)

@@ -18,17 +18,20 @@ CPU = torch.device("cpu")
 def test_every_form_agrees_with_the_plain_product(
     dtype: torch.dtype, limit: float, with_bias: bool, tokens: int
 ) -> None:
-    weight, x = (torch.randn(70, 50) / 7).to(dtype), torch.randn(tokens, 50).to(dtype)
+    weight, x = (torch.randn(70, 64) / 8).to(dtype), torch.randn(tokens, 64).to(dtype)
     bias = torch.randn(70).to(dtype) if with_bias else None
     expected = functional.linear(x, weight, bias)
-    linear = make_linear(weight.clone(), bias)
+    linear = make_linear(weight.clone(), bias, 16)
     assert torch.allclose(linear(x), expected, rtol=limit, atol=limit)
-    assert linear.num_bytes == 70 * 50 * dtype.itemsize
+    assert (
+        linear.num_bytes
+        == (-(-70 // 16) * 16 if dtype == torch.bfloat16 else 70) * 64 * dtype.itemsize
+    )
 
 
 def test_fused_maps_lie_side_by_side() -> None:
     source = RandomWeights(0, torch.float64, CPU)
-    fused = fused_linear(source, ["a", "b"], [3, 5], 4, bias=True)
+    fused = fused_linear(source, ["a", "b"], [3, 5], 4, bias=True, bits=16)
     x = torch.randn(2, 4, dtype=torch.float64)
     for name, size, columns in (("a", 3, slice(0, 3)), ("b", 5, slice(3, 8))):
         weight, bias = (

@@ -1,69 +1,12 @@
-// Decode attention over paged KV, and the small operations between matrix products, for
-// CPUs. kernels/native_library.py compiles this file for the machine it runs on; where that
-// is not possible the torch versions do the same work. Each function's specification is the
-// torch reference of the same operation in kernels/*.py.
+// Attention of few query tokens over paged KV. Specification: paged_attention_reference in
+// kernels/attention.py.
 //
-// A parallel loop's items do not depend on the number of threads, and a sequence's
-// arithmetic does not depend on its neighbours in the batch.
+// Work is split on a fixed grid over each sequence's positions, so neither the number of
+// threads nor the neighbours in the batch change a sequence's arithmetic.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#if defined(__AVX512BF16__) && defined(__AVX512VL__) && defined(__AVX512BW__)
-#include <immintrin.h>
-#define HAVE_BF16_UNITS 1
-#endif
+#include "numbers.h"
 
 namespace {
-
-struct bf16 {
-  uint16_t bits;
-};
-
-inline float widen(float value) { return value; }
-inline float widen(bf16 value) {
-  uint32_t bits = uint32_t(value.bits) << 16;
-  float wide;
-  std::memcpy(&wide, &bits, 4);
-  return wide;
-}
-
-inline void narrow(float value, float* out) { *out = value; }
-inline void narrow(float value, bf16* out) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  uint32_t quiet_nan = (bits >> 16) | 0x40;
-  out->bits = uint16_t((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
-}
-
-template <typename T>
-inline float rounded(float value) {
-  T narrowed;
-  narrow(value, &narrowed);
-  return widen(narrowed);
-}
-
-// e^x to float precision (Cephes' expf); x <= 88, NaN stays NaN.
-inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x;
-  float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  int32_t bits = (int32_t(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, 4);
-  return p * power;
-}
 
 template <typename T>
 inline bool uses_units(int64_t head_dim) {
@@ -249,36 +192,6 @@ inline void fetch(const bf16* from, int64_t count) {
     _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T1);
 }
 
-inline __m512bh as_bf16(__m512i value) { return (__m512bh)value; }
-
-// 16 tokens x 32 dimensions -> 16 registers, each a pair of dimensions of all 16 tokens.
-inline void transpose_pairs(const bf16* const* rows, int64_t offset, __m512i* out) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i] + offset);
-  for (int i = 0; i < 8; ++i) {
-    b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-    b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
-    a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
-    a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
-    a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    b[i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
-    b[4 + i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
-    b[8 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
-    b[12 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    out[i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88);
-    out[8 + i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd);
-    out[4 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0x88);
-    out[12 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0xdd);
-  }
-}
-
 // Scores of 16 tokens for a few rows. Several partial sums a row hide the latency of the
 // multiply-add.
 template <int kRows>
@@ -313,8 +226,11 @@ void Work<bf16>::compare_with_units(int64_t from, int64_t to) {
       // The values are read after the chunk's keys: have them come meanwhile.
       fetch(at(args.values, head, token), 16 * dim);
       if (token + kAhead < item.end) fetch(at(args.keys, head, token + kAhead), 16 * dim);
-      for (int64_t offset = 0; offset < dim; offset += 32)
-        transpose_pairs(keys, offset, turned + offset / 2);
+      for (int64_t offset = 0; offset < dim; offset += 32) {
+        __m512i pairs_of_token[16];
+        for (int i = 0; i < 16; ++i) pairs_of_token[i] = _mm512_loadu_si512(keys[i] + offset);
+        transpose(pairs_of_token, turned + offset / 2);
+      }
       for (int64_t row = 0; row < rows; row += 4) {
         const int32_t* q = reinterpret_cast<const int32_t*>(query(head, row));
         float* out = score(head, row) + token - from;
@@ -473,139 +389,10 @@ void attend(const AttendArgs& args) {
   }
 }
 
-// Below this many elements a second thread costs more than it saves.
-constexpr int64_t kWorthThreads = 1 << 15;
-
-template <typename T>
-float inverse_rms(const T* x, int64_t size, float eps) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < size; ++i) sum += widen(x[i]) * widen(x[i]);
-  return 1.0f / std::sqrt(sum / float(size) + eps);
-}
-
-template <typename T>
-void add_rms_norm(const T* x, const T* residual, const T* weight, T* normed, T* total,
-                  int64_t tokens, int64_t size, float eps) {
-#pragma omp parallel for if (tokens * size > kWorthThreads)
-  for (int64_t t = 0; t < tokens; ++t) {
-    const T *a = x + t * size, *b = residual + t * size;
-    T *out = normed + t * size, *sum = total + t * size;
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i) narrow(widen(a[i]) + widen(b[i]), sum + i);
-    float scale = inverse_rms(sum, size, eps);
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i)
-      narrow(rounded<T>(widen(sum[i]) * scale) * widen(weight[i]), out + i);
-  }
-}
-
-template <typename T>
-void silu_mul(const T* gate_up, T* out, int64_t tokens, int64_t size) {
-#pragma omp parallel for if (tokens * size > kWorthThreads)
-  for (int64_t t = 0; t < tokens; ++t) {
-    const T *gate = gate_up + 2 * t * size, *up = gate + size;
-#pragma omp simd
-    for (int64_t i = 0; i < size; ++i) {
-      float g = widen(gate[i]);
-      float silu = rounded<T>(g / (1.0f + exponential(std::min(-g, 87.0f))));
-      narrow(silu * widen(up[i]), out + t * size + i);
-    }
-  }
-}
-
-}  // namespace
-
-extern "C" {
-
-struct QkvArgs {
-  const void* qkv;          // [tokens, (heads + 2 * kv_heads) * head_dim]
-  const void* norm_weight;  // [heads + kv_heads, head_dim], or null for no norm
-  const void* cosines;      // [tokens, head_dim / 2]
-  const void* sines;
-  const int64_t* slots;     // [tokens]
-  void* queries;            // [tokens, heads, head_dim], written
-  void* keys;               // [blocks, kv_heads, block_size, head_dim], written
-  void* values;
-  int64_t tokens;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t head_dim;
-  int64_t block_size;
-  float eps;
-};
-}
-
-namespace {
-
-template <typename T>
-void norm_rope_write(const QkvArgs& args) {
-  int64_t dim = args.head_dim, half = dim / 2, all = args.heads + 2 * args.kv_heads;
-#pragma omp parallel for if (args.tokens * all * dim > kWorthThreads)
-  for (int64_t t = 0; t < args.tokens; ++t) {
-    const T* row = static_cast<const T*>(args.qkv) + t * all * dim;
-    const T* cosines = static_cast<const T*>(args.cosines) + t * half;
-    const T* sines = static_cast<const T*>(args.sines) + t * half;
-    int64_t block = args.slots[t] / args.block_size, offset = args.slots[t] % args.block_size;
-    std::vector<float> normed(dim);
-    for (int64_t h = 0; h < args.heads + args.kv_heads; ++h) {
-      const T* x = row + h * dim;
-      int64_t kv_head = h - args.heads;
-      T* out = kv_head < 0
-                   ? static_cast<T*>(args.queries) + (t * args.heads + h) * dim
-                   : static_cast<T*>(args.keys) +
-                         ((block * args.kv_heads + kv_head) * args.block_size + offset) * dim;
-      if (args.norm_weight) {
-        const T* weight = static_cast<const T*>(args.norm_weight) + h * dim;
-        float scale = inverse_rms(x, dim, args.eps);
-        for (int64_t d = 0; d < dim; ++d)
-          normed[d] = rounded<T>(rounded<T>(widen(x[d]) * scale) * widen(weight[d]));
-      } else {
-        for (int64_t d = 0; d < dim; ++d) normed[d] = widen(x[d]);
-      }
-      for (int64_t d = 0; d < half; ++d) {
-        float a = normed[d], b = normed[half + d], c = widen(cosines[d]), s = widen(sines[d]);
-        narrow(rounded<T>(a * c) - rounded<T>(b * s), out + d);
-        narrow(rounded<T>(b * c) + rounded<T>(a * s), out + half + d);
-      }
-    }
-    for (int64_t h = 0; h < args.kv_heads; ++h) {
-      T* out = static_cast<T*>(args.values) +
-               ((block * args.kv_heads + h) * args.block_size + offset) * dim;
-      std::memcpy(out, row + (args.heads + args.kv_heads + h) * dim, dim * sizeof(T));
-    }
-  }
-}
-
 }  // namespace
 
 extern "C" {
 
 void keepwarm_attend_bf16(const AttendArgs* args) { attend<bf16>(*args); }
 void keepwarm_attend_f32(const AttendArgs* args) { attend<float>(*args); }
-
-void keepwarm_norm_rope_write_bf16(const QkvArgs* args) { norm_rope_write<bf16>(*args); }
-void keepwarm_norm_rope_write_f32(const QkvArgs* args) { norm_rope_write<float>(*args); }
-
-void keepwarm_add_rms_norm_bf16(const void* x, const void* residual, const void* weight,
-                                void* normed, void* total, int64_t tokens, int64_t size,
-                                float eps) {
-  add_rms_norm(static_cast<const bf16*>(x), static_cast<const bf16*>(residual),
-               static_cast<const bf16*>(weight), static_cast<bf16*>(normed),
-               static_cast<bf16*>(total), tokens, size, eps);
-}
-void keepwarm_add_rms_norm_f32(const void* x, const void* residual, const void* weight,
-                               void* normed, void* total, int64_t tokens, int64_t size,
-                               float eps) {
-  add_rms_norm(static_cast<const float*>(x), static_cast<const float*>(residual),
-               static_cast<const float*>(weight), static_cast<float*>(normed),
-               static_cast<float*>(total), tokens, size, eps);
-}
-
-void keepwarm_silu_mul_bf16(const void* gate_up, void* out, int64_t tokens, int64_t size) {
-  silu_mul(static_cast<const bf16*>(gate_up), static_cast<bf16*>(out), tokens, size);
-}
-void keepwarm_silu_mul_f32(const void* gate_up, void* out, int64_t tokens, int64_t size) {
-  silu_mul(static_cast<const float*>(gate_up), static_cast<float*>(out), tokens, size);
-}
 }

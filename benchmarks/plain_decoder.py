@@ -1,0 +1,109 @@
+"""The yardstick: a plain eager decoder over a dense KV cache, as one writes it in an evening.
+
+Fused QKV, ``nn.Linear``, SDPA with ``enable_gqa=True``, a bare loop. It has no scheduler,
+no pages and no sampler, so whatever it is slower at is not for lack of features. The
+``grouped`` variant folds each KV head's query heads into query rows before SDPA.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runtime.models.config import ModelConfig
+
+
+class PlainDecoder:
+    """Random weights of a shape, ``batch`` sequences of up to ``capacity`` tokens."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype,
+        grouped: bool = False,
+    ) -> None:
+        self._config = config
+        self._grouped = grouped
+        torch.manual_seed(0)
+        self._embedding = self._weight(config.vocab_size, config.hidden_size, dtype)
+        self._layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
+        self._norm = torch.ones(config.hidden_size, dtype=dtype)
+        shape = (config.num_layers, 2, batch, config.num_kv_heads, capacity, config.head_dim)
+        self._cache = torch.randn(shape, dtype=dtype)
+        frequencies = config.rope.theta ** (
+            -torch.arange(0, config.head_dim, 2).float() / config.head_dim
+        )
+        angles = torch.outer(torch.arange(capacity).float(), frequencies)
+        self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    @staticmethod
+    def _weight(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        return torch.randn(rows, columns).mul_(columns**-0.5).to(dtype)
+
+    @torch.inference_mode()
+    def step(self, tokens: Tensor, start: int) -> Tensor:
+        """[batch, new] token ids at ``start`` -> [batch, vocab] logits of the last ones."""
+        new = tokens.shape[1]
+        rotation = self._cos[start : start + new], self._sin[start : start + new]
+        x = functional.embedding(tokens, self._embedding)
+        for layer, cache in zip(self._layers, self._cache, strict=True):
+            x = x + layer.attend(x, cache, start, rotation, self._grouped)
+            x = x + layer.feed_forward(x)
+        x = functional.rms_norm(x[:, -1], self._norm.shape, self._norm, self._config.norm_eps)
+        logits: Tensor = functional.linear(x, self._embedding)
+        return logits
+
+
+class _Layer:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        self._config = config
+        hidden, size = config.hidden_size, config.intermediate_size
+
+        def linear(inputs: int, outputs: int) -> nn.Linear:
+            return nn.Linear(inputs, outputs, bias=False, dtype=dtype)
+
+        self._qkv = linear(hidden, config.query_size + 2 * config.kv_size)
+        self._output = linear(config.query_size, hidden)
+        self._gate_up = linear(hidden, 2 * size)
+        self._down = linear(size, hidden)
+        self._norms = [torch.ones(hidden, dtype=dtype) for _ in range(2)]
+        self._head_norms = [torch.ones(config.head_dim, dtype=dtype) for _ in range(2)]
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, weight.shape, weight, self._config.norm_eps)
+
+    def attend(
+        self, x: Tensor, cache: Tensor, start: int, rotation: tuple[Tensor, Tensor], grouped: bool
+    ) -> Tensor:
+        config, (batch, new, _) = self._config, x.shape
+        heads = self._qkv(self._normed(x, self._norms[0])).view(batch, new, -1, config.head_dim)
+        sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        q, k, v = heads.transpose(1, 2).split(sizes, dim=1)
+        if config.qk_norm:
+            q, k = self._normed(q, self._head_norms[0]), self._normed(k, self._head_norms[1])
+        q, k = _rotated(q, *rotation), _rotated(k, *rotation)
+        end = start + new
+        cache[0, :, :, start:end], cache[1, :, :, start:end] = k, v
+        keys, values = cache[0, :, :, :end], cache[1, :, :, :end]
+        if grouped and new == 1:
+            folded = q.reshape(batch, config.num_kv_heads, -1, config.head_dim)
+            mixed = functional.scaled_dot_product_attention(folded, keys, values)
+            mixed = mixed.reshape(batch, config.num_heads, 1, config.head_dim)
+        else:
+            mixed = functional.scaled_dot_product_attention(
+                q, keys, values, is_causal=new > 1, enable_gqa=True
+            )
+        result: Tensor = self._output(mixed.transpose(1, 2).reshape(batch, new, -1))
+        return result
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        gate, up = self._gate_up(self._normed(x, self._norms[1])).chunk(2, dim=-1)
+        result: Tensor = self._down(functional.silu(gate) * up)
+        return result
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

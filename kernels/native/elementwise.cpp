@@ -1,0 +1,141 @@
+// The small operations between matrix products, each in one pass. Specifications: the torch
+// references in kernels/norm.py, kernels/activation.py and kernels/qkv.py, whose roundings
+// to the number type are done here as well.
+
+#include "numbers.h"
+
+namespace {
+
+// Below this many elements a second thread costs more than it saves.
+constexpr int64_t kWorthThreads = 1 << 15;
+
+template <typename T>
+float inverse_rms(const T* x, int64_t size, float eps) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) sum += widen(x[i]) * widen(x[i]);
+  return 1.0f / std::sqrt(sum / float(size) + eps);
+}
+
+template <typename T>
+void add_rms_norm(const T* x, const T* residual, const T* weight, T* normed, T* total,
+                  int64_t tokens, int64_t size, float eps) {
+#pragma omp parallel for if (tokens * size > kWorthThreads)
+  for (int64_t t = 0; t < tokens; ++t) {
+    const T *a = x + t * size, *b = residual + t * size;
+    T *out = normed + t * size, *sum = total + t * size;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) narrow(widen(a[i]) + widen(b[i]), sum + i);
+    float scale = inverse_rms(sum, size, eps);
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i)
+      narrow(rounded<T>(widen(sum[i]) * scale) * widen(weight[i]), out + i);
+  }
+}
+
+template <typename T>
+void silu_mul(const T* gate_up, T* out, int64_t tokens, int64_t size) {
+#pragma omp parallel for if (tokens * size > kWorthThreads)
+  for (int64_t t = 0; t < tokens; ++t) {
+    const T *gate = gate_up + 2 * t * size, *up = gate + size;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) {
+      float g = widen(gate[i]);
+      float silu = rounded<T>(g / (1.0f + exponential(std::min(-g, 87.0f))));
+      narrow(silu * widen(up[i]), out + t * size + i);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+struct QkvArgs {
+  const void* qkv;          // [tokens, (heads + 2 * kv_heads) * head_dim]
+  const void* norm_weight;  // [heads + kv_heads, head_dim], or null for no norm
+  const void* cosines;      // [tokens, head_dim / 2]
+  const void* sines;
+  const int64_t* slots;     // [tokens]
+  void* queries;            // [tokens, heads, head_dim], written
+  void* keys;               // [blocks, kv_heads, block_size, head_dim], written
+  void* values;
+  int64_t tokens;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t block_size;
+  float eps;
+};
+}
+
+namespace {
+
+template <typename T>
+void norm_rope_write(const QkvArgs& args) {
+  int64_t dim = args.head_dim, half = dim / 2, all = args.heads + 2 * args.kv_heads;
+#pragma omp parallel for if (args.tokens * all * dim > kWorthThreads)
+  for (int64_t t = 0; t < args.tokens; ++t) {
+    const T* row = static_cast<const T*>(args.qkv) + t * all * dim;
+    const T* cosines = static_cast<const T*>(args.cosines) + t * half;
+    const T* sines = static_cast<const T*>(args.sines) + t * half;
+    int64_t block = args.slots[t] / args.block_size, offset = args.slots[t] % args.block_size;
+    std::vector<float> normed(dim);
+    for (int64_t h = 0; h < args.heads + args.kv_heads; ++h) {
+      const T* x = row + h * dim;
+      int64_t kv_head = h - args.heads;
+      T* out = kv_head < 0
+                   ? static_cast<T*>(args.queries) + (t * args.heads + h) * dim
+                   : static_cast<T*>(args.keys) +
+                         ((block * args.kv_heads + kv_head) * args.block_size + offset) * dim;
+      if (args.norm_weight) {
+        const T* weight = static_cast<const T*>(args.norm_weight) + h * dim;
+        float scale = inverse_rms(x, dim, args.eps);
+        for (int64_t d = 0; d < dim; ++d)
+          normed[d] = rounded<T>(rounded<T>(widen(x[d]) * scale) * widen(weight[d]));
+      } else {
+        for (int64_t d = 0; d < dim; ++d) normed[d] = widen(x[d]);
+      }
+      for (int64_t d = 0; d < half; ++d) {
+        float a = normed[d], b = normed[half + d], c = widen(cosines[d]), s = widen(sines[d]);
+        narrow(rounded<T>(a * c) - rounded<T>(b * s), out + d);
+        narrow(rounded<T>(b * c) + rounded<T>(a * s), out + half + d);
+      }
+    }
+    for (int64_t h = 0; h < args.kv_heads; ++h) {
+      T* out = static_cast<T*>(args.values) +
+               ((block * args.kv_heads + h) * args.block_size + offset) * dim;
+      std::memcpy(out, row + (args.heads + args.kv_heads + h) * dim, dim * sizeof(T));
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void keepwarm_norm_rope_write_bf16(const QkvArgs* args) { norm_rope_write<bf16>(*args); }
+void keepwarm_norm_rope_write_f32(const QkvArgs* args) { norm_rope_write<float>(*args); }
+
+void keepwarm_add_rms_norm_bf16(const void* x, const void* residual, const void* weight,
+                                void* normed, void* total, int64_t tokens, int64_t size,
+                                float eps) {
+  add_rms_norm(static_cast<const bf16*>(x), static_cast<const bf16*>(residual),
+               static_cast<const bf16*>(weight), static_cast<bf16*>(normed),
+               static_cast<bf16*>(total), tokens, size, eps);
+}
+void keepwarm_add_rms_norm_f32(const void* x, const void* residual, const void* weight,
+                               void* normed, void* total, int64_t tokens, int64_t size,
+                               float eps) {
+  add_rms_norm(static_cast<const float*>(x), static_cast<const float*>(residual),
+               static_cast<const float*>(weight), static_cast<float*>(normed),
+               static_cast<float*>(total), tokens, size, eps);
+}
+
+void keepwarm_silu_mul_bf16(const void* gate_up, void* out, int64_t tokens, int64_t size) {
+  silu_mul(static_cast<const bf16*>(gate_up), static_cast<bf16*>(out), tokens, size);
+}
+void keepwarm_silu_mul_f32(const void* gate_up, void* out, int64_t tokens, int64_t size) {
+  silu_mul(static_cast<const float*>(gate_up), static_cast<float*>(out), tokens, size);
+}
+}

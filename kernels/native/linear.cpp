@@ -1,0 +1,358 @@
+// Products of few rows with weights of 16, 8 or 4 bits: reading the weights at the speed of
+// the memory is all that counts. Specification: kernels/quant_matmul.py.
+//
+// Weights lie in tiles of 16 outputs, so that a register's lanes are outputs and nothing is
+// summed across lanes. A tile is read once, front to back, for up to kMaxRows rows.
+
+#include "numbers.h"
+
+extern "C" {
+
+struct LinearArgs {
+  const void* x;        // [rows, inputs] bf16, contiguous
+  const void* weights;  // tiles, see below
+  const float* scales;  // none for 16 bits
+  void* output;         // [rows, outputs] bf16
+  int64_t rows;
+  int64_t inputs;
+  int64_t outputs;      // the last tile may be part full
+  int64_t group;        // inputs that share a scale (4 bits)
+};
+
+struct PackArgs {
+  const void* weight;  // [outputs, inputs] bf16
+  void* tiles;
+  float* scales;       // zero where there is no output
+  int64_t inputs;      // a multiple of 32
+  int64_t outputs;
+  int64_t group;
+};
+
+// Whether this machine has what the functions below need; if 0 they must not be called.
+int keepwarm_has_linear() {
+#ifdef HAVE_BF16_UNITS
+  return 1;
+#else
+  return 0;
+#endif
+}
+}
+
+#ifdef HAVE_BF16_UNITS
+
+namespace {
+
+constexpr int64_t kTile = 16;
+constexpr int kMaxRows = 8;
+
+inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
+  alignas(64) float values[kTile];
+  _mm512_store_ps(values, sums);
+  int64_t count = std::min(kTile, args.outputs - tile * kTile);
+  bf16* out = static_cast<bf16*>(args.output) + row * args.outputs + tile * kTile;
+  for (int64_t i = 0; i < count; ++i) narrow(values[i], out + i);
+}
+
+// 16 bits: weights [tiles][inputs / 2][16][2] bf16.
+template <int kRows, int kTiles>
+void bf16_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
+  int64_t pairs = args.inputs / 2;
+  const char* weights = static_cast<const char*>(args.weights) + tile * pairs * 64;
+  __m512 sums[kTiles][kRows];
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < pairs; ++p)
+    for (int t = 0; t < kTiles; ++t) {
+      __m512bh weight = as_bf16(_mm512_loadu_si512(weights + (t * pairs + p) * 64));
+      for (int r = 0; r < kRows; ++r) {
+        __m512i pair = _mm512_set1_epi32(x[(row + r) * pairs + p]);
+        sums[t][r] = _mm512_dpbf16_ps(sums[t][r], weight, as_bf16(pair));
+      }
+    }
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
+}
+
+// 8 bits: weights [tiles][inputs][16] int8, scales [tiles][16].
+template <int kRows, int kTiles>
+void int8_tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+  const int8_t* weights = static_cast<const int8_t*>(args.weights) + tile * args.inputs * kTile;
+  __m512 sums[kTiles][kRows];
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
+  for (int64_t k = 0; k < args.inputs; ++k)
+    for (int t = 0; t < kTiles; ++t) {
+      const int8_t* from = weights + (t * args.inputs + k) * kTile;
+      __m128i narrow_weights = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+      __m512 weight = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow_weights));
+      for (int r = 0; r < kRows; ++r) {
+        __m512 input = _mm512_set1_ps(x[(row + r) * args.inputs + k]);
+        sums[t][r] = _mm512_fmadd_ps(weight, input, sums[t][r]);
+      }
+    }
+  for (int t = 0; t < kTiles; ++t) {
+    __m512 scale = _mm512_loadu_ps(args.scales + (tile + t) * kTile);
+    for (int r = 0; r < kRows; ++r)
+      store(args, tile + t, row + r, _mm512_mul_ps(sums[t][r], scale));
+  }
+}
+
+// 4 bits: weights [tiles][inputs / 8] of 64 bytes: nibble j of the 16-bit lane 2 o + b is the
+// weight of output o and input 2 j + b, plus 8. Scales [tiles][inputs / group][16].
+template <int kRows, int kTiles>
+void int4_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
+  alignas(64) uint16_t table_values[32];
+  for (int i = 0; i < 32; ++i) {
+    bf16 value;
+    narrow(float(i % 16 - 8), &value);
+    table_values[i] = value.bits;
+  }
+  __m512i table = _mm512_load_si512(table_values);
+  int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
+  const char* weights = static_cast<const char*>(args.weights) + tile * eights * 64;
+  __m512 totals[kTiles][kRows];
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) totals[t][r] = _mm512_setzero_ps();
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512 sums[kTiles][kRows];
+    for (int t = 0; t < kTiles; ++t)
+      for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
+    for (int64_t k = g * args.group / 8; k < (g + 1) * args.group / 8; ++k)
+      for (int t = 0; t < kTiles; ++t) {
+        __m512i packed = _mm512_loadu_si512(weights + (t * eights + k) * 64);
+        for (int j = 0; j < 4; ++j) {
+          // The table repeats after 16, so the bits above the nibble do not matter.
+          __m512bh weight = as_bf16(_mm512_permutexvar_epi16(packed, table));
+          packed = _mm512_srli_epi16(packed, 4);
+          for (int r = 0; r < kRows; ++r) {
+            __m512i pair = _mm512_set1_epi32(x[(row + r) * args.inputs / 2 + 4 * k + j]);
+            sums[t][r] = _mm512_dpbf16_ps(sums[t][r], weight, as_bf16(pair));
+          }
+        }
+      }
+    for (int t = 0; t < kTiles; ++t) {
+      __m512 scale = _mm512_loadu_ps(args.scales + ((tile + t) * groups + g) * kTile);
+      for (int r = 0; r < kRows; ++r)
+        totals[t][r] = _mm512_fmadd_ps(sums[t][r], scale, totals[t][r]);
+    }
+  }
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, totals[t][r]);
+}
+
+// float to bf16 in the upper half of each lane; finite values only.
+inline __m512i rounded_bits(__m512 value) {
+  __m512i bits = _mm512_castps_si512(value);
+  __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+}
+
+// Two registers of floats as one of bf16 pairs.
+inline __m512i side_by_side(__m512 even, __m512 odd) {
+  __m512i upper = _mm512_and_si512(rounded_bits(odd), _mm512_set1_epi32(0xffff0000));
+  return _mm512_or_si512(upper, _mm512_srli_epi32(rounded_bits(even), 16));
+}
+
+struct Bf16 {
+  using Input = int32_t;
+  template <int kRows, int kTiles>
+  static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
+    bf16_tiles<kRows, kTiles>(args, x, tile, row);
+  }
+  // The 16 outputs' weights of inputs 2 pair and 2 pair + 1, side by side.
+  static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
+    const char* weights = static_cast<const char*>(args.weights);
+    return _mm512_loadu_si512(weights + (tile * args.inputs / 2 + pair) * 64);
+  }
+};
+
+struct Int8 {
+  using Input = float;
+  static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
+    const int8_t* from =
+        static_cast<const int8_t*>(args.weights) + (tile * args.inputs + 2 * pair) * kTile;
+    __m512 scale = _mm512_loadu_ps(args.scales + tile * kTile);
+    __m512i both = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    __m512i first = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(both));
+    __m512i second = _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(both, 1));
+    return side_by_side(_mm512_mul_ps(_mm512_cvtepi32_ps(first), scale),
+                        _mm512_mul_ps(_mm512_cvtepi32_ps(second), scale));
+  }
+  template <int kRows, int kTiles>
+  static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+    int8_tiles<kRows, kTiles>(args, x, tile, row);
+  }
+};
+
+struct Int4 {
+  using Input = int32_t;
+  static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
+    int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
+    const char* from =
+        static_cast<const char*>(args.weights) + (tile * eights + pair / 4) * 64;
+    const float* scales = args.scales + (tile * groups + 2 * pair / args.group) * kTile;
+    __m512i lanes = _mm512_srl_epi16(_mm512_loadu_si512(from), _mm_cvtsi32_si128(4 * (pair % 4)));
+    __m512i low = _mm512_and_si512(lanes, _mm512_set1_epi32(15));
+    __m512i high = _mm512_and_si512(_mm512_srli_epi32(lanes, 16), _mm512_set1_epi32(15));
+    __m512 scale = _mm512_loadu_ps(scales), eight = _mm512_set1_ps(8.0f);
+    return side_by_side(_mm512_mul_ps(_mm512_sub_ps(_mm512_cvtepi32_ps(low), eight), scale),
+                        _mm512_mul_ps(_mm512_sub_ps(_mm512_cvtepi32_ps(high), eight), scale));
+  }
+  template <int kRows, int kTiles>
+  static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
+    int4_tiles<kRows, kTiles>(args, x, tile, row);
+  }
+};
+
+template <typename Kind, int kTiles>
+void rows_of(const LinearArgs& args, const typename Kind::Input* x, int64_t tile) {
+  for (int64_t row = 0; row < args.rows;) {
+    int64_t left = args.rows - row;
+    if (left >= kMaxRows && kTiles <= 2) {
+      Kind::template tiles<kTiles <= 2 ? kMaxRows : 4, kTiles>(args, x, tile, row);
+      row += kMaxRows;
+    } else if (left >= 4) {
+      Kind::template tiles<4, kTiles>(args, x, tile, row);
+      row += 4;
+    } else if (left >= 2) {
+      Kind::template tiles<2, kTiles>(args, x, tile, row);
+      row += 2;
+    } else {
+      Kind::template tiles<1, kTiles>(args, x, tile, row);
+      row += 1;
+    }
+  }
+}
+
+template <typename Kind, int kTiles>
+void strips(const LinearArgs& args, const typename Kind::Input* x) {
+  int64_t tiles = (args.outputs + kTile - 1) / kTile, whole = tiles / kTiles;
+#pragma omp parallel
+  {
+#pragma omp for schedule(static) nowait
+    for (int64_t strip = 0; strip < whole; ++strip) rows_of<Kind, kTiles>(args, x, kTiles * strip);
+#pragma omp for schedule(static)
+    for (int64_t tile = kTiles * whole; tile < tiles; ++tile) rows_of<Kind, 1>(args, x, tile);
+  }
+}
+
+// As many tiles at once as the registers hold sums for.
+template <typename Kind>
+void multiply(const LinearArgs& args, const typename Kind::Input* x) {
+  args.rows <= 4 ? strips<Kind, 4>(args, x) : strips<Kind, 2>(args, x);
+}
+
+// The whole matrix in bf16, [outputs, inputs], to args.output. inputs is a multiple of 32.
+template <typename Kind>
+void widen_all(const LinearArgs& args) {
+  int64_t tiles = (args.outputs + kTile - 1) / kTile;
+#pragma omp parallel for schedule(static)
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    int64_t count = std::min(kTile, args.outputs - tile * kTile);
+    bf16* out = static_cast<bf16*>(args.output) + tile * kTile * args.inputs;
+    for (int64_t k = 0; k < args.inputs; k += 32) {
+      __m512i pairs[16], rows[16];
+      for (int64_t p = 0; p < 16; ++p) pairs[p] = Kind::pair(args, tile, k / 2 + p);
+      transpose(pairs, rows);
+      for (int64_t i = 0; i < count; ++i)
+        _mm512_storeu_si512(out + i * args.inputs + k, rows[i]);
+    }
+  }
+}
+
+// Row-major bf16 to tiles of pairs; rows past the last output are zero.
+void pack_bf16(const PackArgs& args) {
+  const bf16* weight = static_cast<const bf16*>(args.weight);
+  __m512i* tiles = static_cast<__m512i*>(args.tiles);
+  int64_t pairs = args.inputs / 2;
+#pragma omp parallel for schedule(static)
+  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile)
+    for (int64_t k = 0; k < args.inputs; k += 32) {
+      __m512i rows[16], turned[16];
+      for (int64_t i = 0; i < kTile; ++i) {
+        int64_t output = tile * kTile + i;
+        rows[i] = output < args.outputs ? _mm512_loadu_si512(weight + output * args.inputs + k)
+                                        : _mm512_setzero_si512();
+      }
+      transpose(rows, turned);
+      for (int64_t p = 0; p < 16; ++p) _mm512_storeu_si512(tiles + tile * pairs + k / 2 + p, turned[p]);
+    }
+}
+
+// One stretch of inputs that share a scale: the scale and the rounded values.
+template <int kBits>
+float quantise(const bf16* weight, int64_t count, int8_t* values) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    float value = widen(weight[i]);
+    if (std::fabs(value) > std::fabs(largest)) largest = value;
+  }
+  float scale = kBits == 8 ? std::max(std::fabs(largest), 1e-12f) / 127.0f
+                           : (largest == 0 ? 1.0f : largest / -8.0f);
+  float limit = kBits == 8 ? 127.0f : 7.0f;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    float value = (widen(weight[i]) / scale + 12582912.0f) - 12582912.0f;  // to nearest, even
+    values[i] = int8_t(std::min(value, limit));
+  }
+  return scale;
+}
+
+template <int kBits>
+void pack_quantised(const PackArgs& args) {
+  int64_t inputs = args.inputs, group = kBits == 8 ? inputs : args.group, groups = inputs / group;
+#pragma omp parallel for schedule(static)
+  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile) {
+    std::vector<int8_t> values(kTile * inputs);
+    for (int64_t o = 0; o < std::min(kTile, args.outputs - tile * kTile); ++o)
+      for (int64_t g = 0; g < groups; ++g) {
+        const bf16* weight =
+            static_cast<const bf16*>(args.weight) + (tile * kTile + o) * inputs + g * group;
+        args.scales[(tile * groups + g) * kTile + o] =
+            quantise<kBits>(weight, group, &values[o * inputs + g * group]);
+      }
+    if (kBits == 8) {
+      int8_t* out = static_cast<int8_t*>(args.tiles) + tile * inputs * kTile;
+      for (int64_t k = 0; k < inputs; ++k)
+        for (int64_t o = 0; o < kTile; ++o) out[k * kTile + o] = values[o * inputs + k];
+    } else {
+      uint16_t* out = static_cast<uint16_t*>(args.tiles) + tile * inputs / 8 * 32;
+      for (int64_t k = 0; k < inputs; k += 8)
+        for (int64_t o = 0; o < kTile; ++o)
+          for (int64_t b = 0; b < 2; ++b) {
+            const int8_t* from = &values[o * inputs + k + b];
+            uint32_t lane = 0;
+            for (int j = 0; j < 4; ++j) lane |= uint32_t(from[2 * j] + 8) << 4 * j;
+            out[k / 8 * 32 + 2 * o + b] = uint16_t(lane);
+          }
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
+void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
+void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
+
+void keepwarm_widen_16(const LinearArgs* args) { widen_all<Bf16>(*args); }
+void keepwarm_widen_8(const LinearArgs* args) { widen_all<Int8>(*args); }
+void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
+
+void keepwarm_linear_16(const LinearArgs* args) {
+  multiply<Bf16>(*args, static_cast<const int32_t*>(args->x));
+}
+void keepwarm_linear_8(const LinearArgs* args) {
+  std::vector<float> wide(args->rows * args->inputs);
+  const bf16* x = static_cast<const bf16*>(args->x);
+  for (size_t i = 0; i < wide.size(); ++i) wide[i] = widen(x[i]);
+  multiply<Int8>(*args, wide.data());
+}
+void keepwarm_linear_4(const LinearArgs* args) {
+  multiply<Int4>(*args, static_cast<const int32_t*>(args->x));
+}
+}
+
+#endif

@@ -1,0 +1,95 @@
+// Number types of the CPU kernels, and what they share.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX512BF16__) && defined(__AVX512VL__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#define HAVE_BF16_UNITS 1
+#endif
+
+namespace {
+
+struct bf16 {
+  uint16_t bits;
+};
+
+inline float widen(float value) { return value; }
+inline float widen(bf16 value) {
+  uint32_t bits = uint32_t(value.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, 4);
+  return wide;
+}
+
+inline void narrow(float value, float* out) { *out = value; }
+inline void narrow(float value, bf16* out) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  uint32_t quiet_nan = (bits >> 16) | 0x40;
+  out->bits = uint16_t((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
+}
+
+template <typename T>
+inline float rounded(float value) {
+  T narrowed;
+  narrow(value, &narrowed);
+  return widen(narrowed);
+}
+
+// e^x to float precision (Cephes' expf); x <= 88, NaN stays NaN.
+inline float exponential(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  int32_t bits = (int32_t(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, 4);
+  return p * power;
+}
+
+#ifdef HAVE_BF16_UNITS
+inline __m512bh as_bf16(__m512i value) { return (__m512bh)value; }
+
+// Transposes 16 x 16 elements of 32 bits (pairs of bf16); a is used up.
+inline void transpose(__m512i* a, __m512i* out) {
+  __m512i b[16];
+  for (int i = 0; i < 8; ++i) {
+    b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+    b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
+    a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
+    a[4 * i + 2] = _mm512_unpacklo_epi64(b[4 * i + 1], b[4 * i + 3]);
+    a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
+    b[4 + i] = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
+    b[8 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
+    b[12 + i] = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    out[i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88);
+    out[8 + i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd);
+    out[4 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0x88);
+    out[12 + i] = _mm512_shuffle_i32x4(b[4 + i], b[12 + i], 0xdd);
+  }
+}
+#endif
+
+}  // namespace
