@@ -9,23 +9,24 @@ import numpy as np
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.handle import SessionHandle
-from radix_cache.nodes import IDLE, RUNNING, UNIT, Node, class_of
+from radix_cache.nodes import IDLE, RUNNING, UNIT, BlockClass, Node, Tier, class_of
 from radix_cache.tree import RadixTree
 
 
 def check_tree(tree: RadixTree) -> None:
     """Links, keys, classes and counts are what the nodes say."""
-    by_class = [0, 0, 0, 0]
+    by_tier = [[0] * len(BlockClass) for _ in Tier]
     by_owner = {id(owner): [0, 0, 0, 0] for owner in tree.owners()}
     num_nodes = num_bytes = 0
     for node in tree.nodes():
         _check_links(tree, node)
         _check_holders(tree, node)
-        by_class[node.klass] += node.size
-        by_owner[id(node.owner)][node.klass] += node.size
+        by_tier[node.tier][node.klass] += node.size
+        if node.tier == Tier.DEVICE:
+            by_owner[id(node.owner)][node.klass] += node.size
         num_nodes += 1
         num_bytes += sum(p.tokens.nbytes + p.blocks.nbytes for p in node.edge.pieces)
-    assert by_class == tree.class_blocks, f"classes {tree.class_blocks}, found {by_class}"
+    assert by_tier == tree.tier_blocks, f"classes {tree.tier_blocks}, found {by_tier}"
     for owner in tree.owners():
         assert by_owner[id(owner)] == owner.class_blocks, f"classes of {owner.name!r}"
     assert num_nodes == tree.num_nodes, f"{tree.num_nodes} nodes, found {num_nodes}"
@@ -37,6 +38,7 @@ def _check_links(tree: RadixTree, node: Node) -> None:
     assert parent is not None
     assert node.size > 0, "an empty node is in the tree"
     assert node.start == parent.end, "a hole in a chain"
+    assert node.tier >= parent.tier, "a block below one of a lower tier"
     assert node.owner is parent.owner or parent.owner is tree.published, "a foreign child"
     assert sum(p.size for p in node.edge.pieces) == node.size, "an edge of another size"
     first = node.edge.block_tokens(0)
@@ -49,7 +51,10 @@ def _check_holders(tree: RadixTree, node: Node) -> None:
     weight += sum(UNIT[child.klass] for child in children)
     assert weight == node.weight, f"weight {node.weight:x}, holders say {weight:x}"
     assert class_of(weight) == node.klass, "a class that its weight does not say"
-    assert node.offered or node.klass != IDLE or children, "an idle leaf that nobody offered"
+    branches = sum(child.tier == node.tier for child in children)
+    assert branches == node.branches, f"{node.branches} branches, found {branches}"
+    if node.klass == IDLE and not branches and not node.busy:
+        assert node.offered == node.tier, "an idle leaf that nobody offered"
     for holder in node.holders:
         assert holder.node is node, "a holder of another node"
         assert node.start < holder.length <= node.end, "a holder outside its node"
@@ -57,16 +62,21 @@ def _check_holders(tree: RadixTree, node: Node) -> None:
 
 
 def check_partition(
-    tree: RadixTree, free: BlockArray, private: Iterable[BlockArray], num_blocks: int
+    tree: RadixTree, tier: int, *, unheld: Iterable[BlockArray], num_blocks: int
 ) -> None:
-    """Every block is free, in one node, or private to one sequence."""
-    parts = [free, *private]
-    parts += [node.edge.block_ids() for node in tree.nodes()]
+    """Every block of ``tier`` is in one node, or once among the unheld: free, private to a
+    turn, or still used by an order."""
+    parts = [*unheld, *(node.edge.block_ids() for node in tree.nodes() if node.tier == tier)]
     found = np.sort(np.concatenate(parts))
-    assert np.array_equal(found, np.arange(num_blocks)), "a block lost or doubled"
+    assert np.array_equal(found, np.arange(num_blocks)), f"a block of tier {tier} lost or doubled"
 
 
-def check_table(tree: RadixTree, handle: SessionHandle) -> None:
-    """A session's block table is the path to where it stands."""
-    path = tree.path_blocks(handle.node)[: handle.length]
-    assert np.array_equal(handle.table[: handle.length], path), "a stale block table"
+def check_table(handle: SessionHandle) -> None:
+    """A session's block table is the path to where it stands, as far as it was filled."""
+    node: Node | None = handle.node
+    while node is not None:
+        stop = min(node.end, handle.length)
+        if not node.tier and (handle.sequence is not None or node.placed <= handle.seen):
+            ids = node.edge.block_ids()[: stop - node.start]
+            assert np.array_equal(handle.table[node.start : stop], ids), "a stale block table"
+        node = node.parent

@@ -48,6 +48,20 @@ class BlockPool:
         self.num_free = free - count
         return self._ids[used : used + count]
 
+    def claim(self, blocks: BlockArray) -> None:
+        """Take the free ids ``blocks``, int32 [n].
+
+        Raises:
+            ValueError: one of them is in use; the pool is unchanged.
+        """
+        used = self.num_blocks - self.num_free
+        free = self._ids[used:]
+        wanted = np.isin(free, blocks)
+        if int(wanted.sum()) != len(blocks):
+            raise ValueError(f"{len(blocks)} blocks claimed, {int(wanted.sum())} of them are free")
+        self._ids[used:] = np.concatenate([free[wanted], free[~wanted]])
+        self.num_free -= len(blocks)
+
     def release(self, blocks: BlockArray) -> None:
         """Take ids back, int32 [n]. They are the next to be handed out, in this order: their
         memory is still warm, and reading a block after its release shows at once.

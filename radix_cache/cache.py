@@ -4,29 +4,33 @@ A session holds the cache by the hand: its handle says where its transcript ends
 tree, so that the next turn is matched without looking at what is already there. A handle is
 not a lock. While a turn runs, its sequence locks the path, on the deepest node only;
 between turns ``radix_cache.retention`` says who may evict its blocks, always from the end,
-and the handle is cut to what is left. Ids and counts only: no
-tensors, no wall clock, no threads.
+and the handle is cut to what is left. Ids and counts only: no tensors, no wall clock, no
+threads.
 
 Always true: free + evictable + protected + reserved == total, and every block is free, in
 one node of the tree, or private to one running sequence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 import numpy as np
 
 from radix_cache.audit import check_partition, check_table, check_tree
-from radix_cache.block_pool import BlockPool, OutOfBlocks
+from radix_cache.block_pool import BlockArray, BlockPool
 from radix_cache.edge import TokenArray
 from radix_cache.eviction import IdleLeaves
+from radix_cache.ghosts import MissCause
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.handle import SessionHandle
 from radix_cache.leases import Leases
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Node, Owner
+from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Owner, Tier
 from radix_cache.retention import Retention
+from radix_cache.room import Room
 from radix_cache.stats import CacheStats, Counters
+from radix_cache.tiers import LowerTiers
+from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import RadixTree, hash_tokens
 
 Policy = Literal["lease", "lru"]
@@ -53,6 +57,9 @@ class PrefixCache:
         rescue_wait_s: a turn that is alone waits for leases that end within this time
             before it breaks any.
         ghost_records: evicted runs remembered for the account of misses.
+        mover: copies blocks between tiers. None: what is evicted is forgotten.
+        host_blocks: blocks of host memory below the device; needed with a mover.
+        disk_blocks: blocks of disk below that, 0 for none.
         seed: mixed into the hashes that find children.
         hash_block: hash of (tokens of a block, seed), to find children by.
         debug: check every invariant after every call.
@@ -75,6 +82,9 @@ class PrefixCache:
         residency_blocks: int | None = None,
         rescue_wait_s: float = 0.0,
         ghost_records: int = 16384,
+        mover: BlockMover | None = None,
+        host_blocks: int = 0,
+        disk_blocks: int = 0,
         seed: int = 0,
         hash_block: Callable[[TokenArray, int], int] = hash_tokens,
         debug: bool = False,
@@ -83,20 +93,33 @@ class PrefixCache:
             raise ValueError(f"a reserve of {reserve_blocks} of {num_blocks} blocks")
         if policy not in ("lease", "lru"):
             raise ValueError(f"cache policy {policy!r}: 'lease' or 'lru'")
+        if mover is None and (host_blocks or disk_blocks):
+            raise ValueError(f"{host_blocks} host and {disk_blocks} disk blocks, but no mover")
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self._clock = clock
         self._reserve = reserve_blocks
         self._debug = debug
-        self._pool = BlockPool(num_blocks)
-        self._idle = IdleLeaves()
-        self._tree = RadixTree(
-            block_size, seed=seed, on_idle_leaf=self._idle.offer, hash_block=hash_block
-        )
+        self._tick = 0
+        self._num_private = 0
+        self._sessions: dict[str, SessionHandle] = {}
+        self._running: set[CachedSequence] = set()
         self._counters = Counters()
+        self._pool = BlockPool(num_blocks)
+        self._idle = IdleLeaves(Tier.DEVICE)
+        self._tree = RadixTree(
+            block_size,
+            seed=seed,
+            on_idle_leaf=self._idle.offer if mover is None else self._offer,
+            hash_block=hash_block,
+        )
         self._retention = Retention(
             self._tree,
-            Leases(cap_s=lease_cap_s, kappa=kappa, restore_cost=restore_cost),
+            Leases(
+                cap_s=lease_cap_s,
+                kappa=kappa,
+                restore_cost=restore_cost,
+                track_returns=mover is not None,
+            ),
             self._counters,
             clock=clock,
             leasing=policy == "lease",
@@ -104,17 +127,45 @@ class PrefixCache:
             rescue_wait_s=rescue_wait_s,
         )
         self._misses = MissAccount(self._tree, capacity=ghost_records)
-        self._sessions: dict[str, SessionHandle] = {}
-        self._running: set[CachedSequence] = set()
-        self._inside: set[CachedSequence] = set()
-        """Running sequences that may end inside an edge, which is locked whole."""
-        self._num_private = 0
-        self._tick = 0
+        self._room = Room(
+            tree=self._tree,
+            pool=self._pool,
+            idle=self._idle,
+            retention=self._retention,
+            misses=self._misses,
+            counters=self._counters,
+            running=self._running,
+            sessions=self._sessions,
+            clock=clock,
+        )
+        self._lower: LowerTiers | None = None
+        self._lowest = Tier.DEVICE
+        """The lowest tier that a turn is served from at once."""
+        if mover is not None:
+            self._lower = self._room.lower = LowerTiers(
+                self._tree,
+                mover,
+                host_blocks=host_blocks,
+                disk_blocks=disk_blocks,
+                dropping=self._room.forgetting,
+                next_tick=self._next_tick,
+            )
+            self._lowest = Tier.HOST
 
     @property
     def usable_blocks(self) -> int:
         """Blocks a turn can have when it is alone: one that needs more never fits."""
         return self.num_blocks - self._reserve
+
+    def _offer(self, node: Node) -> None:
+        if node.tier == Tier.DEVICE:
+            self._idle.offer(node)
+        elif self._lower is not None:
+            self._lower.offer(node)
+
+    def _next_tick(self) -> int:
+        self._tick += 1
+        return self._tick
 
     # Matching
 
@@ -127,18 +178,20 @@ class PrefixCache:
         base_session_id: str | None = None,
         base_offset: int | None = None,
     ) -> int:
-        """Tokens that ``begin`` with the same arguments would find. Changes nothing.
+        """Tokens that ``begin`` with the same arguments would find, on the device and in host
+        memory. Changes nothing.
 
         Raises:
             ValueError: as for ``begin``.
         """
         owner = self._owner(tenant)
         self._check(tokens, session_id, owner)
-        limit = (len(tokens) - 1) // self.block_size
         base = self._base(base_session_id, owner)
-        trusted = _trusted_blocks(base, base_offset, limit, self.block_size)
-        node, position = self._start(owner, base, trusted)
-        _, position = self._tree.walk(owner, node, position, tokens, limit=limit)
+        limit = (len(tokens) - 1) // self.block_size
+        node, position = self._start(owner, base, base_offset, limit)
+        _, position = self._tree.walk(
+            owner, node, position, tokens, limit=limit, lowest=self._lowest
+        )
         return position * self.block_size
 
     def begin(
@@ -180,31 +233,47 @@ class PrefixCache:
         is_new = handle is None
         if handle is None:
             handle = self._sessions[session_id] = SessionHandle(session_id, owner)
-        num_tokens = len(tokens)
-        limit = (num_tokens - 1) // self.block_size
+        limit = (len(tokens) - 1) // self.block_size
         table = handle.table
         if len(table) <= limit:
             table = np.empty(limit + limit // 4 + 8, dtype=np.int32)
-        trusted = _trusted_blocks(base, base_offset, limit, self.block_size)
-        if trusted and base is not None and base.table is not table:
-            table[:trusted] = base.table[:trusted]
-        node, position = self._start(owner, base, trusted)
+        start, trusted = self._start(owner, base, base_offset, limit)
+        node, position = start, trusted
         if position < limit and (node.children or position < node.end):
             node, position = self._tree.walk(
-                owner, node, position, tokens, limit=limit, table=table
+                owner, node, position, tokens, limit=limit, lowest=self._lowest, table=table
             )
-        sequence = CachedSequence(handle, table, num_shared=position, num_prompt=num_tokens)
-        sequence.num_cached_tokens = position * self.block_size
+        near = node
+        while near.tier:
+            assert near.parent is not None
+            near = near.parent
+        shared = position if near is node else near.end
+        if trusted and base is not None:
+            self._fill_table(table, base, start, min(trusted, shared))
+        sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
+        sequence.num_cached_tokens = shared * self.block_size
         sequence.is_new = is_new
-        self._misses.explain(sequence, handle, tokens, node, base=base, base_offset=base_offset)
-        self._note_reusable(sequence, handle, base, base_offset, limit)
+        self._misses.explain(
+            sequence,
+            handle,
+            tokens,
+            node=node,
+            position=position,
+            base=base,
+            base_offset=base_offset,
+        )
+        self._note_reusable(sequence, handle, base=base, base_offset=base_offset, found=position)
         handle.sequence = sequence
-        handle.table = table
-        self._tree.move(handle, node, position)
+        handle.table, handle.seen = table, self._tick
+        if near is not node:
+            sequence.beyond = Holder(owner)
+            self._tree.move(sequence.beyond, node, position)
+            self._tree.hold(sequence.beyond, RUNNING)
+        self._tree.move(handle, near, shared)
         self._tree.hold(handle, RUNNING)
         self._running.add(sequence)
-        if position < node.end:
-            self._inside.add(sequence)
+        if shared < near.end:
+            self._room.inside.add(sequence)
         if self._debug:
             self.check()
         return sequence
@@ -230,20 +299,42 @@ class PrefixCache:
         base = self._sessions.get(base_session_id)
         return base if base is not None and base.owner is owner else None
 
-    def _start(self, owner: Owner, base: SessionHandle | None, trusted: int) -> tuple[Node, int]:
+    def _start(
+        self, owner: Owner, base: SessionHandle | None, base_offset: int | None, limit: int
+    ) -> tuple[Node, int]:
         """Where a match begins: where ``base`` vouches for, else at the top."""
-        if not trusted or base is None:
+        if base is None or base_offset is None:
+            return self._tree.start(owner), 0
+        trusted = min(base.length, base_offset // self.block_size, limit)
+        if not trusted:
             return self._tree.start(owner), 0
         node = base.node
-        return (node if trusted == base.length else self._tree.climb(node, trusted)), trusted
+        if trusted < base.length:
+            node = self._tree.climb(node, trusted)
+        while node.tier > self._lowest:
+            assert node.parent is not None
+            node = node.parent
+        return node, min(trusted, node.end)
+
+    def _fill_table(self, table: BlockArray, base: SessionHandle, node: Node, count: int) -> None:
+        """Write the first ``count`` ids of the path to ``node``, which ``base`` stands on."""
+        if base.table is not table:
+            known = min(count, len(base.table))
+            table[:known] = base.table[:known]
+        while node.parent is not None and (node.tier or node.placed > base.seen):
+            if not node.tier and node.start < count:
+                stop = min(node.end, count)
+                table[node.start : stop] = node.edge.block_ids()[: stop - node.start]
+            node = node.parent
 
     def _note_reusable(
         self,
         sequence: CachedSequence,
         handle: SessionHandle,
+        *,
         base: SessionHandle | None,
         base_offset: int | None,
-        limit: int,
+        found: int,
     ) -> None:
         """Note what an endless cache would still hold, and whether enough of it is here."""
         known = 0
@@ -252,8 +343,8 @@ class PrefixCache:
             if base_offset is not None:
                 known = min(known, base_offset // self.block_size)
         handle.known = known
-        known = min(known, limit)
-        sequence.warm = known > 0 and sequence.num_shared_blocks >= _WARM_SHARE * known
+        known = min(known, (sequence.num_prompt_tokens - 1) // self.block_size)
+        sequence.warm = known > 0 and found >= _WARM_SHARE * known
 
     # Blocks
 
@@ -261,31 +352,10 @@ class PrefixCache:
         """How many blocks ``allocate`` would hand out now: free ones and those that may be
         evicted for this sequence; None asks for a cold turn that has not begun."""
         self._retention.end_leases()
-        blocks = self._pool.num_free + self._evictable(self._rights(sequence))
+        blocks = self._room.available(sequence)
         if sequence is None or not sequence.admitted:
             blocks -= self._reserve
         return max(0, blocks)
-
-    def _rights(self, sequence: CachedSequence | None) -> int:
-        alone = len(self._running) <= (sequence is not None)
-        return self._retention.rights(sequence, alone=alone)
-
-    def _evictable(self, rights: int) -> int:
-        blocks = sum(self._tree.class_blocks[: rights + 1])
-        if not self._inside:
-            return blocks
-        # Edges that running sequences lock whole, but end inside of.
-        ends: dict[Node, int] = {}
-        for sequence in list(self._inside):
-            handle = sequence.handle
-            if handle is None or handle.length == handle.node.end:
-                self._inside.discard(sequence)
-            else:
-                ends[handle.node] = max(handle.length, ends.get(handle.node, 0))
-        for node, end in ends.items():
-            if self._tree.class_beyond(node, end) <= rights:
-                blocks += node.end - end
-        return blocks
 
     def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
         """Append ``num_blocks`` private blocks to the sequence's table, evicting if needed.
@@ -299,11 +369,7 @@ class PrefixCache:
         handle = self._open(sequence)
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
-        usable = self._pool.num_free
-        if not sequence.admitted:
-            usable -= self._reserve
-        if num_blocks > max(0, usable):
-            self._make_room(sequence, num_blocks, num_blocks - usable)
+        self._make_room(sequence, num_blocks)
         start = sequence.num_blocks
         end = start + num_blocks
         if end > len(sequence.table):
@@ -314,9 +380,7 @@ class PrefixCache:
         sequence.num_blocks = end
         self._num_private += num_blocks
         if not sequence.admitted:
-            sequence.admitted = True
-            self._retention.turn_admitted(handle)
-            self._counters.admitted(sequence)
+            self._admit(sequence, handle)
         if self._debug:
             self.check()
 
@@ -326,33 +390,55 @@ class PrefixCache:
             raise ValueError("the sequence is finished")
         return handle
 
-    def _make_room(self, sequence: CachedSequence, wanted: int, missing: int) -> None:
-        """Evict ``missing`` blocks, or raise OutOfBlocks and change nothing."""
-        tree = self._tree
-        if missing > tree.class_blocks[IDLE]:
-            available = self.available_blocks(sequence)
-            if wanted > available:
-                raise OutOfBlocks(f"asked for {wanted} blocks, {available} are available")
-        for other in self._inside:  # what they lock too much may be the oldest
-            handle = self._open(other)
-            if handle.length < handle.node.end:
-                tree.split(handle.node, handle.length)
-        self._inside.clear()
-        now = self._clock()
-        while missing > 0:
-            leaf = self._idle.oldest()
-            if leaf is None:
-                rights = self._rights(sequence)
-                self._retention.break_claim(rights, self._sessions.values())
-                continue
-            cut = min(missing, leaf.size)
-            self._evict_tail(leaf, cut, now)
-            missing -= cut
+    def _make_room(self, sequence: CachedSequence, num_blocks: int) -> None:
+        reserve = 0 if sequence.admitted else self._reserve
+        missing = num_blocks - (self._pool.num_free - reserve)
+        if missing > 0 and num_blocks:
+            self._room.make(sequence, missing, num_blocks, reserve)
 
-    def _evict_tail(self, leaf: Node, cut: int, now: float) -> None:
-        cause = self._misses.evicting(leaf, leaf.size - cut, now)
-        self._pool.release(self._tree.trim(leaf, leaf.size - cut))
-        self._counters.evicted_tokens[cause] += cut * self.block_size
+    def _admit(self, sequence: CachedSequence, handle: SessionHandle) -> None:
+        sequence.admitted = True
+        if sequence.beyond is not None:
+            lost = sequence.num_restorable_blocks * self.block_size
+            sequence.misses[MissCause.EVICTED] = sequence.misses.get(MissCause.EVICTED, 0) + lost
+            self._let_go(sequence)
+        self._retention.turn_admitted(handle)
+        self._counters.admitted(sequence)
+
+    def _let_go(self, sequence: CachedSequence) -> None:
+        """Release what was found in host memory and is not wanted, or is here by now."""
+        if sequence.beyond is not None:
+            self._tree.hold(sequence.beyond, IDLE)
+            self._tree.drop(sequence.beyond)
+            sequence.beyond = None
+
+    def restore(self, sequence: CachedSequence) -> None:
+        """Bring what ``begin`` found in host memory to the device: ``num_cached_tokens`` and
+        the table grow by it, and the copy is ordered. To be called before ``allocate``.
+
+        Raises:
+            OutOfBlocks: there is no room on the device; nothing has changed.
+            ValueError: the turn has blocks of its own already, or is finished.
+        """
+        handle, beyond = self._open(sequence), sequence.beyond
+        if sequence.admitted:
+            raise ValueError("a turn that runs already restores nothing")
+        if beyond is None or self._lower is None:
+            return
+        start, end = sequence.num_shared_blocks, beyond.length
+        self._make_room(sequence, end - start)
+        if end < beyond.node.end:
+            self._tree.split(beyond.node, end)
+        sequence.table[start:end] = self._pool.take(end - start)
+        self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
+        self._tree.move(handle, beyond.node, end)
+        handle.seen = self._tick
+        self._let_go(sequence)
+        sequence.num_shared_blocks = sequence.num_blocks = end
+        sequence.num_cached_tokens = end * self.block_size
+        self._counters.restored_tokens += (end - start) * self.block_size
+        if self._debug:
+            self.check()
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Give private blocks back that ``num_tokens`` tokens do not reach. Blocks in the
@@ -424,14 +510,36 @@ class PrefixCache:
         )
         if position > shared:
             self._pool.release(own[: position - shared])
+        if self._lower is not None and position == node.end:
+            node, position = self._adopt(
+                handle.owner, node, position, tokens[: target * size], table
+            )
         if position < target:
             if position < node.end:
                 node = tree.split(node, position)
             rest = tokens[position * size : target * size]
             node = tree.add_leaf(node, handle.owner, rest, table[position:target])
         elif position < node.end:
-            self._inside.add(sequence)
+            self._room.inside.add(sequence)
         tree.move(handle, node, target)
+
+    def _adopt(
+        self, owner: Owner, node: Node, position: int, tokens: TokenArray, table: BlockArray
+    ) -> tuple[Node, int]:
+        """Give own blocks to nodes of lower tiers that hold the same tokens, behind ``node``;
+        returns where that ends."""
+        tree, target = self._tree, len(tokens) // self.block_size
+        assert self._lower is not None
+        while position < target:
+            child = tree.child(node, owner, tokens, position)
+            if child is None:
+                break
+            stop = min(child.end, target)
+            end = position + child.edge.common(0, tokens, position, stop, None)
+            node = child if end == child.end else tree.split(child, end)
+            self._lower.adopt(node, table[position:end])
+            position = end
+        return node, position
 
     # Between turns
 
@@ -457,18 +565,20 @@ class PrefixCache:
         handle = self._open(sequence)
         self._release_private(sequence, sequence.num_shared_blocks)
         self._running.discard(sequence)
-        self._inside.discard(sequence)
+        self._room.inside.discard(sequence)
         sequence.handle = None
         handle.sequence = None
         admitted = sequence.admitted
+        if sequence.beyond is not None:
+            self._tree.move(handle, sequence.beyond.node, sequence.beyond.length)
+            self._let_go(sequence)
         current = self._sessions.get(handle.session_id) is handle
         keep = current and keep_handle and (admitted or not sequence.is_new)
         if handle.length < handle.node.end and (admitted or keep):
             self._tree.split(handle.node, handle.length)
         if admitted:
             handle.known = max(handle.known, handle.length)
-            self._tick += 1
-            handle.node.last_use = self._tick
+            handle.node.last_use = self._next_tick()
         if keep:
             self._retention.turn_ended(handle, lease_s if admitted else 0.0)
         else:
@@ -497,6 +607,93 @@ class PrefixCache:
         if self._debug:
             self.check()
 
+    # Lower tiers
+
+    def prefetch(
+        self,
+        *,
+        session_id: str,
+        tenant: str | None,
+        tokens: TokenArray,
+        base_session_id: str | None = None,
+        base_offset: int | None = None,
+    ) -> int:
+        """Order what is on disk of a prompt into host memory, so that a later ``begin`` finds
+        it; returns the blocks ordered. For turns that wait in the queue.
+
+        Raises:
+            ValueError: as for ``begin``.
+        """
+        if self._lower is None:
+            return 0
+        owner = self._owner(tenant)
+        self._check(tokens, session_id, owner)
+        base = self._base(base_session_id, owner)
+        limit = (len(tokens) - 1) // self.block_size
+        node, position = self._start(owner, base, base_offset, limit)
+        node, _ = self._tree.walk(owner, node, position, tokens, limit=limit, lowest=Tier.DISK)
+        return self._lower.read(node)
+
+    def tend(self) -> None:
+        """Do what the clock asks for: end leases, bring sessions back whose lease is nearly
+        over, write idle host memory to the disk. To be called between steps."""
+        self._retention.end_leases()
+        if self._lower is None:
+            return
+        for handle in self._retention.take_due():
+            self._bring_back(handle)
+        self._lower.write_behind()
+        if self._debug:
+            self.check()
+
+    def _bring_back(self, handle: SessionHandle) -> None:
+        """Order a session's blocks one tier up, as far as free and idle blocks reach."""
+        assert self._lower is not None
+        klass = handle.klass
+        self._tree.hold(handle, RUNNING)  # so that it does not make room for itself
+        self._lower.read(handle.node)
+        far = handle.node
+        while far.tier == Tier.DISK and far.parent is not None:
+            far = far.parent
+        near = far
+        while near.tier and near.parent is not None:
+            near = near.parent
+        start = near.end
+        missing = far.end - start - (self._pool.num_free - self._reserve)
+        if missing > 0:
+            missing -= self._room.make_from_idle(missing)
+        end = far.end - max(0, missing)
+        if end > start:
+            far = self._tree.climb(far, end)
+            if end < far.end:
+                far = self._tree.split(far, end)
+            self._lower.promote(far, start, self._pool.take(end - start).copy())
+            far.last_use = handle.node.last_use = self._next_tick()
+        self._tree.hold(handle, klass)
+
+    def moved(self, number: int, *, ok: bool) -> None:
+        """An order from or to the disk is over; see ``BlockMover``.
+
+        Raises:
+            KeyError: no such order is pending.
+        """
+        if self._lower is None:
+            raise KeyError(number)
+        self._lower.moved(number, ok=ok)
+        if self._debug:
+            self.check()
+
+    def load(self, runs: Iterable[StoredRun]) -> int:
+        """Know again what an earlier process left on disk; returns the blocks that found their
+        place, the others are free. To be called before the first turn.
+
+        Raises:
+            ValueError: there is no disk, or something is cached already.
+        """
+        if self._lower is None or self._lower.disk is None or self._tree.num_nodes:
+            raise ValueError("stored runs are loaded into an empty cache that has a disk")
+        return self._lower.load(runs)
+
     # Reporting
 
     def stats(self) -> CacheStats:
@@ -505,6 +702,7 @@ class PrefixCache:
         num_free = self._pool.num_free
         free = max(0, num_free - self._reserve)
         return self._counters.snapshot(
+            self._lower,
             total=self.num_blocks,
             free=free,
             reserved=num_free - free,
@@ -532,19 +730,18 @@ class PrefixCache:
         assert counted == stats.total, f"{counted} blocks accounted for, {stats.total} exist"
         check_tree(self._tree)
         private = [s.block_table[s.num_shared_blocks :] for s in self._running]
-        check_partition(self._tree, self._pool.free_blocks(), private, self.num_blocks)
+        check_partition(
+            self._tree,
+            Tier.DEVICE,
+            unheld=[self._pool.free_blocks(), *private],
+            num_blocks=self.num_blocks,
+        )
+        if self._lower is not None:
+            self._lower.check()
         for handle in self._sessions.values():
-            check_table(self._tree, handle)
+            check_table(handle)
         for sequence in self._running:
             handle = self._open(sequence)
             assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
-            check_table(self._tree, handle)
-
-
-def _trusted_blocks(
-    base: SessionHandle | None, base_offset: int | None, limit: int, block_size: int
-) -> int:
-    """Leading blocks that are the base's own and still in the tree."""
-    if base is None or base_offset is None:
-        return 0
-    return min(base.length, base_offset // block_size, limit)
+            assert not handle.node.tier, "a turn on blocks that are not on the device"
+            check_table(handle)

@@ -190,6 +190,38 @@ class Edge:
                 self._replace_last(2 * keep)
         return freed[0] if len(freed) == 1 else np.concatenate([NO_BLOCKS, *freed[::-1]])
 
+    def token_ids(self) -> TokenArray:
+        """All tokens, int32, a copy."""
+        size = self._shop.block_size
+        return np.concatenate([NO_BLOCKS, *(p.tokens[: p.size * size] for p in self.pieces)])
+
+    def exchange(self, blocks: BlockArray) -> BlockArray:
+        """Set all block ids, int32 [n], and return those there were, a copy."""
+        old = self.block_ids()
+        done = 0
+        for piece in self.pieces:
+            piece.blocks[: piece.size] = blocks[done : done + piece.size]
+            done += piece.size
+        return old
+
+    def prepend(self, upper: "Edge") -> None:
+        """Take what ``upper`` holds to the front; it is empty afterwards."""
+        shop, size = self._shop, self._shop.block_size
+        last, first = upper.pieces[-1], self.pieces[0]
+        if last.size + first.size <= PIECE_BLOCKS:
+            both = shop.copy(last, 0, last.size, last.size + first.size)
+            both.tokens[last.size * size : (last.size + first.size) * size] = first.tokens[
+                : first.size * size
+            ]
+            both.blocks[last.size : last.size + first.size] = first.blocks[: first.size]
+            both.size += first.size
+            self.pieces[0] = both
+            upper.pieces.pop()
+            shop.give(last)
+            shop.give(first)
+        self.pieces[:0] = upper.pieces
+        upper.pieces = []
+
     def block_ids(self) -> BlockArray:
         """All block ids, int32, a copy."""
         return np.concatenate([NO_BLOCKS, *(p.blocks[: p.size] for p in self.pieces)])

@@ -12,16 +12,17 @@ from radix_cache.nodes import IDLE, Node
 
 
 class IdleLeaves:
-    """Evictable leaves. ``offer`` is the tree's ``on_idle_leaf``."""
+    """Evictable leaves of one tier: IDLE nodes without branches."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: int) -> None:
+        self._tier = tier
         self._heap: list[tuple[int, int, Node]] = []
         self._offers = 0
 
     def offer(self, node: Node) -> None:
         """Note that ``node`` may be evicted from now on."""
-        if not node.offered:
-            node.offered = True
+        if node.offered != self._tier:
+            node.offered = self._tier
             self._offers += 1
             heapq.heappush(self._heap, (node.last_use, self._offers, node))
 
@@ -33,9 +34,16 @@ class IdleLeaves:
         heap = self._heap
         while heap:
             last_use, order, node = heap[0]
-            if node.klass != IDLE or node.children or not node.size:
+            if (
+                node.klass != IDLE
+                or node.branches
+                or node.busy
+                or not node.size
+                or node.tier != self._tier
+            ):
                 heapq.heappop(heap)
-                node.offered = False
+                if node.offered == self._tier:
+                    node.offered = -1
             elif node.last_use != last_use:
                 heapq.heapreplace(heap, (node.last_use, order, node))
             else:

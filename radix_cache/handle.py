@@ -10,9 +10,11 @@ class SessionHandle(Holder):
     """Where a session's transcript ends in the tree. The cache's own; not for its callers."""
 
     __slots__ = (
+        "expected_s",
         "known",
         "leased_until",
         "queued",
+        "seen",
         "sequence",
         "session_id",
         "table",
@@ -22,11 +24,15 @@ class SessionHandle(Holder):
         super().__init__(owner)
         self.session_id = session_id
         self.table: BlockArray = NO_BLOCKS
-        """Block ids; the first ``length`` are those of the path in the tree."""
+        """Block ids of the path in the tree, as far as it was on the device at ``seen``."""
+        self.seen = 0
+        """Tick when the table was last right: nodes placed later have other ids."""
         self.known = 0
         """Blocks the session had in the tree when its last turn ended."""
         self.leased_until = 0.0
         """End of the lease, on the cache's clock; 0 where there is none."""
+        self.expected_s = 0.0
+        """When the session is expected back: the end of its last lease, if it was given one."""
         self.queued = False
         """The next turn has arrived and waits."""
         self.sequence: CachedSequence | None = None
@@ -45,6 +51,7 @@ class CachedSequence:
 
     __slots__ = (
         "admitted",
+        "beyond",
         "evicted_s",
         "handle",
         "is_new",
@@ -64,6 +71,8 @@ class CachedSequence:
         """The session's, None once finished. For the cache."""
         self.table = table
         """With room to grow. For the cache; callers read ``block_table``."""
+        self.beyond: Holder | None = None
+        """Keeps what was found in host memory until it is restored. For the cache."""
         self.is_new = False
         """``begin`` made the session's handle. For the cache."""
         self.admitted = False
@@ -74,7 +83,7 @@ class CachedSequence:
         """Leading blocks that are in the tree: never write to them."""
         self.num_prompt_tokens = num_prompt
         self.num_cached_tokens = 0
-        """Prompt tokens whose KV was found; a multiple of the block size."""
+        """Prompt tokens whose KV is on the device; a multiple of the block size."""
         self.misses: dict[MissCause, int] = {}
         """The other prompt tokens by cause."""
         self.evicted_s: float | None = None
@@ -89,7 +98,12 @@ class CachedSequence:
         return self.table[: self.num_blocks]
 
     @property
+    def num_restorable_blocks(self) -> int:
+        """Further blocks of the prompt that are in host memory; ``PrefixCache.restore`` brings
+        them."""
+        return self.beyond.length - self.num_shared_blocks if self.beyond is not None else 0
+
+    @property
     def miss_causes(self) -> dict[str, int]:
-        """Prompt tokens that were not cached, by the value of their MissCause. They add up to
-        ``num_prompt_tokens - num_cached_tokens``."""
+        """Prompt tokens found nowhere, by the value of their MissCause."""
         return {cause.value: count for cause, count in self.misses.items()}

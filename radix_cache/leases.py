@@ -8,9 +8,12 @@ arXiv:2511.02230). Who may break one is decided in ``radix_cache.retention``.
 
 import heapq
 from collections.abc import Callable
+from typing import Final
 
 from radix_cache.handle import SessionHandle
 from radix_cache.nodes import LEASED
+
+_DUE_SHARE: Final = 0.8
 
 
 class Leases:
@@ -21,17 +24,25 @@ class Leases:
         kappa: seconds of lease per second of restore cost.
         restore_cost: tokens of a transcript -> seconds to bring its KV back. None: unknown,
             and a lease needs a hint.
+        track_returns: whether ``take_due`` is asked.
     """
 
     def __init__(
-        self, *, cap_s: float, kappa: float, restore_cost: Callable[[int], float] | None
+        self,
+        *,
+        cap_s: float,
+        kappa: float,
+        restore_cost: Callable[[int], float] | None,
+        track_returns: bool = False,
     ) -> None:
         if cap_s < 0 or kappa < 0:
             raise ValueError(f"a lease cap of {cap_s} s, kappa {kappa}: neither may be negative")
         self._cap_s = cap_s
         self._kappa = kappa
         self._restore_cost = restore_cost
+        self._track_returns = track_returns
         self._ends: list[tuple[float, int, SessionHandle]] = []
+        self._due: list[tuple[float, int, SessionHandle, float]] = []
         self._order = 0
 
     def length_s(self, num_tokens: int, wanted_s: float | None) -> float:
@@ -43,10 +54,25 @@ class Leases:
             wanted_s = self._kappa * self._restore_cost(num_tokens)
         return min(self._cap_s, wanted_s)
 
-    def watch(self, handle: SessionHandle) -> None:
-        """From now on ``take_ended`` and ``longest`` know of ``handle.leased_until``."""
+    def watch(self, handle: SessionHandle, now: float) -> None:
+        """From now on ``take_ended`` and ``live`` know of this lease, and ``take_due`` of the
+        return that it expects."""
         self._order += 1
-        heapq.heappush(self._ends, (handle.leased_until, self._order, handle))
+        until = handle.leased_until
+        heapq.heappush(self._ends, (until, self._order, handle))
+        if self._track_returns:
+            due = now + _DUE_SHARE * (until - now)
+            heapq.heappush(self._due, (due, self._order, handle, until))
+            handle.expected_s = until
+
+    def take_due(self, now: float) -> SessionHandle | None:
+        """A session that is expected back soon, whether its lease was broken or not; None if
+        there is none. It is not returned again."""
+        while self._due and self._due[0][0] <= now:
+            _, _, handle, until = heapq.heappop(self._due)
+            if handle.sequence is None and handle.expected_s == until:
+                return handle
+        return None
 
     @property
     def empty(self) -> bool:

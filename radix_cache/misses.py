@@ -42,22 +42,25 @@ class MissAccount:
         sequence: CachedSequence,
         handle: SessionHandle,
         tokens: TokenArray,
-        node: Node,
         *,
+        node: Node,
+        position: int,
         base: SessionHandle | None,
         base_offset: int | None,
     ) -> None:
         """Write ``sequence.misses``: the uncached ones of ``tokens`` by cause. The match ended
-        in ``node``.
+        in ``node``, at block ``position``.
 
         Where the turn forks or rewinds ``base`` at ``base_offset``, what lies before that
         and was not evicted is laid to the branch.
         """
         misses, size = sequence.misses, self._tree.block_size
         count = len(tokens)
-        told = sequence.num_cached_tokens
+        told = position * size
         if self._ghosts or node.ghost is not None:
-            told = self._explain_evicted(sequence, handle.owner, tokens, node)
+            told = self._explain_evicted(
+                sequence, handle.owner, tokens, node=node, position=position
+            )
         if base is not None and base_offset is not None:
             cause, end = MissCause.FORKED, 0
             if base_offset == 0 and base is not handle:
@@ -71,13 +74,18 @@ class MissAccount:
             misses[MissCause.FIRST_SIGHT] = count - told
 
     def _explain_evicted(
-        self, sequence: CachedSequence, owner: Owner, tokens: TokenArray, node: Node
+        self,
+        sequence: CachedSequence,
+        owner: Owner,
+        tokens: TokenArray,
+        *,
+        node: Node,
+        position: int,
     ) -> int:
         """Account for the runs that were evicted behind the match, one after the other;
         returns the token behind them."""
         size, misses = self._tree.block_size, sequence.misses
         whole = len(tokens) // size
-        position = sequence.num_shared_blocks
         ghost = node.ghost if position == node.end else None
         while position < whole:
             block = tokens[position * size : (position + 1) * size]

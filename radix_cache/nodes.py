@@ -26,6 +26,14 @@ class BlockClass(enum.IntEnum):
     """A running turn reads them."""
 
 
+class Tier(enum.IntEnum):
+    """Where blocks are. A transcript's blocks lie in this order: first those on the device."""
+
+    DEVICE = 0
+    HOST = 1
+    DISK = 2
+
+
 IDLE, LEASED, QUEUED, RUNNING = (int(member) for member in BlockClass)
 """The classes as plain integers, for code that runs every turn."""
 UNIT: Final = (0, 1, 1 << 20, 1 << 40)
@@ -33,6 +41,9 @@ UNIT: Final = (0, 1, 1 << 20, 1 << 40)
 for queued ones, the rest for running ones. So its size tells the highest class."""
 QUEUED_UNIT: Final = 1 << 20
 RUNNING_UNIT: Final = 1 << 40
+
+
+_NOWHERE: Final = -1
 
 
 def class_of(weight: int) -> int:
@@ -59,10 +70,14 @@ class Owner:
 class Node:
     """An edge and its end: ``size`` blocks from block position ``start`` of a transcript.
 
-    A node of size 0 that is not a root has been evicted.
+    Its blocks are ids of its ``tier``, and no node below it is in a higher one. A node of
+    size 0 that is not a root has been evicted.
     """
 
     __slots__ = (
+        "branches",
+        "busy",
+        "chain",
         "children",
         "edge",
         "ghost",
@@ -73,8 +88,10 @@ class Node:
         "offered",
         "owner",
         "parent",
+        "placed",
         "size",
         "start",
+        "tier",
         "twin",
         "weight",
     )
@@ -98,13 +115,22 @@ class Node:
         self.twin: Node | None = None
         """Next child of the same parent under the same key: a hash collision."""
         self.children: dict[int, Node] = {}
+        self.branches = 0
+        """Children in the same tier: without any, this node is where eviction begins."""
         self.holders: set[Holder] = set()
         self.weight = 0
         self.klass = IDLE
         self.last_use = 0
         """Tick of the last turn that ended here, or below before that part was evicted."""
-        self.offered = False
-        """Whether the eviction order has an entry for this node."""
+        self.offered = _NOWHERE
+        """The tier whose eviction order has an entry for this node."""
+        self.tier = 0
+        self.busy = False
+        """An order from or to the disk is under way: the node cannot be evicted."""
+        self.chain: bytes | None = None
+        """Chained key of all blocks to this node's end, once it was asked for."""
+        self.placed = 0
+        """Tick at which blocks of this tier were last given to it in exchange for others."""
         self.ghost: Ghost | None = None
         """What this node has lost behind its end."""
 

@@ -7,7 +7,7 @@ take all that no turn runs on, so that nothing blocks for ever. With leasing off
 are idle between turns and only age decides.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from radix_cache.handle import CachedSequence, SessionHandle
 from radix_cache.leases import Leases
@@ -70,13 +70,19 @@ class Retention:
             self._end_lease(handle)
             self._counters.leases_expired += 1
 
+    def take_due(self) -> Iterator[SessionHandle]:
+        """Sessions that are expected back soon, each once per lease."""
+        now = self._clock()
+        while (handle := self._leases.take_due(now)) is not None:
+            yield handle
+
     def turn_admitted(self, handle: SessionHandle) -> None:
         """The session's next turn runs: what was promised until then is kept."""
         if handle.leased_until:
             handle.leased_until = 0.0
             self._counters.leases_returned += 1
-        handle.lease_ran_out = False
-        handle.queued = False
+        handle.lease_ran_out = handle.queued = False
+        handle.expected_s = 0.0
 
     def turn_ended(self, handle: SessionHandle, lease_s: float | None) -> None:
         """Let a running session go, with a lease of ``lease_s`` seconds, None for the
@@ -95,7 +101,7 @@ class Retention:
             tree.hold(handle, QUEUED)
         elif handle.leased_until:
             tree.hold(handle, LEASED)
-            self._leases.watch(handle)
+            self._leases.watch(handle, self._clock())
         else:
             tree.hold(handle, IDLE)
         if self._residency is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from radix_cache.ghosts import MissCause
 from radix_cache.handle import CachedSequence
+from radix_cache.tiers import LowerTiers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,18 @@ class CacheStats:
     """By value of MissCause."""
     evicted_tokens: dict[str, int]
     """Tokens whose blocks were evicted, by ``evicted`` and ``expired``."""
+    host_total: int
+    host_free: int
+    """Blocks of host memory, 0 where it is not used."""
+    disk_total: int
+    disk_free: int
+    restored_tokens: int
+    """Prompt tokens that came back from host memory; ``hit_tokens`` has them too."""
+    moved_blocks: dict[str, int]
+    """Blocks ordered to move, by ``device_host``, ``host_device``, ``host_disk`` and
+    ``disk_host``."""
+    failed_blocks: int
+    """Blocks that could not be written to the disk or read from it unharmed."""
     leases: dict[str, int]
     """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` for
     another turn, ``over_budget`` of the tenant, ``released`` with their session."""
@@ -54,6 +67,7 @@ class Counters:
 
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    restored_tokens: int = 0
     miss_tokens: dict[MissCause, int] = field(default_factory=lambda: dict.fromkeys(MissCause, 0))
     evicted_tokens: dict[MissCause, int] = field(
         default_factory=lambda: {MissCause.EVICTED: 0, MissCause.EXPIRED: 0}
@@ -72,11 +86,21 @@ class Counters:
         for cause, count in sequence.misses.items():
             self.miss_tokens[cause] += count
 
-    def snapshot(self, **blocks: int) -> CacheStats:
+    def snapshot(self, lower: LowerTiers | None, **blocks: int) -> CacheStats:
         """The totals beside ``blocks``, the fields of CacheStats that are not totals."""
+        host = lower.host if lower is not None else None
+        disk = lower.disk if lower is not None else None
+        moved = lower.moved_blocks if lower is not None else {}
         return CacheStats(
+            host_total=host.num_blocks if host is not None else 0,
+            host_free=host.num_free if host is not None else 0,
+            disk_total=disk.num_blocks if disk is not None else 0,
+            disk_free=disk.num_free if disk is not None else 0,
+            moved_blocks={f"{a.name}_{b.name}".lower(): n for (a, b), n in moved.items()},
+            failed_blocks=lower.failed_blocks if lower is not None else 0,
             prompt_tokens=self.prompt_tokens,
             hit_tokens=self.hit_tokens,
+            restored_tokens=self.restored_tokens,
             miss_tokens={cause.value: n for cause, n in self.miss_tokens.items()},
             evicted_tokens={cause.value: n for cause, n in self.evicted_tokens.items()},
             leases={

@@ -18,7 +18,7 @@ import xxhash
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import Edge, PieceShop, TokenArray
-from radix_cache.nodes import IDLE, UNIT, Holder, Node, Owner, class_of
+from radix_cache.nodes import IDLE, UNIT, BlockClass, Holder, Node, Owner, Tier, class_of
 
 
 def hash_tokens(tokens: TokenArray, seed: int) -> int:
@@ -32,8 +32,8 @@ class RadixTree:
     Args:
         block_size: tokens per block.
         seed: mixed into every owner's salt, so that keys differ between processes.
-        on_idle_leaf: called when a node without children becomes IDLE, or an IDLE node
-            loses its last child: from now on it may be evicted.
+        on_idle_leaf: called when a node without branches becomes IDLE, or an IDLE node loses
+            its last branch: from now on it may be evicted from its tier.
         hash_block: hash of (tokens of one block, salt). Tests pass a bad one.
     """
 
@@ -48,8 +48,9 @@ class RadixTree:
         if block_size < 1:
             raise ValueError(f"a block of {block_size} tokens, at least 1 is needed")
         self.block_size = block_size
-        self.class_blocks = [0, 0, 0, 0]
-        """Blocks in the tree by class, over all owners."""
+        self.tier_blocks = [[0] * len(BlockClass) for _ in Tier]
+        """Blocks in the tree by tier and class, over all owners."""
+        self.class_blocks = self.tier_blocks[Tier.DEVICE]
         self.num_nodes = 0
         self._shop = PieceShop(block_size)
         self._seed = seed
@@ -63,11 +64,6 @@ class RadixTree:
     def num_bytes(self) -> int:
         """Host memory of token and block ids, spare room included."""
         return self._shop.num_bytes
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks in the tree."""
-        return sum(self.class_blocks)
 
     def owner(self, name: str) -> Owner:
         """The tenant of this name, made when first asked for.
@@ -104,18 +100,21 @@ class RadixTree:
         *,
         limit: int,
         table: BlockArray | None = None,
+        lowest: int = Tier.DEVICE,
     ) -> tuple[Node, int]:
-        """Follow ``tokens`` from block ``position`` in ``node``, at most to block ``limit``.
+        """Follow ``tokens`` from block ``position`` in ``node``, at most to block ``limit`` and
+        to tier ``lowest``.
 
         Returns the node and position where the longest match ends, possibly inside an edge;
-        block ids on the way are written to the same positions of ``table``, if given, which has
-        room for ``limit`` ids. The tree is unchanged.
+        ids of device blocks on the way are written to the same positions of ``table``, if
+        given, which has room for ``limit`` ids. The tree is unchanged.
         """
         while True:
             stop = min(node.start + node.size, limit)
             if position < stop:
                 first = position - node.start
-                position += node.edge.common(first, tokens, position, stop, table)
+                into = None if node.tier else table
+                position += node.edge.common(first, tokens, position, stop, into)
                 if position < stop:
                     return node, position
             if position >= limit:
@@ -125,6 +124,8 @@ class RadixTree:
                 if node is not self.published.root or owner is self.published:
                     return node, position
                 child = owner.root
+            if child.tier > lowest:
+                return node, position
             node = child
 
     def child(self, node: Node, owner: Owner, tokens: TokenArray, position: int) -> Node | None:
@@ -219,14 +220,15 @@ class RadixTree:
             node.klass = klass
             self._count(node, old, -node.size)
             self._count(node, klass, node.size)
-            if klass == IDLE and not node.children:
+            if klass == IDLE and not node.branches:
                 self._on_idle_leaf(node)
             delta = UNIT[klass] - UNIT[old]
             node = node.parent
 
     def _count(self, node: Node, klass: int, blocks: int) -> None:
-        self.class_blocks[klass] += blocks
-        node.owner.class_blocks[klass] += blocks
+        self.tier_blocks[node.tier][klass] += blocks
+        if not node.tier:
+            node.owner.class_blocks[klass] += blocks
 
     # Growing
 
@@ -240,10 +242,18 @@ class RadixTree:
         """Copy whole blocks to the end of ``node``, which ``may_append`` has allowed."""
         node.edge.append(tokens, blocks)
         node.size += len(blocks)
-        node.ghost = None
+        node.ghost = node.chain = None
         self._count(node, node.klass, len(blocks))
 
-    def add_leaf(self, parent: Node, owner: Owner, tokens: TokenArray, blocks: BlockArray) -> Node:
+    def add_leaf(
+        self,
+        parent: Node,
+        owner: Owner,
+        tokens: TokenArray,
+        blocks: BlockArray,
+        *,
+        tier: int = Tier.DEVICE,
+    ) -> Node:
         """Copy whole blocks into a new child of ``parent``. No child starts with the same."""
         key = self.hash_block(tokens[: self.block_size], owner.salt)
         edge = Edge(self._shop)
@@ -251,6 +261,8 @@ class RadixTree:
         leaf = Node(owner, parent=parent, start=parent.end, edge=edge, size=len(blocks), key=key)
         leaf.twin = parent.children.get(key)
         parent.children[key] = leaf
+        leaf.tier = tier
+        parent.branches += parent.tier == tier
         self.num_nodes += 1
         self._count(leaf, IDLE, leaf.size)
         return leaf
@@ -272,6 +284,8 @@ class RadixTree:
         node.start, node.size, node.parent = position, node.size - cut, upper
         node.key = self.hash_block(node.edge.block_tokens(0), node.owner.salt)
         upper.children[node.key] = node
+        upper.tier, upper.placed, upper.branches = node.tier, node.placed, 1
+        upper.busy = node.busy
         self._share_holders(node, upper)
         return upper
 
@@ -291,8 +305,53 @@ class RadixTree:
         if lower.klass != old:
             self._count(lower, old, -lower.size)
             self._count(lower, lower.klass, lower.size)
-            if lower.klass == IDLE and not lower.children:
+            if lower.klass == IDLE and not lower.branches:
                 self._on_idle_leaf(lower)
+
+    # Moving between tiers
+
+    def place(self, node: Node, tier: int, blocks: BlockArray, tick: int) -> BlockArray:
+        """Give ``node`` other blocks, of ``tier``, and return those it had, int32, a copy.
+
+        The caller sees to it that tiers never rise along a path.
+        """
+        parent = node.parent
+        assert parent is not None
+        old = node.edge.exchange(blocks)
+        self._count(node, node.klass, -node.size)
+        if parent.tier == node.tier:
+            parent.branches -= 1
+        node.tier, node.placed, node.busy = tier, tick, False
+        node.branches = sum(child.tier == tier for child in self.children(node))
+        if parent.tier == tier:
+            parent.branches += 1
+        self._count(node, node.klass, node.size)
+        for idle in (node, parent):
+            if idle.klass == IDLE and not idle.branches and idle.parent is not None:
+                self._on_idle_leaf(idle)
+        return old
+
+    def join(self, node: Node) -> None:
+        """Make one edge of ``node`` and its parent, if nothing begins or ends between them."""
+        upper = node.parent
+        assert upper is not None
+        if (
+            upper.parent is None
+            or upper.holders
+            or len(upper.children) > 1
+            or node.twin is not None
+            or upper.busy
+            or node.busy
+            or (upper.tier, upper.owner) != (node.tier, node.owner)
+            or upper.last_use > node.last_use
+        ):
+            return
+        node.edge.prepend(upper.edge)
+        node.start, node.key, node.parent = upper.start, upper.key, upper.parent
+        node.size += upper.size
+        self._replace(upper.parent, upper, node)
+        self.num_nodes -= 1
+        upper.size = 0
 
     # Shrinking
 
@@ -308,6 +367,7 @@ class RadixTree:
         self._count(leaf, IDLE, -count)
         freed = leaf.edge.trim(count)
         leaf.size = keep
+        leaf.chain = None
         if keep:
             end = leaf.start + keep
             for holder in leaf.holders:
@@ -323,6 +383,8 @@ class RadixTree:
         assert parent is not None
         self.num_nodes -= 1
         self._replace(parent, leaf, None)
+        if parent.tier == leaf.tier:
+            parent.branches -= 1
         for holder in leaf.holders:
             holder.node = parent
             holder.length = leaf.start
@@ -333,7 +395,7 @@ class RadixTree:
         if parent.parent is None:
             return
         parent.last_use = max(parent.last_use, leaf.last_use)
-        if parent.klass == IDLE and not parent.children:
+        if parent.klass == IDLE and not parent.branches:
             self._on_idle_leaf(parent)
 
     def _replace(self, parent: Node, child: Node, other: Node | None) -> None:

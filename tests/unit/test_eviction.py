@@ -6,7 +6,7 @@ import pytest
 
 from radix_cache.edge import Edge, PieceShop
 from radix_cache.eviction import IdleLeaves
-from radix_cache.nodes import IDLE, RUNNING, Node, Owner
+from radix_cache.nodes import IDLE, RUNNING, Node, Owner, Tier
 
 SHOP = PieceShop(1)
 OWNER = Owner("red", 0, SHOP)
@@ -21,7 +21,7 @@ def make_leaf(last_use: int) -> Node:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_oldest_is_the_idle_leaf_with_the_smallest_tick(seed: int) -> None:
     rng = random.Random(seed)
-    order, leaves = IdleLeaves(), []
+    order, leaves = IdleLeaves(Tier.DEVICE), []
     for tick in range(1, 400):
         action = rng.randrange(5)
         if action <= 1 or not leaves:
@@ -41,20 +41,20 @@ def test_the_oldest_is_the_idle_leaf_with_the_smallest_tick(seed: int) -> None:
         assert order.oldest() is min(idle, key=lambda leaf: leaf.last_use, default=None)
 
 
-def test_a_node_with_children_waits_until_they_are_gone() -> None:
-    order, parent, child = IdleLeaves(), make_leaf(1), make_leaf(2)
-    parent.children[0] = child
+def test_a_node_with_branches_waits_until_they_are_gone() -> None:
+    order, parent, child = IdleLeaves(Tier.DEVICE), make_leaf(1), make_leaf(2)
+    parent.branches = 1
     order.offer(parent)
     order.offer(child)
     assert order.oldest() is child
     child.size = 0
-    del parent.children[0]
+    parent.branches = 0
     order.offer(parent)
     assert order.oldest() is parent
 
 
 def test_the_oldest_stays_first_while_it_is_trimmed() -> None:
-    order, leaf = IdleLeaves(), make_leaf(1)
+    order, leaf = IdleLeaves(Tier.DEVICE), make_leaf(1)
     leaf.size = 5
     order.offer(leaf)
     order.offer(make_leaf(2))

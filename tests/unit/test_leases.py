@@ -51,7 +51,7 @@ def test_leases_end_in_the_order_of_their_ends() -> None:
     leases = make_leases()
     handles = [leased(name, until) for name, until in (("b", 5.0), ("a", 3.0), ("c", 9.0))]
     for handle in handles:
-        leases.watch(handle)
+        leases.watch(handle, 0.0)
     assert leases.next_end_s == 3.0
     ended = []
     while (handle := leases.take_ended(6.0)) is not None:
@@ -63,11 +63,11 @@ def test_leases_end_in_the_order_of_their_ends() -> None:
 def test_a_session_that_came_back_or_was_leased_anew_does_not_end_early() -> None:
     leases = make_leases()
     returned, renewed = leased("returned", 2.0), leased("renewed", 2.0)
-    leases.watch(returned)
-    leases.watch(renewed)
+    leases.watch(returned, 0.0)
+    leases.watch(renewed, 0.0)
     returned.klass = IDLE
     renewed.leased_until = 8.0
-    leases.watch(renewed)
+    leases.watch(renewed, 0.0)
     assert leases.take_ended(5.0) is None
     assert leases.live() == [renewed]
 

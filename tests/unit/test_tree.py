@@ -27,7 +27,7 @@ class Fixture:
         self.next_block = 0
 
     def offer(self, node: Node) -> None:
-        node.offered = True
+        node.offered = node.tier
         self.idle.append(node)
 
     def tokens(self, text: str) -> TokenArray:

@@ -1,0 +1,368 @@
+"""Host memory and disk below the device: what moves there, and what comes back.
+
+Only ids are decided here. A ``BlockMover`` copies the bytes; it gets one order after the
+other and has two duties:
+
+- Between device and host an order counts as done when it is given: whatever later orders,
+  and the engine's next step, do to the blocks it names must wait for it (stream order). So
+  device blocks are free for the next turn at once, and nobody waits for a copy.
+- An order from or to the disk takes as long as it takes, and ends with ``moved``. Until
+  then neither its sources nor its targets are used for anything else.
+
+A transcript's blocks lie on the device first, then in host memory, then on disk; what is
+evicted from the end of one part is put before the next. The tree keeps the tokens of all
+of them, so what comes back has been compared token by token like anything else.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from radix_cache.audit import check_partition
+from radix_cache.block_pool import BlockArray
+from radix_cache.edge import NO_BLOCKS, TokenArray
+from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Owner, Tier
+from radix_cache.transfers import BlockMove, BlockMover, RunContent, StoredRun, TierBlocks
+from radix_cache.tree import RadixTree
+
+RUN_BLOCKS: Final = 64
+"""Blocks leave the device and host memory in runs of at least so many, where there are."""
+_FREE_SHARE: Final = 8
+
+
+class LowerTiers:
+    """Host memory and disk. ``disk_blocks`` 0 means that there is no disk.
+
+    Args:
+        tree: whose nodes are placed.
+        mover: copies the bytes.
+        dropping: called with (node, blocks kept) before the end of a node is forgotten.
+        next_tick: a number larger than all before; marks nodes whose ids changed.
+
+    Raises:
+        ValueError: no host blocks; the disk is reached through host memory.
+    """
+
+    def __init__(
+        self,
+        tree: RadixTree,
+        mover: BlockMover,
+        *,
+        host_blocks: int,
+        disk_blocks: int,
+        dropping: Callable[[Node, int], None],
+        next_tick: Callable[[], int],
+    ) -> None:
+        if host_blocks < 1 or disk_blocks < 0:
+            raise ValueError(
+                f"{host_blocks} host and {disk_blocks} disk blocks: the disk is reached through "
+                "host memory, so at least 1 host block is needed"
+            )
+        self._tree = tree
+        self._mover = mover
+        self._dropping = dropping
+        self._next_tick = next_tick
+        self._num_orders = 0
+        self._pending: dict[int, tuple[BlockMove, Node, int]] = {}
+        self._being_written = 0
+        self.host = TierBlocks(Tier.HOST, host_blocks)
+        self.disk = TierBlocks(Tier.DISK, disk_blocks) if disk_blocks else None
+        self.writing = True
+        """Whether host blocks go to the disk; a failed write turns it off."""
+        self.moved_blocks = {(a, b): 0 for a in Tier for b in Tier if abs(a - b) == 1}
+        """Blocks ordered to move so far, by (source, target)."""
+        self.failed_blocks = 0
+        """Blocks of orders from or to the disk that failed."""
+
+    def offer(self, node: Node) -> None:
+        """Note that ``node`` may be evicted from its lower tier."""
+        self._blocks(node.tier).idle.offer(node)
+
+    def _blocks(self, tier: int) -> TierBlocks:
+        if tier == Tier.HOST:
+            return self.host
+        assert self.disk is not None
+        return self.disk
+
+    # Device and host
+
+    def demote(self, leaf: Node, cut: int) -> BlockArray:
+        """Move the last ``cut`` blocks of a device leaf to host memory, as many of the upper
+        ones as find room; the rest is forgotten. Returns the device blocks, now free."""
+        tree = self._tree
+        room = self._make_room(self.host, cut)
+        freed = NO_BLOCKS
+        if room < cut:
+            self.forget_below(leaf)
+            keep = leaf.size - (cut - room)
+            self._dropping(leaf, keep)
+            freed = tree.trim(leaf, keep)
+        if room:
+            if room < leaf.size:
+                tree.split(leaf, leaf.end - room)
+            targets = self.host.take(room)
+            sources = tree.place(leaf, Tier.HOST, targets, self._next_tick())
+            self._order(Tier.DEVICE, Tier.HOST, sources, targets, None)
+            freed = np.concatenate([sources, freed])
+            for child in list(tree.children(leaf)):
+                tree.join(child)
+        return freed
+
+    def promote(self, far: Node, start: int, targets: BlockArray) -> None:
+        """Copy the host blocks from position ``start`` to the end of ``far`` to the device
+        blocks ``targets``, which the tree keeps from now on."""
+        tree, tick = self._tree, self._next_tick()
+        sources: list[BlockArray] = []
+        for node in path_from(far, start):
+            first = node.start - start
+            blocks = targets[first : first + node.size]
+            sources.append(tree.place(node, Tier.DEVICE, blocks, tick))
+            tree.join(node)
+        host_blocks = np.concatenate(sources)
+        self._order(Tier.HOST, Tier.DEVICE, host_blocks, targets, None)
+        self.host.release(host_blocks)
+
+    def adopt(self, node: Node, targets: BlockArray) -> None:
+        """Let ``node`` have the device blocks of a turn that has computed it again."""
+        tier = self._blocks(node.tier)
+        tier.release(self._tree.place(node, Tier.DEVICE, targets, self._next_tick()))
+
+    # Host and disk
+
+    def write_behind(self) -> None:
+        """Order idle host blocks to the disk, the longest unused first, while less than an
+        eighth of the host's are free or about to be."""
+        disk, host = self.disk, self.host
+        if disk is None or not self.writing:
+            return
+        while (host.num_free + self._being_written) * _FREE_SHARE < host.num_blocks:
+            node = host.idle.oldest()
+            if node is None:
+                return
+            if node.size > RUN_BLOCKS:
+                self._tree.split(node, node.end - RUN_BLOCKS)
+            if self._make_room(disk, node.size) < node.size:
+                return
+            content = RunContent(
+                tenant=node.owner.name,
+                position=node.start,
+                parent_key=self._key_before(node),
+                tokens=node.edge.token_ids(),
+            )
+            self._being_written += node.size
+            self._order_slowly(node, Tier.HOST, Tier.DISK, content)
+
+    def read(self, far: Node) -> int:
+        """Order what of the path to ``far`` is on disk into host memory, from its upper end
+        and as far as there is room; returns the blocks ordered."""
+        keeper = Holder(far.owner)
+        self._tree.move(keeper, far, far.end)
+        self._tree.hold(keeper, RUNNING)  # the path shall not make room for itself
+        ordered = 0
+        for node in path_from(far, 0):
+            if node.tier != Tier.DISK or node.busy:
+                continue
+            if self._make_room(self.host, node.size) < node.size:
+                break
+            self._order_slowly(node, Tier.DISK, Tier.HOST, None)
+            ordered += node.size
+        self._tree.hold(keeper, IDLE)
+        self._tree.drop(keeper)
+        return ordered
+
+    def moved(self, number: int, *, ok: bool) -> None:
+        """An order from or to the disk is over; ``ok`` False: the bytes did not arrive, or not
+        unharmed. What cannot be read is forgotten; what cannot be written stays where it is,
+        and writing stops until ``writing`` is set again.
+
+        Raises:
+            KeyError: no such order is pending.
+        """
+        move, last, start = self._pending.pop(number)
+        reading = move.source == Tier.DISK
+        source, target = self._blocks(move.source), self._blocks(move.target)
+        source.used(move.source_blocks)
+        target.used(move.target_blocks)
+        if not reading:
+            self._being_written -= len(move.source_blocks)
+        if not ok:
+            self.failed_blocks += len(move.source_blocks)
+            self.writing = self.writing and reading
+        unused = np.ones(len(move.target_blocks), dtype=np.bool_)
+        end = start + len(unused)
+        parts = path_from(last, start) if last.size else []
+        parts = [part for part in parts if start <= part.start and part.end <= end]
+        for part in parts if reading else parts[::-1]:
+            part.busy = False
+            parent = part.parent
+            assert parent is not None
+            fits = parent.tier < Tier.DISK if reading else not part.branches
+            if ok and fits and part.tier == move.source:
+                here = slice(part.start - start, part.end - start)
+                unused[here] = False
+                blocks = move.target_blocks[here]
+                source.release(self._tree.place(part, move.target, blocks, self._next_tick()))
+            elif part.tier != Tier.DEVICE and part.klass == IDLE and not part.branches:
+                self.offer(part)
+        target.release(move.target_blocks[unused])
+        if reading and not ok:
+            self._lose([part for part in parts if part.tier == Tier.DISK])
+
+    def _lose(self, parts: list[Node]) -> None:
+        """Forget nodes on disk that cannot be read, and all below them, whoever holds them."""
+        if not parts:
+            return
+        top = parts[0]
+        assert top.parent is not None
+        below = [top]
+        for node in below:
+            for holder in list(node.holders):
+                self._tree.move(holder, top.parent, top.start)
+            below.extend(self._tree.children(node))
+        self._forget(top)
+
+    def load(self, runs: Iterable[StoredRun]) -> int:
+        """Make the runs of an earlier process known again and return how many blocks found
+        their place; the others are free. Nothing else has been cached yet."""
+        tree, disk = self._tree, self.disk
+        assert disk is not None
+        places: dict[tuple[str, bytes], tuple[Node, int]] = {}
+        kept = [NO_BLOCKS]
+        for run in sorted(runs, key=lambda r: r.content.position):
+            content = run.content
+            owner = tree.owner(content.tenant) if content.tenant else tree.published
+            place: tuple[Node, int] | None = (owner.root, 0)
+            if content.position:
+                place = places.get((content.tenant, content.parent_key))
+                place = place or places.get(("", content.parent_key))
+            if place is None:
+                continue
+            node, position = tree.climb(*place), place[1]
+            if position < node.end:
+                node = tree.split(node, position)
+            if tree.child(node, owner, content.tokens, 0) is not None:
+                continue
+            leaf = tree.add_leaf(node, owner, content.tokens, run.blocks, tier=Tier.DISK)
+            for key in chain_keys(content.parent_key, content.tokens, tree.block_size):
+                position += 1
+                places[content.tenant, key] = leaf, position
+            self.offer(leaf)
+            kept.append(run.blocks)
+        claimed = np.concatenate(kept)
+        disk.claim(claimed)
+        return len(claimed)
+
+    # Room and orders
+
+    def _make_room(self, tier: TierBlocks, wanted: int) -> int:
+        """Forget idle ends of ``tier``, the longest unused first, until ``wanted`` blocks are
+        free there; returns how many of them are."""
+        while tier.num_free < wanted:
+            node = tier.idle.oldest()
+            if node is None:
+                break
+            self.forget_below(node)
+            keep = max(0, node.size - (wanted - tier.num_free))
+            self._dropping(node, keep)
+            tier.release(self._tree.trim(node, keep))
+        return min(wanted, tier.num_free)
+
+    def forget_below(self, node: Node) -> None:
+        """Forget all that hangs below an idle ``node``."""
+        for child in list(self._tree.children(node)):
+            self._forget(child)
+
+    def _forget(self, node: Node) -> None:
+        below = [node]
+        for each in below:
+            below.extend(self._tree.children(each))
+        for each in reversed(below):
+            self._dropping(each, 0)
+            self._blocks(each.tier).release(self._tree.trim(each, 0))
+
+    def _order_slowly(
+        self, node: Node, source: Tier, target: Tier, content: RunContent | None
+    ) -> None:
+        targets = self._blocks(target).take(node.size)
+        sources = node.edge.block_ids()
+        self._blocks(source).use(sources)
+        self._blocks(target).use(targets)
+        node.busy = True
+        move = self._order(source, target, sources, targets, content)
+        self._pending[move.number] = (move, node, node.start)
+
+    def _order(
+        self,
+        source: Tier,
+        target: Tier,
+        sources: BlockArray,
+        targets: BlockArray,
+        content: RunContent | None,
+    ) -> BlockMove:
+        self._num_orders += 1
+        self.moved_blocks[source, target] += len(sources)
+        move = BlockMove(
+            number=self._num_orders,
+            source=source,
+            target=target,
+            source_blocks=sources,
+            target_blocks=targets,
+            content=content,
+        )
+        self._mover.move(move)
+        return move
+
+    def check(self) -> None:
+        """Recount the blocks of both tiers; AssertionError if one is lost or doubled."""
+        for tier in (self.host, self.disk):
+            if tier is not None:
+                moves = [move for move, _, _ in self._pending.values() if move.target == tier.tier]
+                check_partition(
+                    self._tree,
+                    tier.tier,
+                    unheld=[tier.unheld_blocks(), *(move.target_blocks for move in moves)],
+                    num_blocks=tier.num_blocks,
+                )
+
+    def _key_before(self, node: Node) -> bytes:
+        """The chained key of all blocks before ``node``."""
+        path: list[Node] = []
+        above = node.parent
+        while above is not None and above.parent is not None and above.chain is None:
+            path.append(above)
+            above = above.parent
+        assert above is not None
+        key = root_key(above.owner) if above.chain is None else above.chain
+        for each in reversed(path):
+            key = chain_keys(key, each.edge.token_ids(), self._tree.block_size)[-1]
+            each.chain = key
+        return key
+
+
+def path_from(far: Node, start: int) -> list[Node]:
+    """The nodes on the path to ``far`` that reach beyond block position ``start``, top first."""
+    path: list[Node] = []
+    node: Node | None = far
+    while node is not None and node.parent is not None and node.end > start:
+        path.append(node)
+        node = node.parent
+    return path[::-1]
+
+
+def root_key(owner: Owner) -> bytes:
+    """Where the chain of keys of ``owner`` begins, 16 bytes."""
+    return xxhash.xxh3_128_digest(owner.name.encode())
+
+
+def chain_keys(key: bytes, tokens: TokenArray, block_size: int) -> list[bytes]:
+    """The xxh3-128 key of each block of ``tokens``: of the key before it and its tokens. It
+    names all tokens up to the block's end, however they are cut into runs."""
+    data = tokens.tobytes()
+    step = 4 * block_size
+    keys = []
+    for start in range(0, len(data), step):
+        key = xxhash.xxh3_128_digest(key + data[start : start + step])
+        keys.append(key)
+    return keys
