@@ -37,17 +37,25 @@ _NO_ROOM = (0, 0)
 _NO_BOUND_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chunk:
-    """``num_tokens`` pending tokens of one sequence, from ``start`` on, and a draft."""
+    """``num_tokens`` pending tokens of one sequence, from ``start`` on, and a draft.
 
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    samples: bool
-    """The chunk reaches the last known token, so the step also yields the next one."""
-    draft: TokenArray
-    """int32 [k]: proposed tokens behind the last known one, to be verified in this step."""
+    Made by the scheduler, read by its caller until the next plan: the chunk of a decode is
+    the same object at each step.
+    """
+
+    __slots__ = ("draft", "num_tokens", "samples", "sequence", "start")
+
+    def __init__(
+        self, sequence: Sequence, start: int, num_tokens: int, samples: bool, draft: TokenArray
+    ) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.num_tokens = num_tokens
+        self.samples = samples
+        """The chunk reaches the last known token, so the step also yields the next one."""
+        self.draft = draft
+        """int32 [k]: proposed tokens behind the last known one, to be verified in this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,34 @@ def step_work(chunks: Iterable[Chunk]) -> StepWork:
     )
 
 
+class _Step:
+    """A plan in the making."""
+
+    __slots__ = (
+        "admitted",
+        "chunks",
+        "decode_context",
+        "decode_rows",
+        "decode_s",
+        "exhausted",
+        "preempted",
+        "tokens",
+        "too_large",
+    )
+
+    def __init__(self) -> None:
+        self.chunks: dict[Sequence, Chunk] = {}
+        self.admitted: list[Sequence] = []
+        self.exhausted: list[Sequence] = []
+        self.too_large: list[Sequence] = []
+        self.preempted = 0
+        self.decode_rows = 0
+        self.decode_context = 0
+        self.decode_s = 0.0
+        self.tokens = 0
+        """Draft tokens, which the chunks do not count."""
+
+
 class Scheduler:
     """Owns the waiting and running sequences and their use of the prefix cache."""
 
@@ -104,6 +140,10 @@ class Scheduler:
         self._block_size = cache.block_size
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
+        self._decoders: dict[Sequence, Chunk] = {}
+        """The running sequences that decode, each with the chunk that its steps reuse."""
+        self._tenant_rows: dict[str, int] | None = None
+        """Decoding sequences by tenant; None when it has to be counted again."""
         self._last_victim: Sequence | None = None
         self._service = ServiceAccount()
         self._strict = config.policy == "fcfs"
@@ -177,6 +217,8 @@ class Scheduler:
         sequence.cached = None
         sequence.state = SequenceState.DONE
         self._running.remove(sequence)
+        if self._decoders.pop(sequence, None) is not None:
+            self._tenant_rows = None
         self._service.turn_closed(sequence.request.tenant)
 
     def wants_flush(self, sequence: Sequence) -> bool:
@@ -188,12 +230,12 @@ class Scheduler:
         """Note that the KV of the chunk and of ``accepted`` draft tokens is written, and
         publish the blocks they filled. What was rejected is overwritten later."""
         sequence = chunk.sequence
-        assert sequence.cached is not None
-        before = sequence.num_computed
-        sequence.num_computed = before + chunk.num_tokens + accepted
-        if sequence.num_computed // self._block_size > before // self._block_size:
-            computed = sequence.buffer.view()[: sequence.num_computed]
-            self._cache.commit(sequence.cached, computed)
+        computed = sequence.num_computed + chunk.num_tokens + accepted
+        sequence.num_computed = computed
+        if computed >= sequence.publish_at:
+            assert sequence.cached is not None
+            self._cache.commit(sequence.cached, sequence.buffer.view()[:computed])
+            sequence.publish_at = (computed // self._block_size + 1) * self._block_size
 
     def schedule(self, now: float, drafts: Mapping[Sequence, TokenArray] = _NO_DRAFTS) -> Schedule:
         """Plan the next step.
@@ -203,38 +245,87 @@ class Scheduler:
             drafts: tokens proposed for decoding sequences; they are cut to what the step's
                 draft budget and the free blocks allow, and never make another turn give way.
         """
-        draft_budget = self._config.draft_tokens_per_step
-        chunks: dict[Sequence, Chunk] = {}
-        exhausted: list[Sequence] = []
-        preempted = 0
+        step = _Step()
         prefills: list[Sequence] = []
-        for sequence in list(self._running):
+        if len(self._decoders) < len(self._running):
+            for sequence in list(self._running):
+                if sequence.state is SequenceState.FLUSHING:
+                    self._decoders.pop(sequence, None)
+                    self._plan_flush(sequence, step.chunks)
+                elif sequence in self._decoders:
+                    continue
+                elif sequence.decoding:
+                    self._decoders[sequence] = Chunk(sequence, 0, 0, True, NO_DRAFT)
+                    self._tenant_rows = None
+                else:
+                    prefills.append(sequence)
+        self._plan_decodes(step, drafts)
+        prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
+        if step.decode_rows:
+            self._charge_decodes(step)
+        admitted, too_large = step.admitted, step.too_large
+        if prefills or self._waiting:
+            self._share_out(now, prefills, step)
+        return Schedule(
+            chunks=tuple(step.chunks.values()),
+            admitted=tuple(admitted),
+            exhausted=tuple(step.exhausted),
+            too_large=tuple(too_large),
+            preempted=step.preempted,
+        )
+
+    def _plan_decodes(self, step: "_Step", drafts: Mapping[Sequence, TokenArray]) -> None:
+        """Every running decode gets its token: the loop that each step runs for each turn."""
+        chunks = step.chunks
+        running = SequenceState.RUNNING
+        context = 0
+        special: list[tuple[Sequence, Chunk]] = []
+        for sequence, chunk in self._decoders.items():
+            length = sequence.buffer.length
+            if sequence.state is not running or length > sequence.block_limit or drafts:
+                special.append((sequence, chunk))
+                continue
+            start = sequence.num_computed
+            chunk.start = start
+            chunk.num_tokens = length - start
+            chunk.draft = NO_DRAFT
+            chunks[sequence] = chunk
+            context += length
+        draft_budget = self._config.draft_tokens_per_step
+        for sequence, chunk in special:
             if sequence.cached is None:
                 continue  # gave way to an earlier one in this loop
             if sequence.state is SequenceState.FLUSHING:
+                self._decoders.pop(sequence)
                 self._plan_flush(sequence, chunks)
                 continue
-            if not sequence.decoding:
-                prefills.append(sequence)
-                continue
-            grown, victims = self._grow(sequence, len(sequence.buffer), chunks)
-            preempted += victims
-            if grown:
+            if self._grow(sequence, step):
                 draft = drafts.get(sequence, NO_DRAFT)[:draft_budget]
                 draft = draft if self._room_for(sequence, len(draft)) else NO_DRAFT
                 draft_budget -= len(draft)
-                chunks[sequence] = _chunk(sequence, sequence.num_pending, draft)
+                chunk.start = sequence.num_computed
+                chunk.num_tokens = sequence.num_pending
+                chunk.draft = draft
+                chunks[sequence] = chunk
+                context += len(sequence.buffer)
+                step.tokens += len(draft)
             elif sequence.state is SequenceState.RUNNING:
-                exhausted.append(sequence)
-        prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
-        admitted, too_large = self._share_out(now, prefills, chunks)
-        return Schedule(
-            chunks=tuple(chunks.values()),
-            admitted=tuple(admitted),
-            exhausted=tuple(exhausted),
-            too_large=tuple(too_large),
-            preempted=preempted,
-        )
+                step.exhausted.append(sequence)
+        step.decode_rows = len(chunks)
+        step.decode_context = context
+
+    def _charge_decodes(self, step: "_Step") -> None:
+        """Put the decodes of a step on the accounts of their tenants."""
+        step.decode_s = self._costs.decode_s(step.decode_context)
+        share_s = step.decode_s / step.decode_rows
+        if self._tenant_rows is None:
+            rows: dict[str, int] = {}
+            for sequence in self._decoders:
+                tenant = sequence.request.tenant
+                rows[tenant] = rows.get(tenant, 0) + 1
+            self._tenant_rows = rows
+        for tenant, count in self._tenant_rows.items():
+            self._service.charge(tenant, share_s * count)
 
     def queue_positions(self, now: float) -> list[Sequence]:
         """The waiting sequences in the order in which they are considered."""
@@ -279,45 +370,42 @@ class Scheduler:
         needed = self._blocks_for(sequence.flush_target) - sequence.cached.num_blocks
         try:
             if needed > 0:
-                self._cache.allocate(sequence.cached, needed)
+                self._allocate(sequence, needed)
         except OutOfBlocks:
             self.end(sequence, lease_s=0.0)
             return
-        chunks[sequence] = Chunk(
-            sequence=sequence,
-            start=sequence.num_computed,
-            num_tokens=pending,
-            samples=False,
-            draft=NO_DRAFT,
-        )
+        chunks[sequence] = Chunk(sequence, sequence.num_computed, pending, False, NO_DRAFT)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
 
-    def _grow(
-        self, sequence: Sequence, num_tokens: int, chunks: dict[Sequence, Chunk]
-    ) -> tuple[bool, int]:
-        """Give ``sequence`` blocks for ``num_tokens``; returns (done, sequences preempted).
+    def _grow(self, sequence: Sequence, step: "_Step") -> bool:
+        """Give ``sequence`` blocks for the tokens it has.
 
-        Not done means that nothing else could give way, or that ``sequence`` itself did.
+        False: nothing else could give way, or ``sequence`` itself did.
         """
-        assert sequence.cached is not None
-        preempted = 0
-        needed = self._blocks_for(num_tokens) - sequence.cached.num_blocks
-        while needed > 0:
+        while True:
+            assert sequence.cached is not None
+            needed = self._blocks_for(len(sequence.buffer)) - sequence.cached.num_blocks
             try:
-                self._cache.allocate(sequence.cached, needed)
-                break
+                if needed > 0:
+                    self._allocate(sequence, needed)
+                return True
             except OutOfBlocks:
                 victim = self._victim(sequence)
                 if victim is None:
-                    return False, preempted
-                chunks.pop(victim, None)
+                    return False
+                step.chunks.pop(victim, None)
                 self._give_way(victim)
-                preempted += 1
+                step.preempted += 1
                 if victim is sequence:
-                    return False, preempted
-        return True, preempted
+                    return False
+
+    def _allocate(self, sequence: Sequence, num_blocks: int) -> None:
+        """Raises OutOfBlocks."""
+        assert sequence.cached is not None
+        self._cache.allocate(sequence.cached, num_blocks)
+        sequence.block_limit = sequence.cached.num_blocks * self._block_size
 
     def _room_for(self, sequence: Sequence, num_draft: int) -> bool:
         """Give a sequence blocks for a draft if that takes them from nobody who runs."""
@@ -325,7 +413,7 @@ class Scheduler:
         needed = self._blocks_for(len(sequence.buffer) + num_draft) - sequence.cached.num_blocks
         try:
             if needed > 0:
-                self._cache.allocate(sequence.cached, needed)
+                self._allocate(sequence, needed)
         except OutOfBlocks:
             return False
         return True
@@ -360,17 +448,10 @@ class Scheduler:
         self._last_victim = victim
         self._wait(victim)  # not as queued: others are to have its blocks
 
-    def _share_out(
-        self, now: float, prefills: list[Sequence], chunks: dict[Sequence, Chunk]
-    ) -> tuple[list[Sequence], list[Sequence]]:
+    def _share_out(self, now: float, prefills: list[Sequence], step: "_Step") -> None:
         """Give the step's prefill budget to running prefills and to waiting turns, in one
-        order, so that a short turn passes a long prefill that has begun.
-
-        Returns (admitted, too large for the pool).
-        """
-        admitted: list[Sequence] = []
-        too_large: list[Sequence] = []
-        tokens, seconds = self._prefill_budget(chunks, len(prefills) + len(self._waiting))
+        order, so that a short turn passes a long prefill that has begun."""
+        tokens, seconds = self._prefill_budget(step, len(prefills) + len(self._waiting))
         order = self._order(now, prefills)
         room = self._room() if self._waiting else _NO_ROOM
         blocked = 0
@@ -380,7 +461,7 @@ class Scheduler:
             if sequence.state is SequenceState.WAITING:
                 if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
                     self.drop_waiting(sequence)
-                    too_large.append(sequence)
+                    step.too_large.append(sequence)
                     continue
                 if blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
                     continue
@@ -390,44 +471,29 @@ class Scheduler:
                     continue
                 room = self._room()
                 sequence.admitted_s = now
-                admitted.append(sequence)
+                step.admitted.append(sequence)
             position = sequence.num_computed
             take = min(tokens, sequence.num_pending)
             if not self._strict:
                 within = self._costs.prefill_tokens_within(seconds, position)
                 take = min(take, max(within, _LEAST_CHUNK_TOKENS))
             cost_s = self._costs.prefill_s(take, position)
-            chunks[sequence] = _chunk(sequence, take)
+            step.chunks[sequence] = _chunk(sequence, take)
             self._service.charge(sequence.request.tenant, cost_s)
             tokens -= take
             seconds -= 0.0 if self._strict else cost_s
-        return admitted, too_large
 
-    def _prefill_budget(
-        self, chunks: dict[Sequence, Chunk], num_candidates: int
-    ) -> tuple[int, float]:
+    def _prefill_budget(self, step: "_Step", num_candidates: int) -> tuple[int, float]:
         """Tokens and seconds of prefill that this step has room for."""
-        used = context = rows = 0
-        for sequence, chunk in chunks.items():
-            used += chunk.num_tokens + len(chunk.draft)
-            if chunk.samples:
-                rows += 1
-                context += len(sequence.buffer)
+        used = step.tokens + sum(chunk.num_tokens for chunk in step.chunks.values())
         tokens = self._config.max_batch_tokens
         seconds = self._step_s
-        if rows:
-            decode_s = self._costs.decode_s(context)
-            self._charge_decodes(chunks, decode_s / rows)
+        if step.decode_rows:
             tokens = min(tokens, self._config.prefill_tokens_beside_decodes)
-            seconds = min(seconds, decode_s)
+            seconds = min(seconds, step.decode_s)
         elif num_candidates <= 1:
             seconds = _NO_BOUND_S
         return min(tokens, self._config.max_batch_tokens - used), seconds
-
-    def _charge_decodes(self, chunks: dict[Sequence, Chunk], share_s: float) -> None:
-        for sequence, chunk in chunks.items():
-            if chunk.samples:
-                self._service.charge(sequence.request.tenant, share_s)
 
     def _order(self, now: float, prefills: list[Sequence]) -> list[Sequence]:
         """Running prefills and waiting turns in the policy's order."""
@@ -530,6 +596,8 @@ class Scheduler:
             return False
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens
+        sequence.block_limit = cached.num_blocks * self._block_size
+        sequence.publish_at = sequence.num_computed + self._block_size
         sequence.state = SequenceState.RUNNING
         self._waiting.remove(sequence)
         self._running.append(sequence)
@@ -565,11 +633,6 @@ def _base(sequence: Sequence) -> tuple[str | None, int | None]:
     return request.base_session_id, sequence.vouched
 
 
-def _chunk(sequence: Sequence, num_tokens: int, draft: TokenArray = NO_DRAFT) -> Chunk:
-    return Chunk(
-        sequence=sequence,
-        start=sequence.num_computed,
-        num_tokens=num_tokens,
-        samples=num_tokens == sequence.num_pending and sequence.request.max_new_tokens > 0,
-        draft=draft,
-    )
+def _chunk(sequence: Sequence, num_tokens: int) -> Chunk:
+    samples = num_tokens == sequence.num_pending and sequence.request.max_new_tokens > 0
+    return Chunk(sequence, sequence.num_computed, num_tokens, samples, NO_DRAFT)

@@ -20,40 +20,42 @@ _WARM_SHARE = 0.8
 class TokenBuffer:
     """Append-only int32 array with amortised O(1) append; ``view()`` copies nothing."""
 
+    __slots__ = ("_array", "length")
+
     def __init__(self, tokens: TokenArray | None = None) -> None:
-        self._length = 0 if tokens is None else len(tokens)
-        self._array = np.empty(max(64, self._length + self._length // 4), dtype=np.int32)
+        self.length = 0 if tokens is None else len(tokens)
+        self._array = np.empty(max(64, self.length + self.length // 4), dtype=np.int32)
         if tokens is not None:
-            self._array[: self._length] = tokens
+            self._array[: self.length] = tokens
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def view(self) -> TokenArray:
         """The tokens, int32 [len]. Valid until the next append or truncate."""
-        return self._array[: self._length]
+        return self._array[: self.length]
 
     def append(self, token: int) -> None:
-        if self._length == len(self._array):
-            self._reserve(self._length + 1)
-        self._array[self._length] = token
-        self._length += 1
+        if self.length == len(self._array):
+            self._reserve(self.length + 1)
+        self._array[self.length] = token
+        self.length += 1
 
     def extend(self, tokens: TokenArray) -> None:
-        end = self._length + len(tokens)
+        end = self.length + len(tokens)
         if end > len(self._array):
             self._reserve(end)
-        self._array[self._length : end] = tokens
-        self._length = end
+        self._array[self.length : end] = tokens
+        self.length = end
 
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= self._length:
-            raise ValueError(f"truncate to {length}, {self._length} tokens held")
-        self._length = length
+        if not 0 <= length <= self.length:
+            raise ValueError(f"truncate to {length}, {self.length} tokens held")
+        self.length = length
 
     def _reserve(self, length: int) -> None:
         grown = np.empty(max(length, 2 * len(self._array)), dtype=np.int32)
-        grown[: self._length] = self._array[: self._length]
+        grown[: self.length] = self._array[: self.length]
         self._array = grown
 
 
@@ -75,6 +77,7 @@ class Sequence:
     __slots__ = (
         "admitted_s",
         "arrival_s",
+        "block_limit",
         "buffer",
         "cached",
         "expected_output",
@@ -85,6 +88,7 @@ class Sequence:
         "num_computed",
         "preemptions",
         "prompt_length",
+        "publish_at",
         "request",
         "reusable",
         "session_start_s",
@@ -112,6 +116,10 @@ class Sequence:
         self.admitted_s: float | None = None
         self.num_computed = 0
         self.cached: CachedSequence | None = None
+        self.block_limit = 0
+        """Tokens that the blocks of ``cached`` hold."""
+        self.publish_at = 0
+        """``num_computed`` at which another whole block can be published."""
         self.grammar: GrammarState | None = None
         self.state = SequenceState.WAITING
         self.finish: FinishReason | None = None
