@@ -21,7 +21,7 @@ from benchmarks.trace_sessions import Session, Turn
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig, PolicyName
 from runtime.estimates import CostProfile, OutputLengths, StepCosts
-from runtime.messages import GenerationRequest, SamplingParams
+from runtime.messages import FinishReason, GenerationRequest, SamplingParams
 from runtime.policy import Policy, TurnFacts
 from runtime.scheduler import Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
@@ -348,6 +348,7 @@ class Simulation:
         )
         self._lengths.observe(client.session.name, output_tokens=turn.output_tokens)
         sequence.final_length = len(sequence.buffer)
+        sequence.finish = FinishReason.STOP
         if self._scheduler.wants_flush(sequence):
             sequence.state = SequenceState.FLUSHING
         else:
