@@ -17,6 +17,7 @@ import numpy as np
 from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import EngineConfig
+from runtime.drafting import Drafter
 from runtime.estimates import OutputLengths, StepCosts, StepWork
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _POSITION_REPORT_S = 0.25
 _PAUSE_S = 0.002
+_LEAST_DRAFT = 4
+"""Draft tokens that each decoding turn could have, or no turn gets any."""
 
 
 class _Answer:
@@ -119,10 +122,6 @@ class _Counters:
         self.mask_s = 0.0
 
 
-Propose = Callable[[Sequence], TokenArray]
-"""From a decoding sequence to tokens that may come next, int32 [k]. Only speed depends on it."""
-
-
 class Engine:
     """Runs turns step by step. Not thread-safe: one loop calls it."""
 
@@ -139,11 +138,11 @@ class Engine:
         costs: StepCosts,
         config: EngineConfig,
         info: EngineInfo,
-        propose: Propose | None = None,
+        drafter: Drafter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
-        self._propose = propose
+        self._drafter = drafter
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
@@ -252,6 +251,19 @@ class Engine:
                 f"a prompt of {len(buffer)} tokens, 1 to {self.info.max_context_tokens} fit",
             )
             return
+        limit_s: float = self._config.first_token_limit_s
+        if request.deadline_s is not None:
+            limit_s = min(limit_s, request.deadline_s)
+        first_token_s = self._scheduler.predicted_first_token_s(sequence)
+        if limit_s <= 0.0 or first_token_s > self._config.first_token_limit_s:
+            self._sessions.close(request.session_id, ran=False)
+            self._answer_error(
+                request.request_id,
+                ErrorKind.OVERLOADED,
+                f"the first token is expected after {first_token_s:.1f} s, "
+                f"{max(limit_s, 0.0):.1f} s are allowed; try again later",
+            )
+            return
         expected = self._output_lengths.expected(request.session_id)
         sequence.expected_output = min(request.max_new_tokens, int(expected))
         self._open[request.request_id] = sequence
@@ -304,10 +316,15 @@ class Engine:
     def _release(self, message: ReleaseSession) -> None:
         self._sessions.release(message.session_id)
         self._cache.release_session(message.session_id)
+        if self._drafter is not None:
+            self._drafter.close(message.session_id)
 
     def _rewinding(self, session_id: str, kept: int) -> None:
         """A session's tokens from ``kept`` on are about to be replaced: stop writing the tail
-        of its last turn, and tell waiting forks that its cache handle may move."""
+        of its last turn, forget its index, and tell waiting forks that its cache handle may
+        move."""
+        if self._drafter is not None:
+            self._drafter.close(session_id)
         for sequence in list(self._scheduler.running):
             flushing = sequence.state is SequenceState.FLUSHING
             if flushing and sequence.request.session_id == session_id:
@@ -343,6 +360,9 @@ class Engine:
         """Send the one finish of a sequence that the scheduler does not run any more."""
         request = sequence.request
         del self._open[request.request_id]
+        if self._drafter is not None and sequence.grammar is not None and sequence.grammar.bound:
+            output = sequence.buffer.view()[sequence.prompt_length :]
+            self._drafter.remember(request.tenant, output.copy())
         self._sessions.close(request.session_id, ran=sequence.started)
         self._output_lengths.observe(request.session_id, output_tokens=sequence.num_emitted)
         answer = self._answer(request.request_id)
@@ -367,16 +387,24 @@ class Engine:
     # One step
 
     def _drafts(self) -> dict[Sequence, TokenArray]:
-        """Proposals for the turns that decode; at most what the limit leaves to verify."""
-        if self._propose is None:
+        """Proposals for the turns that decode. None where so many do that their drafts would
+        share the step's budget in crumbs: proposing costs the host time as well."""
+        drafter, most = self._drafter, self._config.max_draft_tokens
+        decoding = [s for s in self._scheduler.running if s.decoding and s.finish is None]
+        if drafter is None or len(decoding) * _LEAST_DRAFT > self._config.draft_tokens_per_step:
             return {}
         drafts = {}
-        for sequence in self._scheduler.running:
-            if sequence.decoding and sequence.finish is None:
-                room = min(sequence.remaining - 1, self._config.max_draft_tokens)
-                draft = self._propose(sequence)[: max(room, 0)]
-                if len(draft):
-                    drafts[sequence] = draft
+        for sequence in decoding:
+            request = sequence.request
+            draft = drafter.propose(
+                request.session_id,
+                request.tenant,
+                sequence.buffer.view(),
+                sequence.grammar,
+                min(sequence.remaining - 1, most),
+            )
+            if len(draft.tokens):
+                drafts[sequence] = draft.tokens
         return drafts
 
     def _run(self, chunks: list[Chunk]) -> None:
@@ -399,6 +427,9 @@ class Engine:
                 assert sampled is not None
                 taken = self._take(chunk, sampled, row)
                 row += 1 + len(chunk.draft)
+            if self._drafter is not None and len(chunk.draft):
+                looked_at = min(len(chunk.draft), taken.accepted + 1)
+                self._drafter.verified(sequence.request.session_id, looked_at, taken.accepted)
             self._scheduler.advance(chunk, taken.accepted)
             if sequence.state is SequenceState.FLUSHING:
                 self._scheduler.end(sequence, lease_s=_lease_s(sequence, sequence.finish))

@@ -7,7 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
-from runtime.engine import Engine, Propose
+from runtime.drafting import Drafter, InterleavedDrafter
+from runtime.engine import Engine
 from runtime.estimates import StepCosts
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import EngineInfo
@@ -20,6 +21,8 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 log = logging.getLogger(__name__)
 
 _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
+_DRAFT_INDEX_BYTES = 256 * 1024 * 1024
+_DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
 _RESCUE_WAIT_S = 5.0
 
 
@@ -56,12 +59,14 @@ def assemble(
     *,
     clock: Callable[[], float] = time.monotonic,
     load_s: float = 0.0,
-    propose: Propose | None = None,
+    drafter: Drafter | None = None,
     workers: Executor | None = None,
+    costs: StepCosts | None = None,
+    engine_type: type[Engine] = Engine,
 ) -> Engine:
     """Wire an engine around a runner and a tokenizer that exist already."""
     model = runner.model
-    costs = StepCosts()
+    costs = costs or StepCosts()
     cache = PrefixCache(
         runner.num_blocks,
         config.block_size,
@@ -87,7 +92,7 @@ def assemble(
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
     )
-    return Engine(
+    return engine_type(
         scheduler=Scheduler(cache, config, costs),
         cache=cache,
         runner=runner,
@@ -98,6 +103,16 @@ def assemble(
         costs=costs,
         config=config,
         info=info,
-        propose=propose,
+        drafter=drafter or _drafter(config, tokenizer),
         clock=clock,
+    )
+
+
+def _drafter(config: EngineConfig, tokenizer: Tokenizer) -> Drafter | None:
+    if not config.max_draft_tokens:
+        return None
+    return InterleavedDrafter(
+        end_of_turn_ids=tokenizer.end_of_turn_ids,
+        max_index_bytes=_DRAFT_INDEX_BYTES,
+        max_memory_bytes=_DRAFT_MEMORY_BYTES,
     )

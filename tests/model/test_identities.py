@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pytest
 
+from runtime.drafting import Draft
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import FinishReason, SamplingParams, TokenArray
-from runtime.sequence import Sequence as EngineSequence
 from runtime.token_mask import GrammarState
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -102,32 +102,49 @@ class _Guesser:
         for end in range(1, len(array)):
             self.truth[array[:end].tobytes()] = int(array[end])
 
-    def __call__(self, sequence: EngineSequence) -> TokenArray:
-        tokens = sequence.buffer.view().tolist()
+    def propose(
+        self,
+        session_id: str,
+        tenant: str,
+        tokens: TokenArray,
+        grammar: GrammarState | None,
+        limit: int,
+    ) -> Draft:
         draft: list[int] = []
-        for _ in range(self._rng.randint(0, 8)):
-            known = np.array(tokens + draft, dtype=np.int32).tobytes()
+        for _ in range(min(limit, self._rng.randint(0, 8))):
+            known = np.array([*tokens.tolist(), *draft], dtype=np.int32).tobytes()
             guess = self.truth.get(known, self._rng.randrange(272))
             draft.append(guess if self._rng.random() < 0.8 else self._rng.randrange(272))
-        return np.array(draft, dtype=np.int32)
+        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=())
+
+    def verified(self, session_id: str, verified: int, accepted: int) -> None:
+        assert 0 <= accepted <= verified
+
+    def remember(self, tenant: str, output: TokenArray) -> None: ...
+
+    def close(self, session_id: str) -> None: ...
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
-    """Once without drafts, once with drafts that are partly right."""
+    """Without drafts, with drafts that are partly right, and with the engine's own drafter."""
     guesser = _Guesser(random.Random(seed))
-    for transcript in _play(reference, seed, None):
+    for transcript in _play(reference, seed, None, 0):
         guesser.learn(transcript)
-    _play(reference, seed, guesser)
+    _play(reference, seed, guesser, 16)
+    _play(reference, seed, None, 16)
 
 
-def _play(reference: ReferenceModel, seed: int, guesser: _Guesser | None) -> list[list[int]]:
+def _play(
+    reference: ReferenceModel, seed: int, guesser: _Guesser | None, most_drafts: int
+) -> list[list[int]]:
     """Play the schedule of ``seed``; returns the transcripts."""
     rng = random.Random(seed)
     driver = EngineDriver.load(
-        propose=guesser,
+        drafter=guesser,
+        max_draft_tokens=most_drafts,
         num_blocks=rng.choice([14, 24, 60, 400]),
         block_size=rng.choice([4, 16]),
         max_batch_tokens=rng.choice([7, 33, 512]),

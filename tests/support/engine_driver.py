@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runtime.config import EngineConfig
-from runtime.engine import Engine, Propose
+from runtime.drafting import Drafter
+from runtime.engine import Engine
 from runtime.engine_loader import assemble
 from runtime.messages import (
     CancelRequest,
@@ -107,7 +108,7 @@ class EngineDriver:
         self._count = 0
 
     @classmethod
-    def load(cls, propose: Propose | None = None, **settings: object) -> "EngineDriver":
+    def load(cls, drafter: Drafter | None = None, **settings: object) -> "EngineDriver":
         """A float64 random model on one thread unless ``settings`` say otherwise."""
         clock = FakeClock()
         defaults: dict[str, object] = {
@@ -123,7 +124,7 @@ class EngineDriver:
             runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
         )
         engine = assemble(
-            config, runner, tokenizer, clock=clock, propose=propose, workers=_AtOnce()
+            config, runner, tokenizer, clock=clock, drafter=drafter, workers=_AtOnce()
         )
         return cls(engine, runner, tokenizer, clock)
 
