@@ -1,8 +1,20 @@
 """Where each sequence of a step has its context: made once per step, used by every layer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
+
+MAX_DECODE_QUERIES = 32
+"""Sequences of up to this many query tokens are decodes (or verifications of drafts), whose
+cost is the reading of their context; those of more are prefill chunks."""
+_WHOLE = 64
+"""Shared prefixes are multiples of this many tokens: whole tiles of keys."""
+_WORTH_TOKENS = 512
+"""Shorter prefixes are not worth a pass of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +31,26 @@ class SequenceSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefixes:
+    """Groups of a step's sequences whose contexts begin with the same blocks."""
+
+    members: Tensor
+    """[groups, most members] int32: indices of sequences, padded with -1; at least one each."""
+    lengths: Tensor
+    """[groups] int32: tokens of the shared prefix, all of them before any member's queries."""
+    skips: Tensor
+    """[sequences] int32: the sequence's group's length, 0 without a group."""
+
+    def to(self, device: torch.device) -> "SharedPrefixes":
+        """The same on ``device``."""
+        return SharedPrefixes(
+            members=self.members.to(device),
+            lengths=self.lengths.to(device),
+            skips=self.skips.to(device),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PagedLayout:
     """The sequences of a step, in the order of their query rows."""
 
@@ -32,3 +64,47 @@ class PagedLayout:
     """Most query rows of any one sequence."""
     spans: tuple[SequenceSpan, ...]
     """The same for the host."""
+    shared: SharedPrefixes | None = None
+    """Prefixes worth reading once for several sequences; implementations may ignore it."""
+
+
+def find_shared_prefixes(
+    block_tables: npt.NDArray[np.int32],
+    starts: Sequence[int],
+    num_queries: Sequence[int],
+    block_size: int,
+) -> SharedPrefixes | None:
+    """Group the sequences of a step by the blocks that their contexts begin with.
+
+    Args:
+        block_tables: [sequences, max_blocks], padded with -1.
+        starts: per sequence the position of its first query token.
+        num_queries: per sequence.
+        block_size: tokens of a block.
+
+    Returns:
+        One group for each first block, if its members share enough; None without a group.
+    """
+    by_first: dict[int, list[int]] = {}
+    for index, count in enumerate(num_queries):
+        if 0 < count <= MAX_DECODE_QUERIES and starts[index] >= _WORTH_TOKENS:
+            by_first.setdefault(int(block_tables[index, 0]), []).append(index)
+    groups: list[tuple[list[int], int]] = []
+    for members in by_first.values():
+        same = (block_tables[members] == block_tables[members[0]]).all(axis=0)
+        equal = len(same) if same.all() else int(same.argmin())
+        length = min(equal * block_size, *(starts[index] for index in members))
+        if len(members) > 1 and length >= _WORTH_TOKENS:
+            groups.append((members, length // _WHOLE * _WHOLE))
+    if not groups:
+        return None
+    padded = np.full((len(groups), max(len(members) for members, _ in groups)), -1, dtype=np.int32)
+    skips = np.zeros(len(num_queries), dtype=np.int32)
+    for row, (members, length) in enumerate(groups):
+        padded[row, : len(members)] = members
+        skips[members] = length
+    return SharedPrefixes(
+        members=torch.from_numpy(padded),
+        lengths=torch.tensor([length for _, length in groups], dtype=torch.int32),
+        skips=torch.from_numpy(skips),
+    )

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.paged_layout import PagedLayout, SequenceSpan
+from kernels.dispatch import wants_triton
+from kernels.paged_layout import PagedLayout, SequenceSpan, find_shared_prefixes
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
@@ -110,12 +111,22 @@ class StepBatch:
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""
+        spans = tuple(self._span(index) for index in range(self.num_sequences))
+        shared = None
+        if wants_triton(device) and len(spans) > 1:
+            shared = find_shared_prefixes(
+                self.block_tables,
+                [span.context_length - span.num_queries for span in spans],
+                [span.num_queries for span in spans],
+                self.block_size,
+            )
         return PagedLayout(
             query_starts=torch.from_numpy(self.query_starts).to(device, torch.int32),
             context_lengths=torch.from_numpy(self.context_lengths).to(device, torch.int32),
             block_tables=torch.from_numpy(self.block_tables).to(device),
             max_query_tokens=int(np.diff(self.query_starts).max()),
-            spans=tuple(self._span(index) for index in range(self.num_sequences)),
+            spans=spans,
+            shared=None if shared is None else shared.to(device),
         )
 
     def _span(self, index: int) -> SequenceSpan:

@@ -22,13 +22,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels.triton_attention import (
-    MAX_DECODE_QUERIES,
+from kernels.paged_layout import MAX_DECODE_QUERIES
+from kernels.triton_attention import extend_kernel, extend_tiling
+from kernels.triton_decode import (
     decode_join_kernel,
     decode_split_kernel,
     decode_tiling,
-    extend_kernel,
-    extend_tiling,
+    shared_prefix_kernel,
 )
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
@@ -152,6 +152,7 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
         rows = queries * heads // kv_heads
         tiling = decode_tiling(rows, 4 if wide else 2)
         split = sizes | {
+            "SHARED": not window,
             "MAX_QUERIES": MAX_DECODE_QUERIES,
             "ROW_TILES": triton.cdiv(rows, tiling.rows),
             "BLOCK_M": tiling.rows,
@@ -167,7 +168,7 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
             types=_pointers(kind, "q", "k", "v", "out")
             | _pointers("fp32", "part", "peak")
             | layout
-            | _pointers("i32", "tables")
+            | _pointers("i32", "skips", "tables")
             | {"num_sequences": "i32", "table_stride": "i32", "scale_log2": "fp32"},
             constants=split | {"BLOCK_SIZE": 16},
             num_warps=tiling.num_warps,
@@ -179,13 +180,16 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
             yield Build(
                 name=f"decode_join {name}",
                 kernel=decode_join_kernel,
-                types=_pointers("fp32", "part", "peak")
+                types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
                 | layout
+                | _pointers("i32", "skips")
                 | {"num_sequences": "i32"},
-                constants=split | {"STEP": 8},
+                constants=split | {"STEP": 8, "PREFIX_SPLITS": 16},
                 num_warps=4,
             )
+    if not window:
+        yield _shared_prefix(name, kind, heads, kv_heads)
     tiling = extend_tiling(4 if wide else 2, 128)
     yield Build(
         name=f"extend {name}",
@@ -205,6 +209,36 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
         num_stages=tiling.num_stages,
         # float32 is for checks: exact products have no tensor-core form.
         needs=None if wide else "HGMMA",
+    )
+
+
+def _shared_prefix(name: str, kind: str, heads: int, kv_heads: int) -> Build:
+    members = 64
+    rows = members * heads // kv_heads
+    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2)
+    return Build(
+        name=f"shared_prefix {name}",
+        kernel=shared_prefix_kernel,
+        types=_pointers(kind, "q", "k", "v")
+        | _pointers("fp32", "part", "peak")
+        | _pointers("i32", "starts", "tables", "members", "prefixes")
+        | {"table_stride": "i32", "scale_log2": "fp32"},
+        constants={
+            "HEADS": heads,
+            "KV_HEADS": kv_heads,
+            "HEAD_DIM": 128,
+            "BLOCK_D": 128,
+            "BLOCK_SIZE": 16,
+            "QUERIES": 1,
+            "MEMBERS": members,
+            "ROW_TILES": triton.cdiv(rows, tiling.rows),
+            "BLOCK_M": tiling.rows,
+            "BLOCK_N": tiling.keys,
+            "SPLITS": 16,
+        },
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+        needs="LDGSTS",
     )
 
 

@@ -18,6 +18,7 @@ TINY = replace(
     checks=(((20, 1), (3, 1)), ((40, 34), (9, 2))),
     attention=(("B1 1k", (33,)), ("skewed", (5, 40))),
     verify=(2, 20, (1, 3)),
+    shared_prefix=(3, 512, 20),
     models=(("Qwen3-8B", replace(random_model_config("qwen3-tiny"), num_layers=1)),),
     steps=((2, 20),),
     copy_bytes=1 << 16,
@@ -34,6 +35,7 @@ def test_every_part_is_measured_and_tabled(device: torch.device) -> None:
     figures = measure(TINY, torch.float32, device)
     assert [row["case"] for row in figures["attention"]] == ["B1 1k", "skewed"]
     assert [row["queries"] for row in figures["verify"]] == [1, 3]
+    assert [row["way"] for row in figures["shared_prefix"]] == ["flat", "once"]
     assert figures["steps"][0]["ms"] > 0
     assert figures["relative_error"] < 1e-5
     assert "| skewed |" in table("tiny", figures)
