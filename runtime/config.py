@@ -66,6 +66,10 @@ class EngineConfig:
     """Milliseconds of prefill in one step while others wait for it. Beside running decodes it
     is no longer than these take by themselves."""
 
+    first_token_limit_s: int = 600
+    """A turn whose first token is predicted to take longer than this many seconds is refused
+    as overloaded at once."""
+
     output_reserve_percent: int = 100
     """Share of the running turns' expected output for which blocks are kept free when another
     turn is admitted. Less admits more turns and makes them give way more often."""
@@ -136,6 +140,7 @@ _BOUNDS = (
     ("max_draft_tokens", 0, 64),
     ("draft_tokens_per_step", 0, 1 << 12),
     ("step_ms", 1, 1 << 20),
+    ("first_token_limit_s", 1, 1 << 20),
     ("output_reserve_percent", 0, 1000),
     ("session_context_percent", 1, 1 << 20),
     ("session_tokens_bytes", 1 << 12, 1 << 40),

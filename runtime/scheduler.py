@@ -327,6 +327,24 @@ class Scheduler:
         for tenant, count in self._tenant_rows.items():
             self._service.charge(tenant, share_s * count)
 
+    def predicted_first_token_s(self, sequence: Sequence) -> float:
+        """Seconds until ``sequence``, which is not queued yet, would emit its first token: the
+        prefill that goes before it and its own. Blocks that are not free yet, and turns still
+        to come, are not foreseen."""
+        costs = self._costs
+        own_s = costs.prefill_s(len(sequence.buffer) - sequence.vouched, sequence.vouched)
+        total_s = own_s
+        for other in (*self._running, *self._waiting):
+            if other in self._decoders or other.finish is not None:
+                continue
+            runs = other.cached is not None
+            pending = other.num_pending if runs else other.uncached_estimate
+            cost_s = costs.prefill_s(pending, len(other.buffer) - pending)
+            if self._strict or cost_s <= own_s:
+                total_s += cost_s
+        # Beside decodes prefill has half of the time.
+        return total_s * (2.0 if self._decoders else 1.0)
+
     def queue_positions(self, now: float) -> list[Sequence]:
         """The waiting sequences in the order in which they are considered."""
         return sorted(self._waiting, key=lambda s: self._key(s, now))

@@ -248,3 +248,85 @@ def test_a_finished_turns_tail_gives_way_before_any_running_turn() -> None:
     bench.run()
     assert bench.done == [growing]
     assert growing.preemptions == 0
+
+
+def test_fair_shares_the_engine_between_tenants_however_many_turns_each_sends() -> None:
+    bench = Bench(num_blocks=400, policy="fair", max_running=2)
+    for tenant, count in (("many", 40), ("few", 10)):
+        for _ in range(count):
+            bench.add(30, limit=4, tenant=tenant)
+    while sum(s.request.tenant == "few" for s in bench.done) < 10:
+        bench.step()
+    served = [s.request.tenant for s in bench.done]
+    assert abs(served.count("many") - served.count("few")) <= 4
+
+
+def test_without_fairness_the_one_that_sent_first_is_served_first() -> None:
+    bench = Bench(num_blocks=400, policy="fcfs", max_running=2)
+    for tenant in ["many"] * 20 + ["few"]:
+        bench.add(30, limit=4, tenant=tenant)
+    bench.run()
+    assert bench.done[-1].request.tenant == "few"
+
+
+def test_a_new_session_waits_while_the_live_transcripts_are_too_long() -> None:
+    bench = Bench(num_blocks=40, session_context_percent=50)
+    first = bench.add(60, limit=30)
+    bench.step()
+    second = bench.add(40, limit=1)
+    bench.step()
+    assert second.state is SequenceState.WAITING, "there is room, but not for another session"
+    bench.run()
+    assert bench.done == [first, second]
+
+
+def test_a_long_queue_predicts_a_late_first_token() -> None:
+    bench = Bench(num_blocks=400, max_running=1)
+    waiting = Sequence(
+        bench.add(40).request, TokenBuffer(np.arange(40, dtype=np.int32)), arrival_s=0.0
+    )
+    alone = bench.scheduler.predicted_first_token_s(waiting)
+    for _ in range(9):
+        bench.add(40)
+    assert bench.scheduler.predicted_first_token_s(waiting) == pytest.approx(alone * 11 / 2)
+
+
+def test_a_thousand_turns_may_go_at_once() -> None:
+    bench = Bench(num_blocks=64)
+    for _ in range(1000):
+        bench.add(8, limit=2)
+    bench.step()
+    for waiting in list(bench.scheduler.waiting):
+        bench.scheduler.drop_waiting(waiting)
+    for running in list(bench.scheduler.running):
+        bench.scheduler.end(running, lease_s=0.0)
+    assert not bench.scheduler.has_work
+    stats = bench.cache.stats()
+    assert stats.free + stats.evictable == stats.total
+
+
+@pytest.mark.parametrize("priority", [-(1 << 40), 1 << 40])
+def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
+    bench = Bench(max_running=1)
+    odd = bench.add(8, limit=1, priority=priority)
+    plain = bench.add(8, limit=1)
+    bench.run()
+    assert bench.done == ([odd, plain] if priority > 0 else [plain, odd])
+
+
+def test_no_turn_gives_way_twice_in_a_row_while_others_run() -> None:
+    bench = Bench(num_blocks=14)
+    turns = [bench.add(6, limit=20, expected=0) for _ in range(4)]
+    victims: list[Sequence] = []
+    counts = dict.fromkeys(turns, 0)
+    for _ in range(500):
+        if not bench.scheduler.has_work:
+            break
+        others = len(bench.scheduler.running) > 2
+        bench.step()
+        now = [t for t in turns if t.preemptions > counts[t]]
+        counts = {t: t.preemptions for t in turns}
+        if len(now) == 1 and others and victims:
+            assert now[0] is not victims[-1]
+        victims += now
+    assert victims
