@@ -247,3 +247,22 @@ def test_eight_sessions_with_one_prefix_compute_it_once(driver: EngineDriver) ->
     starts = [driver.results[name].start for name in names]
     cached = sorted(start.cached_tokens for start in starts if start is not None)
     assert cached == [0] + [160] * 7
+
+
+def test_a_turn_whose_deadline_has_passed_is_refused_at_once() -> None:
+    driver = EngineDriver.load()
+    late = driver.request([40, 41, 42], deadline_s=-1.0)
+    fits = driver.request([40, 41, 42], deadline_s=60.0)
+    driver.run()
+    assert driver.results[late].error is ErrorKind.OVERLOADED
+    assert driver.results[late].start is None
+    assert driver.results[fits].finish is FinishReason.LENGTH
+
+
+def test_a_turn_that_would_wait_too_long_for_its_first_token_is_refused_at_once() -> None:
+    driver = EngineDriver.load(num_blocks=4096, first_token_limit_s=1, max_batch_tokens=64)
+    names = [driver.request([40 + n] * 200, max_new_tokens=1) for n in range(60)]
+    driver.run()
+    errors = [driver.results[name].error for name in names]
+    assert errors[0] is None
+    assert errors[-1] is ErrorKind.OVERLOADED
