@@ -12,20 +12,22 @@ one node of the tree, or private to one running sequence.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
 from radix_cache.audit import check_partition, check_table, check_tree
-from radix_cache.block_pool import BlockArray, BlockPool
+from radix_cache.block_pool import BlockPool
 from radix_cache.edge import TokenArray
 from radix_cache.eviction import IdleLeaves
 from radix_cache.ghosts import MissCause
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.handle import SessionHandle
 from radix_cache.leases import Leases
+from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Owner, Tier
+from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.room import Room
 from radix_cache.stats import CacheStats, Counters
@@ -34,8 +36,6 @@ from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import RadixTree, hash_tokens
 
 Policy = Literal["lease", "lru"]
-
-_WARM_SHARE: Final = 0.8
 
 
 class PrefixCache:
@@ -57,9 +57,9 @@ class PrefixCache:
         rescue_wait_s: a turn that is alone waits for leases that end within this time
             before it breaks any.
         ghost_records: evicted runs remembered for the account of misses.
-        mover: copies blocks between tiers. None: what is evicted is forgotten.
-        host_blocks: blocks of host memory below the device; needed with a mover.
-        disk_blocks: blocks of disk below that, 0 for none.
+        mover: copies blocks between tiers; without it what is evicted is forgotten.
+        host_blocks: blocks of host memory below the device; 0 for none.
+        disk_blocks: blocks of disk below that; needs host blocks.
         seed: mixed into the hashes that find children.
         hash_block: hash of (tokens of a block, seed), to find children by.
         debug: check every invariant after every call.
@@ -95,6 +95,8 @@ class PrefixCache:
             raise ValueError(f"cache policy {policy!r}: 'lease' or 'lru'")
         if mover is None and (host_blocks or disk_blocks):
             raise ValueError(f"{host_blocks} host and {disk_blocks} disk blocks, but no mover")
+        if not host_blocks and not disk_blocks:
+            mover = None
         self.block_size = block_size
         self.num_blocks = num_blocks
         self._reserve = reserve_blocks
@@ -139,8 +141,6 @@ class PrefixCache:
             clock=clock,
         )
         self._lower: LowerTiers | None = None
-        self._lowest = Tier.DEVICE
-        """The lowest tier that a turn is served from at once."""
         if mover is not None:
             self._lower = self._room.lower = LowerTiers(
                 self._tree,
@@ -150,7 +150,10 @@ class PrefixCache:
                 dropping=self._room.forgetting,
                 next_tick=self._next_tick,
             )
-            self._lowest = Tier.HOST
+
+        self._publisher = Publisher(self._tree, self._pool, self._lower)
+        lowest = Tier.DEVICE if mover is None else Tier.HOST
+        self._matcher = Matcher(self._tree, lowest=lowest)
 
     @property
     def usable_blocks(self) -> int:
@@ -187,12 +190,8 @@ class PrefixCache:
         owner = self._owner(tenant)
         self._check(tokens, session_id, owner)
         base = self._base(base_session_id, owner)
-        limit = (len(tokens) - 1) // self.block_size
-        node, position = self._start(owner, base, base_offset, limit)
-        _, position = self._tree.walk(
-            owner, node, position, tokens, limit=limit, lowest=self._lowest
-        )
-        return position * self.block_size
+        match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
+        return match.position * self.block_size
 
     def begin(
         self,
@@ -237,42 +236,22 @@ class PrefixCache:
         table = handle.table
         if len(table) <= limit:
             table = np.empty(limit + limit // 4 + 8, dtype=np.int32)
-        start, trusted = self._start(owner, base, base_offset, limit)
-        node, position = start, trusted
-        if position < limit and (node.children or position < node.end):
-            node, position = self._tree.walk(
-                owner, node, position, tokens, limit=limit, lowest=self._lowest, table=table
-            )
-        near = node
-        while near.tier:
-            assert near.parent is not None
-            near = near.parent
-        shared = position if near is node else near.end
-        if trusted and base is not None:
-            self._fill_table(table, base, start, min(trusted, shared))
+        match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset, table=table)
+        shared = match.shared
         sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
         sequence.num_cached_tokens = shared * self.block_size
         sequence.is_new = is_new
-        self._misses.explain(
-            sequence,
-            handle,
-            tokens,
-            node=node,
-            position=position,
-            base=base,
-            base_offset=base_offset,
-        )
-        self._note_reusable(sequence, handle, base=base, base_offset=base_offset, found=position)
+        self._misses.explain(sequence, handle, tokens, match, base=base, base_offset=base_offset)
         handle.sequence = sequence
         handle.table, handle.seen = table, self._tick
-        if near is not node:
+        if match.position > shared:
             sequence.beyond = Holder(owner)
-            self._tree.move(sequence.beyond, node, position)
+            self._tree.move(sequence.beyond, match.node, match.position)
             self._tree.hold(sequence.beyond, RUNNING)
-        self._tree.move(handle, near, shared)
+        self._tree.move(handle, match.near, shared)
         self._tree.hold(handle, RUNNING)
         self._running.add(sequence)
-        if shared < near.end:
+        if shared < match.near.end:
             self._room.inside.add(sequence)
         if self._debug:
             self.check()
@@ -298,53 +277,6 @@ class PrefixCache:
             return None
         base = self._sessions.get(base_session_id)
         return base if base is not None and base.owner is owner else None
-
-    def _start(
-        self, owner: Owner, base: SessionHandle | None, base_offset: int | None, limit: int
-    ) -> tuple[Node, int]:
-        """Where a match begins: where ``base`` vouches for, else at the top."""
-        if base is None or base_offset is None:
-            return self._tree.start(owner), 0
-        trusted = min(base.length, base_offset // self.block_size, limit)
-        if not trusted:
-            return self._tree.start(owner), 0
-        node = base.node
-        if trusted < base.length:
-            node = self._tree.climb(node, trusted)
-        while node.tier > self._lowest:
-            assert node.parent is not None
-            node = node.parent
-        return node, min(trusted, node.end)
-
-    def _fill_table(self, table: BlockArray, base: SessionHandle, node: Node, count: int) -> None:
-        """Write the first ``count`` ids of the path to ``node``, which ``base`` stands on."""
-        if base.table is not table:
-            known = min(count, len(base.table))
-            table[:known] = base.table[:known]
-        while node.parent is not None and (node.tier or node.placed > base.seen):
-            if not node.tier and node.start < count:
-                stop = min(node.end, count)
-                table[node.start : stop] = node.edge.block_ids()[: stop - node.start]
-            node = node.parent
-
-    def _note_reusable(
-        self,
-        sequence: CachedSequence,
-        handle: SessionHandle,
-        *,
-        base: SessionHandle | None,
-        base_offset: int | None,
-        found: int,
-    ) -> None:
-        """Note what an endless cache would still hold, and whether enough of it is here."""
-        known = 0
-        if base is not None:
-            known = base.known
-            if base_offset is not None:
-                known = min(known, base_offset // self.block_size)
-        handle.known = known
-        known = min(known, (sequence.num_prompt_tokens - 1) // self.block_size)
-        sequence.warm = known > 0 and found >= _WARM_SHARE * known
 
     # Blocks
 
@@ -486,60 +418,12 @@ class PrefixCache:
             )
         if target <= shared:
             return
-        tree = self._tree
-        node = handle.node
-        if node.end == shared and tree.may_append(handle):
-            tree.append(node, tokens[shared * size : target * size], sequence.table[shared:target])
-            handle.length = target
-        else:
-            self._graft(sequence, handle, tokens, target)
+        if self._publisher.publish(sequence, handle, tokens, target):
+            self._room.inside.add(sequence)
         sequence.num_shared_blocks = target
         self._num_private -= target - shared
         if self._debug:
             self.check()
-
-    def _graft(
-        self, sequence: CachedSequence, handle: SessionHandle, tokens: TokenArray, target: int
-    ) -> None:
-        """Publish where the tree branches, or already has some of it."""
-        tree, table, size = self._tree, sequence.table, self.block_size
-        shared = sequence.num_shared_blocks
-        own = table[shared:target].copy()
-        node, position = tree.walk(
-            handle.owner, handle.node, shared, tokens, limit=target, table=table
-        )
-        if position > shared:
-            self._pool.release(own[: position - shared])
-        if self._lower is not None and position == node.end:
-            node, position = self._adopt(
-                handle.owner, node, position, tokens[: target * size], table
-            )
-        if position < target:
-            if position < node.end:
-                node = tree.split(node, position)
-            rest = tokens[position * size : target * size]
-            node = tree.add_leaf(node, handle.owner, rest, table[position:target])
-        elif position < node.end:
-            self._room.inside.add(sequence)
-        tree.move(handle, node, target)
-
-    def _adopt(
-        self, owner: Owner, node: Node, position: int, tokens: TokenArray, table: BlockArray
-    ) -> tuple[Node, int]:
-        """Give own blocks to nodes of lower tiers that hold the same tokens, behind ``node``;
-        returns where that ends."""
-        tree, target = self._tree, len(tokens) // self.block_size
-        assert self._lower is not None
-        while position < target:
-            child = tree.child(node, owner, tokens, position)
-            if child is None:
-                break
-            stop = min(child.end, target)
-            end = position + child.edge.common(0, tokens, position, stop, None)
-            node = child if end == child.end else tree.split(child, end)
-            self._lower.adopt(node, table[position:end])
-            position = end
-        return node, position
 
     # Between turns
 
@@ -629,10 +513,10 @@ class PrefixCache:
         owner = self._owner(tenant)
         self._check(tokens, session_id, owner)
         base = self._base(base_session_id, owner)
-        limit = (len(tokens) - 1) // self.block_size
-        node, position = self._start(owner, base, base_offset, limit)
-        node, _ = self._tree.walk(owner, node, position, tokens, limit=limit, lowest=Tier.DISK)
-        return self._lower.read(node)
+        match = self._matcher.find(
+            owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
+        )
+        return self._lower.read(match.node, match.position)
 
     def tend(self) -> None:
         """Do what the clock asks for: end leases, bring sessions back whose lease is nearly
@@ -641,35 +525,10 @@ class PrefixCache:
         if self._lower is None:
             return
         for handle in self._retention.take_due():
-            self._bring_back(handle)
+            self._room.bring_back(handle, self._next_tick(), self._reserve)
         self._lower.write_behind()
         if self._debug:
             self.check()
-
-    def _bring_back(self, handle: SessionHandle) -> None:
-        """Order a session's blocks one tier up, as far as free and idle blocks reach."""
-        assert self._lower is not None
-        klass = handle.klass
-        self._tree.hold(handle, RUNNING)  # so that it does not make room for itself
-        self._lower.read(handle.node)
-        far = handle.node
-        while far.tier == Tier.DISK and far.parent is not None:
-            far = far.parent
-        near = far
-        while near.tier and near.parent is not None:
-            near = near.parent
-        start = near.end
-        missing = far.end - start - (self._pool.num_free - self._reserve)
-        if missing > 0:
-            missing -= self._room.make_from_idle(missing)
-        end = far.end - max(0, missing)
-        if end > start:
-            far = self._tree.climb(far, end)
-            if end < far.end:
-                far = self._tree.split(far, end)
-            self._lower.promote(far, start, self._pool.take(end - start).copy())
-            far.last_use = handle.node.last_use = self._next_tick()
-        self._tree.hold(handle, klass)
 
     def moved(self, number: int, *, ok: bool) -> None:
         """An order from or to the disk is over; see ``BlockMover``.

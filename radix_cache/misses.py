@@ -1,10 +1,15 @@
 """The account of misses: one cause for every prompt token that was not cached."""
 
+from typing import Final
+
 from radix_cache.edge import TokenArray
 from radix_cache.ghosts import Ghost, GhostRecords, MissCause
 from radix_cache.handle import CachedSequence, SessionHandle
+from radix_cache.matching import Match
 from radix_cache.nodes import Node, Owner
 from radix_cache.tree import RadixTree
+
+_WARM_SHARE: Final = 0.8
 
 
 class MissAccount:
@@ -42,50 +47,48 @@ class MissAccount:
         sequence: CachedSequence,
         handle: SessionHandle,
         tokens: TokenArray,
+        match: Match,
         *,
-        node: Node,
-        position: int,
         base: SessionHandle | None,
         base_offset: int | None,
     ) -> None:
-        """Write ``sequence.misses``: the uncached ones of ``tokens`` by cause. The match ended
-        in ``node``, at block ``position``.
+        """Write ``sequence.misses``, the tokens behind ``match`` by cause, and whether the turn
+        is warm; ``handle.known`` becomes what an endless cache would hold of the session.
 
         Where the turn forks or rewinds ``base`` at ``base_offset``, what lies before that
         and was not evicted is laid to the branch.
         """
         misses, size = sequence.misses, self._tree.block_size
-        count = len(tokens)
-        told = position * size
-        if self._ghosts or node.ghost is not None:
-            told = self._explain_evicted(
-                sequence, handle.owner, tokens, node=node, position=position
-            )
-        if base is not None and base_offset is not None:
-            cause, end = MissCause.FORKED, 0
-            if base_offset == 0 and base is not handle:
-                cause, end = MissCause.HEADER_CHANGED, min(base.known * size, count)
-            elif base.known > base_offset // size:
-                end = min(base_offset, count)
-            if end > told:
-                misses[cause] = end - told
-                told = end
+        count, known = len(tokens), 0
+        told = match.position * size
+        if self._ghosts or match.node.ghost is not None:
+            told = self._explain_evicted(sequence, handle.owner, tokens, match)
+        if base is not None:
+            known = base.known
+            if base_offset is not None:
+                known = min(known, base_offset // size)
+                cause, end = MissCause.FORKED, 0
+                if base_offset == 0 and base is not handle:
+                    cause, end = MissCause.HEADER_CHANGED, min(base.known * size, count)
+                elif base.known > known:
+                    end = min(base_offset, count)
+                if end > told:
+                    misses[cause] = end - told
+                    told = end
         if told < count:
             misses[MissCause.FIRST_SIGHT] = count - told
+        handle.known = known
+        known = min(known, (count - 1) // size)
+        sequence.warm = known > 0 and match.position >= _WARM_SHARE * known
 
     def _explain_evicted(
-        self,
-        sequence: CachedSequence,
-        owner: Owner,
-        tokens: TokenArray,
-        *,
-        node: Node,
-        position: int,
+        self, sequence: CachedSequence, owner: Owner, tokens: TokenArray, match: Match
     ) -> int:
         """Account for the runs that were evicted behind the match, one after the other;
         returns the token behind them."""
         size, misses = self._tree.block_size, sequence.misses
         whole = len(tokens) // size
+        position, node = match.position, match.node
         ghost = node.ghost if position == node.end else None
         while position < whole:
             block = tokens[position * size : (position + 1) * size]

@@ -6,7 +6,7 @@ from radix_cache.block_pool import BlockPool, OutOfBlocks
 from radix_cache.eviction import IdleLeaves
 from radix_cache.handle import CachedSequence, SessionHandle
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, Node
+from radix_cache.nodes import IDLE, RUNNING, Node, Tier
 from radix_cache.retention import Retention
 from radix_cache.stats import Counters
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
@@ -89,7 +89,33 @@ class Room:
                 continue
             missing -= self._evict_tail(leaf, missing)
 
-    def make_from_idle(self, missing: int) -> int:
+    def bring_back(self, handle: SessionHandle, tick: int, reserve: int) -> None:
+        """Order a session's blocks one tier up, as far as free blocks but ``reserve`` and idle
+        ones reach. They count as used at ``tick``."""
+        assert self.lower is not None
+        klass = handle.klass
+        self._tree.hold(handle, RUNNING)  # so that it does not make room for itself
+        self.lower.read(handle.node, handle.length)
+        far = handle.node
+        while far.tier == Tier.DISK and far.parent is not None:
+            far = far.parent
+        near = far
+        while near.tier and near.parent is not None:
+            near = near.parent
+        start = near.end
+        missing = far.end - start - (self._pool.num_free - reserve)
+        if missing > 0:
+            missing -= self._make_from_idle(missing)
+        end = far.end - max(0, missing)
+        if end > start:
+            far = self._tree.climb(far, end)
+            if end < far.end:
+                far = self._tree.split(far, end)
+            self.lower.promote(far, start, self._pool.take(end - start).copy())
+            far.last_use = handle.node.last_use = tick
+        self._tree.hold(handle, klass)
+
+    def _make_from_idle(self, missing: int) -> int:
         """Free up to ``missing`` blocks of idle sessions; returns how many."""
         self._unlock_tails()
         freed = 0

@@ -154,9 +154,13 @@ class LowerTiers:
             self._being_written += node.size
             self._order_slowly(node, Tier.HOST, Tier.DISK, content)
 
-    def read(self, far: Node) -> int:
-        """Order what of the path to ``far`` is on disk into host memory, from its upper end
-        and as far as there is room; returns the blocks ordered."""
+    def read(self, far: Node, end: int) -> int:
+        """Order what of the path to block position ``end`` in ``far`` is on disk into host
+        memory, from its upper end and as far as there is room; returns the blocks ordered."""
+        if far.tier != Tier.DISK:
+            return 0
+        if end < far.end:
+            far = self._tree.split(far, end)
         keeper = Holder(far.owner)
         self._tree.move(keeper, far, far.end)
         self._tree.hold(keeper, RUNNING)  # the path shall not make room for itself
@@ -244,11 +248,14 @@ class LowerTiers:
                 node = tree.split(node, position)
             if tree.child(node, owner, content.tokens, 0) is not None:
                 continue
-            leaf = tree.add_leaf(node, owner, content.tokens, run.blocks, tier=Tier.DISK)
+            if node.tier == Tier.DISK and node.owner is owner and not node.children:
+                tree.append(node, content.tokens, run.blocks)
+            else:
+                node = tree.add_leaf(node, owner, content.tokens, run.blocks, tier=Tier.DISK)
+                self.offer(node)
             for key in chain_keys(content.parent_key, content.tokens, tree.block_size):
                 position += 1
-                places[content.tenant, key] = leaf, position
-            self.offer(leaf)
+                places[content.tenant, key] = node, position
             kept.append(run.blocks)
         claimed = np.concatenate(kept)
         disk.claim(claimed)

@@ -6,15 +6,17 @@ again too early shows as wrong content.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from radix_cache.block_pool import OutOfBlocks
+from radix_cache.block_pool import BlockArray, OutOfBlocks
 from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
 from radix_cache.nodes import Tier
-from radix_cache.transfers import BlockMove, StoredRun
+from radix_cache.tiers import chain_keys
+from radix_cache.transfers import BlockMove, RunContent, StoredRun
 
 Tokens = tuple[int, ...]
 BLOCK = 2
@@ -24,11 +26,12 @@ TENANTS = ("red", "blue")
 class ContentMover:
     """Copies between device and host at once, from and to the disk when ``complete`` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int = BLOCK) -> None:
+        self.block = block
         self.content: dict[Tier, dict[int, Tokens]] = {tier: {} for tier in Tier}
         self.pending: list[BlockMove] = []
         self.stored: dict[int, StoredRun] = {}
-        """Runs on disk by their first block: what a restart would find."""
+        """What a restart would find, by disk block."""
 
     def move(self, move: BlockMove) -> None:
         if Tier.DISK in (move.source, move.target):
@@ -42,8 +45,19 @@ class ContentMover:
         for block, tokens in [(to, source[start]) for start, to in pairs]:
             target[block] = tokens
         if move.content is not None:
-            run = StoredRun(content=move.content, blocks=move.target_blocks)
-            self.stored[int(move.target_blocks[0])] = run
+            self._note_stored(move.content, move.target_blocks)
+
+    def _note_stored(self, content: RunContent, blocks: BlockArray) -> None:
+        """Each block on its own: one that is written over later takes no other with it."""
+        keys = [content.parent_key, *chain_keys(content.parent_key, content.tokens, self.block)]
+        for index, block in enumerate(blocks.tolist()):
+            part = replace(
+                content,
+                position=content.position + index,
+                parent_key=keys[index],
+                tokens=content.tokens[index * self.block : (index + 1) * self.block],
+            )
+            self.stored[block] = StoredRun(content=part, blocks=blocks[index : index + 1])
 
 
 class TieredDriver:

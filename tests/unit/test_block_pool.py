@@ -60,3 +60,18 @@ def test_a_fresh_pool_hands_out_one_ascending_run() -> None:
 def test_a_pool_without_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         BlockPool(0)
+
+
+def test_claimed_ids_are_taken_and_the_others_keep_their_order() -> None:
+    pool = BlockPool(6)
+    pool.take(1)
+    pool.claim(np.array([4, 2], dtype=np.int32))
+    assert pool.take(3).tolist() == [1, 3, 5]
+
+
+def test_an_id_in_use_cannot_be_claimed() -> None:
+    pool = BlockPool(3)
+    pool.take(2)
+    with pytest.raises(ValueError, match="2 blocks claimed, 1 of them are free"):
+        pool.claim(np.array([1, 2], dtype=np.int32))
+    assert pool.num_free == 1

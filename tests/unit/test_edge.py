@@ -28,7 +28,7 @@ def test_agrees_with_a_list_when_appended_cut_and_trimmed(seed: int) -> None:
     rng = random.Random(seed)
     edge, expected, next_id = Edge(PieceShop(BLOCK)), [], 0
     for _ in range(60):
-        action = rng.choice(["append", "append", "cut", "trim"])
+        action = rng.choice(["append", "append", "cut", "trim", "join", "exchange"])
         if action == "append":
             count = rng.choice([1, 3, 40, PIECE_BLOCKS - 1, PIECE_BLOCKS, 2 * PIECE_BLOCKS + 5])
             expected += filled(edge, rng, count, next_id)
@@ -45,7 +45,18 @@ def test_agrees_with_a_list_when_appended_cut_and_trimmed(seed: int) -> None:
             freed = edge.trim(count).tolist()
             assert freed == [block for _, _, block in expected[len(expected) - count :]]
             del expected[len(expected) - count :]
+        elif action == "join" and len(expected) > 1:
+            upper = edge.cut(rng.randrange(1, len(expected)))
+            edge.prepend(upper)
+            assert not upper.pieces
+        elif action == "exchange":
+            ids = np.arange(next_id, next_id + len(expected), dtype=np.int32)
+            next_id += len(expected)
+            old = edge.exchange(ids).tolist()
+            assert old == [block for _, _, block in expected]
+            expected = [(a, b, int(i)) for (a, b, _), i in zip(expected, ids, strict=True)]
         assert edge.block_ids().tolist() == [block for _, _, block in expected]
+        assert edge.token_ids().tolist() == [t for a, b, _ in expected for t in (a, b)]
     assert content(edge) == expected
 
 

@@ -1,39 +1,36 @@
-"""What a turn holds while it runs, and what its session keeps."""
+"""What a turn can read of its claim."""
 
 import numpy as np
 
 from radix_cache.cache import PrefixCache
+from tests.support.cache_turns import open_turn, run_turn, transcript
 
-TOKENS = np.arange(40, dtype=np.int32)
-
-
-def _cache() -> PrefixCache:
-    return PrefixCache(32, 4, clock=lambda: 0.0, debug=True)
+BLOCK = 4
 
 
-def test_the_table_of_a_turn_grows_in_place_and_keeps_its_blocks() -> None:
-    cache = _cache()
-    turn = cache.begin(session_id="s", tenant="t", tokens=TOKENS)
-    assert (turn.num_blocks, turn.num_cached_tokens) == (0, 0)
-    cache.allocate(turn, 3)
-    first = turn.block_table.tolist()
-    cache.allocate(turn, 7)
-    assert turn.block_table.tolist()[:3] == first
-    assert len(set(turn.block_table.tolist())) == turn.num_blocks == 10
-    assert turn.block_table.dtype == np.int32
+def test_the_table_lists_shared_blocks_before_private_ones() -> None:
+    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    run_turn(cache, transcript(16))
+    sequence = open_turn(cache, transcript(22), "s")
+    assert sequence.block_table.dtype == np.int32
+    assert len(sequence.block_table) == sequence.num_blocks == 6
+    assert sequence.num_shared_blocks == 5
+    assert len(set(sequence.block_table.tolist())) == 6
 
 
-def test_the_causes_of_a_turn_add_up_to_its_uncached_tokens() -> None:
-    cache = _cache()
-    first = cache.begin(session_id="s", tenant="t", tokens=TOKENS)
-    assert sum(first.miss_causes.values()) == 40
-    cache.allocate(first, 10)
-    cache.commit(first, TOKENS)
-    cache.finish(first)
-    longer = np.concatenate((TOKENS, TOKENS[:3]))
-    second = cache.begin(
-        session_id="s", tenant="t", tokens=longer, base_session_id="s", base_offset=40
-    )
-    assert second.num_cached_tokens == 40
-    assert second.warm
-    assert sum(second.miss_causes.values()) == 3
+def test_the_table_grows_in_place_as_a_view() -> None:
+    cache = PrefixCache(64, BLOCK, clock=lambda: 0.0)
+    sequence = open_turn(cache, transcript(4), "s")
+    first = sequence.block_table.tolist()
+    for _ in range(40):
+        cache.allocate(sequence, 1)
+    assert sequence.block_table[:1].tolist() == first
+    assert len(sequence.block_table) == 41
+
+
+def test_hits_and_misses_add_up_to_the_prompt() -> None:
+    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    run_turn(cache, transcript(20, seed=1), "a")
+    run_turn(cache, transcript(50, seed=2), "b")
+    sequence = run_turn(cache, transcript(23, seed=1), "a")
+    assert sequence.num_cached_tokens + sum(sequence.miss_causes.values()) == 23

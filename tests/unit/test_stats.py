@@ -1,9 +1,45 @@
-"""The cache in numbers."""
+"""The snapshot of the cache in numbers."""
+
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from radix_cache.cache import PrefixCache
+from radix_cache.stats import CacheStats
+from tests.support.cache_turns import open_turn, run_turn, transcript
+
+BLOCK = 4
+
+
+def test_blocks_by_state_are_where_the_turns_put_them() -> None:
+    cache = PrefixCache(32, BLOCK, clock=lambda: 0.0, reserve_blocks=3)
+    run_turn(cache, transcript(8, seed=1), "idle")
+    run_turn(cache, transcript(12, seed=2), "leased", lease_s=9.0)
+    run_turn(cache, transcript(16, seed=3), "queued")
+    cache.set_queued("queued", True)
+    open_turn(cache, transcript(22, seed=4), "running")
+    stats = cache.stats()
+    assert (stats.idle, stats.leased, stats.queued, stats.running) == (2, 3, 4, 5)
+    assert stats.private == 1
+    assert (stats.evictable, stats.protected, stats.reserved) == (5, 10, 3)
+    assert stats.free == 32 - 5 - 10 - 3
+    assert (stats.sessions, stats.nodes) == (4, 4)
+
+
+def test_without_lower_tiers_their_figures_are_zero() -> None:
+    stats = PrefixCache(4, BLOCK, clock=lambda: 0.0).stats()
+    assert (stats.host_total, stats.disk_total, stats.failed_blocks) == (0, 0, 0)
+    assert stats.moved_blocks == {}
+
+
+def test_a_snapshot_does_not_change_afterwards() -> None:
+    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    before = cache.stats()
+    copy = {field.name: getattr(before, field.name) for field in fields(CacheStats)}
+    run_turn(cache, transcript(20))
+    assert {field.name: getattr(before, field.name) for field in fields(CacheStats)} == copy
+    assert cache.stats() != before
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,7 +6,7 @@ import pytest
 from radix_cache.audit import check_tree
 from radix_cache.edge import TokenArray
 from radix_cache.nodes import BlockClass as C
-from radix_cache.nodes import Holder, Node, Owner
+from radix_cache.nodes import Holder, Node, Owner, Tier
 from radix_cache.tree import RadixTree
 
 BLOCK = 2
@@ -177,6 +177,37 @@ def test_tenants_do_not_find_each_other_even_when_all_hashes_collide() -> None:
     t.insert("ppaabb", owner=blue)
     check_tree(t.tree)
     assert t.tree.num_nodes == 3
+
+
+def test_placing_moves_blocks_to_another_tier_and_its_parent_becomes_a_leaf() -> None:
+    t = Fixture()
+    t.insert("aabbccdd")
+    leaf = t.insert("aabbxxyy")
+    other = t.insert("aabbccdd")
+    t.tree.trim(other, 0)
+    t.idle.clear()
+    assert t.tree.place(leaf, Tier.HOST, ids(30, 31), 1).tolist() == [4, 5]
+    assert t.tree.tier_blocks[Tier.DEVICE] == [2, 0, 0, 0]
+    assert t.tree.tier_blocks[Tier.HOST] == [2, 0, 0, 0]
+    assert t.idle == [leaf, leaf.parent]
+    check_tree(t.tree)
+    tokens, start = t.tokens("aabbxxyy"), t.owner.root
+    assert t.tree.walk(t.owner, start, 0, tokens, limit=4)[1] == 2
+    assert t.tree.walk(t.owner, start, 0, tokens, limit=4, lowest=Tier.HOST)[1] == 4
+
+
+def test_joining_mends_a_cut_where_nothing_else_begins_or_ends() -> None:
+    t = Fixture()
+    node = t.insert("aabbccdd")
+    t.tree.split(node, 1)
+    t.tree.join(node)
+    assert (node.start, node.end, t.tree.num_nodes) == (0, 4, 1)
+    upper = t.tree.split(node, 2)
+    t.hold(upper, 2, C.IDLE)
+    t.tree.join(node)
+    assert t.tree.num_nodes == 2, "a session stands between them"
+    check_tree(t.tree)
+    assert t.match("aabbccdd") == 4
 
 
 def test_climbing_finds_the_node_that_holds_a_position() -> None:
