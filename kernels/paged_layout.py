@@ -35,7 +35,7 @@ class SharedPrefixes:
     """Groups of a step's sequences whose contexts begin with the same blocks."""
 
     members: Tensor
-    """[groups, most members] int32: indices of sequences, padded with -1; at least one each."""
+    """[groups, power of two] int32: indices of sequences, padded with -1; at least two each."""
     lengths: Tensor
     """[groups] int32: tokens of the shared prefix, all of them before any member's queries."""
     skips: Tensor
@@ -98,7 +98,8 @@ def find_shared_prefixes(
             groups.append((members, length // _WHOLE * _WHOLE))
     if not groups:
         return None
-    padded = np.full((len(groups), max(len(members) for members, _ in groups)), -1, dtype=np.int32)
+    width = 1 << (max(len(members) for members, _ in groups) - 1).bit_length()
+    padded = np.full((len(groups), width), -1, dtype=np.int32)
     skips = np.zeros(len(num_queries), dtype=np.int32)
     for row, (members, length) in enumerate(groups):
         padded[row, : len(members)] = members

@@ -34,7 +34,7 @@ def extend_tiling(element_size: int, head_dim: int) -> Tiling:
     return Tiling(rows=128, keys=64, num_warps=8, num_stages=3)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def extend_kernel(
     q_ptr,
     k_ptr,

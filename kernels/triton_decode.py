@@ -12,6 +12,9 @@ How far a sequence is split is decided on the device from the lengths of all, so
 depends on shapes alone. Sequences of many query tokens are left alone; so are padded ones,
 which have none.
 
+What a kernel is compiled for comes in powers of two, and not for the values of other numbers,
+so that a server soon has all variants.
+
 Always true: slots past a context and table entries past its blocks are never read.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
@@ -157,7 +160,7 @@ def _split_of(
     return first, per_split * BLOCK_N, (tiles + per_split - 1) // per_split
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sequences", "table_stride"])
 def decode_split_kernel(
     q_ptr,
     k_ptr,
@@ -281,7 +284,7 @@ def _join(acc, top, total, part_ptr, peak_ptr, place, present, HEAD_DIM: tl.cons
     return acc, new_top, total * decay + tl.sum(weight, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def shared_prefix_kernel(
     q_ptr,
     k_ptr,
@@ -360,7 +363,7 @@ def shared_prefix_kernel(
     tl.store(peak_ptr + part, top + tl.log2(some_mass), mask=real & (query < num_queries))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sequences"])
 def decode_join_kernel(
     part_ptr,
     peak_ptr,
@@ -530,7 +533,7 @@ def decode(
         prefix_parts = _attend_prefixes(tensors, layout, shared, max_queries, scale)
         prefix_splits = prefix_parts[1].shape[-1]
     if sizes["MAX_SPLITS"] > 1 or shared is not None:
-        decode_join_kernel[sizes["HEADS"], max_queries, num_sequences](
+        decode_join_kernel[sizes["HEADS"], triton.next_power_of_2(max_queries), num_sequences](
             *parts,
             *prefix_parts,
             output,
@@ -558,6 +561,7 @@ def _attend_prefixes(
     heads, kv_heads = sizes["HEADS"], sizes["KV_HEADS"]
     del sizes["WINDOW"]
     groups, members = shared.members.shape
+    max_queries = triton.next_power_of_2(max_queries)
     rows = members * max_queries * heads // kv_heads
     tiling = decode_tiling(rows, queries.element_size())
     row_tiles = triton.cdiv(rows, tiling.rows)

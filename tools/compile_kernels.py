@@ -148,11 +148,13 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
     }
     layout = _pointers("i32", "starts", "lengths")
     wide = kind == "fp32"
-    for queries in (1, 8, MAX_DECODE_QUERIES):
+    kinds = [(1, False), (8, False), (MAX_DECODE_QUERIES, False)]
+    for queries, shared in kinds if window else [*kinds, (1, True)]:
+        label = f"{name} q={queries}{' shared' if shared else ''}"
         rows = queries * heads // kv_heads
         tiling = decode_tiling(rows, 4 if wide else 2)
         split = sizes | {
-            "SHARED": not window,
+            "SHARED": shared,
             "MAX_QUERIES": MAX_DECODE_QUERIES,
             "ROW_TILES": triton.cdiv(rows, tiling.rows),
             "BLOCK_M": tiling.rows,
@@ -163,7 +165,7 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
             "BATCH": 64,
         }
         yield Build(
-            name=f"decode_split {name} q={queries}",
+            name=f"decode_split {label}",
             kernel=decode_split_kernel,
             types=_pointers(kind, "q", "k", "v", "out")
             | _pointers("fp32", "part", "peak")
@@ -178,7 +180,7 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
         )
         if queries == 1:
             yield Build(
-                name=f"decode_join {name}",
+                name=f"decode_join {label}",
                 kernel=decode_join_kernel,
                 types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
