@@ -8,7 +8,8 @@ for ``stride`` steps of the device in a row with the same plan: each decode yiel
 
 The answer's length is not told to the scheduler: it sees the limit that clients send. The
 memory account of the cache is checked as the run goes. Closed loop: a session's next turn
-comes its recorded pause after the last one ended, and when a session ends the next begins.
+comes its recorded pause after the last one ended; a session that ends is released, and the
+next one begins.
 """
 
 import heapq
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.trace_sessions import Session, Turn
-from radix_cache.cache import PrefixCache
+from radix_cache.cache import CachedSequence, PrefixCache
 from runtime.config import EngineConfig, PolicyName
 from runtime.estimates import CostProfile, OutputLengths, StepCosts
-from runtime.messages import FinishReason, GenerationRequest, SamplingParams
+from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
 from runtime.policy import Policy, TurnFacts
 from runtime.scheduler import Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
@@ -64,7 +65,10 @@ class Mode:
     """After every answer, human pauses included; None: the cache's estimate after tool calls."""
     queue_protects: bool = True
     """Whether a session whose turn waits keeps its blocks."""
-    session_context_percent: int = 150
+    chunk_tokens: int = 2048
+    """Prefill tokens of a step at most."""
+    kappa: float = 10.0
+    """Seconds of lease per second that restoring the session would take."""
 
 
 def program_order(facts: TurnFacts) -> tuple[float, ...]:
@@ -75,13 +79,14 @@ def program_order(facts: TurnFacts) -> tuple[float, ...]:
 FCFS_LRU = Mode(name="fcfs + lru", policy="fcfs", lease=False)
 CONTINUUM_LIKE = Mode(
     name="continuum-like",
+    policy="fcfs",
     order=program_order,
     lease_s=20.0,
     queue_protects=False,
-    session_context_percent=100_000,
+    chunk_tokens=700,
 )
-"""Programs first come, first served, 20 s pins, chunks bounded in time: our reading of
-arXiv:2511.02230, not its code."""
+"""Programs strictly first come, first served, 20 s pins after every answer that are dropped
+under pressure, chunks of about 60 ms: our reading of arXiv:2511.02230, not its code."""
 OURS = Mode(name="short_turn_first + leases")
 
 
@@ -141,11 +146,30 @@ class Run:
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-class _UnprotectedQueue(PrefixCache):
-    """A cache that does not know which sessions wait."""
+class _PinsGiveWay(PrefixCache):
+    """A cache that does not know which sessions wait, and whose pins any turn may break."""
 
     def set_queued(self, session_id: str, queued: bool) -> None:
         pass
+
+    def begin(
+        self,
+        *,
+        session_id: str,
+        tenant: str | None,
+        tokens: TokenArray,
+        base_session_id: str | None = None,
+        base_offset: int | None = None,
+    ) -> CachedSequence:
+        sequence = super().begin(
+            session_id=session_id,
+            tenant=tenant,
+            tokens=tokens,
+            base_session_id=base_session_id,
+            base_offset=base_offset,
+        )
+        sequence.warm = True
+        return sequence
 
 
 class _Client:
@@ -185,24 +209,24 @@ class Simulation:
         )
         self._seen = seen
         kv_tokens = 1 << 28 if setting.unlimited_kv else profile.kv_tokens
-        kind = PrefixCache if mode.queue_protects else _UnprotectedQueue
+        kind = PrefixCache if mode.queue_protects else _PinsGiveWay
         self._cache = kind(
             kv_tokens // setting.block_size,
             setting.block_size,
             clock=lambda: self._now,
             policy="lease" if mode.lease else "lru",
+            kappa=mode.kappa,
             restore_cost=self._truth.restore_s,
             rescue_wait_s=5.0 if mode.lease else 0.0,
         )
         config = EngineConfig(
             num_blocks=kv_tokens // setting.block_size,
             block_size=setting.block_size,
-            max_batch_tokens=2048 * stride,
-            prefill_tokens_beside_decodes=2048 * stride,
+            max_batch_tokens=mode.chunk_tokens * stride,
+            prefill_tokens_beside_decodes=mode.chunk_tokens * stride,
             step_ms=60 * stride,
             max_running=setting.max_running,
             policy=mode.policy,
-            session_context_percent=mode.session_context_percent,
         )
         self._scheduler = Scheduler(self._cache, config, seen, policy=mode.order)
         self._lengths = OutputLengths()
@@ -366,6 +390,7 @@ class Simulation:
         client.index += 1
         if client.index == len(client.session.turns):
             self._session_s.append(self._now - client.started_s)
+            self._cache.release_session(client.session.name)
             self._next_session()
             return
         gap_s = min(client.turn.gap_s, self._setting.max_gap_s) * self._setting.gap_scale

@@ -1,0 +1,308 @@
+"""Recorded agent sessions on the real engine: what scheduling and retention are worth there.
+
+The engine runs in this process on the shipped model. Sessions are those of the traces with
+lengths divided by 32 and pauses by 20, N at a time in a closed loop, the KV capacity chosen
+so that N mean contexts are 1.9 times as much. Token contents are made up; a turn ends at its
+recorded length. First come first served with plain LRU, then ours, then both again in the
+simulator with the costs that the engine has learnt by then.
+
+``itl_p99_ratio``: the 99th percentile of the time between two tokens of running turns, while
+a prompt of the longest supported length is computed, over the same in quiet; median of runs.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
+from benchmarks.simulate import SESSIONS_FILE
+from benchmarks.simulation import FCFS_LRU, OURS, DeviceProfile, Mode, Setting, Simulation
+from benchmarks.trace_sessions import Session, Turn, choose, load_chains
+from runtime.config import EngineConfig
+from runtime.engine import Engine
+from runtime.engine_loader import assemble
+from runtime.estimates import StepCosts
+from runtime.messages import (
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SamplingParams,
+    TokenArray,
+)
+from runtime.model_runner import ModelRunner, load_runner
+from runtime.sequence import Sequence
+from runtime.tokenizer import Tokenizer
+
+LENGTH_SCALE = 32
+GAP_SCALE = 1 / 20
+RHO = 1.9
+BLOCK = 16
+UNMEASURED = (
+    Bar(name="mean_gain", value=None, op=">=", bar=2.5),
+    Bar(name="simulator_error", value=None, op="<=", bar=0.25),
+    Bar(name="itl_p99_ratio", value=None, op="<=", bar=2.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is played, and in how much memory."""
+
+    fleet: list[Session]
+    at_a_time: int
+    kv_tokens: int
+
+
+class _RecordedLengths(Engine):
+    """An engine whose turns stop where the recording did: a made-up text has no end of its
+    own, and only a turn that stops by itself is taken for one that calls a tool."""
+
+    ends: dict[str, int]
+
+    def _append(self, sequence: Sequence, token: int) -> FinishReason | None:
+        reason = super()._append(sequence, token)
+        wanted = self.ends.get(sequence.request.request_id)
+        if reason is None and wanted is not None and sequence.num_emitted >= wanted:
+            return FinishReason.STOP
+        return reason
+
+
+class _Client:
+    """One session on its way."""
+
+    __slots__ = ("arrived_s", "index", "length", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.index = 0
+        self.length = 0
+        self.arrived_s = 0.0
+
+    @property
+    def turn(self) -> Turn:
+        return self.session.turns[self.index]
+
+
+def engine_for(
+    runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig, costs: StepCosts
+) -> _RecordedLengths:
+    """An engine around a runner that exists; what its KV pool holds is forgotten."""
+    engine = assemble(config, runner, tokenizer, costs=costs, engine_type=_RecordedLengths)
+    assert isinstance(engine, _RecordedLengths)
+    engine.ends = {}
+    return engine
+
+
+def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> GenerationRequest:
+    turn, name = client.turn, client.session.name
+    kept = min(turn.kept_tokens, client.length)
+    fresh: TokenArray = 300 + turn.tokens[kept : turn.prompt_tokens] % (vocabulary - 400)
+    return GenerationRequest(
+        request_id=name,
+        session_id=name,
+        tenant="fleet",
+        base_session_id=name if client.index else None,
+        base_offset=kept if client.index else 0,
+        new_tokens=fresh.astype(np.int32),
+        max_new_tokens=2048,
+        sampling=SamplingParams(seed=client.index),
+        banned_tokens=banned,
+        expects_tool_call=turn.calls_tool,
+    )
+
+
+def play(engine: _RecordedLengths, tokenizer: Tokenizer, load: Load) -> list[float]:
+    """Latency of every turn, seconds, with real pauses."""
+    banned = tuple(sorted(tokenizer.end_of_turn_ids))
+    vocabulary = engine.info.vocab_size
+    ahead = list(reversed(load.fleet))
+    due: list[tuple[float, _Client]] = []
+    clients: dict[str, _Client] = {}
+    latencies: list[float] = []
+
+    def next_session(now: float) -> None:
+        if ahead:
+            client = _Client(ahead.pop())
+            clients[client.session.name] = client
+            due.append((now, client))
+
+    for _ in range(load.at_a_time):
+        next_session(time.monotonic())
+    while due or engine.has_work:
+        now = time.monotonic()
+        for entry in [e for e in due if e[0] <= now]:
+            due.remove(entry)
+            client = entry[1]
+            client.arrived_s = entry[0]
+            request = request_of(client, vocabulary, banned)
+            engine.ends[client.session.name] = client.turn.output_tokens
+            client.length = request.base_offset + len(request.new_tokens)
+            engine.submit([request])
+        output = engine.step() if engine.has_work else None
+        now = time.monotonic()
+        if output is None:
+            if due and (not engine.has_work or engine.pause_s):
+                time.sleep(max(0.0, min(min(at for at, _ in due) - now, 0.002)))
+            continue
+        for answer in output.outputs:
+            client = clients[answer.request_id]
+            client.length += len(answer.new_tokens)
+            if answer.finish is None:
+                continue
+            if answer.finish is not FinishReason.STOP:
+                raise RuntimeError(f"a turn ended with {answer.finish}: {answer.error_message}")
+            latencies.append(now - client.arrived_s)
+            client.index += 1
+            if client.index == len(client.session.turns):
+                engine.submit([ReleaseSession(session_id=client.session.name)])
+                next_session(now)
+            else:
+                due.append((now + min(client.turn.gap_s, 300.0) * GAP_SCALE, client))
+    return latencies
+
+
+def simulated(load: Load, mode: Mode, costs: StepCosts) -> float:
+    """Mean turn latency that the simulator predicts."""
+    profile = DeviceProfile(costs=costs.profile, kv_tokens=load.kv_tokens, reload_token_s=0.0)
+    setting = Setting(
+        sessions=load.at_a_time,
+        profile=profile,
+        gap_scale=GAP_SCALE,
+        block_size=BLOCK,
+        stride=1,
+    )
+    return Simulation(load.fleet, mode, setting).run().mean_s
+
+
+def token_gaps(engine: Engine, *, longest: bool, wanted: int) -> list[float]:
+    """At least ``wanted`` seconds between tokens of eight running turns; with ``longest``,
+    only while prompts of the longest length are being computed."""
+    rng = np.random.default_rng(0)
+    vocabulary, running = engine.info.vocab_size, 8
+    started = count = 0
+    gaps: list[float] = []
+    last: dict[str, float] = {}
+    prompt = engine.info.max_context_tokens - 2048
+    sampling = SamplingParams()
+
+    def start(kind: str, num_tokens: int, limit: int) -> None:
+        nonlocal count
+        count += 1
+        tokens = rng.integers(300, vocabulary - 100, num_tokens).astype(np.int32)
+        engine.submit(
+            [
+                GenerationRequest(
+                    request_id=f"{kind}{count}",
+                    session_id=f"{kind}{count}",
+                    tenant="fleet",
+                    base_session_id=None,
+                    base_offset=0,
+                    new_tokens=tokens,
+                    max_new_tokens=limit,
+                    sampling=sampling,
+                    banned_tokens=(0, 1, 2),
+                )
+            ]
+        )
+
+    for _ in range(running):
+        start("decode", 64, 1 << 20)
+    while len(gaps) < wanted:
+        output = engine.step()
+        now = time.monotonic()
+        for answer in output.outputs if output is not None else ():
+            if answer.request_id.startswith("long"):
+                started -= answer.finish is not None
+                continue
+            if answer.finish is not None:
+                start("decode", 64, 1 << 20)
+            elif len(answer.new_tokens):
+                if answer.request_id in last and (started or not longest):
+                    gaps.append(now - last[answer.request_id])
+                last[answer.request_id] = now
+        if longest and not started and len(last) >= running:
+            start("long", prompt, 1)
+            started = 1
+            last.clear()
+    return gaps
+
+
+def p99(values: list[float]) -> float:
+    return float(np.percentile(values, 99))
+
+
+def options() -> argparse.ArgumentParser:
+    answer = parser(__doc__)
+    answer.add_argument("--model", default="default")
+    answer.add_argument("--sessions", type=int, default=24, help="in all (default: %(default)s)")
+    answer.add_argument("--at-a-time", type=int, default=12, help="(default: %(default)s)")
+    answer.add_argument("--turns", type=int, default=16, help="of each (default: %(default)s)")
+    answer.add_argument("--threads", type=int, default=None)
+    answer.add_argument("--seed", type=int, default=1)
+    return answer
+
+
+def main() -> int:
+    arguments = options().parse_args()
+    try:
+        path = data_file(arguments.data, SESSIONS_FILE)
+    except DataMissing as error:
+        return report_missing("agent_fleet", error, UNMEASURED, as_json=arguments.json)
+    chains = load_chains(path, max_turns=arguments.turns, scale=LENGTH_SCALE)
+    fleet = choose(chains, arguments.sessions, arguments.seed)
+    contexts = [turn.prompt_tokens for chain in fleet for turn in chain.turns]
+    largest = max(len(turn.tokens) for chain in fleet for turn in chain.turns)
+    kv_tokens = int(arguments.at_a_time * statistics.fmean(contexts) / RHO)
+    kv_tokens = max(kv_tokens, largest + 1024) // BLOCK * BLOCK
+    load = Load(fleet=fleet, at_a_time=arguments.at_a_time, kv_tokens=kv_tokens)
+    config = EngineConfig(
+        model=arguments.model,
+        num_blocks=kv_tokens // BLOCK,
+        block_size=BLOCK,
+        threads=arguments.threads,
+        max_draft_tokens=0,
+    )
+    runner = load_runner(config)
+    model = runner.model
+    tokenizer = Tokenizer.load(
+        model.tokenizer_folder, vocab_size=model.config.vocab_size, model_type=model.model_type
+    )
+    figures: dict[str, float] = {"kv_tokens": kv_tokens, "turns": len(contexts)}
+    real: dict[str, float] = {}
+    costs: dict[str, StepCosts] = {}
+    for mode in (FCFS_LRU, OURS):
+        kind = replace(config, policy=mode.policy, cache_policy="lease" if mode.lease else "lru")
+        costs[mode.name] = StepCosts()
+        engine = engine_for(runner, tokenizer, kind, costs[mode.name])
+        latencies = play(engine, tokenizer, load)
+        real[mode.name] = statistics.fmean(latencies)
+        figures[f"{mode.name} mean_s"] = round(real[mode.name], 4)
+        figures[f"{mode.name} p95_s"] = round(float(np.percentile(latencies, 95)), 4)
+    errors = []
+    for mode in (FCFS_LRU, OURS):
+        predicted = simulated(load, mode, costs[mode.name])
+        figures[f"{mode.name} simulated mean_s"] = round(predicted, 4)
+        errors.append(abs(predicted / real[mode.name] - 1))
+    ratios = []
+    for _ in range(3):
+        wide = replace(config, num_blocks=None, kv_cache_bytes=512 << 20)
+        wide_runner = load_runner(wide)
+        engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
+        quiet = token_gaps(engine, longest=False, wanted=1200)
+        engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
+        loaded = token_gaps(engine, longest=True, wanted=1200)
+        ratios.append(p99(loaded) / p99(quiet))
+    figures["itl_p99_ratio_runs"] = [round(r, 3) for r in ratios]  # type: ignore[assignment]
+    gain = real[FCFS_LRU.name] / real[OURS.name]
+    values = (gain, max(errors), statistics.median(ratios))
+    bars = [
+        replace(bar, value=round(value, 4)) for bar, value in zip(UNMEASURED, values, strict=True)
+    ]
+    return report("agent_fleet", figures, bars, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
