@@ -8,7 +8,9 @@ finish. Medians of 5 repetitions, the garbage collector frozen.
 import gc
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -193,27 +195,36 @@ def fleet_figures(seed: int) -> dict[str, float]:
 def measure(seed: int) -> dict[str, float]:
     """All figures of one repetition."""
     rng = np.random.default_rng(seed)
-    median = statistics.median
-    grown = session_turns(rng, 2_000, turns=300, step=98_000 // 300)
-    figures: dict[str, float] = {"compare_us": compare_us(rng)}
+    figures: dict[str, float] = {}
+
+    def note(name: str, times: Callable[[], list[float]]) -> None:
+        """Median time, and its ratio to the comparisons made just before and after."""
+        before = compare_us(rng)
+        figures[f"{name}_us"] = statistics.median(times())
+        figures["compare_us"] = (before + compare_us(rng)) / 2
+        figures[f"{name}_over_compare"] = figures[f"{name}_us"] / figures["compare_us"]
+
     for length in (2_000, 8_000, 33_000, 100_000, 131_000):
-        figures[f"handle_us_{length // 1000}k"] = median(session_turns(rng, length))
-    figures["cold_us_100k"] = median(session_turns(rng, 100_000, by_handle=False))
-    figures["first_20_turns_us"] = median(grown[:20])
-    figures["last_20_turns_us"] = median(grown[-20:])
-    figures["fork_us"] = median(forks(rng, from_base=False))
-    figures["fork_of_known_base_us"] = median(forks(rng, from_base=True))
-    figures["next_turn_1m_us"] = median(session_turns(rng, 1_000_000, turns=24))
-    figures["next_turn_100k_us"] = median(session_turns(rng, 100_000, turns=24))
-    figures["compare_after_us"] = compare_us(rng)
+        note(f"handle_{length // 1000}k", partial(session_turns, rng, length))
+    note("cold_100k", lambda: session_turns(rng, 100_000, by_handle=False))
+    note("fork", lambda: forks(rng, from_base=False))
+    note("fork_of_known_base", lambda: forks(rng, from_base=True))
+    note("next_turn_1m", lambda: session_turns(rng, 1_000_000, turns=24))
+    note("next_turn_100k", lambda: session_turns(rng, 100_000, turns=24))
+    grown = session_turns(rng, 2_000, turns=300, step=98_000 // 300)
+    figures["first_20_turns_us"] = statistics.median(grown[:20])
+    figures["last_20_turns_us"] = statistics.median(grown[-20:])
     return figures
 
 
 def bars(runs: list[dict[str, float]], fleet_run: dict[str, float]) -> list[Bar]:
     """The bars; a ratio is the median over the runs of the ratio within a run."""
 
+    def over_compare(name: str) -> float:
+        return statistics.median(run[f"{name}_over_compare"] for run in runs)
+
     def ratio(over: str, under: str) -> float:
-        return statistics.median(run[over] / run[under] for run in runs)
+        return statistics.median(run[f"{over}_us"] / run[f"{under}_us"] for run in runs)
 
     def fleet_ratio(over: str) -> float:
         return fleet_run[over] / fleet_run["fleet_compare_us"]
@@ -222,12 +233,12 @@ def bars(runs: list[dict[str, float]], fleet_run: dict[str, float]) -> list[Bar]
         return Bar(name=name, value=round(value, 3), op="<=", bar=most)
 
     return [
-        bar("handle_turn_100k", ratio("handle_us_100k", "compare_us"), 1.4),
-        bar("handle_flatness", ratio("handle_us_131k", "handle_us_2k"), 1.3),
-        bar("cold_turn_100k", ratio("cold_us_100k", "compare_us"), 4.0),
-        bar("session_300_turns", ratio("last_20_turns_us", "first_20_turns_us"), 1.3),
-        bar("fork", ratio("fork_us", "compare_us"), 3.0),
-        bar("next_turn_1m", ratio("next_turn_1m_us", "next_turn_100k_us"), 2.0),
+        bar("handle_turn_100k", over_compare("handle_100k"), 1.4),
+        bar("handle_flatness", ratio("handle_131k", "handle_2k"), 1.3),
+        bar("cold_turn_100k", over_compare("cold_100k"), 4.0),
+        bar("session_300_turns", ratio("last_20_turns", "first_20_turns"), 1.3),
+        bar("fork", over_compare("fork"), 3.0),
+        bar("next_turn_1m", ratio("next_turn_1m", "next_turn_100k"), 2.0),
         bar("bytes_per_token", fleet_run["fleet_bytes_per_token"], 7.0),
         bar("evicting_turn_p99", fleet_ratio("fleet_p99_us"), 3.0),
         bar("evicting_cold_p50", fleet_ratio("fleet_cold_p50_us"), 12.0),

@@ -35,7 +35,8 @@ class Piece:
 
 
 class PieceShop:
-    """Hands out pieces and takes them back. Capacities are powers of two."""
+    """Hands out pieces and takes them back. Capacities are powers of two and three quarters of
+    them, so that what comes back fits again."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -46,6 +47,8 @@ class PieceShop:
     def take(self, num_blocks: int) -> Piece:
         """An empty piece for ``num_blocks``, at most PIECE_BLOCKS."""
         capacity = max(_SMALLEST, 1 << (num_blocks - 1).bit_length())
+        if 4 * num_blocks <= 3 * capacity and capacity > _SMALLEST:
+            capacity -= capacity // 4
         spare = self._spare.get(capacity)
         if spare:
             return spare.pop()

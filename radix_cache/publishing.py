@@ -46,10 +46,12 @@ class Publisher:
         self, sequence: CachedSequence, handle: SessionHandle, tokens: TokenArray, target: int
     ) -> tuple[Node, int]:
         """Take over the blocks of other turns that hold the same tokens."""
-        shared = sequence.num_shared_blocks
-        own = sequence.table[shared:target].copy()
+        shared, node, table = sequence.num_shared_blocks, handle.node, sequence.table
+        if node.end == shared and not node.children and node.parent is not None:
+            return node, shared
+        own = table[shared:target].copy()
         node, position = self._tree.walk(
-            handle.owner, handle.node, shared, tokens, limit=target, table=sequence.table
+            handle.owner, node, shared, tokens, limit=target, table=table
         )
         if position > shared:
             self._pool.release(own[: position - shared])

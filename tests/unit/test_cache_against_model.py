@@ -17,7 +17,7 @@ from tests.support.cache_driver import CacheDriver
 
 OPERATIONS = int(os.environ.get("KEEPWARM_CACHE_OPERATIONS", "100000"))
 PER_RUN = 500
-CHECK_EVERY = 25
+CHECK_EVERY = 50
 
 
 def one_hash(tokens: TokenArray, seed: int) -> int:
