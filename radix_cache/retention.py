@@ -53,12 +53,17 @@ class Retention:
         self._rescue_wait_s = rescue_wait_s
 
     def rights(self, sequence: CachedSequence | None, *, alone: bool) -> int:
-        """The highest class that a turn may evict; None asks for a cold one."""
+        """The highest class that a turn may evict; None asks for a cold one.
+
+        A turn that has begun to run breaks leases to grow, whatever it was when it came: it
+        could only give up otherwise, in the middle of what it says.
+        """
+        runs = sequence is not None and sequence.admitted
         if alone:
-            wait = self._rescue_wait_s
+            wait = 0.0 if runs else self._rescue_wait_s
             if not wait or self._leases.next_end_s > self._clock() + wait:
                 return QUEUED
-        return LEASED if sequence is not None and sequence.warm else IDLE
+        return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
     def end_leases(self) -> None:
         """Let sessions go idle whose lease is over."""

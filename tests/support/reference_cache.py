@@ -77,7 +77,7 @@ class ReferenceCache:
     def rights(self, session: ModelSession | None) -> int:
         if not any(s.open and s is not session for s in self.sessions.values()):
             return QUEUED
-        return LEASED if session is not None and session.warm else IDLE
+        return LEASED if session is not None and (session.warm or session.admitted) else IDLE
 
     def available(self, session: ModelSession | None) -> int:
         rights = self.rights(session)

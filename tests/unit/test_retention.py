@@ -127,6 +127,20 @@ def test_a_lone_turn_waits_for_a_lease_that_ends_soon() -> None:
     assert cache.available_blocks(cold) == 8
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_running_turn_that_must_grow_takes_leased_blocks_at_once(alone: bool) -> None:
+    cache = make_cache(14, rescue_wait_s=5.0)
+    if not alone:
+        keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=3.0)
+    cold = cache.begin(session_id="cold", tenant="t", tokens=transcript(24, seed=3))
+    cache.allocate(cold, 6)
+    free = cache.stats().free
+    cache.allocate(cold, free + 1)
+    assert resident(cache, 1, 16) == 3
+    assert cache.stats().leases["broken"] == 1
+
+
 def test_a_lease_ends_by_the_clock() -> None:
     clock = Clock()
     cache = make_cache(8, clock)
