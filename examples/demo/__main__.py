@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from examples.demo.agent import INSTRUCTIONS, QUESTIONS, PlayedTurn, ask
+from examples.demo.agent import INSTRUCTIONS, MANY_SESSIONS, ONE_SESSION, PlayedTurn, ask
 from examples.demo.child_server import child_server
 from examples.demo.report import HEADER, line, summary
 from examples.demo.shop import make_shop, shop_tools
@@ -29,15 +29,20 @@ RANDOM_NOTE = """\
 These weights are random, so the model means nothing by what it says: each call is forced by
 tool_choice, its arguments are drawn from what the tool's schema allows, and the answers are
 noise. Tools, transcripts, caching and accounts are real."""
+SMALL_NOTE = """\
+This model has a million parameters and was trained to call tools, nothing else. It chooses its
+calls itself and is often wrong; its model card (runtime/assets/default_model) says how often."""
 
 
 async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
     """Play and print both parts of the demo."""
     everything: list[PlayedTurn] = []
     async with AsyncClient(url) as client:
-        print(f"\nOne session, {len(QUESTIONS)} questions, only what is new on the wire:\n{HEADER}")
+        print(
+            f"\nOne session, {len(ONE_SESSION)} questions, only what is new on the wire:\n{HEADER}"
+        )
         session = client.session(instructions=INSTRUCTIONS)
-        for question in QUESTIONS:
+        for question in ONE_SESSION:
             for turn in await ask("first", session, tools, question, forced=forced):
                 print(line(turn))
                 everything.append(turn)
@@ -47,8 +52,7 @@ async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) 
         async def play_one(number: int) -> list[PlayedTurn]:
             session = client.session(instructions=INSTRUCTIONS)
             turns: list[PlayedTurn] = []
-            for step in range(2):
-                question = QUESTIONS[(number + 2 * step) % len(QUESTIONS)]
+            for question in MANY_SESSIONS[number % len(MANY_SESSIONS)]:
                 turns += await ask(f"s{number + 1}", session, tools, question, forced=forced)
             return turns
 
@@ -81,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_shop(folder / "shop.sqlite")
         url, forced = options.url, options.forced
-        if url is None:
+        if options.url is None:
             serve = ["--model", options.model, *SERVE]
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
             url = server.url
@@ -89,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             forced = forced or not is_trained(options.model)
         if forced:
             print(RANDOM_NOTE)
+        elif options.url is None and options.model == "default":
+            print(SMALL_NOTE)
         tools = shop_tools(folder / "shop.sqlite")
         asyncio.run(play(url, tools, forced=forced, sessions=options.sessions))
 

@@ -19,12 +19,18 @@ class Question:
     """The tools a good agent calls, turn by turn. A model with random weights is made to."""
 
 
-QUESTIONS = (
-    Question(text="What is the price of desk?", calls=("get_price",)),
-    Question(text="And of lamp?", calls=("get_price",)),
-    Question(text="Multiply the price of chair by 4.", calls=("get_price", "multiply")),
-    Question(text="What is the time of Tokyo?", calls=("get_time",)),
+PRICE_OF_DESK = Question(text="What is the price of desk?", calls=("get_price",))
+AND_OF_LAMP = Question(text="And of lamp?", calls=("get_price",))
+FOUR_CHAIRS = Question(text="Multiply the price of chair by 4.", calls=("get_price", "multiply"))
+TIME_OF_TOKYO = Question(text="What is the time of Tokyo?", calls=("get_time",))
+
+ONE_SESSION = (PRICE_OF_DESK, AND_OF_LAMP, FOUR_CHAIRS, TIME_OF_TOKYO)
+MANY_SESSIONS = (
+    (PRICE_OF_DESK, FOUR_CHAIRS),
+    (TIME_OF_TOKYO, PRICE_OF_DESK),
+    (FOUR_CHAIRS, AND_OF_LAMP),
 )
+"""Scripts that sessions which run at once take in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ async def ask(
             tool_choice=_forced_choice(question) if forced else "auto",
             max_turns=MAX_TURNS_PER_QUESTION,
             max_output_tokens=MAX_OUTPUT_TOKENS,
+            temperature=1.0 if forced else 0.0,
         )
     except TooManyTurns as stopped:
         result = stopped.result

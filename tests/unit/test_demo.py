@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from examples.demo.agent import QUESTIONS, PlayedTurn
+from examples.demo.agent import MANY_SESSIONS, ONE_SESSION, PlayedTurn
 from examples.demo.report import DEED_WIDTH, HEADER, line, shortened, summary
 from examples.demo.shop import HOURS_AHEAD_OF_UTC, PRICES, City, Product, make_shop, shop_tools
 from tools_api.client_turn import Response, Usage
@@ -38,7 +38,9 @@ def test_the_clock_knows_every_city_that_the_schema_lists(tools: dict[str, Tool]
 
 
 def test_every_question_calls_tools_that_exist(tools: dict[str, Tool]) -> None:
-    assert {name for question in QUESTIONS for name in question.calls} == tools.keys()
+    for script in (ONE_SESSION, *MANY_SESSIONS):
+        assert {name for question in script for name in question.calls} <= tools.keys()
+    assert {name for question in ONE_SESSION for name in question.calls} == tools.keys()
 
 
 def played(number: int, *, cost: float, saved: float) -> PlayedTurn:
