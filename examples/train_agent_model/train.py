@@ -301,7 +301,7 @@ class Trainer:
 
 def spare_threads(used: int) -> int:
     """Return how many threads to use, so that other work on the machine is not slowed."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     others = max(0.0, os.getloadavg()[0] - used)
     return max(1, min(2, cores - round(others)))
 
