@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runtime.messages import TokenArray
+from sessions.cache_diagnostics import Comparison
 from sessions.service import ServedModel, Service
 from sessions.session import Session
 from sessions.store import ConnectionStore, StoredResponse
@@ -45,6 +46,8 @@ class Lineage:
     session_name: str
     items: tuple[Item, ...]
     """Of the request's input, those that are not history."""
+    comparison: Comparison | None = None
+    """What the client wants the turn's cache hits compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,7 +136,16 @@ def find_lineage(
         session=session,
         session_name=new_name if session is None else session.name,
         items=items,
+        comparison=_comparison(request, visible),
     )
+
+
+def _comparison(request: CreateRequest, visible: ConnectionStore) -> Comparison | None:
+    options = request.prompt_cache_options
+    if options is None or options.comparison_response_id is None:
+        return None
+    found = visible.response(options.comparison_response_id)
+    return Comparison(entry=None if found is None else found.entry)
 
 
 def plan_turn(
@@ -213,6 +225,7 @@ def plan_turn(
             thinking=options.thinking, calls=bool(request.tool_choice.callable(request.tools))
         ),
         arrival_s=arrival_s,
+        comparison=lineage.comparison,
     )
 
 

@@ -27,7 +27,7 @@ from sessions.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnU
 from sessions.output_reader import OutputReader
 from sessions.response_events import ResponseEvents
 from sessions.service import Service
-from sessions.transcript import Entry, Tail, roll_all
+from sessions.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.turn_plan import TurnPlan
 from sessions.turn_stats import TurnClock, TurnStats
 from tools_api import responses
@@ -298,9 +298,19 @@ class Turn:
                 incomplete_reason="max_output_tokens" if status == "incomplete" else None,
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
+                cache_diagnostics=self._cache_diagnostics(),
             )
         )
         step.outcome = self._outcome(status, reason, entry)
+
+    def _cache_diagnostics(self) -> Event | None:
+        plan, start = self.plan, self._stats.start
+        if plan.comparison is None or start is None:
+            return None
+        prompt = chain_ids(plan.header, plan.parent, plan.input_ids)
+        return plan.comparison.diagnosis(
+            plan.header, prompt, start.cached_tokens, start.miss_causes
+        )
 
     def _fail(self, step: TurnStep, code: FailureCode, message: str, reason: str) -> None:
         self.events.close("incomplete", step.events)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.branches import Claim
+from sessions.cache_diagnostics import Comparison
 from sessions.transcript import Entry, Header, Tail, chain_ids
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
@@ -69,6 +70,8 @@ class TurnPlan:
     grammar: GrammarSpec | None
     banned_tokens: tuple[int, ...]
     arrival_s: float
+    comparison: Comparison | None = None
+    """What the client wants the turn's cache hits compared with."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -45,6 +45,8 @@ class ScriptedEngine:
         self.released: list[str] = []
         self.sessions: dict[str, list[int]] = {}
         self.open: dict[str, OpenTurn] = {}
+        self.lost: dict[str, int] = {}
+        """Further causes of misses that the next turns report."""
         self._cached: dict[str, list[list[int]]] = {}
 
     @property
@@ -99,7 +101,7 @@ class ScriptedEngine:
             found = turn.cached if cached is None else cached
             rebuilt = max(turn.rebuilt - found, 0)
             new = len(turn.tokens) - found - rebuilt
-            misses = {"first_sight": new, "header_changed": rebuilt}
+            misses = {"first_sight": new, "header_changed": rebuilt} | self.lost
             start = TurnStart(
                 input_tokens=len(turn.tokens),
                 cached_tokens=found,
