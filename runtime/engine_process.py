@@ -107,7 +107,7 @@ class EngineProcess:
         A dead engine is reported by ``receive``, not here.
         """
         if messages and self._writer is not None and not self._writer.is_closing():
-            self._writer.write(frames.encode_messages(messages))
+            self._writer.writelines(frames.encode_batches(messages))
 
     async def receive(self) -> StepOutput:
         """Wait for the next step that has something to say. Raises EngineDied."""

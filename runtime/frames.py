@@ -3,10 +3,11 @@
 A frame is a fixed prefix (magic, header length, array length; little-endian), an orjson
 header and the int32 token arrays of all messages of the batch, concatenated. The header
 holds only JSON values of a closed set of message types, so decoding runs no code that the
-peer names. Frames above ``MAX_FRAME_BYTES`` are refused on both sides.
+peer names. Frames above ``MAX_FRAME_BYTES`` are not sent, and refused where they arrive.
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -45,8 +46,6 @@ class FrameError(Exception):
 def _pack(header: Any, arrays: list[TokenArray]) -> bytes:
     head = orjson.dumps(header)
     body = b"".join(np.ascontiguousarray(a, dtype=np.int32).data for a in arrays)
-    if PREFIX.size + len(head) + len(body) > MAX_FRAME_BYTES:
-        raise FrameError(f"frame of {len(head) + len(body)} bytes, {MAX_FRAME_BYTES} allowed")
     return PREFIX.pack(_MAGIC, len(head), len(body)) + head + body
 
 
@@ -82,8 +81,31 @@ class _Reader:
         return taken
 
 
+def encode_batches(
+    messages: list[EngineMessage], max_bytes: int = MAX_FRAME_BYTES
+) -> Iterator[bytes]:
+    """Front end -> engine: any number of messages in order, in as few frames as hold them.
+
+    After an engine died every open session sends its whole transcript at once.
+
+    Raises:
+        FrameError: one message alone is over the limit.
+    """
+    arrays = sum(m.new_tokens.nbytes for m in messages if isinstance(m, GenerationRequest))
+    if arrays <= max_bytes:
+        frame = encode_messages(messages)
+        if len(frame) <= max_bytes:
+            yield frame
+            return
+    if len(messages) == 1:
+        raise FrameError(f"message of more than the {max_bytes} bytes allowed")
+    middle = len(messages) // 2
+    yield from encode_batches(messages[:middle], max_bytes)
+    yield from encode_batches(messages[middle:], max_bytes)
+
+
 def encode_messages(messages: list[EngineMessage]) -> bytes:
-    """Front end -> engine: requests, cancels and releases of one loop turn."""
+    """One frame of requests, cancels and releases, of any size."""
     rows: list[Any] = []
     arrays: list[TokenArray] = []
     for message in messages:

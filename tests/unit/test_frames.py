@@ -142,6 +142,24 @@ def test_the_size_limit_holds_exactly() -> None:
         frames.body_sizes(prefix(limit + 1))
 
 
+@pytest.mark.parametrize("max_bytes", [3_000, 9_000, 1_000_000])
+def test_messages_that_fit_no_frame_together_go_in_several(max_bytes: int) -> None:
+    messages: list[EngineMessage] = [_request(500, f"r{n}") for n in range(9)]
+    sent = list(frames.encode_batches(messages, max_bytes))
+    assert all(len(frame) <= max_bytes for frame in sent)
+    assert (len(sent) == 1) == (max_bytes == 1_000_000)
+    decoded = [m for frame in sent for m in frames.decode_messages(*_split(frame))]
+    assert all(_same(a, b) for a, b in zip(messages, decoded, strict=True))
+
+
+def test_a_message_that_no_frame_holds_is_refused() -> None:
+    size = len(frames.encode_messages([_request(500)]))
+    assert len(list(frames.encode_batches([_request(500)], size))) == 1
+    for limit in (size - 1, 1_999):
+        with pytest.raises(frames.FrameError, match="bytes allowed"):
+            list(frames.encode_batches([_request(500)], limit))
+
+
 @pytest.mark.parametrize(
     "header",
     [b"{", b"[1]", b'[["explode", 0, "x"]]', b'[["generate", 0, {}]]', b'[["generate", 9, null]]'],
