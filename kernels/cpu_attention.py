@@ -104,9 +104,11 @@ def _attend_few(
         scores = torch.bmm(repeated, keys.transpose(1, 2)).view(count, kv_heads, rows, -1)
         parts.append(scores.permute(1, 2, 0, 3).reshape(kv_heads, rows, -1))
     scores = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-    if num_queries > 1 or window is not None:
-        _hide(scores.view(kv_heads, -1, num_queries, scores.shape[2]), span, first, window)
-    weights = scores.softmax(-1)
+    weights = _visible_softmax(
+        scores.view(kv_heads, -1, num_queries, scores.shape[2]),
+        first_end=span.context_length - num_queries + 1 - first,
+        window=window,
+    ).view_as(scores)
     mixed = torch.zeros_like(by_head)
     at = 0
     for piece, part in zip(pieces, parts, strict=True):
@@ -140,9 +142,12 @@ def _attend_many(
         q = queries[low:high].view(count, kv_heads, -1, head_dim)
         q = q.permute(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
         scores = torch.bmm(q, keys[:, begin:end].transpose(1, 2))
-        piece = SequenceSpan(first_row=0, num_queries=count, context_length=start + high, runs=())
-        _hide(scores.view(kv_heads, -1, count, end - begin), piece, first + begin, window)
-        mixed = torch.bmm(scores.softmax(-1), values[:, begin:end])
+        weights = _visible_softmax(
+            scores.view(kv_heads, -1, count, end - begin),
+            first_end=start + low + 1 - first - begin,
+            window=window,
+        )
+        mixed = torch.bmm(weights.view_as(scores), values[:, begin:end])
         mixed = mixed.view(kv_heads, -1, count, head_dim).permute(2, 0, 1, 3)
         output[low:high].view(count, kv_heads, -1, head_dim).copy_(mixed)
 
@@ -192,16 +197,21 @@ def _by_head(blocks: Tensor, span: SequenceSpan, first: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _hide(scores: Tensor, span: SequenceSpan, first: int, window: int | None) -> None:
-    """Set scores [..., queries, context from ``first``] of unseen keys to -inf, in place."""
-    num_queries, length = span.num_queries, span.context_length
-    query_at = torch.arange(length - num_queries, length)[:, None]
-    if num_queries > 1:
-        tail = min(num_queries, scores.shape[-1])
-        key_at = torch.arange(length - tail, length)
-        scores[..., -tail:].masked_fill_(key_at > query_at, -torch.inf)
+def _visible_softmax(scores: Tensor, *, first_end: int, window: int | None) -> Tensor:
+    """Softmax of scores [..., queries, columns] over the columns each query sees: those below
+    ``first_end`` + its number, the last ``window`` of them. May reuse the memory."""
+    num_queries, columns = scores.shape[-2:]
+    library = native_library(scores.dtype)
+    if library is not None:
+        return library.visible_softmax_(
+            scores, num_queries=num_queries, first_end=first_end, window=window
+        )
+    end = torch.arange(first_end, first_end + num_queries)[:, None]
+    tail = max(columns - first_end, 0)
+    scores[..., columns - tail :].masked_fill_(
+        torch.arange(columns - tail, columns) >= end, -torch.inf
+    )
     if window is not None:
-        last_hidden = length - 1 - window
-        head = min(max(last_hidden - first + 1, 0), scores.shape[-1])
-        key_at = torch.arange(first, first + head)
-        scores[..., :head].masked_fill_(key_at <= query_at - window, -torch.inf)
+        head = min(max(first_end + num_queries - 1 - window, 0), columns)
+        scores[..., :head].masked_fill_(torch.arange(head) < end - window, -torch.inf)
+    return scores.softmax(-1)

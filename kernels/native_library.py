@@ -113,6 +113,8 @@ class NativeLibrary:
         self._add_rms_norm.argtypes = (*[ctypes.c_void_p] * 5, *sizes, ctypes.c_float)
         self._silu_mul = getattr(library, f"keepwarm_silu_mul_{suffix}")
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
+        self._visible_softmax = getattr(library, f"keepwarm_visible_softmax_{suffix}")
+        self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
         self._linear = {}
         if suffix == "bf16" and library.keepwarm_has_linear():
             self._linear = {
@@ -128,6 +130,7 @@ class NativeLibrary:
             self._norm_rope_write,
             self._add_rms_norm,
             self._silu_mul,
+            self._visible_softmax,
         ):
             function.restype = None
 
@@ -227,6 +230,19 @@ class NativeLibrary:
             eps,
         )
         return normed, total
+
+    def visible_softmax_(
+        self, scores: Tensor, *, num_queries: int, first_end: int, window: int | None
+    ) -> Tensor:
+        """Softmax over what each query sees, in place, zero elsewhere; returns ``scores``.
+
+        ``scores`` is [..., num_queries, columns], contiguous; query i sees the columns below
+        ``first_end`` + i, the last ``window`` of them. All are zero if that is none.
+        """
+        columns = scores.shape[-1]
+        rows = scores.numel() // columns
+        self._visible_softmax(scores.data_ptr(), rows, columns, num_queries, first_end, window or 0)
+        return scores
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """``kernels.activation.silu_mul_reference``."""

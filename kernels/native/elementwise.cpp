@@ -47,6 +47,44 @@ void silu_mul(const T* gate_up, T* out, int64_t tokens, int64_t size) {
   }
 }
 
+// Softmax of each row over the columns it sees, in place; the others become zero. Row r is
+// query r % queries and sees the columns below first_end + r % queries, the last `window` of
+// them if that is not 0. A NaN or an infinity among them makes the row's weights NaN.
+template <typename T>
+void visible_softmax(T* scores, int64_t rows, int64_t columns, int64_t queries, int64_t first_end,
+                     int64_t window) {
+#pragma omp parallel for schedule(static) if (rows * columns > kWorthThreads)
+  for (int64_t row = 0; row < rows; ++row) {
+    T* score = scores + row * columns;
+    int64_t sees = first_end + row % queries;
+    int64_t end = std::clamp<int64_t>(sees, 0, columns);
+    int64_t begin = window > 0 ? std::clamp<int64_t>(sees - window, 0, end) : 0;
+    float best = -INFINITY;
+    int bad = 0;
+#pragma omp simd reduction(max : best) reduction(| : bad)
+    for (int64_t i = begin; i < end; ++i) {
+      float value = widen(score[i]);
+      bad |= value != value;
+      best = std::max(best, value);
+    }
+    if (bad) best = NAN;
+    float sum = 0;
+    thread_local std::vector<float> weights;
+    weights.resize(columns);
+    float* weight = weights.data();
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = begin; i < end; ++i) {
+      weight[i] = exponential(widen(score[i]) - best);
+      sum += weight[i];
+    }
+    float share = 1.0f / sum;
+    std::memset(score, 0, begin * sizeof(T));
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) narrow(weight[i] * share, score + i);
+    std::memset(score + end, 0, (columns - end) * sizeof(T));
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -137,5 +175,14 @@ void keepwarm_silu_mul_bf16(const void* gate_up, void* out, int64_t tokens, int6
 }
 void keepwarm_silu_mul_f32(const void* gate_up, void* out, int64_t tokens, int64_t size) {
   silu_mul(static_cast<const float*>(gate_up), static_cast<float*>(out), tokens, size);
+}
+
+void keepwarm_visible_softmax_bf16(void* scores, int64_t rows, int64_t columns, int64_t queries,
+                                   int64_t first_end, int64_t window) {
+  visible_softmax(static_cast<bf16*>(scores), rows, columns, queries, first_end, window);
+}
+void keepwarm_visible_softmax_f32(void* scores, int64_t rows, int64_t columns, int64_t queries,
+                                  int64_t first_end, int64_t window) {
+  visible_softmax(static_cast<float*>(scores), rows, columns, queries, first_end, window);
 }
 }

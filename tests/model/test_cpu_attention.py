@@ -5,7 +5,8 @@ import torch
 
 import kernels.cpu_attention
 from kernels.attention import paged_attention_reference
-from kernels.cpu_attention import attend
+from kernels.cpu_attention import _visible_softmax, attend
+from kernels.native_library import native_library
 from kernels.paged_layout import PagedLayout
 from tests.support.paged_contexts import make_contexts
 
@@ -93,3 +94,69 @@ def test_a_nan_in_one_context_stays_there(dtype: torch.dtype) -> None:
     output = attend(queries, k_blocks, v_blocks, contexts.layout, scale=0.2, window=None)
     assert output[0].isnan().all()
     assert output[1].isfinite().all()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("queries", "columns", "first_end", "window"),
+    [
+        (1, 1, 1, None),
+        (1, 33, 33, 7),
+        (5, 5, 1, None),
+        (5, 7, 3, 2),
+        (17, 300, 284, None),
+        (64, 257, 100, 31),
+        (256, 2048, 1793, None),
+        (256, 511, 256, 1),
+        (3, 50, 70, None),
+    ],
+)
+def test_weights_are_the_softmax_of_what_a_query_sees_and_zero_elsewhere(
+    dtype: torch.dtype, queries: int, columns: int, first_end: int, window: int | None
+) -> None:
+    scores = (10 * torch.randn(2, 3, queries, columns)).to(dtype)
+    scores[0, 1, queries // 2, 0] = -torch.inf if min(first_end, columns) > 1 else 0
+    end = torch.arange(first_end, first_end + queries)[:, None]
+    column = torch.arange(columns)
+    hidden = (column >= end) | (column < end - (window or columns + first_end + queries))
+    expected = scores.double().masked_fill(hidden, -torch.inf).softmax(-1)
+
+    weights = _visible_softmax(scores, first_end=first_end, window=window)
+
+    assert (weights.double() - expected).abs().max() < TOLERANCE[dtype] / 4
+    assert not weights[hidden.expand_as(weights)].any()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@pytest.mark.parametrize("at", [0, 9, 31])
+def test_a_poisoned_score_spoils_the_rows_that_see_it(
+    dtype: torch.dtype, poison: float, at: int
+) -> None:
+    scores = torch.randn(2, 8, 40).to(dtype)
+    scores[0, :, at] = poison
+    weights = _visible_softmax(scores, first_end=25, window=20)
+    end = torch.arange(25, 33)
+    sees = (at < end) & (at >= end - 20)
+    visible = torch.arange(40) < end[:, None]
+    visible &= torch.arange(40) >= end[:, None] - 20
+    assert all(weights[0, row][visible[row]].isnan().all() for row in range(8) if sees[row])
+    assert weights[0, ~sees].isfinite().all()
+    assert weights[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("first_end", [-3, -1, 0])
+def test_a_row_that_sees_nothing_weighs_nothing_and_stays_in_its_memory(
+    dtype: torch.dtype, first_end: int
+) -> None:
+    library = native_library(dtype)
+    if library is None:
+        pytest.skip("no C++ compiler here")
+    memory = torch.ones(6, 4, 10, dtype=dtype)
+    library.visible_softmax_(memory[2:4], num_queries=4, first_end=first_end, window=None)
+    assert (memory[:2] == 1).all()
+    assert (memory[4:] == 1).all()
+    assert not memory[2:4, : 1 - first_end].any()
