@@ -8,14 +8,14 @@ are held out from training.
 """
 
 import argparse
-import json
-import platform
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.report import Bar, report
 from examples.train_agent_model.agent import EngineAgent, MadeCall, ModelTurn, Transcript
 from examples.train_agent_model.generator import MAX_QUESTIONS, SessionGenerator
 from examples.train_agent_model.world import Call, Question, Session, Tool, Toolbox
@@ -208,7 +208,7 @@ def grouped(verdicts: list[Verdict], by: str) -> dict[str, dict[str, float | Non
 def evaluate(
     model: str, *, episodes: int, long_sessions: int, seed: int, dtype: str, threads: int
 ) -> dict[str, Any]:
-    """Return all figures as one JSON object: ``bars``, then details by mode, kind and tools."""
+    """Return the figures: those of ``MUST``, then ``details`` by mode, kind and tools."""
     started = time.perf_counter()
     agent = EngineAgent(model, dtype=dtype, threads=threads)
     details: dict[str, Any] = {}
@@ -226,23 +226,16 @@ def evaluate(
     played = list(play_all(agent, long_sessions_of(seed, long_sessions), grammar=True))
     details["sessions_of_12"] = summary([v for session in played for v in session])
     exact = Counter(all(v.exact for v in session) for session in played)
-    bars = {
+    return {
         "call_exact": details["grammar"]["all"]["call_exact"],
         "episode_exact": details["grammar"]["all"]["episode_exact"],
         "call_exact_no_grammar": details["no_grammar"]["all"]["call_exact"],
         "refused_no_tool": details["grammar"]["all"]["refused_no_tool"],
         "session_exact": share(exact[True], len(played)),
-    }
-    return {
-        "benchmark": "default_model",
-        "bars": bars,
-        "must": MUST,
-        "details": details,
-        "model": model,
-        "dtype": dtype,
         "seed": seed,
-        "machine": platform.processor() or platform.machine(),
+        "dtype": dtype,
         "seconds": round(time.perf_counter() - started, 1),
+        "details": details,
     }
 
 
@@ -257,7 +250,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON line instead of a table")
     options = parser.parse_args()
-    report = evaluate(
+    figures = evaluate(
         options.model,
         episodes=options.episodes,
         long_sessions=options.sessions,
@@ -265,14 +258,8 @@ def main() -> None:
         dtype=options.dtype,
         threads=options.threads,
     )
-    if options.json:
-        print(json.dumps(report))
-        return
-    for name, value in report["bars"].items():
-        print(f"{name:24} {value}  (must be >= {MUST[name]})")
-    for mode in ("grammar", "no_grammar"):
-        for kind, figures in report["details"][mode]["by_kind"].items():
-            print(f"{mode:10} {kind:16}", *(f"{k}={v}" for k, v in figures.items()))
+    bars = [Bar(name=name, value=figures[name], op=">=", bar=least) for name, least in MUST.items()]
+    sys.exit(report("default_model", figures, bars, as_json=options.json))
 
 
 if __name__ == "__main__":
