@@ -1,7 +1,8 @@
 """A session as tokens, each with the weight its prediction has in the training loss.
 
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
-is learned; tool names and parameter names, the hardest choices, count three times.
+is learned; the hardest choices count three times: whether to call or to answer, and the names
+of tools and parameters.
 """
 
 import json
@@ -76,7 +77,7 @@ def _call(call: Call) -> list[Part]:
         text += f'"{name}": {json.dumps(value, ensure_ascii=False)}'
     text += "}}\n"
     return [
-        _special(CALL, 1.0),
+        _special(CALL, CHOICE_WEIGHT),
         Part(text=text, weight=1.0, heavy=tuple(heavy)),
         _special(END_OF_CALL, 1.0),
     ]
@@ -110,7 +111,7 @@ def answer_turn(text: str) -> list[Part]:
     return [
         *generation_prompt()[:1],
         Part(text="assistant\n"),
-        Part(text=text, weight=1.0),
+        Part(text=text, weight=1.0, heavy=((0, 1),)),
         _special(END_OF_TURN, 1.0),
         Part(text="\n"),
     ]
