@@ -13,11 +13,12 @@ lane answers come in the order of the requests.
 import itertools
 import logging
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from runtime.messages import CancelRequest, EngineMessage, GenerationRequest, SequenceOutput
+from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
+from sessions.effects import Effects, GrammarCheck, Outbox
 from sessions.lanes import Lane, Lanes
-from sessions.ledger import Budget, TurnReport, nano_dollars
+from sessions.ledger import Budget, nano_dollars
 from sessions.planning import find_lineage, grammar_param, plan_turn, turn_grammar
 from sessions.service import Service
 from sessions.session import Session
@@ -34,45 +35,6 @@ log = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
 SERVICE_RESTART = 1012
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrammarCheck:
-    """A grammar to be tried in the probe before its turn may start."""
-
-    check_id: str
-    """To be handed back to ``Connection.grammar_checked``."""
-    spec: GrammarSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
-    """What the caller must do after one call, in the order of the fields."""
-
-    frames: tuple[bytes, ...] = ()
-    """Text frames for this client, in order. To be dropped if the socket is gone."""
-    requests: tuple[EngineMessage, ...] = ()
-    """For the engine, in order. Outputs of a GenerationRequest come back to the connection
-    that issued it; after ``close()`` they may be dropped."""
-    grammar_checks: tuple[GrammarCheck, ...] = ()
-    wake: tuple[str, ...] = ()
-    """Ids of connections whose ``resume()`` must be called next (a named session became
-    free for a turn that waits there). May name this connection."""
-    finished: tuple[TurnReport, ...] = ()
-    """Turns that ended in this call, for metrics. Each is already logged."""
-    close: int | None = None
-    """Close the socket with this code once ``frames`` are written."""
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """Effects as they gather during one call."""
-
-    frames: list[bytes] = field(default_factory=list)
-    requests: list[EngineMessage] = field(default_factory=list)
-    grammar_checks: list[GrammarCheck] = field(default_factory=list)
-    wake: list[str] = field(default_factory=list)
-    finished: list[TurnReport] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +76,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._jobs: dict[_Job, None] = {}
         self._by_request: dict[str, _Job] = {}
-        self._out = _Outbox()
+        self._out = Outbox()
         self._draining = False
         self._close_with: int | None = None
         """Code to close with at the next moment without work."""
@@ -406,7 +368,7 @@ class Connection:
         store = self._service.store
         store.running_turns -= 1
         store.pace.turn_ended(now)
-        _log_turn(outcome.report)
+        log.info("%s", outcome.report.log_line())
         self._out.finished.append(outcome.report)
         del self._jobs[job]
         self._lanes.done(job.lane)
@@ -438,46 +400,18 @@ class Connection:
     def _effects(self) -> Effects:
         """Everything that gathered, after taking up what may run now."""
         self._pump()
-        out, self._out = self._out, _Outbox()
+        out, self._out = self._out, Outbox()
         idle = not self._lanes.num_active and not self._lanes.num_waiting
         close = None
         if idle and not self._closed and self._close_with is not None:
             close = self._close_with
             self._closed = True
             self._visible.close()
-        return Effects(
-            frames=() if self._closed and close is None else tuple(out.frames),
-            requests=(*out.requests, *self._service.store.branches.take_releases()),
-            grammar_checks=tuple(out.grammar_checks),
-            wake=tuple(out.wake),
-            finished=tuple(out.finished),
-            close=close,
-        )
+        if self._closed and close is None:
+            out.frames.clear()
+        out.requests += self._service.store.branches.take_releases()
+        return out.effects(close)
 
 
 def _shutting_down() -> ApiError:
     return errors.overloaded("it is shutting down")
-
-
-def _log_turn(report: TurnReport) -> None:
-    usage = report.usage
-    log.info(
-        "turn finished session=%s turn=%d tenant=%s response=%s status=%s reason=%s "
-        "input=%d cached=%d output=%d forced=%d cost_nano=%d saved_nano=%d "
-        "queue_ms=%.1f ttft_ms=%s total_ms=%.1f",
-        report.session,
-        report.turn,
-        report.tenant,
-        report.response_id,
-        report.status,
-        report.reason or "-",
-        usage.input_tokens,
-        usage.cached_tokens,
-        usage.output_tokens,
-        usage.forced_tokens,
-        report.cost,
-        report.saved,
-        report.queue_s * 1000,
-        "-" if report.ttft_s is None else f"{report.ttft_s * 1000:.1f}",
-        report.total_s * 1000,
-    )

@@ -32,8 +32,9 @@ from runtime.messages import (
     SequenceOutput,
     StepOutput,
 )
-from sessions.connection import Connection, Effects, GrammarCheck
+from sessions.connection import Connection
 from sessions.dashboard import Dashboard
+from sessions.effects import Effects, GrammarCheck
 from sessions.metrics import Metrics
 from sessions.store import Store
 from tools_api.grammar import GrammarSpec

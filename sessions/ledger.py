@@ -251,6 +251,19 @@ class TurnReport:
     """From the request's arrival to its first token; None if there was none."""
     total_s: float
 
+    def log_line(self) -> str:
+        """The turn in one line of ``key=value`` pairs."""
+        usage = self.usage
+        ttft = "-" if self.ttft_s is None else f"{self.ttft_s * 1000:.1f}"
+        return (
+            f"turn finished session={self.session} turn={self.turn} tenant={self.tenant} "
+            f"response={self.response_id} status={self.status} reason={self.reason or '-'} "
+            f"input={usage.input_tokens} cached={usage.cached_tokens} "
+            f"output={usage.output_tokens} forced={usage.forced_tokens} "
+            f"cost_nano={self.cost} saved_nano={self.saved} "
+            f"queue_ms={self.queue_s * 1000:.1f} ttft_ms={ttft} total_ms={self.total_s * 1000:.1f}"
+        )
+
 
 def _minus(bound: int | None, spent: int) -> int | None:
     return None if bound is None else bound - spent

@@ -12,7 +12,8 @@ from runtime.config import EngineConfig
 from runtime.engine_loader import load_engine
 from runtime.messages import GenerationRequest
 from runtime.tokenizer import Tokenizer
-from sessions.connection import Connection, Effects
+from sessions.connection import Connection
+from sessions.effects import Effects
 from sessions.ledger import PriceTable
 from sessions.service import ServedModel, Service
 from sessions.store import Store

@@ -23,7 +23,7 @@ from runtime.messages import (
     StepOutput,
     StepStats,
 )
-from sessions.connection import Effects, GrammarCheck
+from sessions.effects import Effects, GrammarCheck
 from sessions.ledger import TurnReport, TurnUsage
 from tools_api.grammar import GrammarSpec
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
-from sessions.connection import Connection, Effects, GrammarCheck
+from sessions.connection import Connection
+from sessions.effects import Effects, GrammarCheck
 from sessions.ledger import PriceTable, TurnReport
 from sessions.service import ServedModel, Service
 from sessions.store import Store

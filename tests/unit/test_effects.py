@@ -1,0 +1,31 @@
+"""What a connection asks for comes out whole and in order."""
+
+from dataclasses import fields
+
+from runtime.messages import CancelRequest, ReleaseSession
+from sessions.effects import Effects, GrammarCheck, Outbox
+from tools_api.grammar import GrammarSpec
+
+
+def test_everything_that_gathered_comes_out_in_its_order() -> None:
+    outbox = Outbox()
+    outbox.frames += [b"1", b"2"]
+    outbox.requests += [CancelRequest(request_id="r"), ReleaseSession(session_id="s")]
+    outbox.grammar_checks.append(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")))
+    outbox.wake.append("conn_2")
+    assert outbox.effects(1012) == Effects(
+        frames=(b"1", b"2"),
+        requests=(CancelRequest(request_id="r"), ReleaseSession(session_id="s")),
+        grammar_checks=(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")),),
+        wake=("conn_2",),
+        close=1012,
+    )
+
+
+def test_nothing_gathered_is_no_effect() -> None:
+    assert Outbox().effects(None) == Effects()
+
+
+def test_an_outbox_holds_every_kind_of_effect() -> None:
+    gathered = {field.name for field in fields(Outbox)}
+    assert gathered | {"close"} == {field.name for field in fields(Effects)}
