@@ -34,6 +34,11 @@ class KVPool:
         self._blocks = torch.empty(*shape, config.head_dim, dtype=dtype, device=device)
         self._layers = [(layer[0], layer[1]) for layer in self._blocks]
 
+    @property
+    def blocks(self) -> Tensor:
+        """All of it: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
+        return self._blocks
+
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
         return self._layers[index]

@@ -1,0 +1,170 @@
+"""Blocks go to host memory and disk and come back bit by bit, in the order of the orders."""
+
+import random
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from radix_cache.nodes import Tier
+from radix_cache.transfers import BlockMove, RunContent
+from runtime.kv_pool import KVPool
+from runtime.kv_store import KVStore, SlotFile
+from runtime.kv_transfer import KVTransfer, runs
+from runtime.models.presets import random_model_config
+from tests.support.executors import AtOnce, Later
+
+MODEL = random_model_config("qwen3-tiny")
+BLOCKS, BLOCK_SIZE, HOST = 12, 4, 16
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)
+
+
+def make_pool(dtype: torch.dtype = torch.float32) -> KVPool:
+    pool = KVPool(
+        MODEL,
+        num_blocks=BLOCKS,
+        block_size=BLOCK_SIZE,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+    pool.blocks.copy_(torch.randn(pool.blocks.shape, generator=torch.Generator().manual_seed(0)))
+    return pool
+
+
+def make_transfer(
+    pool: KVPool, worker: Executor | None = None, store: KVStore | None = None
+) -> KVTransfer:
+    return KVTransfer(pool, host_blocks=HOST, store=store, worker=worker or AtOnce())
+
+
+def order(source: Tier, target: Tier, sources: np.ndarray, targets: np.ndarray) -> BlockMove:
+    tokens = np.arange(len(sources) * BLOCK_SIZE, dtype=np.int32)
+    content = RunContent(tenant="t", position=0, parent_key=bytes(16), tokens=tokens)
+    return BlockMove(
+        number=int(targets[0]),
+        source=source,
+        target=target,
+        source_blocks=sources,
+        target_blocks=targets,
+        content=content if target == Tier.DISK else None,
+    )
+
+
+def down(sources: np.ndarray, targets: np.ndarray) -> BlockMove:
+    return order(Tier.DEVICE, Tier.HOST, sources, targets)
+
+
+def up(sources: np.ndarray, targets: np.ndarray) -> BlockMove:
+    return order(Tier.HOST, Tier.DEVICE, sources, targets)
+
+
+def test_runs_count_up_on_both_sides() -> None:
+    assert list(runs(ids(3, 4, 5, 9, 8), ids(0, 1, 3, 4, 5))) == [
+        (3, 0, 2),
+        (5, 3, 1),
+        (9, 4, 1),
+        (8, 5, 1),
+    ]
+    assert list(runs(ids(), ids())) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_round_trip_gives_the_same_bits_in_other_blocks(dtype: torch.dtype) -> None:
+    pool = make_pool(dtype)
+    before = pool.blocks.clone()
+    transfer = make_transfer(pool)
+    transfer.move(down(ids(4, 5, 6, 1), ids(9, 10, 0, 2)))
+    pool.blocks[:, :, [4, 5, 6, 1]] = 0
+    transfer.move(up(ids(9, 0, 10, 2), ids(7, 8, 3, 11)))
+    assert torch.equal(pool.blocks[:, :, [7, 8, 3, 11]], before[:, :, [4, 6, 5, 1]])
+    assert torch.equal(pool.blocks[:, :, [0, 2, 9, 10]], before[:, :, [0, 2, 9, 10]])
+    size = before[:, :, 0].numel() * before.element_size()
+    assert transfer.bytes == {"device_host": 4 * size, "host_device": 4 * size}
+
+
+def test_a_step_waits_for_the_copies_of_its_blocks_alone() -> None:
+    pool, gate = make_pool(), threading.Event()
+    before = pool.blocks.clone()
+    with ThreadPoolExecutor(1) as worker:
+        transfer = make_transfer(pool, worker)
+        transfer.move(down(ids(1, 2), ids(0, 1)))
+        worker.submit(gate.wait)
+        transfer.move(up(ids(1), ids(5)))
+        assert transfer.arrived(ids(4, 6))
+        assert not transfer.arrived(ids(4, 5))
+        transfer.settle(np.array([[1, 3], [2, -1]], dtype=np.int32))
+        assert transfer.busy
+        gate.set()
+        transfer.settle(ids(5))
+        assert torch.equal(pool.blocks[:, :, 5], before[:, :, 2])
+        assert transfer.arrived(ids(5))
+        assert not transfer.busy
+    assert transfer.seconds["host_device"] > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_survive_any_delay_of_copies_and_disk(seed: int, tmp_path: Path) -> None:
+    """Blocks carry numbers; a step writes to freed blocks once it has settled them."""
+    rng = random.Random(seed)
+    pool, copier, writer = make_pool(), Later(rng), Later(rng)
+    file = SlotFile(
+        tmp_path,
+        num_blocks=HOST,
+        block_size=BLOCK_SIZE,
+        block_bytes=pool.blocks[:, :, 0].numel() * 4,
+        identity="m",
+    )
+    transfer = make_transfer(pool, copier, KVStore(file, writer))
+    for round_ in range(40):
+        values = rng.sample(range(1000), 3)
+        device = np.array(rng.sample(range(BLOCKS), 3), dtype=np.int32)
+        host = np.array(rng.sample(range(HOST), 3), dtype=np.int32)
+        transfer.settle(device)
+        for block, value in zip(device.tolist(), values, strict=True):
+            pool.blocks[:, :, block] = value
+        transfer.move(down(device, host))
+        transfer.settle(device)
+        pool.blocks[:, :, device.tolist()] = -1.0
+        if round_ % 2:
+            slots = np.array(rng.sample(range(HOST), 3), dtype=np.int32)
+            transfer.move(order(Tier.HOST, Tier.DISK, host, slots))
+            finish(transfer, writer)
+            transfer.move(down(device, host))
+            host = np.array(rng.sample(range(HOST), 3), dtype=np.int32)
+            transfer.move(order(Tier.DISK, Tier.HOST, slots, host))
+            finish(transfer, writer)
+        back = np.array(rng.sample(range(BLOCKS), 3), dtype=np.int32)
+        transfer.move(up(host, back))
+        while not transfer.arrived(back):
+            pass
+        assert pool.blocks[0, 0, back.tolist(), 0, 0, 0].tolist() == values
+
+
+def test_a_device_block_is_written_to_the_disk_as_it_was(tmp_path: Path) -> None:
+    pool, copier, writer = make_pool(), Later(random.Random(1)), Later(random.Random(2))
+    size = pool.blocks[:, :, 0].numel() * 4
+    file = SlotFile(tmp_path, num_blocks=4, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
+    transfer = make_transfer(pool, copier, KVStore(file, writer))
+    before = pool.blocks.clone()
+    transfer.move(order(Tier.DEVICE, Tier.DISK, ids(3, 7), ids(2, 0)))
+    transfer.settle(ids(3, 7))
+    pool.blocks[:, :, [3, 7]] = 0
+    finish(transfer, writer)
+    row = np.empty(size, dtype=np.uint8)
+    file.read(0, row)
+    shape = before[:, :, 7].shape
+    assert torch.equal(torch.from_numpy(row).view(torch.float32).view(shape), before[:, :, 7])
+
+
+def finish(transfer: KVTransfer, writer: Later) -> None:
+    over: list[tuple[int, bool]] = []
+    while not over:
+        writer.run_some()
+        over += transfer.take_over()
+    assert all(ok for _, ok in over)
