@@ -135,7 +135,8 @@ def engine_config(folder: Path, settings: dict[str, object]) -> EngineConfig:
 
 
 class EngineLoop:
-    """A whole engine, inline: scheduler, cache, model and sampler."""
+    """A whole engine, inline: scheduler, cache, model and sampler. First come, first served:
+    prompts are computed at once, not in small shares beside those that decode already."""
 
     def __init__(self, runner: ModelRunner, *, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -146,7 +147,7 @@ class EngineLoop:
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
         )
-        settings: dict[str, object] = {"num_blocks": runner.num_blocks}
+        settings: dict[str, object] = {"num_blocks": runner.num_blocks, "policy": "fcfs"}
         self._engine: Engine = assemble(
             engine_config(model.tokenizer_folder, settings), runner, tokenizer
         )
