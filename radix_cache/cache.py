@@ -503,7 +503,8 @@ class PrefixCache:
         base_offset: int | None = None,
     ) -> int:
         """Order what is on disk of a prompt into host memory, so that a later ``begin`` finds
-        it; returns the blocks ordered. For turns that wait in the queue.
+        it; returns how many of its blocks are on their way now. For turns that wait in the
+        queue, and see ``is_reading``.
 
         Raises:
             ValueError: as for ``begin``.
@@ -517,6 +518,27 @@ class PrefixCache:
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
         return self._lower.read(match.node, match.position)
+
+    @property
+    def last_order(self) -> int:
+        """Number of the last order given to the mover."""
+        return self._lower.last_order if self._lower is not None else 0
+
+    def is_reading(self, last: int) -> bool:
+        """Whether orders from the disk are under way that were given up to number ``last``."""
+        return self._lower is not None and self._lower.is_reading(last)
+
+    @property
+    def num_pending_orders(self) -> int:
+        """Orders from and to the disk that are under way."""
+        return self._lower.num_pending if self._lower is not None else 0
+
+    def copy_down(self) -> None:
+        """Order copies of what sessions have above the disk to the disk, those used last first:
+        for the end of the process, so that ``load`` finds it in the next one."""
+        if self._lower is not None:
+            ends = {handle.node for handle in self._sessions.values() if handle.length}
+            self._lower.copy_down(sorted(ends, key=lambda node: -node.last_use))
 
     def tend(self) -> None:
         """Do what the clock asks for: end leases, bring sessions back whose lease is nearly

@@ -157,3 +157,13 @@ class Holder:
 
     def shortened(self) -> None:
         """Called after eviction has cut ``length``; tables and records follow it here."""
+
+
+def path_from(far: Node, start: int) -> list[Node]:
+    """The nodes on the path to ``far`` that reach beyond block position ``start``, top first."""
+    path: list[Node] = []
+    node: Node | None = far
+    while node is not None and node.parent is not None and node.end > start:
+        path.append(node)
+        node = node.parent
+    return path[::-1]

@@ -18,18 +18,21 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from radix_cache.audit import check_partition
 from radix_cache.block_pool import BlockArray
-from radix_cache.edge import NO_BLOCKS, TokenArray
-from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Owner, Tier
+from radix_cache.disk_copies import DiskCopies
+from radix_cache.edge import NO_BLOCKS
+from radix_cache.keys import chain_keys, root_key
+from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Tier, path_from
 from radix_cache.transfers import BlockMove, BlockMover, RunContent, StoredRun, TierBlocks
 from radix_cache.tree import RadixTree
 
 RUN_BLOCKS: Final = 64
 """Blocks leave the device and host memory in runs of at least so many, where there are."""
 _FREE_SHARE: Final = 8
+_COPY_SHARE: Final = 4
+"""What a quarter of the disk may be copies of, while it runs: prefixes that many share."""
 
 
 class LowerTiers:
@@ -69,9 +72,20 @@ class LowerTiers:
         self._being_written = 0
         self.host = TierBlocks(Tier.HOST, host_blocks)
         self.disk = TierBlocks(Tier.DISK, disk_blocks) if disk_blocks else None
+        self._copies: DiskCopies | None = None
+        if self.disk is not None:
+            self._copies = DiskCopies(
+                tree,
+                self.host,
+                self.disk,
+                run_blocks=RUN_BLOCKS,
+                order=self._order,
+                make_room=self._make_room,
+                key_before=self._key_before,
+            )
         self.writing = True
         """Whether host blocks go to the disk; a failed write turns it off."""
-        self.moved_blocks = {(a, b): 0 for a in Tier for b in Tier if abs(a - b) == 1}
+        self.moved_blocks = {(a, b): 0 for a in Tier for b in Tier if _is_way(a, b)}
         """Blocks ordered to move so far, by (source, target)."""
         self.failed_blocks = 0
         """Blocks of orders from or to the disk that failed."""
@@ -153,10 +167,49 @@ class LowerTiers:
             )
             self._being_written += node.size
             self._order_slowly(node, Tier.HOST, Tier.DISK, content)
+            self._copy_shared(node)
+
+    def _copy_shared(self, node: Node) -> None:
+        """See to it that what ``node`` shares with others above it is on the disk as well: it
+        may never go there by itself, and nothing below it is found again without it."""
+        assert self.disk is not None
+        assert self._copies is not None
+        above = node.parent
+        while above is not None and len(above.children) < 2:
+            above = above.parent
+        if above is not None and above.parent is not None:
+            self._copies.copy(above, most_blocks=self.disk.num_blocks // _COPY_SHARE)
+
+    def copy_down(self, paths: Iterable[Node]) -> None:
+        """Order copies of what these paths have above the disk, the first one first, as far as
+        there is room: for the end of the process."""
+        if self.disk is None or self._copies is None or not self.writing:
+            return
+        for node in paths:
+            if not self._copies.copy(node, most_blocks=self.disk.num_blocks):
+                return
+
+    @property
+    def last_order(self) -> int:
+        """Number of the order given last."""
+        return self._num_orders
+
+    def is_reading(self, last: int) -> bool:
+        """Whether an order from the disk up to number ``last`` is under way."""
+        return any(
+            number <= last and move.source == Tier.DISK
+            for number, (move, _, _) in self._pending.items()
+        )
+
+    @property
+    def num_pending(self) -> int:
+        """Orders from and to the disk that are under way."""
+        return len(self._pending) + (self._copies.num_pending if self._copies is not None else 0)
 
     def read(self, far: Node, end: int) -> int:
         """Order what of the path to block position ``end`` in ``far`` is on disk into host
-        memory, from its upper end and as far as there is room; returns the blocks ordered."""
+        memory, from its upper end and as far as there is room; returns how many of its blocks
+        are on their way now."""
         if far.tier != Tier.DISK:
             return 0
         if end < far.end:
@@ -166,7 +219,10 @@ class LowerTiers:
         self._tree.hold(keeper, RUNNING)  # the path shall not make room for itself
         ordered = 0
         for node in path_from(far, 0):
-            if node.tier != Tier.DISK or node.busy:
+            if node.tier != Tier.DISK:
+                continue
+            if node.busy:
+                ordered += node.size
                 continue
             if self._make_room(self.host, node.size) < node.size:
                 break
@@ -184,6 +240,9 @@ class LowerTiers:
         Raises:
             KeyError: no such order is pending.
         """
+        if self._copies is not None and self._copies.moved(number, ok=ok):
+            self.writing = self.writing and ok
+            return
         move, last, start = self._pending.pop(number)
         reading = move.source == Tier.DISK
         source, target = self._blocks(move.source), self._blocks(move.target)
@@ -269,6 +328,8 @@ class LowerTiers:
         while tier.num_free < wanted:
             node = tier.idle.oldest()
             if node is None:
+                if tier is self.disk and self._copies is not None:
+                    self._copies.give_room(wanted)
                 break
             self.forget_below(node)
             keep = max(0, node.size - (wanted - tier.num_free))
@@ -326,10 +387,13 @@ class LowerTiers:
         for tier in (self.host, self.disk):
             if tier is not None:
                 moves = [move for move, _, _ in self._pending.values() if move.target == tier.tier]
+                unheld = [tier.unheld_blocks(), *(move.target_blocks for move in moves)]
+                if tier is self.disk and self._copies is not None:
+                    unheld += self._copies.blocks()
                 check_partition(
                     self._tree,
                     tier.tier,
-                    unheld=[tier.unheld_blocks(), *(move.target_blocks for move in moves)],
+                    unheld=unheld,
                     num_blocks=tier.num_blocks,
                 )
 
@@ -348,28 +412,6 @@ class LowerTiers:
         return key
 
 
-def path_from(far: Node, start: int) -> list[Node]:
-    """The nodes on the path to ``far`` that reach beyond block position ``start``, top first."""
-    path: list[Node] = []
-    node: Node | None = far
-    while node is not None and node.parent is not None and node.end > start:
-        path.append(node)
-        node = node.parent
-    return path[::-1]
-
-
-def root_key(owner: Owner) -> bytes:
-    """Where the chain of keys of ``owner`` begins, 16 bytes."""
-    return xxhash.xxh3_128_digest(owner.name.encode())
-
-
-def chain_keys(key: bytes, tokens: TokenArray, block_size: int) -> list[bytes]:
-    """The xxh3-128 key of each block of ``tokens``: of the key before it and its tokens. It
-    names all tokens up to the block's end, however they are cut into runs."""
-    data = tokens.tobytes()
-    step = 4 * block_size
-    keys = []
-    for start in range(0, len(data), step):
-        key = xxhash.xxh3_128_digest(key + data[start : start + step])
-        keys.append(key)
-    return keys
+def _is_way(source: Tier, target: Tier) -> bool:
+    """Whether blocks go from one to the other; copies of device blocks go to the disk at once."""
+    return abs(source - target) == 1 or (source, target) == (Tier.DEVICE, Tier.DISK)

@@ -20,7 +20,7 @@ class RunContent:
     position: int
     """Block position of the run in its transcript."""
     parent_key: bytes
-    """Chained key of all blocks before it, 16 bytes (``radix_cache.tiers.chain_keys``)."""
+    """Chained key of all blocks before it, 16 bytes (``radix_cache.keys.chain_keys``)."""
     tokens: TokenArray
     """int32 [blocks * block_size]."""
 
@@ -62,7 +62,7 @@ class TierBlocks:
         self.num_blocks = num_blocks
         self.idle = IdleLeaves(tier)
         self._pool = BlockPool(num_blocks)
-        self._in_use = np.zeros(num_blocks, dtype=np.bool_)
+        self._in_use = np.zeros(num_blocks, dtype=np.int16)
         self._given_up = np.zeros(num_blocks, dtype=np.bool_)
 
     @property
@@ -79,18 +79,19 @@ class TierBlocks:
 
     def use(self, blocks: BlockArray) -> None:
         """A pending order reads or writes these."""
-        self._in_use[blocks] = True
+        self._in_use[blocks] += 1
 
     def used(self, blocks: BlockArray) -> None:
-        """The order is over; what was given up meanwhile becomes free."""
-        self._in_use[blocks] = False
-        given_up = blocks[self._given_up[blocks]]
+        """The order is over; what was given up meanwhile, and no other order uses, becomes
+        free."""
+        self._in_use[blocks] -= 1
+        given_up = blocks[self._given_up[blocks] & (self._in_use[blocks] == 0)]
         self._given_up[given_up] = False
         self._pool.release(given_up)
 
     def release(self, blocks: BlockArray) -> None:
         """Give blocks up: free at once, or when the order that uses them is over."""
-        busy = self._in_use[blocks]
+        busy = self._in_use[blocks] > 0
         self._given_up[blocks[busy]] = True
         self._pool.release(blocks[~busy])
 

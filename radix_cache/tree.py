@@ -13,7 +13,6 @@ position lies in its node, a node of class IDLE has no descendant of a higher cl
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import xxhash
 
 from radix_cache.block_pool import BlockArray
@@ -162,14 +161,6 @@ class RadixTree:
         classes = [holder.klass for holder in node.holders if holder.length > position]
         classes += [child.klass for child in self.children(node)]
         return max(classes, default=IDLE)
-
-    def path_blocks(self, node: Node) -> BlockArray:
-        """Block ids from the root to the end of ``node``, int32 [node.end], a copy."""
-        parts = [node.edge.block_ids()]
-        while node.parent is not None:
-            node = node.parent
-            parts.append(node.edge.block_ids())
-        return np.concatenate(parts[::-1])
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots, parents before children."""

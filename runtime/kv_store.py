@@ -29,7 +29,7 @@ import xxhash
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import TokenArray
-from radix_cache.tiers import chain_keys
+from radix_cache.keys import chain_keys
 from radix_cache.transfers import BlockMove, RunContent, StoredRun
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from radix_cache.block_pool import BlockArray, OutOfBlocks
 from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
+from radix_cache.keys import chain_keys
 from radix_cache.nodes import Tier
-from radix_cache.tiers import chain_keys
 from radix_cache.transfers import BlockMove, RunContent, StoredRun
 
 Tokens = tuple[int, ...]
@@ -30,19 +30,26 @@ class ContentMover:
         self.block = block
         self.content: dict[Tier, dict[int, Tokens]] = {tier: {} for tier in Tier}
         self.pending: list[BlockMove] = []
+        self.leaving: dict[int, list[Tokens]] = {}
+        """What device blocks held when they were ordered to the disk."""
         self.stored: dict[int, StoredRun] = {}
         """What a restart would find, by disk block."""
 
     def move(self, move: BlockMove) -> None:
         if Tier.DISK in (move.source, move.target):
             self.pending.append(move)
+            if move.source == Tier.DEVICE:
+                device = self.content[Tier.DEVICE]
+                self.leaving[move.number] = [device[b] for b in move.source_blocks.tolist()]
         else:
             self.copy(move)
 
     def copy(self, move: BlockMove) -> None:
         source, target = self.content[move.source], self.content[move.target]
-        pairs = zip(move.source_blocks.tolist(), move.target_blocks.tolist(), strict=True)
-        for block, tokens in [(to, source[start]) for start, to in pairs]:
+        held = self.leaving.pop(move.number, None)
+        if held is None:
+            held = [source[block] for block in move.source_blocks.tolist()]
+        for block, tokens in zip(move.target_blocks.tolist(), held, strict=True):
             target[block] = tokens
         if move.content is not None:
             self._note_stored(move.content, move.target_blocks)
@@ -73,6 +80,7 @@ class TieredDriver:
             "complete",
             "tend",
             "tend",
+            "copy_down",
         )
     )
 
@@ -100,6 +108,8 @@ class TieredDriver:
         self.transcripts: dict[str, Tokens] = {}
         self.tenants: dict[str, str] = {}
         self.open: dict[str, CachedSequence] = {}
+        self.committed: set[tuple[str, Tokens]] = set()
+        """Every prefix of whole blocks that a tenant has ever had computed."""
         self.counter = 0
         self.restored = 0
 
@@ -155,6 +165,9 @@ class TieredDriver:
     def tend(self) -> None:
         self.cache.tend()
 
+    def copy_down(self) -> None:
+        self.cache.copy_down()
+
     def prefetch(self) -> None:
         names = list(self.transcripts)
         if names:
@@ -201,6 +214,7 @@ class TieredDriver:
         self.open[name] = sequence
         here = sequence.num_cached_tokens + sequence.num_restorable_blocks * BLOCK
         assert found == here, "match_length is not what begin finds"
+        self._compare(name, found)
         if sequence.num_restorable_blocks and self.choose(4):
             try:
                 self.cache.restore(sequence)
@@ -232,6 +246,8 @@ class TieredDriver:
         for index in range(sequence.num_shared_blocks, sequence.num_blocks):
             device[int(sequence.block_table[index])] = tokens[: (index + 1) * BLOCK]
         self.cache.commit(sequence, _array(tokens))
+        tenant = self.tenants[name]
+        self.committed |= {(tenant, tokens[:n]) for n in range(BLOCK, len(tokens) + 1, BLOCK)}
         self.verify(name)
 
     def _finish(self, name: str) -> None:
@@ -246,6 +262,21 @@ class TieredDriver:
         return tuple(int(self.choose(4) == 0) for _ in range(count))
 
     # Checks
+
+    def _compare(self, name: str, found: int) -> None:
+        """As long as nothing was forgotten, and no disk has taken it out of sight, a prompt
+        finds all that its tenant ever computed of it; and never more than that."""
+        tenant, tokens = self.tenants[name], self.transcripts[name]
+        ends = range(BLOCK, len(tokens), BLOCK)
+        longest = 0
+        for end in ends:
+            if (tenant, tokens[:end]) not in self.committed:
+                break
+            longest = end
+        stats = self.cache.stats()
+        assert found <= longest, "found what nobody computed"
+        if not stats.disk_total and not sum(stats.evicted_tokens.values()):
+            assert found == longest, "a hole, or something lost"
 
     def verify(self, name: str) -> None:
         """Every shared block of an open turn holds what its tokens say."""

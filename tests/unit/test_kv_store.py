@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radix_cache.keys import chain_keys
 from radix_cache.nodes import Tier
-from radix_cache.tiers import chain_keys
 from radix_cache.transfers import BlockMove, RunContent
 from runtime.kv_store import (
     BLOCKS,
