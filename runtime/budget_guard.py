@@ -26,13 +26,14 @@ _LOST_RETRY_TOKENS = 32
 class BudgetGuard:
     """One turn's plan. Owned by its GrammarState."""
 
-    __slots__ = ("_active", "_lost_tokens", "_next", "_plan", "_search")
+    __slots__ = ("_active", "_fed", "_lost_tokens", "_next", "_plan", "_search")
 
     def __init__(self, search: ClosingSearch, plan: tuple[int, ...] | None) -> None:
         self._search = search
         self._plan = plan
         self._active = False
         self._lost_tokens = 0
+        self._fed: list[int] = []
         self._next: tuple[int, tuple[int, ...] | None] | None = None
 
     @property
@@ -51,13 +52,13 @@ class BudgetGuard:
         if remaining > HORIZON_TOKENS:
             return token
         if self._plan is None and (not self._active or self._lost_tokens >= _LOST_RETRY_TOKENS):
-            self._plan = self._find(matcher)
+            self._plan = self._find(matcher, ())
             self._lost_tokens = 0
         self._active = True
         if self._plan is None or self._plan[0] == token:
             return token
         after = matcher.deep_copy()
-        rest = self._plan_behind(after, token) if after.consume_token(token) else None
+        rest = self._plan_behind(after, token, (token,)) if after.consume_token(token) else None
         self._next = (token, rest)
         if rest is None:
             return token if remaining > len(self._plan) + _SLACK_TOKENS else self._plan[0]
@@ -66,6 +67,7 @@ class BudgetGuard:
     def advance(self, matcher: llguidance.LLMatcher, tokens: list[int]) -> None:
         """Follow the emitted ``tokens``, which ``matcher`` has just consumed."""
         plan, known, self._next = self._plan, self._next, None
+        self._fed += tokens
         if plan is None:
             self._lost_tokens += len(tokens)
         elif list(plan[: len(tokens)]) == tokens:
@@ -75,18 +77,25 @@ class BudgetGuard:
         elif known is not None and [known[0]] == tokens:
             self._plan = known[1]
         else:
-            self._plan = self._plan_behind(matcher, tokens[-1])
+            self._plan = self._plan_behind(matcher, tokens[-1], ())
 
-    def _plan_behind(self, matcher: llguidance.LLMatcher, token: int) -> tuple[int, ...] | None:
+    def _plan_behind(
+        self, matcher: llguidance.LLMatcher, token: int, tried: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
         """A plan for behind ``token``, which ``matcher`` has consumed: mostly the old one,
-        as inside a string, with something half written finished or no longer to finish."""
+        as inside a string, with something half written finished or no longer to finish.
+        ``tried``: what ``matcher`` has consumed beyond the turn's own tokens."""
         plan = self._plan
         assert plan is not None
         repaired = (repair + plan for repair in self._search.repairs(token))
         for candidate in chain((plan,), repaired, (plan[1:], plan[2:], plan[3:])):
             if candidate and matcher.validate_tokens(list(candidate)) == len(candidate):
                 return candidate
-        return self._find(matcher)
+        return self._find(matcher, tried)
 
-    def _find(self, matcher: llguidance.LLMatcher) -> tuple[int, ...] | None:
-        return self._search.find(matcher, limit=HORIZON_TOKENS, effort=QUICK)
+    def _find(
+        self, matcher: llguidance.LLMatcher, tried: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
+        return self._search.find_behind(
+            (*self._fed, *tried), matcher, limit=HORIZON_TOKENS, effort=QUICK
+        )

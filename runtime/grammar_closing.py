@@ -15,6 +15,7 @@ history alone unless the time bound cut the search short.
 import heapq
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ _FEW_TOKENS = 32
 _MAX_WAYS = 4
 _MAX_HINTS = 256
 _MAX_KEY_TOKENS = 24
+_MAX_KNOWN = 512
+_MAX_KNOWN_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,8 @@ class ClosingTables:
 
 
 class ClosingSearch:
-    """The search for one grammar. ``find`` changes nothing and may run in several threads."""
+    """The search for one grammar. ``find`` changes nothing and may run in several threads;
+    ``find_behind`` remembers and may not."""
 
     def __init__(self, tables: ClosingTables, lark: str) -> None:
         self._tables = tables
@@ -148,6 +152,7 @@ class ClosingSearch:
         self._quote = self._encode('"')[-1]
         self._required = required_names(lark)
         self._hints = self._string_ends(string_samples(lark))
+        self._known: OrderedDict[Way, Way] = OrderedDict()
 
     def find(self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort) -> Way | None:
         """Tokens that end the turn legally from the matcher's state, end-of-turn included.
@@ -182,6 +187,26 @@ class ClosingSearch:
                     pending = list(reversed(found.choices))
                     break
         return best
+
+    def find_behind(
+        self, tokens: Way, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort
+    ) -> Way | None:
+        """``find``, remembering what it found near the beginning: turns of one grammar mostly
+        begin alike, with the name of one of a few tools.
+
+        Args:
+            tokens: all that ``matcher`` was fed.
+        """
+        if len(tokens) > _MAX_KNOWN_TOKENS:
+            return self.find(matcher, limit=limit, effort=effort)
+        known = self._known.pop(tokens, None)
+        if known is None or len(known) > limit:
+            known = self.find(matcher, limit=limit, effort=effort)
+        if known is not None:
+            self._known[tokens] = known
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return known
 
     def repairs(self, token: int) -> tuple[Way, ...]:
         """What may finish a character, an escape or a number that ``token`` left half

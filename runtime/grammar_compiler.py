@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 
 import llguidance
 
@@ -25,6 +26,8 @@ from tools_api.grammar import GrammarSpec, resolve_specials
 
 MAX_CLOSING_TOKENS = 8192
 """A schema whose shortest value is longer is refused."""
+
+_MAX_FORCED_TEXTS = 4096
 
 # An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
 _LIMITS = llguidance.LLParserLimits(max_lexer_states=30_000, verbose_errors=False)
@@ -152,10 +155,14 @@ class _Vocabulary:
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         self.special_token_ids = sorted(tokenizer.specials.values())
         self._tokenizer = tokenizer
+        self._encoded = lru_cache(_MAX_FORCED_TEXTS)(self._encode)
 
     def __call__(self, text: bytes) -> list[int]:
-        ids: list[int] = self._tokenizer.encode([Segment(text.decode())]).tolist()
-        return ids
+        """Called for every text that a grammar forces, mostly the same few."""
+        return list(self._encoded(text))
+
+    def _encode(self, text: bytes) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode([Segment(text.decode())]).tolist())
 
 
 def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:

@@ -130,3 +130,26 @@ def test_repairs_finish_what_a_token_left_half_written(tokenizer: Tokenizer, see
     assert matcher.consume_tokens([*quote, token])
     endings = [[*repair, *quote] for repair in search.repairs(token)]
     assert any(matcher.validate_tokens(ending) == len(ending) for ending in endings)
+
+
+def test_an_ending_behind_tokens_seen_before_is_remembered(tokenizer: Tokenizer) -> None:
+    grammar = compiled(tokenizer, {"type": "array", "items": {"enum": ["left", "right"]}})
+    fed = tuple(encode(tokenizer, '["left", "r'))
+    matcher = grammar.pristine.deep_copy()
+    assert matcher.consume_tokens(list(fed))
+    found = grammar.search.find_behind(fed, matcher, limit=500, effort=EFFORT)
+    assert found == find(grammar, matcher)
+    nothing = replace(EFFORT, steps=0)
+    assert find_behind(grammar, (), matcher, nothing) is None, "nothing is known there"
+    assert find_behind(grammar, fed, matcher, nothing) == found
+    assert find_behind(grammar, fed, matcher, nothing, limit=1) is None
+
+
+def find_behind(
+    grammar: CompiledGrammar,
+    fed: tuple[int, ...],
+    matcher: llguidance.LLMatcher,
+    effort: Effort,
+    limit: int = 500,
+) -> tuple[int, ...] | None:
+    return grammar.search.find_behind(fed, matcher, limit=limit, effort=effort)
