@@ -25,7 +25,7 @@ from kernels.paged_layout import PagedLayout, SequenceSpan
 
 _PIECE = 256
 """Query tokens of a prefill piece."""
-_COMPILED_QUERIES = 16
+_COMPILED_QUERIES = 32
 """Sequences of up to this many query tokens go to the compiled kernel where there is one."""
 _SHORT_RUN = 8
 """Runs of fewer blocks are gathered: a product of its own costs more than the copy."""
