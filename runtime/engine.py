@@ -125,6 +125,10 @@ class _Counters:
 class Engine:
     """Runs turns step by step. Not thread-safe: one loop calls it."""
 
+    takes_forced_tokens = True
+    """False in measurements and tests only: what the grammar forces is then sampled, one token
+    a step, and comes out the same."""
+
     def __init__(
         self,
         *,
@@ -531,7 +535,7 @@ class Engine:
 
     def _take_forced(self, sequence: Sequence, answer: "_Answer", accepted: int) -> "_Taken":
         """Emit the tokens that the grammar leaves no choice about: no logits are needed."""
-        grammar = sequence.grammar
+        grammar = sequence.grammar if self.takes_forced_tokens else None
         while grammar is not None:
             run = grammar.forced_tokens(sequence.remaining)
             if not run:
