@@ -65,6 +65,26 @@ class LogitShaping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """MLPs of which each token takes a few (mixture of experts, Qwen3-MoE)."""
+
+    num_experts: int
+    per_token: int
+    intermediate_size: int
+    """Of each expert."""
+    normalise: bool
+    """The weights of a token's experts add up to 1."""
+    layers: tuple[bool, ...]
+    """Which layers have experts; the others have one MLP."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_token <= self.num_experts:
+            raise ValueError(f"{self.per_token} of {self.num_experts} experts per token")
+        if self.intermediate_size < 1:
+            raise ValueError(f"experts of size {self.intermediate_size}, at least 1 is needed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only transformer: RMSNorm, rotary positions, grouped heads, gated MLP."""
 
@@ -91,6 +111,7 @@ class ModelConfig:
     """RMSNorm over each query and key head before the rotation (Qwen3)."""
     windows: tuple[int | None, ...] = ()
     """Per layer: tokens a query sees, itself included; None = all. Empty: None for every layer."""
+    experts: ExpertsConfig | None = None
     shaping: LogitShaping | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +127,8 @@ class ModelConfig:
             raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions need pairs")
         if self.windows and len(self.windows) != self.num_layers:
             raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers")
+        if self.experts and len(self.experts.layers) != self.num_layers:
+            raise ValueError(f"{len(self.experts.layers)} experts.layers for {self.num_layers}")
         if any(window is not None and window < 1 for window in self.windows):
             raise ValueError(f"windows {self.windows}: at least 1 is needed")
 
@@ -124,10 +147,20 @@ class ModelConfig:
         attention = hidden * (query + 2 * kv) + query * hidden
         attention += (query + 2 * kv) * self.qkv_bias + hidden * self.output_bias
         attention += 2 * self.head_dim * self.qk_norm
-        mlp = 3 * hidden * self.intermediate_size
-        mlp += (2 * self.intermediate_size + hidden) * self.mlp_bias
         embeddings = self.vocab_size * hidden * (1 if self.tie_embeddings else 2)
-        return embeddings + hidden + self.num_layers * (attention + mlp + 2 * hidden)
+        mlps = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
+        return embeddings + hidden + self.num_layers * (attention + 2 * hidden) + mlps
+
+    def _mlp_parameters(self, layer: int) -> int:
+        experts = self.experts_of(layer)
+        if experts is not None:
+            return experts.num_experts * self.hidden_size * (3 * experts.intermediate_size + 1)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return mlp + (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
+
+    def experts_of(self, layer: int) -> ExpertsConfig | None:
+        """The experts of a layer; None where it has one MLP."""
+        return self.experts if self.experts and self.experts.layers[layer] else None
 
     def window(self, layer: int) -> int | None:
         return self.windows[layer] if self.windows else None

@@ -11,20 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.activation import silu_mul
 from kernels.attention import paged_attention
 from kernels.norm import add_rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from runtime.kv_pool import KVPool
 from runtime.models.config import LogitShaping, ModelConfig
-from runtime.models.layers import (
-    Linear,
-    WeightBits,
-    WeightSource,
-    fused_linear,
-    make_linear,
-)
+from runtime.models.feed_forward import load_feed_forward
+from runtime.models.layers import WeightBits, WeightSource, fused_linear, make_linear
 from runtime.models.rotary import RotaryTable
 
 
@@ -74,27 +68,12 @@ class DecoderLayer:
             bits=bits,
         )
         self._mlp_norm = source.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
-        size = config.intermediate_size
-        self._gate_up = fused_linear(
-            source,
-            [f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj"],
-            [size, size],
-            hidden,
-            bias=config.mlp_bias,
-            bits=bits,
-        )
-        self._down = fused_linear(
-            source,
-            [f"{prefix}.mlp.down_proj"],
-            [hidden],
-            size,
-            bias=config.mlp_bias,
-            bits=bits,
-        )
+        self._feed_forward = load_feed_forward(config, index, source, bits)
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        return self._qkv, self._output, self._gate_up, self._down
+    def step_bytes(self) -> int:
+        """Bytes of weights, norms aside, that a step of one token reads."""
+        return self._qkv.num_bytes + self._output.num_bytes + self._feed_forward.step_bytes
 
     def _load_qk_norm(self, prefix: str, source: WeightSource) -> Tensor:
         """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
@@ -116,7 +95,7 @@ class DecoderLayer:
         normed, residual = add_rms_norm(delta, residual, self._input_norm, eps)
         mixed = self._attend(normed, inputs, rotation, pool)
         normed, residual = add_rms_norm(mixed, residual, self._mlp_norm, eps)
-        return self._down(silu_mul(self._gate_up(normed))), residual
+        return self._feed_forward(normed), residual
 
     def _attend(
         self, x: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], pool: KVPool
@@ -172,9 +151,8 @@ class Decoder:
 
     @property
     def step_weight_bytes(self) -> int:
-        """Bytes of weights every step reads."""
-        maps = [linear for layer in self._layers for linear in layer.linears]
-        return sum(linear.num_bytes for linear in [*maps, self._head])
+        """Bytes of weights every step reads; of experts, as many as one token takes."""
+        return sum(layer.step_bytes for layer in self._layers) + self._head.num_bytes
 
     def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
         """Write the step's KV to ``pool`` and return logits.

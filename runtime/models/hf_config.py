@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.models.config import LoadError, ModelConfig, RopeConfig
+from runtime.models.config import ExpertsConfig, LoadError, ModelConfig, RopeConfig
 
 MAX_JSON_BYTES = 64 << 20
 
-_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -72,8 +72,9 @@ def read_model_config(folder: Path) -> ModelConfig:
             qkv_bias=True if model_type == "qwen2" else attention_bias,
             output_bias=False if model_type == "qwen2" else attention_bias,
             mlp_bias=fields.flag("mlp_bias", False),
-            qk_norm=model_type == "qwen3",
+            qk_norm=model_type in ("qwen3", "qwen3_moe"),
             windows=_windows(fields, model_type, layers),
+            experts=_experts(fields, layers) if model_type == "qwen3_moe" else None,
         )
     except ValueError as error:
         raise LoadError(f"{path}: {error}") from error
@@ -93,12 +94,28 @@ def _windows(fields: "_Fields", model_type: str, layers: int) -> tuple[int | Non
     window = fields.size("sliding_window", 4096)
     kinds = fields.get("layer_types")
     if kinds is None:
-        full = 0 if model_type == "mistral" else fields.number("max_window_layers", 28)
+        every = model_type in ("mistral", "qwen3_moe")
+        full = 0 if every else fields.number("max_window_layers", 28)
         return tuple(window if layer >= full else None for layer in range(layers))
     known = {"sliding_attention": window, "full_attention": None}
     if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= known.keys():
         raise fields.error("layer_types", kinds, f"{layers} of {', '.join(known)}")
     return tuple(known[kind] for kind in kinds)
+
+
+def _experts(fields: "_Fields", layers: int) -> ExpertsConfig:
+    spelled = "num_local_experts" if "num_local_experts" in fields.values else "num_experts"
+    every = fields.size("decoder_sparse_step", 1)
+    plain = fields.get("mlp_only_layers", [])
+    if not isinstance(plain, list) or not all(type(layer) is int for layer in plain):
+        raise fields.error("mlp_only_layers", plain, "a list of layer numbers")
+    return ExpertsConfig(
+        num_experts=fields.size(spelled, 128),
+        per_token=fields.size("num_experts_per_tok", 8),
+        intermediate_size=fields.size("moe_intermediate_size", 768),
+        normalise=fields.flag("norm_topk_prob", False),
+        layers=tuple(layer not in plain and (layer + 1) % every == 0 for layer in range(layers)),
+    )
 
 
 def _rope(fields: "_Fields") -> RopeConfig:

@@ -4,7 +4,13 @@ They speak the byte tokenizer of ``runtime/assets/byte_tokenizer``; larger vocab
 padding that is never emitted. See ``LogitShaping`` for how their text comes to an end.
 """
 
-from runtime.models.config import LoadError, LogitShaping, ModelConfig, RopeConfig
+from runtime.models.config import (
+    ExpertsConfig,
+    LoadError,
+    LogitShaping,
+    ModelConfig,
+    RopeConfig,
+)
 
 PREFIX = "random:"
 
@@ -63,6 +69,26 @@ _PRESETS = {
         intermediate_size=128,
         max_context_tokens=8192,
         windows=(40, 40),
+        shaping=_SHAPING,
+    ),
+    "qwen3-moe-tiny": ModelConfig(
+        model_type="qwen3_moe",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        intermediate_size=128,
+        max_context_tokens=8192,
+        qk_norm=True,
+        experts=ExpertsConfig(
+            num_experts=8,
+            per_token=3,
+            intermediate_size=64,
+            normalise=True,
+            layers=(False, True),
+        ),
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(

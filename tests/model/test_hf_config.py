@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.models.config import LoadError, RopeConfig
+from runtime.models.config import ExpertsConfig, LoadError, RopeConfig
 from runtime.models.hf_config import read_json_object, read_model_config
 
 BASE = {
@@ -38,6 +38,43 @@ def test_absent_fields_have_the_family_defaults(tmp_path: Path) -> None:
     qwen3 = read(tmp_path, model_type="qwen3")
     assert (qwen3.head_dim, qwen3.qk_norm, qwen3.qkv_bias) == (128, True, False)
     assert read(tmp_path, model_type="mistral").windows == (4096,) * 4
+    moe = read(tmp_path, model_type="qwen3_moe")
+    assert (moe.head_dim, moe.qk_norm, moe.windows) == (8, True, ())
+    assert moe.experts == ExpertsConfig(
+        num_experts=128, per_token=8, intermediate_size=768, normalise=False, layers=(True,) * 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers"),
+    [
+        ({"decoder_sparse_step": 2}, (False, True, False, True)),
+        ({"mlp_only_layers": [0, 3]}, (False, True, True, False)),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (False, False, False, True)),
+    ],
+)
+def test_layers_with_experts(
+    fields: dict[str, Any], layers: tuple[bool, ...], tmp_path: Path
+) -> None:
+    config = read(tmp_path, model_type="qwen3_moe", num_local_experts=16, **fields)
+    assert config.experts.layers == layers
+    assert config.experts.num_experts == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_experts": 4, "num_experts_per_tok": 5}, "5 of 4 experts per token"),
+        ({"mlp_only_layers": 3}, "field mlp_only_layers is 3, not a list"),
+        ({"mlp_only_layers": [True]}, "field mlp_only_layers"),
+        ({"decoder_sparse_step": 0}, "field decoder_sparse_step is 0"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(
+    fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        read(tmp_path, model_type="qwen3_moe", **fields)
 
 
 @pytest.mark.parametrize(

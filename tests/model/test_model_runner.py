@@ -12,7 +12,7 @@ from runtime.weights import load_model
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")
-FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny"]
+FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
 
 
 def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:

@@ -14,7 +14,16 @@ def test_sizes_are_near_their_names(name: str, millions: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-100m", "qwen3-500m"]
+    "name",
+    [
+        "qwen3-tiny",
+        "qwen2-tiny",
+        "llama-tiny",
+        "mistral-tiny",
+        "qwen3-moe-tiny",
+        "qwen3-100m",
+        "qwen3-500m",
+    ],
 )
 def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
     config = random_model_config(name)

@@ -54,7 +54,7 @@ def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None
     assert (prefill(runner, tokens, 333) - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama2", "llama3", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("family", ["llama2", "llama3", "qwen2", "qwen3", "qwen3-moe", "mistral"])
 def test_64_greedy_tokens_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
     model = make_model(family)
     runner = load(save(model, tmp_path))

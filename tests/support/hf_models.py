@@ -71,6 +71,30 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 32}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-moe-window": (
+        "Qwen3Moe",
+        {
+            "num_key_value_heads": 2,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 90,
+        },
+    ),
     "mistral": ("Mistral", {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 64}),
 }
 

@@ -122,11 +122,26 @@ class ReferenceModel:
     def _mlp(self, layer: int, x: Tensor) -> Tensor:
         config, name = self.config, f"model.layers.{layer}.mlp"
         x = self._norm(f"model.layers.{layer}.post_attention_layernorm", x)
-        size = config.intermediate_size
-        gate = self._linear(f"{name}.gate_proj", x, size, config.mlp_bias)
-        up = self._linear(f"{name}.up_proj", x, size, config.mlp_bias)
+        experts = config.experts_of(layer)
+        if experts is None:
+            return self._gated(name, x, config.intermediate_size)
+        likely = self._linear(f"{name}.gate", x, experts.num_experts, False).softmax(-1)
+        least = likely.sort(-1, descending=True).values[:, experts.per_token - 1, None]
+        weights = torch.where(likely >= least, likely, 0)
+        if experts.normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        total = torch.zeros_like(x)
+        for index in range(experts.num_experts):
+            one = self._gated(f"{name}.experts.{index}", x, experts.intermediate_size)
+            total = total + weights[:, index, None] * one
+        return total
+
+    def _gated(self, name: str, x: Tensor, size: int) -> Tensor:
+        bias = self.config.mlp_bias
+        gate = self._linear(f"{name}.gate_proj", x, size, bias)
+        up = self._linear(f"{name}.up_proj", x, size, bias)
         gated = gate / (1 + (-gate).exp()) * up
-        return self._linear(f"{name}.down_proj", gated, config.hidden_size, config.mlp_bias)
+        return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, bias)
 
 
 def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.models.config import ModelConfig, RopeConfig
+from runtime.models.config import ExpertsConfig, ModelConfig, RopeConfig
 
 SMALL = ModelConfig(
     model_type="qwen3",
@@ -19,6 +19,10 @@ SMALL = ModelConfig(
     max_context_tokens=64,
 )
 
+EXPERTS = ExpertsConfig(
+    num_experts=4, per_token=2, intermediate_size=10, normalise=True, layers=(True, False)
+)
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -28,6 +32,7 @@ SMALL = ModelConfig(
         ({"head_dim": 5}, "head_dim 5 is odd"),
         ({"windows": (1,)}, "1 windows for 2 layers"),
         ({"windows": (4, 0)}, "at least 1 is needed"),
+        ({"experts": dataclasses.replace(EXPERTS, layers=())}, "0 experts.layers for 2"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -58,3 +63,17 @@ def test_parameters_add_up() -> None:
 def test_layers_without_windows_see_everything() -> None:
     assert SMALL.window(1) is None
     assert dataclasses.replace(SMALL, windows=(None, 8)).window(1) == 8
+
+
+def test_experts_count_all_though_a_token_takes_few() -> None:
+    config = dataclasses.replace(SMALL, experts=EXPERTS)
+    assert config.experts_of(0) is EXPERTS
+    assert config.experts_of(1) is None
+    more = 4 * 3 * 12 * 10 + 4 * 12 - 3 * 12 * 20
+    assert config.num_parameters == SMALL.num_parameters + more
+
+
+@pytest.mark.parametrize("changes", [{"per_token": 0}, {"per_token": 5}, {"intermediate_size": 0}])
+def test_experts_that_cannot_be_chosen_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="experts"):
+        dataclasses.replace(EXPERTS, **changes)
