@@ -5,7 +5,6 @@ how hard: number of tools and questions, kinds, near misses. With ``held_out`` e
 tool names, parameter names and values is one that training never sees.
 """
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -298,13 +297,16 @@ class SessionGenerator:
         first, second = tool.parameters
         call = Call(name=tool.name, arguments={first.name: left, second.name: right})
         key = self._rng.choice(("result", "result", "value", tool.operation))
-        return Step(calls=(call,), results=(json.dumps({key: result}),)), f"The answer is {result}."
+        step = Step(calls=(call,), results=(self._maker.as_json({key: result}),))
+        return step, f"The answer is {result}."
 
-    def _operands(self, operation: str) -> tuple[Value, Value]:
-        """Draw numbers whose result is positive and short."""
+    def _operands(self, tool: Tool) -> tuple[Value, Value]:
+        """Draw numbers that the calculator takes and whose result is positive and short."""
+        whole = any(p.schema["type"] == "integer" for p in tool.parameters)
         while True:
-            left, right = self._maker.number(), self._maker.integer()
-            result = calculate(operation, (left, right))
+            left = self._maker.integer() if whole else self._maker.number()
+            right = self._maker.integer()
+            result = calculate(tool.operation, (left, right))
             assert not isinstance(result, str)
             if 0 < result < 10**7:
                 return left, right
@@ -316,7 +318,7 @@ class SessionGenerator:
             self._rng.choice(state.calculators),
             self._ask(self._rng.choice(state.lookups)),
         )
-        left, right = self._operands(tool.operation)
+        left, right = self._operands(tool)
         step, answer = self._calculation(tool, left, right)
         forms = CALCULATORS[tool.operation][2]
         state.last = None
@@ -331,7 +333,7 @@ class SessionGenerator:
         adders = [t for t in state.calculators if t.operation == "add"]
         if not adders:
             return None
-        values = self._operands("add")
+        values = self._operands(adders[0])
         left, right, step = self._two_facts(state, values)
         last, answer = self._calculation(adders[0], *values)
         return Question(
@@ -345,7 +347,7 @@ class SessionGenerator:
         if not state.calculators:
             return None
         tool = self._rng.choice(state.calculators)
-        left, right = self._operands(tool.operation)
+        left, right = self._operands(tool)
         linked = self._linked(state, left)
         if linked is None:
             return None
@@ -367,7 +369,7 @@ class SessionGenerator:
 
     def _failing(self, state: _State, *, recovers: bool) -> Question:
         asked, error = self._ask(self._rng.choice(state.lookups)), self._error()
-        failure = Step(calls=(asked.call,), results=(json.dumps({"error": error}),))
+        failure = Step(calls=(asked.call,), results=(self._maker.as_json({"error": error}),))
         value = self._any_value()
         answer = f"The {asked.tool.topic} of {asked.entity} is {value}."
         second = self._fact(state, asked, value)

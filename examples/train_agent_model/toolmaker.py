@@ -59,11 +59,14 @@ class ToolMaker:
         self._convention: tuple[str, str, str] | None = None
         self.sorted_keys = False
         """Style of the schemas, one for all tools of a session."""
+        self.compact = False
+        """Whether the session's tools answer in JSON without spaces."""
 
     def new_session(self) -> None:
         """Draw what the tools of a session share: nearly always one way of naming, as the
         functions of one programming interface do."""
-        self.sorted_keys = self._rng.random() < 0.15
+        self.sorted_keys = self._rng.random() < 0.35
+        self.compact = self._rng.random() < 0.5
         self._convention = self._draw_convention() if self._rng.random() < 0.9 else None
 
     def _draw_convention(self) -> tuple[str, str, str]:
@@ -110,7 +113,7 @@ class ToolMaker:
         )
 
     def _first_schema(self, thing: str) -> dict[str, object]:
-        kind = self._rng.choices(("string", "integer", "enum"), (14, 4, 2))[0]
+        kind = self._rng.choices(("string", "integer", "enum"), (12, 4, 4))[0]
         return self._enum(thing) if kind == "enum" else self._typed(kind, thing)
 
     def _enum(self, thing: str) -> dict[str, object]:
@@ -136,20 +139,20 @@ class ToolMaker:
     def calculator(self, operation: str) -> Tool:
         rng = self._rng
         names, descriptions, _ = CALCULATORS[operation]
-        pair = rng.choice(NUMBER_PAIRS)
+        pair, kind = rng.choice(NUMBER_PAIRS), rng.choice(("number", "number", "integer"))
         if self._held_out or rng.random() < 0.4:
             pair = (self._words.word(), self._words.word())
         return Tool(
             name=rng.choice(names),
             description=rng.choice(descriptions),
-            parameters=tuple(Parameter(name=p, schema=self._typed("number", p)) for p in pair),
+            parameters=tuple(Parameter(name=p, schema=self._typed(kind, p)) for p in pair),
             operation=operation,
             closed=self.sorted_keys or rng.random() < 0.4,
             sorted_keys=self.sorted_keys,
         )
 
     def integer(self) -> int:
-        return self._rng.randrange(10 ** self._rng.randint(1, 5)) + 1
+        return self._rng.randrange(1, 10 ** self._rng.randint(1, 5))
 
     def number(self) -> int | float:
         if self._rng.random() < 0.6:
@@ -208,4 +211,9 @@ class ToolMaker:
             {key: value, self._words.word(): self.number()},
             {"ok": True, "result": value},
         ]
-        return json.dumps(rng.choice(shapes), ensure_ascii=False)
+        return self.as_json(rng.choice(shapes))
+
+    def as_json(self, result: dict[str, Value]) -> str:
+        """Spell a tool's result."""
+        separators = (",", ":") if self.compact else (", ", ": ")
+        return json.dumps(result, ensure_ascii=False, separators=separators)
