@@ -34,7 +34,7 @@ TOKENIZER_SESSIONS = 5000
 SESSIONS_PER_POOL = 24
 MAX_SESSION_TOKENS = 2048
 WARM_UP_STEPS = 50
-DECAY_SHARE = 0.25
+DECAY_SHARE = 0.55
 SAVE_EVERY_S = 60.0
 LONGEST_STEP_S = 2.0
 """What a step counts at most: a machine that stalls must not use up the schedule."""
