@@ -4,6 +4,9 @@ The first part needs no model: recorded sessions are played through tokenizer, g
 drafter, and passes are counted (``benchmarks.oracle``). Forced tokens alone, then with
 copying from the session, then also from the tenant's earlier calls; over the synthetic tool
 sessions and over real airline-desk sessions.
+
+The second part is live: the shipped model in the real engine, with and without
+(``benchmarks.speculation_live``). Decoding alone is timed, on one thread.
 """
 
 import json
@@ -18,6 +21,7 @@ import numpy as np
 from benchmarks.bpe import train_tokenizer
 from benchmarks.oracle import Call, Counts, Oracle, Session, tool_output, user
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
+from benchmarks.speculation_live import measure
 from runtime.drafting import InterleavedDrafter
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.tokenizer import Tokenizer
@@ -37,6 +41,10 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
         bar("tokens_per_forward_forced", ">=", 1.9),
         bar("tokens_per_forward_session", ">=", 4.3),
         bar("forced_wrong", "<=", 0),
+        bar("speedup_batch_1", ">=", 2.0),
+        bar("speedup_batch_32", ">=", 1.1),
+        bar("speedup_4k", ">=", 1.4),
+        bar("speedup_text", ">=", 0.95),
     ]
 
 
@@ -145,14 +153,14 @@ def tokens_per_forward(
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser(__doc__).parse_args(arguments)
-    figures: dict[str, Any] = {}
+    figures = measure(SEED)
     try:
         with tempfile.TemporaryDirectory() as folder:
             tokenizer = train_tokenizer(given.data, Path(folder), seed=SEED)
         figures |= tokens_per_forward("synthetic", synthetic_sessions(given.data), tokenizer)
         figures |= tokens_per_forward("airline", airline_sessions(given.data), tokenizer)
     except DataMissing as error:
-        return report_missing("speculation", error, bars({}), as_json=given.json)
+        return report_missing("speculation", error, bars(figures), as_json=given.json)
     for way in ("forced", "session"):
         figures[f"tokens_per_forward_{way}"] = figures[f"synthetic_tokens_per_forward_{way}"]
     figures["forced_wrong"] = figures["synthetic_forced_wrong"] + figures["airline_forced_wrong"]
