@@ -5,75 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from radix_cache.cache import PrefixCache
-from runtime.config import EngineConfig
-from runtime.estimates import StepCosts
-from runtime.messages import FinishReason, GenerationRequest, SamplingParams
-from runtime.scheduler import Schedule, Scheduler
+from runtime.messages import FinishReason
+from runtime.scheduler import Schedule
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
-
-
-class Bench:
-    """A scheduler whose steps are played by hand: computed chunks advance, and a sequence
-    whose chunk samples gets the next token of a fixed series."""
-
-    def __init__(self, *, num_blocks: int = 64, **settings: object) -> None:
-        self.now = 0.0
-        config = EngineConfig(num_blocks=num_blocks, block_size=4, **settings)  # type: ignore[arg-type]
-        self.cache = PrefixCache(num_blocks, 4, clock=lambda: self.now, debug=True)
-        self.scheduler = Scheduler(self.cache, config, StepCosts())
-        self.done: list[Sequence] = []
-        self.preempted = 0
-        self.count = 0
-
-    def add(
-        self,
-        prompt: int | list[int],
-        *,
-        limit: int = 4,
-        tenant: str = "t",
-        expected: int | None = None,
-        **more: object,
-    ) -> Sequence:
-        self.count += 1
-        first = 1000 * self.count
-        tokens = list(range(first, first + prompt)) if isinstance(prompt, int) else prompt
-        request = GenerationRequest(
-            request_id=f"r{self.count}",
-            session_id=f"s{self.count}",
-            tenant=tenant,
-            base_session_id=None,
-            base_offset=0,
-            new_tokens=np.array(tokens, dtype=np.int32),
-            max_new_tokens=limit,
-            sampling=SamplingParams(),
-            **more,  # type: ignore[arg-type]
-        )
-        sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=self.now)
-        sequence.expected_output = limit if expected is None else expected
-        self.scheduler.add(sequence)
-        return sequence
-
-    def step(self) -> Schedule:
-        schedule = self.scheduler.schedule(self.now)
-        self.now += 0.01
-        self.preempted += schedule.preempted
-        for chunk in schedule.chunks:
-            sequence = chunk.sequence
-            self.scheduler.advance(chunk)
-            if chunk.samples:
-                sequence.buffer.append(7)
-                if sequence.remaining == 0:
-                    self.scheduler.end(sequence, lease_s=0.0)
-                    self.done.append(sequence)
-        return schedule
-
-    def run(self, steps: int = 5000) -> None:
-        for _ in range(steps):
-            if not self.scheduler.has_work:
-                return
-            self.step()
-        raise AssertionError("the scheduler does not come to an end")
+from tests.support.scheduler_bench import Bench
 
 
 def _tokens(schedule: Schedule) -> dict[str, int]:

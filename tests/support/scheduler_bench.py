@@ -1,0 +1,96 @@
+"""A scheduler over the real cache whose steps are played by hand, without a model."""
+
+import numpy as np
+
+from radix_cache.cache import PrefixCache
+from runtime.config import EngineConfig
+from runtime.estimates import StepCosts
+from runtime.messages import FinishReason, GenerationRequest, SamplingParams
+from runtime.scheduler import Schedule, Scheduler
+from runtime.sequence import Sequence, SequenceState, TokenBuffer
+
+
+class Bench:
+    """Computed chunks advance, and a sequence whose chunk samples gets the next token of a
+    fixed series. The clock moves by 10 ms a step."""
+
+    def __init__(self, *, num_blocks: int = 64, debug: bool = True, **settings: object) -> None:
+        self.now = 0.0
+        config = EngineConfig(num_blocks=num_blocks, block_size=4, **settings)  # type: ignore[arg-type]
+        self.cache = PrefixCache(
+            num_blocks, 4, clock=lambda: self.now, policy=config.cache_policy, debug=debug
+        )
+        self.costs = StepCosts()
+        self.scheduler = Scheduler(self.cache, config, self.costs)
+        self.done: list[Sequence] = []
+        self.preempted = 0
+        self.count = 0
+
+    def add(
+        self,
+        prompt: int | list[int],
+        *,
+        limit: int = 4,
+        tenant: str = "t",
+        expected: int | None = None,
+        session: str | None = None,
+        base: Sequence | None = None,
+        **more: object,
+    ) -> Sequence:
+        """Queue a turn. ``prompt`` is its tokens, or how many of its own; behind those of
+        ``base``, a turn that is over."""
+        self.count += 1
+        first = 1000 * self.count
+        tokens = list(range(first, first + prompt)) if isinstance(prompt, int) else prompt
+        before = base.buffer.view().tolist() if base is not None else []
+        request = GenerationRequest(
+            request_id=f"r{self.count}",
+            session_id=session or f"s{self.count}",
+            tenant=tenant,
+            base_session_id=base.request.session_id if base is not None else None,
+            base_offset=len(before),
+            new_tokens=np.array(tokens, dtype=np.int32),
+            max_new_tokens=limit,
+            sampling=SamplingParams(),
+            **more,  # type: ignore[arg-type]
+        )
+        buffer = TokenBuffer(np.array(before + tokens, dtype=np.int32))
+        vouched = 0 if base is None else base.num_computed
+        sequence = Sequence(request, buffer, arrival_s=self.now, vouched=vouched)
+        sequence.expected_output = limit if expected is None else expected
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self, *, lease_s: float = 0.0, flush: bool = False) -> Schedule:
+        """Plan and play one step. Turns that reach their limit end, with that lease; with
+        ``flush`` they write their tail first where that fills a block."""
+        schedule = self.scheduler.schedule(self.now)
+        self.now += 0.01
+        self.preempted += schedule.preempted
+        for chunk in schedule.chunks:
+            sequence = chunk.sequence
+            self.scheduler.advance(chunk)
+            if sequence.state is SequenceState.FLUSHING:
+                self.scheduler.end(sequence, lease_s=lease_s)
+                continue
+            if not chunk.samples:
+                continue
+            sequence.buffer.append(7)
+            if sequence.remaining > 0:
+                continue
+            self.done.append(sequence)
+            sequence.final_length = len(sequence.buffer)
+            if flush and self.scheduler.wants_flush(sequence):
+                sequence.finish = FinishReason.STOP
+                sequence.state = SequenceState.FLUSHING
+            else:
+                self.scheduler.end(sequence, lease_s=lease_s)
+        return schedule
+
+    def run(self, steps: int = 5000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError("the scheduler does not come to an end")
