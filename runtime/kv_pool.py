@@ -7,16 +7,22 @@ layout keeps a block of a layer in one piece and, within it, each head's tokens 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
 
+import contextlib
+import mmap
+
 import torch
 from torch import Tensor
 
-from runtime.models.config import ModelConfig
+from runtime.models.config import LoadError, ModelConfig
 
 
 class KVPool:
     """Keys and values of ``num_blocks`` blocks for every layer.
 
     Memory is not touched before it is written, so an ample pool costs address space only.
+
+    Raises:
+        LoadError: there is not that much memory.
     """
 
     def __init__(
@@ -30,8 +36,19 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
-        self._blocks = torch.empty(*shape, config.head_dim, dtype=dtype, device=device)
+        sizes = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
+        shape = torch.Size((*sizes, config.head_dim))
+        try:
+            if device.type == "cpu":
+                self._blocks = _host_memory(shape, dtype)
+            else:
+                self._blocks = torch.empty(shape, dtype=dtype, device=device)
+        except (OSError, RuntimeError) as error:
+            size = num_blocks * block_bytes(config, block_size, dtype)
+            raise LoadError(
+                f"{num_blocks} KV blocks take {size / (1 << 30):.1f} GiB, which cannot be had on "
+                f"{device.type}: a smaller --num-blocks or --kv-cache-mib would fit"
+            ) from error
         self._layers = [(layer[0], layer[1]) for layer in self._blocks]
 
     @property
@@ -46,6 +63,18 @@ class KVPool:
     @property
     def num_bytes(self) -> int:
         return self._blocks.numel() * self._blocks.element_size()
+
+
+def _host_memory(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Memory of its own from the system, in large pages where these can be had: a context's
+    blocks may lie anywhere, and looking up small pages takes a tenth of a long decode's time."""
+    num_bytes = shape.numel() * dtype.itemsize
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -1,8 +1,13 @@
 """The pool's shape and size."""
 
+import mmap
+from pathlib import Path
+
+import pytest
 import torch
 
 from runtime.kv_pool import KVPool, block_bytes
+from runtime.models.config import LoadError
 from runtime.models.presets import random_model_config
 
 
@@ -18,3 +23,27 @@ def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
         for number, tensor in enumerate(pool.layer(index)):
             assert (tensor == 10 * index + number).all()
     assert pool.num_bytes == 3 * block_bytes(config, 8, torch.float32)
+
+
+def test_blocks_start_zero_and_cost_nothing_before_they_are_written() -> None:
+    config = random_model_config("qwen3-tiny")
+    before = resident_bytes()
+    pool = KVPool(
+        config, num_blocks=1 << 16, block_size=16, dtype=torch.float32, device=torch.device("cpu")
+    )
+    assert pool.num_bytes == 1 << 29
+    assert not pool.layer(1)[1][-1].any()
+    if before is not None:
+        assert (resident_bytes() or 0) < before + (1 << 26)
+
+
+def resident_bytes() -> int | None:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * mmap.PAGESIZE if statm.exists() else None
+
+
+def test_more_memory_than_there_is_names_its_size_and_the_flag() -> None:
+    config = random_model_config("qwen3-tiny")
+    cpu = torch.device("cpu")
+    with pytest.raises(LoadError, match=r"take 8388608\.0 GiB.*--num-blocks or --kv-cache-mib"):
+        KVPool(config, num_blocks=1 << 40, block_size=16, dtype=torch.float32, device=cpu)
