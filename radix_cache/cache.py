@@ -533,6 +533,12 @@ class PrefixCache:
         """Orders from and to the disk that are under way."""
         return self._lower.num_pending if self._lower is not None else 0
 
+    @property
+    def wants_tending(self) -> bool:
+        """Whether ``tend`` and ``moved`` have something to do though no turn runs."""
+        expecting = self._lower is not None and self._retention.expects_returns
+        return expecting or self.num_pending_orders > 0
+
     def copy_down(self) -> None:
         """Order copies of what sessions have above the disk to the disk, those used last first:
         for the end of the process, so that ``load`` finds it in the next one."""

@@ -75,6 +75,11 @@ class Leases:
         return None
 
     @property
+    def expects_returns(self) -> bool:
+        """Whether ``take_due`` may return a session later."""
+        return bool(self._due)
+
+    @property
     def empty(self) -> bool:
         return not self._ends
 

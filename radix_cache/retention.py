@@ -75,6 +75,11 @@ class Retention:
             self._end_lease(handle)
             self._counters.leases_expired += 1
 
+    @property
+    def expects_returns(self) -> bool:
+        """Whether ``take_due`` has sessions still to come."""
+        return self._leases.expects_returns
+
     def take_due(self) -> Iterator[SessionHandle]:
         """Sessions that are expected back soon, each once per lease."""
         now = self._clock()

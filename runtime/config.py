@@ -46,6 +46,18 @@ class EngineConfig:
     block_size: int = 16
     """Tokens per KV block: the unit of sharing and eviction. A power of two."""
 
+    host_kv_bytes: int = 0
+    """Main memory for KV that has to leave the device; it comes back faster than it is
+    computed. 0: what leaves is forgotten."""
+
+    disk_kv_bytes: int = 0
+    """Disk for KV that has to leave main memory, and for restarts. Needs ``host_kv_bytes`` and
+    a folder. 0: none."""
+
+    disk_kv_folder: str | None = None
+    """Folder for that, of this engine alone; it is made if missing. What is in it can be read
+    back into text by whoever may read it."""
+
     max_context_tokens: int | None = None
     """Longest transcript. None: what the model's own configuration allows."""
 
@@ -120,6 +132,10 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {value!r}, an integer is needed")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, not in {low}..{high}")
+        if self.disk_kv_bytes and not (self.host_kv_bytes and self.disk_kv_folder):
+            raise ConfigError("disk_kv_bytes needs host_kv_bytes and disk_kv_folder as well")
+        if self.disk_kv_folder and not self.disk_kv_bytes:
+            raise ConfigError("disk_kv_folder is given, but disk_kv_bytes is 0")
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
 
@@ -131,6 +147,8 @@ class EngineConfig:
 _BOUNDS = (
     ("kv_cache_bytes", 1 << 16, 1 << 44),
     ("num_blocks", 2, 1 << 26),
+    ("host_kv_bytes", 0, 1 << 44),
+    ("disk_kv_bytes", 0, 1 << 50),
     ("block_size", 4, 256),
     ("max_context_tokens", 16, 1 << 24),
     ("max_batch_tokens", 1, 1 << 17),

@@ -16,11 +16,13 @@ import numpy as np
 
 from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
+from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
 from runtime.drafting import Drafter
 from runtime.estimates import OutputLengths, StepCosts, StepWork
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
+from runtime.kv_transfer import KVTransfer
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -48,6 +50,9 @@ log = logging.getLogger(__name__)
 
 _POSITION_REPORT_S = 0.25
 _PAUSE_S = 0.002
+_IDLE_S = 0.05
+_CLOSE_S = 8.0
+"""An ending engine writes to the disk no longer than this; its parent waits a little longer."""
 _LEAST_DRAFT = 4
 """Draft tokens that each decoding turn could have, or no turn gets any."""
 
@@ -143,9 +148,12 @@ class Engine:
         config: EngineConfig,
         info: EngineInfo,
         drafter: Drafter | None = None,
+        transfer: KVTransfer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
+        self._transfer = transfer
+        self._cache_report = CacheReport(cache, transfer)
         self._drafter = drafter
         self._scheduler = scheduler
         self._cache = cache
@@ -174,6 +182,12 @@ class Engine:
         return _PAUSE_S if self._idle_step else 0.0
 
     @property
+    def idle_s(self) -> float | None:
+        """How long an engine without work may be left alone before it wants a step to look
+        after its cache; None: until a message comes."""
+        return _IDLE_S if self._transfer is not None and self._cache.wants_tending else None
+
+    @property
     def has_work(self) -> bool:
         """Whether ``step`` has something to do or to say."""
         return bool(self._answers or self._compiling or self._scheduler.has_work)
@@ -194,10 +208,26 @@ class Engine:
         failed step; walks the whole tree."""
         self._cache.check()
 
+    def close(self) -> None:
+        """Write the KV that sessions may come back for to the disk, if there is one, and end
+        the threads. The engine cannot be used afterwards."""
+        if self._transfer is None:
+            return
+        until = time.monotonic() + _CLOSE_S
+        self._transfer.report(self._cache)
+        self._cache.copy_down()
+        while self._cache.num_pending_orders and time.monotonic() < until:
+            self._transfer.report(self._cache)
+            time.sleep(_PAUSE_S)
+        self._transfer.close()
+
     def step(self) -> StepOutput | None:
         """Run one step; None when there is nothing to tell. The last one before the engine
         falls idle is always told, so that its figures are true while nothing happens."""
         self._take_compiled()
+        if self._transfer is not None:
+            self._transfer.report(self._cache)
+            self._cache.tend()
         now = self._clock()
         schedule = self._scheduler.schedule(now, self._drafts())
         for sequence in schedule.admitted:
@@ -415,7 +445,10 @@ class Engine:
         sampling = [c for c in chunks if c.samples]
         try:
             inputs = [_step_input(chunk) for chunk in chunks]
-            logits = self._runner.forward(StepBatch.build(inputs, self.info.block_size))
+            batch = StepBatch.build(inputs, self.info.block_size)
+            if self._transfer is not None:
+                self._transfer.settle(batch.block_tables)
+            logits = self._runner.forward(batch)
             sampled = sample(logits, self._sample_rows(sampling)) if sampling else None
         except Exception:
             log.exception("step failed sequences=%d", len(chunks))
@@ -586,7 +619,7 @@ class Engine:
         if any(w in text for w in wanted):
             return True
         keep = max(len(w) for w in wanted) - 1
-        sequence.stop_tail = text[len(text) - keep :] if keep else b""
+        sequence.stop_tail = text[-keep:] if keep else b""
         return False
 
     # Reports
@@ -622,16 +655,11 @@ class Engine:
         self._costs.observe(work, seconds=seconds)
 
     def _stats(self, step_s: float) -> StepStats:
-        cache = self._cache.stats()
         counters, self._counters = self._counters, _Counters()
         return StepStats(
+            **self._cache_report.take(),
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting) + len(self._compiling),
-            blocks_total=cache.total,
-            blocks_free=cache.free,
-            blocks_evictable=cache.evictable,
-            blocks_protected=cache.protected,
-            blocks_reserved=cache.reserved,
             step_s=step_s,
             prefill_tokens_delta=counters.prefill_tokens,
             decode_tokens_delta=counters.decode_tokens,

@@ -11,6 +11,7 @@ from runtime.drafting import Drafter, InterleavedDrafter
 from runtime.engine import Engine
 from runtime.estimates import StepCosts
 from runtime.grammar_compiler import GrammarCompiler
+from runtime.kv_tiers import open_tiers
 from runtime.messages import EngineInfo
 from runtime.model_runner import ModelRunner, load_runner
 from runtime.models.config import LoadError
@@ -45,9 +46,10 @@ def load_engine(config: EngineConfig, *, clock: Callable[[], float] = time.monot
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
         )
+        load_s = time.monotonic() - started
+        engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s)
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
-    engine = assemble(config, runner, tokenizer, clock=clock, load_s=time.monotonic() - started)
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
     return engine
 
@@ -64,9 +66,14 @@ def assemble(
     costs: StepCosts | None = None,
     engine_type: type[Engine] = Engine,
 ) -> Engine:
-    """Wire an engine around a runner and a tokenizer that exist already."""
+    """Wire an engine around a runner and a tokenizer that exist already.
+
+    Raises:
+        LoadError: the memory or the folder for KV below the device cannot be had.
+    """
     model = runner.model
     costs = costs or StepCosts()
+    tiers = open_tiers(config, runner, workers) if config.host_kv_bytes else None
     cache = PrefixCache(
         runner.num_blocks,
         config.block_size,
@@ -74,7 +81,13 @@ def assemble(
         policy=config.cache_policy,
         restore_cost=costs.restore_s,
         rescue_wait_s=_RESCUE_WAIT_S,
+        mover=tiers.transfer if tiers is not None else None,
+        host_blocks=tiers.host_blocks if tiers is not None else 0,
+        disk_blocks=tiers.disk_blocks if tiers is not None else 0,
     )
+    if tiers is not None and tiers.disk_blocks:
+        found = cache.load(tiers.stored)
+        log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
     capacity = cache.usable_blocks * config.block_size
     limits = [capacity, model.config.max_context_tokens]
     if config.max_context_tokens is not None:
@@ -93,7 +106,9 @@ def assemble(
         model_type=model.model_type,
     )
     return engine_type(
-        scheduler=Scheduler(cache, config, costs),
+        scheduler=Scheduler(
+            cache, config, costs, arrived=None if tiers is None else tiers.transfer.arrived
+        ),
         cache=cache,
         runner=runner,
         tokenizer=tokenizer,
@@ -104,6 +119,7 @@ def assemble(
         config=config,
         info=info,
         drafter=drafter or _drafter(config, tokenizer),
+        transfer=None if tiers is None else tiers.transfer,
         clock=clock,
     )
 

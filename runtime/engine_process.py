@@ -174,16 +174,20 @@ class InlineEngine:
         while True:
             if not self._engine.has_work:
                 self._arrived.clear()
-                await self._arrived.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), self._engine.idle_s)
             await asyncio.sleep(self._engine.pause_s)
             output = self._engine.step()
             if output is not None:
                 return output
 
     async def restart(self) -> EngineInfo:
+        await self.stop()
         return await self.start()
 
     async def stop(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
         self._engine = None
 
 
@@ -203,8 +207,8 @@ def _receive_frame(connection: socket.socket) -> tuple[bytes, bytes]:
     return _receive_exactly(connection, head), _receive_exactly(connection, body)
 
 
-def _readable(connection: socket.socket, wait_s: float = 0.0) -> bool:
-    """Whether a read would return at once (data, or the end)."""
+def _readable(connection: socket.socket, wait_s: float | None) -> bool:
+    """Whether a read would return at once (data, or the end); None waits until it does."""
     return bool(select.select([connection], [], [], wait_s)[0])
 
 
@@ -219,12 +223,15 @@ def serve(connection: socket.socket) -> None:
         connection.sendall(frames.encode_ready(None, str(error)))
         return
     connection.sendall(frames.encode_ready(engine.info))
-    while True:
-        while not engine.has_work or _readable(connection, engine.pause_s):
-            engine.submit(frames.decode_messages(*_receive_frame(connection)))
-        output = engine.step()
-        if output is not None:
-            connection.sendall(frames.encode_step(output))
+    try:
+        while True:
+            while _readable(connection, engine.pause_s if engine.has_work else engine.idle_s):
+                engine.submit(frames.decode_messages(*_receive_frame(connection)))
+            output = engine.step()
+            if output is not None:
+                connection.sendall(frames.encode_step(output))
+    finally:
+        engine.close()
 
 
 def main() -> None:

@@ -290,6 +290,11 @@ class KVStore:
         while self._over:
             yield self._over.popleft()
 
+    def close(self) -> None:
+        """End the thread and give the folder back. Orders not begun are dropped."""
+        self._worker.shutdown(cancel_futures=True)
+        self.file.close()
+
     def _write(
         self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
     ) -> None:

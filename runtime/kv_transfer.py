@@ -3,7 +3,7 @@
 Carries out what ``radix_cache.tiers`` orders and keeps its two promises. Between device and
 host an order counts as done when it is given: copies run in the order of the orders, a step
 waits for those that touch its blocks (``settle``) and for no other. From and to the disk
-they take as long as they take and end in ``take_over``.
+they take as long as they take and end in ``PrefixCache.moved``.
 
 On a CPU a thread copies; on a GPU a stream beside the computing one, to and from pinned
 memory. A block's bytes lie together in host memory: [layers, 2, kv_heads, block_size,
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from radix_cache.block_pool import BlockArray
+from radix_cache.cache import PrefixCache
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove
 from runtime.kv_pool import KVPool
@@ -233,12 +234,11 @@ class KVTransfer:
         self._copies: Copies = ThreadCopies(pool, worker) if on_cpu else StreamCopies(pool)
         self._host = self._copies.new_rows(host_blocks)
         self._store = store
+        self._worker = worker
         self._flights: list[_Flight] = []
         self._last: Copy | None = None
-        self.bytes = {"device_host": 0, "host_device": 0}
-        """Bytes copied, by path."""
-        self.seconds = {"device_host": 0.0, "host_device": 0.0}
-        """Time in which copies ran, by path."""
+        self._bytes = {"device_host": 0, "host_device": 0}
+        self._seconds = {"device_host": 0.0, "host_device": 0.0}
 
     def move(self, move: BlockMove) -> None:
         """Take an order; see ``radix_cache.transfers.BlockMover``."""
@@ -272,13 +272,13 @@ class KVTransfer:
     def _take_off(self, copy: Copy, path: str, device_blocks: BlockArray) -> None:
         self._last = copy
         self._flights.append(_Flight(copy, path, device_blocks, path == "host_device"))
-        self.bytes[path] += len(device_blocks) * self._host.shape[1]
+        self._bytes[path] += len(device_blocks) * self._host.shape[1]
 
     def _land(self) -> None:
         flights = self._flights
         while flights and flights[0].copy.done:
             flight = flights.pop(0)
-            self.seconds[flight.path] += flight.copy.seconds
+            self._seconds[flight.path] += flight.copy.seconds
 
     @property
     def busy(self) -> bool:
@@ -306,10 +306,31 @@ class KVTransfer:
             if np.isin(flight.device_blocks, block_tables).any():
                 flight.copy.settle()
 
-    def take_over(self) -> Iterator[tuple[int, bool]]:
-        """Orders from and to the disk that are over: for ``PrefixCache.moved``."""
+    def report(self, cache: PrefixCache) -> None:
+        """Tell ``cache`` of the orders from and to the disk that are over."""
         if self._store is not None:
-            yield from self._store.take_over()
+            for number, ok in self._store.take_over():
+                cache.moved(number, ok=ok)
+
+    def totals(self) -> dict[str, tuple[int, float]]:
+        """Bytes moved and seconds in which they moved since the start, by path."""
+        self._land()
+        totals = {path: (self._bytes[path], self._seconds[path]) for path in self._bytes}
+        if self._store is not None:
+            totals["host_disk"] = self._store.bytes_written, self._store.write_s
+            totals["disk_host"] = self._store.bytes_read, self._store.read_s
+        return totals
+
+    @property
+    def damaged_blocks(self) -> int:
+        """Blocks that the disk did not hold as they were written."""
+        return self._store.damaged_blocks if self._store is not None else 0
+
+    def close(self) -> None:
+        """End the threads and give the disk's folder back. Orders not begun are dropped."""
+        self._worker.shutdown(cancel_futures=True)
+        if self._store is not None:
+            self._store.close()
 
 
 def _nothing() -> None:

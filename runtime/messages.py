@@ -189,8 +189,23 @@ class StepStats:
     decode_tokens_delta: int = 0
     preemptions_delta: int = 0
     evicted_blocks_delta: int = 0
+    """Blocks whose KV was forgotten in all tiers to make room."""
     mask_s_delta: float = 0.0
     sessions: int = 0
+    host_blocks_total: int = 0
+    host_blocks_used: int = 0
+    disk_blocks_total: int = 0
+    disk_blocks_used: int = 0
+    device_hit_tokens_delta: int = 0
+    """Prompt tokens of admitted turns that were found on the device."""
+    host_hit_tokens_delta: int = 0
+    """Prompt tokens of admitted turns that came back from host memory."""
+    damaged_blocks_delta: int = 0
+    """Blocks that the disk did not hold as they were written."""
+    transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
+    """KV copied, by ``device_host``, ``host_device``, ``host_disk`` and ``disk_host``."""
+    transfer_s_delta: dict[str, float] = field(default_factory=dict)
+    """Seconds in which copies ran, likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,15 @@ Ids and counts only: no tensors, no wall clock. Always true between calls: a seq
 a ``CachedSequence`` exactly while it is RUNNING or FLUSHING.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from radix_cache.block_pool import OutOfBlocks
+from radix_cache.block_pool import BlockArray, OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts, StepWork
@@ -132,8 +133,13 @@ class Scheduler:
         costs: StepCosts,
         *,
         policy: Policy | None = None,
+        arrived: Callable[[BlockArray], bool] | None = None,
     ) -> None:
+        """``arrived`` tells whether blocks that came back from host memory are there yet."""
         self._cache = cache
+        self._arrived = arrived or _always
+        self._awaited: dict[Sequence, int] = {}
+        """The last order that reads a waiting turn's KV from the disk."""
         self._config = config
         self._costs = costs
         self._policy = policy or POLICIES[config.policy]
@@ -179,6 +185,7 @@ class Scheduler:
         if len(starts) > _REMEMBERED_SESSIONS:
             del starts[next(iter(starts))]
         self._cache.set_queued(request.session_id, True)
+        self._fetch(sequence)
         self._wait(sequence)
 
     def _wait(self, sequence: Sequence) -> None:
@@ -187,22 +194,20 @@ class Scheduler:
         self._service.turn_opened(sequence.request.tenant)
         self._waiting.append(sequence)
 
+    def _fetch(self, sequence: Sequence) -> None:
+        """Have what is on disk of the prompt read into host memory while the turn waits."""
+        if self._cache.prefetch(**_prompt(sequence)):
+            self._awaited[sequence] = self._cache.last_order
+
     def _estimate(self, sequence: Sequence) -> None:
         """Note how much of the prompt would have to be computed if it were admitted now."""
-        request = sequence.request
-        base_session_id, base_offset = _base(sequence)
-        matched = self._cache.match_length(
-            session_id=request.session_id,
-            tenant=request.tenant,
-            tokens=sequence.buffer.view(),
-            base_session_id=base_session_id,
-            base_offset=base_offset,
-        )
+        matched = self._cache.match_length(**_prompt(sequence))
         sequence.uncached_estimate = len(sequence.buffer) - matched
 
     def drop_waiting(self, sequence: Sequence) -> None:
         """Forget a sequence that was never admitted or is waiting again."""
         self._waiting.remove(sequence)
+        self._awaited.pop(sequence, None)
         self._service.turn_closed(sequence.request.tenant)
         self._cache.set_queued(sequence.request.session_id, False)
         sequence.state = SequenceState.DONE
@@ -490,6 +495,8 @@ class Scheduler:
                 room = self._room()
                 sequence.admitted_s = now
                 step.admitted.append(sequence)
+            if sequence.cached is not None and not self._arrived(sequence.cached.block_table):
+                continue
             position = sequence.num_computed
             take = min(tokens, sequence.num_pending)
             if not self._strict:
@@ -563,7 +570,17 @@ class Scheduler:
         """Whether admission must not be tried now: all places are taken, or a running turn
         is about to write KV that this one will reuse."""
         full = len(self._running) >= self._config.max_running
-        return full or self._must_wait_for_another(sequence)
+        return full or self._is_read(sequence) or self._must_wait_for_another(sequence)
+
+    def _is_read(self, sequence: Sequence) -> bool:
+        """Whether a part of the prompt is on its way from the disk."""
+        if sequence not in self._awaited:
+            return False
+        if self._cache.is_reading(self._awaited[sequence]):
+            return True
+        del self._awaited[sequence]
+        self._estimate(sequence)
+        return False
 
     def _must_wait_for_another(self, sequence: Sequence) -> bool:
         """True while a running sequence is about to write KV that this one will reuse: the
@@ -589,14 +606,7 @@ class Scheduler:
     def _try_admit(self, sequence: Sequence) -> bool:
         """Match, lock and allocate; on False nothing has changed."""
         request = sequence.request
-        base_session_id, base_offset = _base(sequence)
-        cached = self._cache.begin(
-            session_id=request.session_id,
-            tenant=request.tenant,
-            tokens=sequence.buffer.view(),
-            base_session_id=base_session_id,
-            base_offset=base_offset,
-        )
+        cached = self._cache.begin(**_prompt(sequence))
         available = self._cache.available_blocks(cached)
         length = len(sequence.buffer)
         least = self._blocks_for(length + 1) - cached.num_blocks
@@ -608,7 +618,9 @@ class Scheduler:
         wanted = self._blocks_for(length + ahead) - cached.num_blocks
         roomy = wanted + 4 * (len(self._running) + 1) <= available
         try:
-            self._cache.allocate(cached, wanted if roomy else least)
+            came_back = cached.num_restorable_blocks
+            self._cache.restore(cached)
+            self._cache.allocate(cached, (wanted if roomy else least) - came_back)
         except OutOfBlocks:
             self._cache.finish(cached, lease_s=0.0)
             return False
@@ -638,6 +650,23 @@ class Scheduler:
             length = len(sequence.buffer)
             blocks += max(0, self._blocks_for(length + more) - max(held, self._blocks_for(length)))
         return blocks
+
+
+def _prompt(sequence: Sequence) -> dict[str, Any]:
+    """What the cache is asked about a turn's prompt."""
+    base_session_id, base_offset = _base(sequence)
+    return {
+        "session_id": sequence.request.session_id,
+        "tenant": sequence.request.tenant,
+        "tokens": sequence.buffer.view(),
+        "base_session_id": base_session_id,
+        "base_offset": base_offset,
+    }
+
+
+def _always(blocks: BlockArray) -> bool:
+    """Without tiers below the device every block is where it should be."""
+    return True
 
 
 def _base(sequence: Sequence) -> tuple[str | None, int | None]:

@@ -157,15 +157,15 @@ def _engine_options() -> Iterator[_EngineOption]:
             field=field.name,
             flag="--" + name.replace("_", "-"),
             unit=unit,
-            arguments=arguments | _argument_kind(kinds[field.name]),
+            arguments=arguments | _argument_kind(field.name, kinds[field.name]),
         )
 
 
-def _argument_kind(kind: Any) -> dict[str, Any]:
+def _argument_kind(name: str, kind: Any) -> dict[str, Any]:
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
     (plain,) = [part for part in get_args(kind) or (kind,) if part is not type(None)]
-    return {"type": plain, "metavar": "N" if plain is int else "MODEL"}
+    return {"type": plain, "metavar": "N" if plain is int else name.rpartition("_")[2].upper()}
 
 
 def _field_docstrings(type_: type) -> dict[str, str]:

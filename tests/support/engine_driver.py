@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ from runtime.messages import (
 )
 from runtime.model_runner import ModelRunner, load_runner
 from runtime.tokenizer import Tokenizer
+from tests.support.executors import AtOnce
 from tools_api.grammar import GrammarSpec
 
 STEP_S = 0.01
@@ -43,18 +44,6 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-
-
-class _AtOnce(Executor):
-    """Runs what it is given at once, so that a schedule does not depend on a thread."""
-
-    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
-        future: Future[object] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 @dataclass
@@ -104,11 +93,18 @@ class EngineDriver:
         self.results: dict[str, Result] = defaultdict(Result)
         self.preemptions = 0
         self.steps = 0
+        self.host_hits = 0
+        self.damaged = 0
         self.last_stats: StepStats | None = None
         self._count = 0
 
     @classmethod
-    def load(cls, drafter: Drafter | None = None, **settings: object) -> "EngineDriver":
+    def load(
+        cls,
+        drafter: Drafter | None = None,
+        workers: Executor | None = None,
+        **settings: object,
+    ) -> "EngineDriver":
         """A float64 random model on one thread unless ``settings`` say otherwise."""
         clock = FakeClock()
         defaults: dict[str, object] = {
@@ -124,7 +120,7 @@ class EngineDriver:
             runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
         )
         engine = assemble(
-            config, runner, tokenizer, clock=clock, drafter=drafter, workers=_AtOnce()
+            config, runner, tokenizer, clock=clock, drafter=drafter, workers=workers or AtOnce()
         )
         return cls(engine, runner, tokenizer, clock)
 
@@ -176,6 +172,8 @@ class EngineDriver:
             return
         self.last_stats = output.stats
         self.preemptions += output.stats.preemptions_delta
+        self.host_hits += output.stats.host_hit_tokens_delta
+        self.damaged += output.stats.damaged_blocks_delta
         for item in output.outputs:
             self.results[item.request_id].take(item)
 

@@ -21,16 +21,25 @@ class Later(Executor):
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._tasks: deque[tuple[_Lazy, tuple]] = deque()
+        self._hurried = False
 
     def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         future = _Lazy(self)
         self._tasks.append((future, (fn, args, kwargs)))
+        if self._hurried:
+            self.run_one()
         return future
 
     def run_some(self) -> None:
         """Run the oldest task or not, as it comes."""
         if self._tasks and self._rng.random() < 0.3:
             self.run_one()
+
+    def hurry(self) -> None:
+        """Run all tasks now, and those still to come at once."""
+        while self._tasks:
+            self.run_one()
+        self._hurried = True
 
     def run_one(self) -> None:
         future, (fn, args, kwargs) = self._tasks.popleft()
