@@ -1,0 +1,297 @@
+"""Calls that random weights are made to write: nothing but the grammar keeps them in order.
+
+For each tool whose schema the engine enforces, calls are drawn at temperature 1 from a model
+that knows nothing, within a token limit a little above the shortest legal call. Each call is
+read as the server reads it, step by step, and once more in groups of 2 to 16 tokens; some at
+every point where it can be split in two. Its arguments are judged by ``jsonschema``.
+"""
+
+import itertools
+import json
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import instances
+from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
+from runtime.config import EngineConfig
+from runtime.engine_loader import assemble
+from runtime.grammar_compiler import GrammarCompiler
+from runtime.grammar_refusal import GrammarRefused
+from runtime.messages import (
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    SamplingParams,
+    SequenceOutput,
+)
+from runtime.model_runner import load_runner
+from runtime.tokenizer import IncrementalDecoder, Tokenizer
+from sessions.output_reader import OutputReader
+from tools_api.call_parser import (
+    CallArgumentsDelta,
+    CallDone,
+    CallParser,
+    CallStarted,
+    ParsedEvent,
+)
+from tools_api.chat_families import chat_format_for
+from tools_api.chat_format import Segment, TemplateOptions
+from tools_api.grammar import GrammarSpec, grammar_for
+from tools_api.requests import TextFormat
+from tools_api.tools import FunctionTool, ToolChoice
+
+SEED = 0
+SIDE_BY_SIDE = 32
+GROUPS = range(2, 17)
+SPLIT_EVERYWHERE = 20
+"""One call in so many is split at every point."""
+MAX_SHORTEST_TOKENS = 600
+"""Tools whose shortest call is longer are left out; they would take most of the time."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the calls."""
+
+    tools: int = 0
+    tools_refused: int = 0
+    tools_left_out: int = 0
+    calls: int = 0
+    tokens: int = 0
+    most_tokens_a_step: int = 0
+    invalid: int = 0
+    """Arguments that are no JSON or that the schema does not accept."""
+    lost_or_split: int = 0
+    """Event streams that do not add up to one whole call, and readings that differ."""
+    unfinished: int = 0
+    """Turns that ended in any way but their own end of turn."""
+    gave_up: int = 0
+    """The part of them where the grammar library ran out of fuel."""
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        if len(self.examples) < 10:
+            self.examples.append(text[:300])
+
+
+@dataclass(slots=True)
+class _Call:
+    tool: FunctionTool
+    reader: OutputReader
+    events: list[ParsedEvent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a stream of events adds up to."""
+
+    started: tuple[str, ...]
+    deltas: str
+    done: tuple[tuple[str, str, bool], ...]
+    other: int
+
+
+def added_up(events: Iterable[ParsedEvent]) -> Whole:
+    events = list(events)
+    started = tuple(e.name for e in events if isinstance(e, CallStarted))
+    deltas = "".join(e.text for e in events if isinstance(e, CallArgumentsDelta))
+    done = tuple((e.name, e.arguments, e.complete) for e in events if isinstance(e, CallDone))
+    known = CallStarted | CallArgumentsDelta | CallDone
+    return Whole(started, deltas, done, sum(not isinstance(e, known) for e in events))
+
+
+class ForcedCalls:
+    """An engine with random weights and the calls it is made to write."""
+
+    def __init__(self, *, model: str = "random:qwen3-tiny", seed: int = SEED) -> None:
+        config = EngineConfig(model=model, device="cpu", threads=1, num_blocks=4096)
+        runner = load_runner(config)
+        self._tokenizer = Tokenizer.load(
+            runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
+        )
+        self._engine = assemble(config, runner, self._tokenizer)
+        self._format = chat_format_for(
+            "qwen3", lambda name: self._tokenizer.special_id(name) is not None
+        )
+        self._prompt = self._tokenizer.encode([Segment("Call."), Segment("<|im_start|>", True)])
+        self._rng = random.Random(seed)
+        self._numbers = itertools.count()
+        self._open: dict[str, _Call] = {}
+        self.counts = Counts()
+
+    def run(self, tools: Sequence[FunctionTool], calls: int) -> Counts:
+        """Write ``calls`` calls, the tools in turn."""
+        requests = self._requests(tools)
+        while self.counts.calls < calls or self._open:
+            while self.counts.calls < calls and len(self._open) < SIDE_BY_SIDE:
+                tool, request = next(requests)
+                self._submit(tool, request)
+            step = self._engine.step()
+            for output in step.outputs if step else ():
+                self._take(output)
+        return self.counts
+
+    def _submit(self, tool: FunctionTool, request: GenerationRequest) -> None:
+        reader = OutputReader(
+            tokenizer=self._tokenizer,
+            chat_format=self._format,
+            thinking=False,
+            calls=True,
+            stops=(),
+        )
+        self._open[request.request_id] = _Call(tool, reader)
+        self.counts.calls += 1
+        self._engine.submit([request])
+
+    def _requests(
+        self, tools: Sequence[FunctionTool]
+    ) -> Iterator[tuple[FunctionTool, GenerationRequest]]:
+        compiler = GrammarCompiler(self._tokenizer, max_cache_bytes=1 << 26)
+        usable: list[tuple[FunctionTool, GrammarSpec, int]] = []
+        for tool in tools:
+            self.counts.tools += 1
+            spec = self._grammar(tool)
+            try:
+                shortest = len(compiler.compile(spec).closing)
+            except GrammarRefused:
+                self.counts.tools_refused += 1
+                continue
+            if shortest > MAX_SHORTEST_TOKENS:
+                self.counts.tools_left_out += 1
+                continue
+            usable.append((tool, spec, shortest))
+            yield tool, self._request(spec, shortest)
+        for tool, spec, shortest in itertools.cycle(usable):
+            yield tool, self._request(spec, shortest)
+
+    def _grammar(self, tool: FunctionTool) -> GrammarSpec:
+        spec = grammar_for(
+            self._format,
+            [tool],
+            ToolChoice(mode="required"),
+            parallel_tool_calls=False,
+            text_format=TextFormat(),
+            options=TemplateOptions(),
+        )
+        assert spec is not None
+        return spec
+
+    def _request(self, spec: GrammarSpec, shortest: int) -> GenerationRequest:
+        name = f"call-{next(self._numbers)}"
+        return GenerationRequest(
+            request_id=name,
+            session_id=name,
+            tenant="benchmark",
+            base_session_id=None,
+            base_offset=0,
+            new_tokens=self._prompt,
+            max_new_tokens=shortest + self._rng.randint(0, 64),
+            sampling=SamplingParams(temperature=1.0, seed=self._rng.getrandbits(62)),
+            grammar=spec,
+        )
+
+    def _take(self, output: SequenceOutput) -> None:
+        call = self._open[output.request_id]
+        counts = self.counts
+        counts.most_tokens_a_step = max(counts.most_tokens_a_step, len(output.new_tokens))
+        call.events += [piece.parsed for piece in call.reader.read(output.new_tokens)]
+        if output.finish is None:
+            return
+        del self._open[output.request_id]
+        self._engine.submit([ReleaseSession(session_id=output.request_id)])
+        call.events += [piece.parsed for piece in call.reader.finish()]
+        counts.tokens += len(call.reader.tokens)
+        if output.finish is not FinishReason.STOP:
+            counts.unfinished += 1
+            counts.gave_up += output.error is ErrorKind.GRAMMAR
+            counts.note(f"{call.tool.name}: {output.finish} {output.error_message}")
+            return
+        self._judge(call)
+
+    def _judge(self, call: _Call) -> None:
+        counts = self.counts
+        whole = added_up(call.events)
+        name, arguments, complete = whole.done[0] if whole.done else ("", "", False)
+        streamed = (whole.started, whole.deltas, len(whole.done), whole.other)
+        if streamed != ((call.tool.name,), arguments, 1, 0) or not complete:
+            counts.lost_or_split += 1
+            counts.note(f"{call.tool.name}: {whole}")
+        elif any(added_up(events) != whole for events in self._readings(call.reader.tokens)):
+            counts.lost_or_split += 1
+            counts.note(f"{name}: another reading of {arguments}")
+        if not _is_valid(arguments, call.tool.parameters):
+            counts.invalid += 1
+            counts.note(f"{name}: {arguments}")
+
+    def _readings(self, tokens: list[int]) -> Iterator[list[ParsedEvent]]:
+        """The same tokens in other pushes."""
+        for size in GROUPS:
+            yield self._read(tokens[at : at + size] for at in range(0, len(tokens), size))
+        if self.counts.calls % SPLIT_EVERYWHERE == 0:
+            for point in range(1, len(tokens)):
+                yield self._read((tokens[:point], tokens[point:]))
+
+    def _read(self, groups: Iterable[list[int]]) -> list[ParsedEvent]:
+        decoder = IncrementalDecoder(self._tokenizer)
+        call_parser = CallParser(self._format, False)
+        events: list[ParsedEvent] = []
+        for group in groups:
+            events += call_parser.push(decoder.push(group))
+        return events + call_parser.push(decoder.finish()) + call_parser.finish()
+
+
+def _is_valid(arguments: str, schema: dict[str, Any]) -> bool:
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and instances.accepts(schema, value)
+
+
+def shared_tools(data: Path) -> list[FunctionTool]:
+    """The recorded tools, each schema once; names as our own API takes them."""
+    tools = []
+    seen = set()
+    for line in data_file(data, "schemas/tools.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        key = json.dumps(row["schema"], sort_keys=True)
+        if key in seen or not isinstance(row["schema"], dict):
+            continue
+        seen.add(key)
+        tools.append(FunctionTool(name=row["name"], parameters=row["schema"]))
+    return tools
+
+
+def bars(counts: Counts | None) -> list[Bar]:
+    values = (None,) * 3 if counts is None else (counts.invalid, counts.lost_or_split, counts.calls)
+    invalid, lost, calls = values
+    return [
+        Bar(name="invalid_arguments", value=invalid, op="<=", bar=0),
+        Bar(name="lost_or_split_arguments", value=lost, op="<=", bar=0),
+        Bar(name="calls", value=calls, op=">=", bar=500),
+    ]
+
+
+def main() -> int:
+    options = parser(__doc__)
+    options.add_argument("--calls", type=int, default=10_000)
+    given = options.parse_args()
+    try:
+        tools = shared_tools(given.data)
+    except DataMissing as error:
+        return report_missing("forced_calls", error, bars(None), as_json=given.json)
+    random.Random(SEED).shuffle(tools)
+    counts = ForcedCalls().run(tools, given.calls)
+    names = list(Counts.__slots__)
+    figures = {name: getattr(counts, name) for name in names}
+    figures["tokens_per_call"] = round(counts.tokens / counts.calls, 1)
+    return report("forced_calls", figures, bars(counts), as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
