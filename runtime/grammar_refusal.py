@@ -35,6 +35,13 @@ class GrammarRefused(Exception):
         self.block = block
         """Which ``%json`` block of the grammar holds that schema, counted from 0."""
 
+    @property
+    def reason(self) -> str:
+        """The message with the keyword in it."""
+        if self.keyword is None or self.keyword in self.message:
+            return self.message
+        return f"{self.keyword}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Rule:

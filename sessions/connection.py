@@ -12,7 +12,7 @@ lane answers come in the order of the requests.
 
 import itertools
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
@@ -117,13 +117,19 @@ class Connection:
         return self._effects()
 
     def grammar_checked(
-        self, check_id: str, refusal: str | None, *, block: int | None = None
+        self,
+        check_id: str,
+        refusal: str | None,
+        *,
+        block: int | None = None,
+        path: Sequence[str | int] | None = None,
     ) -> Effects:
         """Take the probe's verdict. An unknown ``check_id`` (its turn is gone) is ignored.
 
         Args:
             refusal: the reason in words, None if the grammar compiles.
             block: which of the grammar's JSON schemas is at fault, from 0, if known.
+            path: from that schema's root to the keyword, if known.
         """
         job = next((job for job in self._jobs if job.check_id == check_id), None)
         if job is None:
@@ -133,7 +139,7 @@ class Connection:
             self._enter_session(job)
         else:
             assert job.grammar is not None
-            param = grammar_param(job.grammar, job.request, block)
+            param = grammar_param(job.grammar, job.request, block, path)
             self._refuse(job, errors.invalid_json_schema(param, refusal))
         return self._effects()
 

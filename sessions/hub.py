@@ -310,14 +310,18 @@ class Hub:
     async def _check(self, link: Link, check: GrammarCheck) -> None:
         message: str | None = "the schema could not be checked"
         block: int | None = None
+        path: tuple[str | int, ...] | None = None
         try:
             refusal = await self._check_grammar(check.spec)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
         else:
-            message = None if refusal is None else refusal.message
-            block = None if refusal is None else refusal.block
-        verdict = partial(link.connection.grammar_checked, check.check_id, message, block=block)
+            message = None
+            if refusal is not None:
+                message, block, path = refusal.reason, refusal.block, refusal.path
+        verdict = partial(
+            link.connection.grammar_checked, check.check_id, message, block=block, path=path
+        )
         self._run([(link, verdict)])
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:

@@ -7,6 +7,8 @@ Always true: a plan's header is rendered from this request alone (and the chain'
 system message); its prompt leaves room for at least one token unless it is a warm-up.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +36,9 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for, param_at
 from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
 from tools_api.requests import CreateRequest
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
+_MAX_KEY_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,22 +90,36 @@ def turn_grammar(service: Service, request: CreateRequest) -> GrammarSpec | None
     )
 
 
-def grammar_param(spec: GrammarSpec, request: CreateRequest, block: int | None) -> str:
+def grammar_param(
+    spec: GrammarSpec,
+    request: CreateRequest,
+    block: int | None,
+    path: Sequence[str | int] | None = None,
+) -> str:
     """Path of the request field that a refused grammar came from.
 
     Args:
         block: which of the grammar's JSON schemas is at fault, from 0, if that is known.
+        path: keys and indices from that schema's root to the keyword at fault, if known.
     """
     lines = [n for n, line in enumerate(spec.lark.split("\n"), 1) if "%json " in line]
     if block is not None and block < len(lines):
         param = param_at(spec.lark, lines[block])
         if param is not None:
-            return param
+            return param + "".join(map(_step, path or ()))
     callable_tools = request.tool_choice.callable(request.tools)
     if not callable_tools:
         return "text.format.schema"
     only = request.tools.index(callable_tools[0])
     return f"tools[{only}].parameters" if len(callable_tools) == 1 else "tools"
+
+
+def _step(key: str | int) -> str:
+    """One key or index of a path, as ``param`` writes it."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    key = key[:_MAX_KEY_CHARS]
+    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
 
 
 def find_lineage(

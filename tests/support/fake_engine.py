@@ -182,9 +182,14 @@ class EchoConnection:
         )
 
     def grammar_checked(
-        self, check_id: str, refusal: str | None, *, block: int | None = None
+        self,
+        check_id: str,
+        refusal: str | None,
+        *,
+        block: int | None = None,
+        path: tuple[str | int, ...] | None = None,
     ) -> Effects:
-        return Effects(frames=(f"checked {check_id} {refusal} {block}".encode(),))
+        return Effects(frames=(f"checked {check_id} {refusal} {block} {path}".encode(),))
 
     def resume(self) -> Effects:
         self.calls.append("resume")

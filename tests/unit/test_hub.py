@@ -252,7 +252,12 @@ def test_connections_that_are_woken_are_resumed_if_they_are_still_there() -> Non
 
 @pytest.mark.parametrize(
     ("refusal", "told"),
-    [(None, "None None"), (GrammarRefused("unknown keyword", block=2), "unknown keyword 2")],
+    [
+        (None, "None None None"),
+        (GrammarRefused("unknown keyword", block=2), "unknown keyword 2 None"),
+        (GrammarRefused("no", "not", ("items", 0, "not"), 1), "not: no 1 ('items', 0, 'not')"),
+        (GrammarRefused("not is unknown", "not"), "not is unknown None None"),
+    ],
 )
 def test_a_grammar_is_checked_and_the_verdict_handed_back(
     refusal: GrammarRefused | None, told: str
@@ -278,7 +283,7 @@ def test_a_check_that_breaks_refuses_the_grammar() -> None:
         bench.verdict = broken
         client.send("check x")
         await bench.settle()
-        assert client.frames == ["checked x the schema could not be checked None"]
+        assert client.frames == ["checked x the schema could not be checked None None"]
 
     run(scenario)
 

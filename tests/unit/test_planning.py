@@ -470,3 +470,18 @@ def test_a_refused_grammar_names_the_schema_at_fault(
     assert error["error"]["param"] == param
     assert "no such thing" in error["error"]["message"]
     assert rig.engine.requests == []
+
+
+def test_a_refused_grammar_names_the_keyword_inside_the_schema(rig: Rig, client: Client) -> None:
+    rig.checks_pass = False
+    schema = {"type": "object", "properties": {"a b": {"anyOf": [{"not": {}}]}}}
+    client.create(
+        input="hi",
+        text={"format": {"type": "json_schema", "name": "x", "schema": schema}},
+    )
+    ((_, check),) = rig.checks
+    path = ("properties", "a b", "anyOf", 0, "not")
+    verdict = client.connection.grammar_checked(check.check_id, "no", block=0, path=path)
+    rig.carry(client, verdict)
+    (error,) = client.events
+    assert error["error"]["param"] == 'text.format.schema.properties["a b"].anyOf[0].not'
