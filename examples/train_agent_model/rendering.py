@@ -1,8 +1,8 @@
 """A session as tokens, each with the weight its prediction has in the training loss.
 
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
-is learned; the hardest choices count three times: whether to call or to answer, and the names
-of tools and parameters.
+is learned; the hardest choices count three times: whether to call or to answer, the names of
+tools and parameters, and how a value begins (with a quote or without).
 """
 
 import json
@@ -73,7 +73,7 @@ def _call(call: Call) -> list[Part]:
     heavy = [(text.index(call.name), text.index(call.name) + len(call.name))]
     for number, (name, value) in enumerate(call.arguments.items()):
         text += "{" if number == 0 else ", "
-        heavy.append((len(text) + 1, len(text) + 1 + len(name)))
+        heavy.append((len(text) + 1, len(text) + len(name) + len('"": "')))
         text += f'"{name}": {json.dumps(value, ensure_ascii=False)}'
     text += "}}\n"
     return [

@@ -170,6 +170,7 @@ class ToolMaker:
                 f"{letters}{rng.randint(100, 99999)}",
                 f"{self._words.word()}-{rng.randint(1, 999)}",
                 f"{self._words.word()}_{self._words.word()}",
+                f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}",
             )
         )
 

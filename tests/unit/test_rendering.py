@@ -1,6 +1,7 @@
 """What the default model is trained on is what the runtime will show it, token for token."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def test_only_what_the_assistant_writes_is_learned(
     assert written == expected
 
 
-def test_whether_to_call_and_the_names_weigh_most(
+def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
     encoder: SessionEncoder, tokenizer: Tokenizer
 ) -> None:
     generator = SessionGenerator(4, held_out=True)
@@ -110,8 +111,14 @@ def test_whether_to_call_and_the_names_weigh_most(
     ids, weights = encoder.encode(session_parts(session))
     heavy = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights == CHOICE_WEIGHT])
     calls = [step.calls[0] for step in session.questions[0].steps]
-    expected = "".join("<tool_call>" + call.name + "".join(call.arguments) for call in calls)
-    answer = heavy.decode().removeprefix(expected)
+    expected = "".join(
+        f"<tool_call>{re.escape(call.name)}"
+        + "".join(rf'{re.escape(name)}": ("|\d{{1,2}})' for name in call.arguments)
+        for call in calls
+    )
+    found = re.match(expected, heavy.decode())
+    assert found
+    answer = heavy.decode()[found.end() :]
     assert answer
     assert session.questions[0].answer.startswith(answer)
     assert len(answer) < 6
