@@ -84,8 +84,26 @@ class Metrics:
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
         self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
-        self._evicted = self._counter("evicted_blocks", "KV blocks taken from the prefix cache.")
+        self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
+        self._tiers()
         self._mask = self._counter("grammar_mask_seconds", "Time spent on filling grammar masks.")
+
+    def _tiers(self) -> None:
+        self._tier_blocks = self._gauge(
+            "kv_tier_blocks", "KV blocks below the device, by tier and state.", "tier", "state"
+        )
+        self._hits = self._counter(
+            "kv_hit_tokens", "Prompt tokens found in the cache, by tier.", "tier"
+        )
+        self._moved = self._counter(
+            "kv_transfer_bytes", "KV copied between tiers, by path.", "path"
+        )
+        self._moving = self._counter(
+            "kv_transfer_seconds", "Time in which copies between tiers ran, by path.", "path"
+        )
+        self._damaged = self._counter(
+            "kv_damaged_blocks", "Blocks the disk did not hold as they were written."
+        )
 
     def _front_end(self) -> None:
         self._connections = self._gauge("connections", "Open WebSocket connections.")
@@ -139,6 +157,23 @@ class Metrics:
         self._preemptions.inc(stats.preemptions_delta)
         self._evicted.inc(stats.evicted_blocks_delta)
         self._mask.inc(stats.mask_s_delta)
+        self._tiers_changed(stats)
+
+    def _tiers_changed(self, stats: StepStats) -> None:
+        tiers = (
+            ("host", stats.host_blocks_used, stats.host_blocks_total),
+            ("disk", stats.disk_blocks_used, stats.disk_blocks_total),
+        )
+        for tier, used, total in tiers:
+            self._tier_blocks.labels(tier, "used").set(used)
+            self._tier_blocks.labels(tier, "free").set(total - used)
+        self._hits.labels("device").inc(stats.device_hit_tokens_delta)
+        self._hits.labels("host").inc(stats.host_hit_tokens_delta)
+        self._damaged.inc(stats.damaged_blocks_delta)
+        for path, moved in stats.transfer_bytes_delta.items():
+            self._moved.labels(path).inc(moved)
+        for path, spent in stats.transfer_s_delta.items():
+            self._moving.labels(path).inc(spent)
 
     def tokens_arrived(self, gap_s: float) -> None:
         """A turn got tokens, ``gap_s`` after it had got tokens before."""

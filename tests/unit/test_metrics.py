@@ -75,7 +75,14 @@ def used() -> Metrics:
     """A server's metrics after everything has happened once."""
     metrics = Metrics()
     metrics.engine_ready(INFO)
-    metrics.step_finished(StepStats(blocks_total=8, step_s=0.01))
+    metrics.step_finished(
+        StepStats(
+            blocks_total=8,
+            step_s=0.01,
+            transfer_bytes_delta={"device_host": 1},
+            transfer_s_delta={"device_host": 0.5},
+        )
+    )
     metrics.turn_finished(report())
     metrics.tokens_arrived(0.01)
     metrics.error_sent(None)
@@ -196,3 +203,28 @@ def test_two_servers_in_one_process_do_not_share_numbers() -> None:
 
 def test_an_empty_pool_is_not_in_use() -> None:
     assert kv_usage(StepStats()) == 0.0
+
+
+def test_tiers_below_the_device_are_told_by_tier_and_path() -> None:
+    metrics = Metrics()
+    stats = StepStats(
+        host_blocks_total=10,
+        host_blocks_used=4,
+        disk_blocks_total=50,
+        disk_blocks_used=7,
+        device_hit_tokens_delta=32,
+        host_hit_tokens_delta=16,
+        damaged_blocks_delta=1,
+        transfer_bytes_delta={"host_disk": 4096},
+        transfer_s_delta={"host_disk": 0.25},
+    )
+    metrics.step_finished(stats)
+    metrics.step_finished(stats)
+    found = values(metrics)
+    assert found["keepwarm_kv_tier_blocks{state=used}{tier=host}"] == 4
+    assert found["keepwarm_kv_tier_blocks{state=free}{tier=disk}"] == 43
+    assert found["keepwarm_kv_hit_tokens_total{tier=device}"] == 64
+    assert found["keepwarm_kv_hit_tokens_total{tier=host}"] == 32
+    assert found["keepwarm_kv_transfer_bytes_total{path=host_disk}"] == 8192
+    assert found["keepwarm_kv_transfer_seconds_total{path=host_disk}"] == 0.5
+    assert found["keepwarm_kv_damaged_blocks_total"] == 2
