@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from runtime.batch import SequenceInput
 from runtime.messages import TokenArray
 from runtime.model_runner import ModelRunner
 from runtime.models.config import LoadError
+from runtime.models.presets import random_model_config
 from runtime.weights import load_model
 from tests.support.hf_models import FAMILIES, make_model, save
 
@@ -219,6 +221,26 @@ def test_a_model_too_big_for_memory_says_what_would_fit(folder: Path, tmp_path: 
     edit_config(big, lambda config: config.update(hidden_size=1 << 20, intermediate_size=1 << 22))
     with pytest.raises(LoadError, match=r"parameters in float32 take .* GiB are free on cpu"):
         load(big)
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "flag"),
+    [
+        (1.5, "--dtype bfloat16 would fit"),
+        (0.8, "--quantization int8 would fit"),
+        (0.4, "--quantization int4 would fit"),
+        (0.2, "no number type offered would fit"),
+    ],
+)
+def test_the_flag_that_is_offered_would_do(
+    free_gib: float, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model has 0.62G parameters in float32 on a machine with less and less memory."""
+    config = replace(random_model_config("qwen3-500m"), num_layers=40)
+    monkeypatch.setattr("runtime.weights.random_model_config", lambda _: config)
+    monkeypatch.setattr("runtime.weights.free_memory_bytes", lambda _: int(free_gib * (1 << 30)))
+    with pytest.raises(LoadError, match=rf"take 2\.3 GiB, {free_gib:.1f} GiB are free.*{flag}"):
+        load_model("random:qwen3-500m", dtype=torch.float32, device=CPU)
 
 
 def test_random_models_depend_on_their_seed_alone() -> None:
