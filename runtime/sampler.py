@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.masked_sampling import NO_TOKEN, SamplingBatch, position_uniform
+from kernels.masked_sampling import NO_TOKEN, SamplingBatch, allowed_tokens, position_uniform
 from kernels.masked_sampling import sample as draw
 from runtime.messages import SamplingParams, TokenArray, TokenLogprob
 
@@ -39,8 +39,8 @@ class Sampled:
     finite: npt.NDArray[np.bool_]
     """False: the model produced NaN or infinity in this row."""
     logprobs: tuple[TokenLogprob | None, ...]
-    """Under the model's own distribution, before penalties, mask and temperature; None
-    where the row did not ask."""
+    """Under the model's distribution over the tokens that the mask allows, before penalties
+    and temperature; None where the row did not ask."""
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
@@ -63,8 +63,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
         tokens=tokens,
         finite=finite.cpu().numpy(),
         logprobs=tuple(
-            _logprob(logits[index], int(tokens[index]), row.params.top_logprobs)
-            for index, row in enumerate(rows)
+            _logprob(logits[index], int(tokens[index]), row) for index, row in enumerate(rows)
         ),
     )
 
@@ -122,11 +121,17 @@ def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
     return shaped
 
 
-def _logprob(logits: Tensor, token: int, top: int | None) -> TokenLogprob | None:
+def _logprob(logits: Tensor, token: int, row: SampleRow) -> TokenLogprob | None:
+    top = row.params.top_logprobs
     if top is None or token == NO_TOKEN:
         return None
+    choices = logits.numel()
+    if row.mask is not None:
+        allowed = allowed_tokens(torch.from_numpy(row.mask), choices).to(logits.device)
+        logits = logits.masked_fill(~allowed, -torch.inf)
+        choices = int(allowed.sum())
     logprobs = logits.log_softmax(-1)
-    best = logprobs.topk(min(top, logits.numel()))
+    best = logprobs.topk(min(top, choices))
     return TokenLogprob(
         token=token,
         logprob=float(logprobs[token]),

@@ -122,15 +122,26 @@ def test_a_mask_that_allows_nothing_gives_no_token() -> None:
         assert sample(torch.zeros(1, VOCAB), [row]).tokens.tolist() == [NO_TOKEN]
 
 
-def test_logprobs_are_those_of_the_model_itself() -> None:
-    logits = torch.zeros(1, VOCAB)
-    logits[0, 8] = 3
-    params = SamplingParams(temperature=0, top_logprobs=2)
+@pytest.mark.parametrize("mask", [None, [5, 7, 40]])
+def test_logprobs_are_the_models_own_among_what_the_mask_allows(mask: list[int] | None) -> None:
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=(1, VOCAB)))
+    params = SamplingParams(temperature=0.3, frequency_penalty=0.5, top_logprobs=2)
+    emitted = np.array([5, 5, 7], dtype=np.int32)
+    packed = None if mask is None else pack(mask)
+    row = SampleRow(params=params, position=0, mask=packed, emitted=emitted)
+    (logprob,) = sample(logits, [row]).logprobs
+    assert logprob is not None
+    choices = list(range(VOCAB)) if mask is None else mask
+    expected = dict(zip(choices, logits[0, choices].log_softmax(-1).tolist(), strict=True))
+    assert logprob.logprob == pytest.approx(expected[logprob.token])
+    best = sorted(expected, key=expected.__getitem__, reverse=True)[:2]
+    assert logprob.top == tuple((token, pytest.approx(expected[token])) for token in best)
+
+
+def test_the_only_token_a_mask_allows_is_certain() -> None:
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=(1, VOCAB)))
+    params = SamplingParams(temperature=1, top_logprobs=3)
     row = SampleRow(params=params, position=0, mask=pack([5]))
     (logprob,) = sample(logits, [row]).logprobs
     assert logprob is not None
-    expected = logits[0].log_softmax(-1)
-    assert logprob.token == 5
-    assert logprob.logprob == pytest.approx(float(expected[5]))
-    assert logprob.top[0] == (8, pytest.approx(float(expected[8])))
-    assert len(logprob.top) == 2
+    assert (logprob.token, logprob.logprob, logprob.top) == (5, 0.0, ((5, 0.0),))
