@@ -6,8 +6,10 @@ so that N mean contexts are 1.9 times as much. Token contents are made up; a tur
 recorded length. First come first served with plain LRU, then ours, then both again in the
 simulator with the costs that the engine has learnt by then.
 
-``itl_p99_ratio``: the 99th percentile of the time between two tokens of running turns, while
-a prompt of the longest supported length is computed, over the same in quiet; median of runs.
+``itl_p99_ratio``: the 99th percentile of the time between two tokens of eight running turns
+with contexts of the fleet's mean length, while a prompt of the longest supported length is
+computed from its first token to its last, over the same number of gaps in quiet; median of
+three runs.
 """
 
 import argparse
@@ -177,9 +179,10 @@ def simulated(load: Load, mode: Mode, costs: StepCosts) -> float:
     return Simulation(load.fleet, mode, setting).run().mean_s
 
 
-def token_gaps(engine: Engine, *, longest: bool, wanted: int) -> list[float]:
-    """At least ``wanted`` seconds between tokens of eight running turns; with ``longest``,
-    only while prompts of the longest length are being computed."""
+def token_gaps(engine: Engine, *, context: int, longest: bool, wanted: int) -> list[float]:
+    """At least ``wanted`` seconds between tokens of eight running turns that begin with
+    ``context`` tokens; with ``longest``, while prompts of the longest length are computed,
+    each from its first token to its last."""
     rng = np.random.default_rng(0)
     vocabulary, running = engine.info.vocab_size, 8
     started = count = 0
@@ -209,8 +212,8 @@ def token_gaps(engine: Engine, *, longest: bool, wanted: int) -> list[float]:
         )
 
     for _ in range(running):
-        start("decode", 64, 1 << 20)
-    while len(gaps) < wanted:
+        start("decode", context, 1 << 20)
+    while len(gaps) < wanted or started:
         output = engine.step()
         now = time.monotonic()
         for answer in output.outputs if output is not None else ():
@@ -218,12 +221,13 @@ def token_gaps(engine: Engine, *, longest: bool, wanted: int) -> list[float]:
                 started -= answer.finish is not None
                 continue
             if answer.finish is not None:
-                start("decode", 64, 1 << 20)
+                start("decode", context, 1 << 20)
             elif len(answer.new_tokens):
-                if answer.request_id in last and (started or not longest):
+                counts = started if longest else len(last) == running
+                if answer.request_id in last and counts:
                     gaps.append(now - last[answer.request_id])
                 last[answer.request_id] = now
-        if longest and not started and len(last) >= running:
+        if longest and not started and len(last) == running and len(gaps) < wanted:
             start("long", prompt, 1)
             started = 1
             last.clear()
@@ -237,8 +241,8 @@ def p99(values: list[float]) -> float:
 def options() -> argparse.ArgumentParser:
     answer = parser(__doc__)
     answer.add_argument("--model", default="default")
-    answer.add_argument("--sessions", type=int, default=24, help="in all (default: %(default)s)")
-    answer.add_argument("--at-a-time", type=int, default=12, help="(default: %(default)s)")
+    answer.add_argument("--sessions", type=int, default=48, help="in all (default: %(default)s)")
+    answer.add_argument("--at-a-time", type=int, default=32, help="(default: %(default)s)")
     answer.add_argument("--turns", type=int, default=16, help="of each (default: %(default)s)")
     answer.add_argument("--threads", type=int, default=None)
     answer.add_argument("--seed", type=int, default=1)
@@ -287,14 +291,18 @@ def main() -> int:
         figures[f"{mode.name} simulated mean_s"] = round(predicted, 4)
         errors.append(abs(predicted / real[mode.name] - 1))
     ratios = []
+    context = int(statistics.fmean(contexts))
     for _ in range(3):
         wide = replace(config, num_blocks=None, kv_cache_bytes=512 << 20)
         wide_runner = load_runner(wide)
         engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
-        quiet = token_gaps(engine, longest=False, wanted=1200)
+        loaded = token_gaps(engine, context=context, longest=True, wanted=1200)
         engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
-        loaded = token_gaps(engine, longest=True, wanted=1200)
+        quiet = token_gaps(engine, context=context, longest=False, wanted=len(loaded))
         ratios.append(p99(loaded) / p99(quiet))
+        figures["itl_gaps"] = len(loaded)
+        figures["itl_p99_ms"] = round(p99(loaded) * 1000, 2)
+        figures["itl_p99_quiet_ms"] = round(p99(quiet) * 1000, 2)
     figures["itl_p99_ratio_runs"] = [round(r, 3) for r in ratios]  # type: ignore[assignment]
     gain = real[FCFS_LRU.name] / real[OURS.name]
     values = (gain, max(errors), statistics.median(ratios))

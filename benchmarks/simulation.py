@@ -28,6 +28,8 @@ from runtime.scheduler import Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
 
 OUTPUT_LIMIT = 32_768
+ANSWER_LEASE_S = 20.0
+"""After a final answer, as in ``runtime.engine``."""
 _CHECK_EVERY = 997
 _MAX_IDLE_S = 3600.0
 
@@ -67,7 +69,7 @@ class Mode:
     """Whether a session whose turn waits keeps its blocks."""
     chunk_tokens: int = 2048
     """Prefill tokens of a step at most."""
-    kappa: float = 10.0
+    kappa: float = 20.0
     """Seconds of lease per second that restoring the session would take."""
 
 
@@ -383,7 +385,7 @@ class Simulation:
         client = self._clients.pop(sequence)
         lease_s = self._mode.lease_s
         if lease_s is None and not _ended_in_call(sequence, client):
-            lease_s = 0.0
+            lease_s = ANSWER_LEASE_S
         self._scheduler.end(sequence, lease_s=lease_s)
 
     def _follow(self, client: _Client) -> None:

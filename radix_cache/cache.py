@@ -77,7 +77,7 @@ class PrefixCache:
         policy: Policy = "lease",
         reserve_blocks: int = 0,
         lease_cap_s: float = 120.0,
-        kappa: float = 10.0,
+        kappa: float = 20.0,
         restore_cost: Callable[[int], float] | None = None,
         residency_blocks: int | None = None,
         rescue_wait_s: float = 0.0,

@@ -18,7 +18,7 @@ from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter
+from runtime.drafting import Drafter, share_budget
 from runtime.estimates import OutputLengths, StepCosts, StepWork
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
@@ -53,6 +53,8 @@ _PAUSE_S = 0.002
 _IDLE_S = 0.05
 _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
+_ANSWER_LEASE_S = 20.0
+"""A session's KV is held so long after a final answer: one person in seven is back by then."""
 _LEAST_DRAFT = 4
 """Draft tokens that each decoding turn could have, or no turn gets any."""
 
@@ -438,8 +440,8 @@ class Engine:
                 min(sequence.remaining - 1, most),
             )
             if len(draft.tokens):
-                drafts[sequence] = draft.tokens
-        return drafts
+                drafts[sequence] = draft
+        return share_budget(drafts, self._config.draft_tokens_per_step)
 
     def _run(self, chunks: list[Chunk]) -> None:
         sampling = [c for c in chunks if c.samples]
@@ -554,7 +556,10 @@ class Engine:
             token = int(sampled.tokens[row])
             if grammar is not None:
                 token = grammar.within_limit(token, sequence.remaining)
-            reason = self._emit(sequence, answer, token, sampled.logprobs[row])
+            logprob = sampled.logprobs[row]
+            if logprob is not None and logprob.token != token:
+                logprob = TokenLogprob(token=token, logprob=0.0)  # the limit left no choice
+            reason = self._emit(sequence, answer, token, logprob)
             agrees = offset < len(draft) and token == int(draft[offset])
             accepted += agrees
             answer.accepted += agrees
@@ -691,7 +696,7 @@ def _row_error(sampled: Sampled, row: int) -> tuple[ErrorKind, str] | None:
 
 def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
     """Seconds to hold the session's KV after this turn: the client's hint plus slack, None
-    for the cache's own estimate after a tool call, 0 where no tool is running."""
+    for the cache's own estimate after a tool call, a short time after an answer."""
     if reason is not FinishReason.STOP:
         return 0.0
     grammar = sequence.grammar
@@ -699,6 +704,6 @@ def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
     spec = request.grammar
     in_call = grammar is not None and spec is not None and spec.trigger and grammar.bound
     if not (request.expects_tool_call or in_call):
-        return 0.0
+        return _ANSWER_LEASE_S
     hint = request.expected_tool_s
     return None if hint is None else hint + 2.0

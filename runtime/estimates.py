@@ -2,9 +2,10 @@
 
 A step costs ``prefill + decode`` seconds: prefill of n tokens behind c others takes
 ``alpha * n + beta * n * (c + n / 2)``, the decodes of a step together ``gamma + delta *
-sum(context)``. Two least-squares fits with a forgetting factor: steps that only decode
-teach gamma and delta, steps with prefill teach alpha and beta after the decode share is
-taken off. Always true: no coefficient is negative, and with nothing observed they are the
+sum(context)``. Two least-squares fits of relative errors with a forgetting factor, so that
+small chunks, which the bound of a step is about, count as much as large ones: steps that
+only decode teach gamma and delta, steps with prefill teach alpha and beta after the decode
+share is taken off. Always true: no coefficient is negative, and with nothing observed they are the
 initial ones.
 """
 
@@ -54,7 +55,11 @@ class _LineFit:
         self._s00 = self._s01 = self._s11 = self._t0 = self._t1 = 0.0
         self._count = 0
 
-    def observe(self, x0: float, x1: float, y: float) -> None:
+    def observe(self, x0: float, x1: float, y: float, *, of: float) -> None:
+        """Learn that ``y`` was right; errors count relative to ``of``."""
+        if of <= 0.0:
+            return
+        x0, x1, y = x0 / of, x1 / of, y / of
         if self._count >= _TRUSTED_AFTER:  # a hiccup of the machine says nothing of the work
             y = min(y, _OUTLIER * (self.a * x0 + self.b * x1))
         self._count += 1
@@ -148,11 +153,12 @@ class StepCosts:
         """Learn from one step that took ``seconds``."""
         if work.prefill_tokens == 0:
             if work.decode_rows:
-                self._decode.observe(1.0, float(work.decode_context), seconds)
+                self._decode.observe(1.0, float(work.decode_context), seconds, of=seconds)
             return
         decode_s = self.decode_s(work.decode_context) if work.decode_rows else 0.0
         rest_s = max(seconds - decode_s, 0.0)
-        self._prefill.observe(float(work.prefill_tokens), work.prefill_pairs, rest_s)
+        tokens, pairs = float(work.prefill_tokens), work.prefill_pairs
+        self._prefill.observe(tokens, pairs, rest_s, of=seconds)
 
 
 class OutputLengths:

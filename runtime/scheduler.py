@@ -31,8 +31,14 @@ NO_DRAFT: TokenArray = np.empty(0, dtype=np.int32)
 _NO_DRAFTS: Mapping[Sequence, TokenArray] = MappingProxyType({})
 _ALLOCATE_AHEAD_TOKENS = 32
 _BLOCKED_ATTEMPTS_PER_STEP = 16
-_LEAST_CHUNK_TOKENS = 16
+_LEAST_CHUNK_TOKENS = 4
+_ROW_STEP = 16
+"""Steps are filled to a multiple of so many tokens: products of few rows are compiled for 16,
+and libraries prepare others anew for each number of rows."""
 _DECODE_RUN_TOKENS = 64
+_MIXED_STEPS = 32
+"""Of steps that decode and could prefill, one in so many only decodes: the bound of the others
+is what decodes take by themselves, which only such a step tells."""
 _REMEMBERED_SESSIONS = 1 << 15
 _NO_ROOM = (0, 0)
 _NO_BOUND_S = 3600.0
@@ -157,6 +163,8 @@ class Scheduler:
         self._step_s = config.step_ms / 1000
         self._session_starts: dict[str, float] = {}
         self._looked_at = 0
+        self._mixed_steps = 0
+        self._free_blocks = 0
 
     @property
     def waiting(self) -> Many[Sequence]:
@@ -373,10 +381,13 @@ class Scheduler:
 
     def _warm(self, sequence: Sequence) -> bool:
         """Whether a waiting turn counts as warm in the order: what it needs is here, or takes
-        less than a step to compute."""
+        less than a step to compute, or there are free blocks for it, so that it would throw
+        out nothing."""
         pending = sequence.uncached_estimate
         position = len(sequence.buffer) - pending
-        return sequence.warm or self._costs.prefill_s(pending, position) <= self._step_s
+        if sequence.warm or self._blocks_for(pending + 1) <= self._free_blocks:
+            return True
+        return self._costs.prefill_s(pending, position) <= self._step_s
 
     def _work_s(self, sequence: Sequence) -> float:
         """Engine seconds until the turn's expected end."""
@@ -474,7 +485,8 @@ class Scheduler:
     def _share_out(self, now: float, prefills: list[Sequence], step: "_Step") -> None:
         """Give the step's prefill budget to running prefills and to waiting turns, in one
         order, so that a short turn passes a long prefill that has begun."""
-        tokens, seconds = self._prefill_budget(step, len(prefills) + len(self._waiting))
+        rows = step.tokens + sum(chunk.num_tokens for chunk in step.chunks.values())
+        tokens, seconds = self._prefill_budget(step, rows, len(prefills) + len(self._waiting))
         order = self._order(now, prefills)
         room = self._room() if self._waiting else _NO_ROOM
         blocked = 0
@@ -501,21 +513,24 @@ class Scheduler:
             take = min(tokens, sequence.num_pending)
             if not self._strict:
                 within = self._costs.prefill_tokens_within(seconds, position)
-                take = min(take, max(within, _LEAST_CHUNK_TOKENS))
+                take = _evenly(min(take, max(within, _LEAST_CHUNK_TOKENS)), sequence, rows)
+            rows += take
             cost_s = self._costs.prefill_s(take, position)
             step.chunks[sequence] = _chunk(sequence, take)
             self._service.charge(sequence.request.tenant, cost_s)
             tokens -= take
             seconds -= 0.0 if self._strict else cost_s
 
-    def _prefill_budget(self, step: "_Step", num_candidates: int) -> tuple[int, float]:
-        """Tokens and seconds of prefill that this step has room for."""
-        used = step.tokens + sum(chunk.num_tokens for chunk in step.chunks.values())
+    def _prefill_budget(self, step: "_Step", used: int, num_candidates: int) -> tuple[int, float]:
+        """Tokens and seconds of prefill that a step of ``used`` tokens has room for."""
         tokens = self._config.max_batch_tokens
         seconds = self._step_s
         if step.decode_rows:
             tokens = min(tokens, self._config.prefill_tokens_beside_decodes)
             seconds = min(seconds, step.decode_s)
+            self._mixed_steps += 1
+            if not self._strict and self._mixed_steps % _MIXED_STEPS == 0:
+                seconds = 0.0
         elif num_candidates <= 1:
             seconds = _NO_BOUND_S
         return min(tokens, self._config.max_batch_tokens - used), seconds
@@ -524,6 +539,7 @@ class Scheduler:
         """Running prefills and waiting turns in the policy's order."""
         if self._waiting:
             self._look_again()
+            self._free_blocks = self._cache.stats().free
         return sorted([*prefills, *self._waiting], key=lambda s: self._key(s, now))
 
     def _look_again(self) -> None:
@@ -678,6 +694,15 @@ def _base(sequence: Sequence) -> tuple[str | None, int | None]:
     if request.base_session_id is None:
         return None, None
     return request.base_session_id, sequence.vouched
+
+
+def _evenly(num_tokens: int, sequence: Sequence, rows: int) -> int:
+    """A chunk of about ``num_tokens`` that fills a step of ``rows`` tokens to a multiple of
+    ``_ROW_STEP``, unless it ends the prompt or would be nothing."""
+    if num_tokens == sequence.num_pending:
+        return num_tokens
+    even = num_tokens - (rows + num_tokens) % _ROW_STEP
+    return even if even >= _LEAST_CHUNK_TOKENS else num_tokens
 
 
 def _chunk(sequence: Sequence, num_tokens: int) -> Chunk:

@@ -31,6 +31,7 @@ def make_cache(
         BLOCK,
         clock=clock or Clock(),
         policy=policy,
+        kappa=10.0,
         restore_cost=lambda tokens: tokens / 10,
         residency_blocks=residency_blocks,
         rescue_wait_s=rescue_wait_s,

@@ -265,3 +265,21 @@ def test_no_turn_gives_way_twice_in_a_row_while_others_run() -> None:
             assert now[0] is not victims[-1]
         victims += now
     assert victims
+
+
+def test_a_step_is_filled_to_a_multiple_of_sixteen_tokens_unless_a_prompt_ends() -> None:
+    bench = Bench(num_blocks=200, prefill_tokens_beside_decodes=30)
+    bench.add(3, limit=60)
+    bench.step()
+    bench.add(100, limit=1)
+    shares = [_tokens(bench.step()).get("r2", 0) for _ in range(7)]
+    assert shares == [15, 15, 15, 15, 15, 25, 0]
+
+
+def test_one_step_in_many_only_decodes_beside_a_long_prefill() -> None:
+    bench = Bench(num_blocks=400, prefill_tokens_beside_decodes=4)
+    bench.add(3, limit=200)
+    bench.step()
+    bench.add(400, limit=1)
+    alone = [n for n in range(90) if "r2" not in _tokens(bench.step())]
+    assert alone == [31, 63]
