@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,3 +98,33 @@ def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
     with pytest.raises(EngineStartError, match="/nonexistent/model") as caught:
         asyncio.run(start())
     assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("link", [EngineProcess, InlineEngine])
+def test_what_an_engine_leaves_on_disk_is_there_for_the_next(
+    link: type[EngineProcess] | type[InlineEngine], tmp_path: Path
+) -> None:
+    config = replace(
+        CONFIG, host_kv_bytes=1 << 22, disk_kv_bytes=1 << 22, disk_kv_folder=str(tmp_path)
+    )
+
+    async def run() -> None:
+        engine = link(config)
+        await engine.start()
+        engine.send([_request("a")])
+        before = await _finish(engine, {"a"})
+        await engine.restart()
+        engine.send([_request("b")])
+        cached = None
+        tokens: list[int] = []
+        finish = None
+        while finish is None:
+            for item in (await engine.receive()).outputs:
+                tokens += item.new_tokens.tolist()
+                cached = item.start.cached_tokens if item.start is not None else cached
+                finish = item.finish
+        await engine.stop()
+        assert cached == 32, "two whole blocks of the prompt"
+        assert tokens == before["a"][0]
+
+    asyncio.run(run())
