@@ -15,9 +15,10 @@ bounded in bytes; a draft never goes beyond an end of turn.
 
 import enum
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from operator import itemgetter
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,10 +55,27 @@ class Draft:
     sources: tuple[DraftSource, ...]
     survival: tuple[float, ...]
     """Estimated probability that the chain is right up to and including each token; never
-    rising. What is worth its place in a step is the scheduler's to say."""
+    rising. What is worth its place in a step is for ``share_budget`` to say."""
 
 
 EMPTY_DRAFT = Draft(tokens=np.empty(0, dtype=np.int32), sources=(), survival=())
+
+
+_Turn = TypeVar("_Turn", bound=Hashable)
+
+
+def share_budget(drafts: Mapping[_Turn, Draft], budget: int) -> dict[_Turn, TokenArray]:
+    """What of several turns' drafts goes into one step of at most ``budget`` draft tokens:
+    those that are most likely to be right, wherever they come from. Of each draft it is a
+    leading part, as survival never rises; among equals the earlier turn's come first."""
+    if sum(len(draft.tokens) for draft in drafts.values()) <= budget:
+        return {turn: draft.tokens for turn, draft in drafts.items()}
+    ranked = sorted(
+        ((-chance, turn) for turn, draft in drafts.items() for chance in draft.survival),
+        key=itemgetter(0),
+    )
+    shares = Counter(turn for _, turn in ranked[:budget])
+    return {turn: drafts[turn].tokens[:count] for turn, count in shares.items()}
 
 
 class Drafter(Protocol):

@@ -115,7 +115,8 @@ class _Guesser:
             known = np.array([*tokens.tolist(), *draft], dtype=np.int32).tobytes()
             guess = self.truth.get(known, self._rng.randrange(272))
             draft.append(guess if self._rng.random() < 0.8 else self._rng.randrange(272))
-        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=())
+        survival = tuple(0.8**n for n in range(1, len(draft) + 1))
+        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=survival)
 
     def verified(self, session_id: str, verified: int, accepted: int) -> None:
         assert 0 <= accepted <= verified

@@ -61,7 +61,8 @@ class FixedDrafts:
         draft = self._propose(tokens.tolist())
         if draft:
             self.proposed.append(draft)
-        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=())
+        survival = tuple(0.9**n for n in range(1, len(draft) + 1))
+        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=survival)
 
     def verified(self, session_id: str, verified: int, accepted: int) -> None:
         self.verdicts.append((verified, accepted))

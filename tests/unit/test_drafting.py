@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.drafting import AppMemory, Draft, DraftSource, InterleavedDrafter, TokenArray
+from runtime.drafting import (
+    AppMemory,
+    Draft,
+    DraftSource,
+    InterleavedDrafter,
+    TokenArray,
+    share_budget,
+)
 from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, mask_of, schema_spec, small_tokenizer
@@ -231,3 +238,29 @@ def test_closing_a_session_frees_its_index() -> None:
     source.close("unknown")
     source.verified("s", 1, 1)
     assert source.num_bytes == 0
+
+
+def chain(*survival: float) -> Draft:
+    tokens = array(*range(len(survival)))
+    return Draft(tokens=tokens, sources=(DraftSource.SESSION,) * len(survival), survival=survival)
+
+
+@pytest.mark.parametrize(
+    ("budget", "shares"),
+    [
+        (9, {"a": 3, "b": 2, "c": 3}),
+        (8, {"a": 3, "b": 2, "c": 3}),
+        (5, {"a": 2, "c": 3}),
+        (4, {"a": 1, "c": 3}),
+        (2, {"a": 1, "c": 1}),
+        (0, {}),
+    ],
+)
+def test_a_step_takes_the_draft_tokens_most_likely_to_be_right(
+    budget: int, shares: dict[str, int]
+) -> None:
+    drafts = {"a": chain(0.9, 0.6, 0.3), "b": chain(0.4, 0.4), "c": chain(0.9, 0.8, 0.8)}
+    taken = share_budget(drafts, budget)
+    assert {name: len(tokens) for name, tokens in taken.items()} == shares
+    for name, tokens in taken.items():
+        assert tokens.tolist() == drafts[name].tokens[: len(tokens)].tolist()
