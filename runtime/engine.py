@@ -18,7 +18,7 @@ from radix_cache.cache import PrefixCache
 from runtime.batch import SequenceInput, StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter
+from runtime.drafting import Drafter, share_budget
 from runtime.estimates import OutputLengths, StepCosts, StepWork
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
@@ -440,8 +440,8 @@ class Engine:
                 min(sequence.remaining - 1, most),
             )
             if len(draft.tokens):
-                drafts[sequence] = draft.tokens
-        return drafts
+                drafts[sequence] = draft
+        return share_budget(drafts, self._config.draft_tokens_per_step)
 
     def _run(self, chunks: list[Chunk]) -> None:
         sampling = [c for c in chunks if c.samples]
@@ -556,7 +556,10 @@ class Engine:
             token = int(sampled.tokens[row])
             if grammar is not None:
                 token = grammar.within_limit(token, sequence.remaining)
-            reason = self._emit(sequence, answer, token, sampled.logprobs[row])
+            logprob = sampled.logprobs[row]
+            if logprob is not None and logprob.token != token:
+                logprob = TokenLogprob(token=token, logprob=0.0)  # the limit left no choice
+            reason = self._emit(sequence, answer, token, logprob)
             agrees = offset < len(draft) and token == int(draft[offset])
             accepted += agrees
             answer.accepted += agrees

@@ -199,6 +199,15 @@ def test_logprobs_cover_every_token_and_forced_ones_are_certain(driver: EngineDr
     assert sum(p.logprob == 0.0 for p in result.logprobs) >= result.forced
 
 
+@pytest.mark.parametrize("limit", [36, 38, 40])
+def test_a_token_that_the_limit_imposes_has_a_logprob_of_its_own(
+    driver: EngineDriver, limit: int
+) -> None:
+    sampling = SamplingParams(temperature=1.3, seed=limit, top_logprobs=1)
+    result = driver.turn(PROMPT, max_new_tokens=limit, grammar=BOUNDED_JSON, sampling=sampling)
+    assert [p.token for p in result.logprobs] == result.tokens
+
+
 def test_a_failing_step_fails_its_turns_and_the_engine_lives(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
