@@ -22,6 +22,7 @@ from torch import Tensor
 
 from kernels.native_library import native_library
 from kernels.paged_layout import PagedLayout, SequenceSpan
+from kernels.quantised_kv import widened
 
 _PIECE = 256
 """Query tokens of a prefill piece."""
@@ -98,7 +99,7 @@ def _attend_few(
     rows = by_head.shape[1]
     parts = []
     for piece in pieces:
-        keys = _stack(blocks[0], piece)
+        keys = _stack(blocks[0], piece, queries.dtype)
         count = keys.shape[0] // kv_heads
         repeated = by_head.expand(count, -1, -1, -1).reshape(-1, rows, head_dim)
         scores = torch.bmm(repeated, keys.transpose(1, 2)).view(count, kv_heads, rows, -1)
@@ -112,7 +113,7 @@ def _attend_few(
     mixed = torch.zeros_like(by_head)
     at = 0
     for piece, part in zip(pieces, parts, strict=True):
-        values = _stack(blocks[1], piece)
+        values = _stack(blocks[1], piece, queries.dtype)
         count = values.shape[0] // kv_heads
         share = weights[:, :, at : at + part.shape[2]].view(kv_heads, rows, count, -1)
         share = share.permute(2, 0, 1, 3).reshape(-1, rows, share.shape[3])
@@ -133,7 +134,7 @@ def _attend_many(
     _, kv_heads, block_size, _ = blocks[0].shape
     start = span.context_length - num_queries
     first = _first_visible(start, window) // block_size * block_size
-    keys, values = (_by_head(part, span, first) for part in blocks)
+    keys, values = (_by_head(part, span, first, queries.dtype) for part in blocks)
     for low in range(0, num_queries, _PIECE):
         high = min(low + _PIECE, num_queries)
         begin = max(_first_visible(start + low, window) - first, 0)
@@ -181,20 +182,20 @@ def _pieces(span: SequenceSpan, first: int, block_size: int) -> Iterator[_Piece]
         yield _Piece(blocks=slice(last, last + 1), tokens=tail)
 
 
-def _stack(blocks: Tensor, piece: _Piece) -> Tensor:
+def _stack(blocks: Tensor, piece: _Piece, dtype: torch.dtype) -> Tensor:
     """[blocks * kv_heads, tokens, head_dim]; a view of the pool where it can be."""
-    chosen = blocks[piece.blocks]
-    return chosen[:, :, : piece.tokens].flatten(0, 1)
+    chosen = blocks[piece.blocks][:, :, : piece.tokens]
+    return widened(chosen, dtype).flatten(0, 1)
 
 
-def _by_head(blocks: Tensor, span: SequenceSpan, first: int) -> Tensor:
+def _by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype) -> Tensor:
     """[kv_heads, context from ``first``, head_dim]: a copy."""
-    _, kv_heads, block_size, head_dim = blocks.shape
+    _, kv_heads, block_size, row = blocks.shape
     parts = [
-        blocks[piece.blocks][:, :, : piece.tokens].transpose(0, 1).reshape(kv_heads, -1, head_dim)
+        blocks[piece.blocks][:, :, : piece.tokens].transpose(0, 1).reshape(kv_heads, -1, row)
         for piece in _pieces(span, first, block_size)
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    return widened(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), dtype)
 
 
 def _visible_softmax(scores: Tensor, *, first_end: int, window: int | None) -> Tensor:

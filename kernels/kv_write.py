@@ -3,7 +3,10 @@
 The slot arithmetic is that of PagedAttention (Kwon et al. 2023, arXiv:2309.06180).
 """
 
+import torch
 from torch import Tensor
+
+from kernels.quantised_kv import quantise_rows, row_size
 
 
 def write_kv_reference(
@@ -14,7 +17,8 @@ def write_kv_reference(
     Args:
         keys: [tokens, kv_heads, head_dim].
         values: same shape as ``keys``.
-        k_blocks: [blocks, kv_heads, block_size, head_dim], contiguous; written.
+        k_blocks: [blocks, kv_heads, block_size, head_dim], contiguous; written. int8 blocks
+            have rows of ``kernels.quantised_kv``.
         v_blocks: likewise.
         slots: [tokens] int64, ``block_id * block_size + offset_in_block``, each slot at
             most once.
@@ -23,13 +27,16 @@ def write_kv_reference(
         ValueError: the shapes do not fit together. Slot values are trusted: checking them
             would make a GPU wait for the host.
     """
-    if keys.shape != values.shape or keys.shape[1:] != (k_blocks.shape[1], k_blocks.shape[3]):
+    row = (keys.shape[1], row_size(keys.shape[2], k_blocks.dtype))
+    if keys.shape != values.shape or row != (k_blocks.shape[1], k_blocks.shape[3]):
         raise ValueError(
             f"keys {tuple(keys.shape)} and values {tuple(values.shape)} "
             f"do not fit blocks {tuple(k_blocks.shape)}"
         )
     block_size = k_blocks.shape[2]
     blocks, offsets = slots // block_size, slots % block_size
+    if k_blocks.dtype == torch.int8:
+        keys, values = quantise_rows(keys), quantise_rows(values)
     k_blocks[blocks, :, offsets] = keys
     v_blocks[blocks, :, offsets] = values
 

@@ -105,7 +105,11 @@ class NativeLibrary:
 
     def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
         self._attend = getattr(library, f"keepwarm_attend_{suffix}")
-        self._attend.argtypes = (ctypes.POINTER(_AttendArgs),)
+        self._attend_int8 = getattr(library, f"keepwarm_attend_{suffix}_int8")
+        for attend in (self._attend, self._attend_int8):
+            attend.argtypes = (ctypes.POINTER(_AttendArgs),)
+        self._write_int8 = getattr(library, f"keepwarm_write_int8_{suffix}")
+        self._write_int8.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4)
         self._norm_rope_write = getattr(library, f"keepwarm_norm_rope_write_{suffix}")
         self._norm_rope_write.argtypes = (ctypes.POINTER(_QkvArgs),)
         self._add_rms_norm = getattr(library, f"keepwarm_add_rms_norm_{suffix}")
@@ -127,6 +131,8 @@ class NativeLibrary:
         for function in (
             *itertools.chain(*self._linear.values()),
             self._attend,
+            self._attend_int8,
+            self._write_int8,
             self._norm_rope_write,
             self._add_rms_norm,
             self._silu_mul,
@@ -153,10 +159,12 @@ class NativeLibrary:
     ) -> None:
         """``paged_attention_reference`` into ``output``, for the sequences of up to
         ``max_queries`` query tokens; rows of the others are left alone."""
-        _, kv_heads, block_size, head_dim = k_blocks.shape
+        _, kv_heads, block_size, _ = k_blocks.shape
+        head_dim = queries.shape[2]
+        attend = self._attend_int8 if k_blocks.dtype == torch.int8 else self._attend
         if queries.stride()[1:] != (head_dim, 1):
             queries = queries.contiguous()
-        self._attend(
+        attend(
             _AttendArgs(
                 queries=queries.data_ptr(),
                 keys=k_blocks.data_ptr(),
@@ -213,6 +221,39 @@ class NativeLibrary:
             )
         )
         return queries
+
+    def norm_rope_write_int8(
+        self,
+        qkv: Tensor,
+        *,
+        norm_weight: Tensor | None,
+        eps: float,
+        rotation: tuple[Tensor, Tensor],
+        blocks: tuple[Tensor, Tensor],
+        slots: Tensor,
+    ) -> Tensor:
+        """``kernels.qkv.norm_rope_write_reference`` into int8 blocks."""
+        tokens, _, head_dim = qkv.shape
+        kv_heads = blocks[0].shape[1]
+        new = qkv.new_empty(2, 1, kv_heads, tokens, head_dim)
+        queries = self.norm_rope_write(
+            qkv,
+            norm_weight=norm_weight,
+            eps=eps,
+            rotation=rotation,
+            blocks=(new[0], new[1]),
+            slots=torch.arange(tokens),
+        )
+        for rows, pool in zip(new, blocks, strict=True):
+            self.write_int8(rows[0], slots, pool)
+        return queries
+
+    def write_int8(self, rows: Tensor, slots: Tensor, blocks: Tensor) -> None:
+        """Put ``rows`` [kv_heads, tokens, head_dim], contiguous, into int8 ``blocks`` as
+        ``kernels.quantised_kv`` keeps them."""
+        kv_heads, tokens, head_dim = rows.shape
+        sizes = (tokens, kv_heads, head_dim, blocks.shape[2])
+        self._write_int8(rows.data_ptr(), slots.data_ptr(), blocks.data_ptr(), *sizes)
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float

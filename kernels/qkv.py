@@ -5,6 +5,7 @@ in their slots, queries returned. The parts are ``kernels.norm``, ``kernels.rope
 ``kernels.kv_write``.
 """
 
+import torch
 from torch import Tensor
 
 from kernels.dispatch import triton_kernels
@@ -30,7 +31,8 @@ def norm_rope_write_reference(
         norm_weight: [heads + kv_heads, head_dim] for RMSNorm over head_dim, or None.
         eps: of that norm.
         rotation: (cosines, sines), each [tokens, head_dim / 2].
-        blocks: (keys, values), each [blocks, kv_heads, block_size, head_dim]; written.
+        blocks: (keys, values), each [blocks, kv_heads, block_size, head_dim]; written. See
+            ``kernels.kv_write`` for int8.
         slots: [tokens] int64: where each token's key and value go.
 
     Returns:
@@ -62,6 +64,10 @@ def norm_rope_write(
         )
         return queries
     library = native_library(qkv.dtype) if qkv.device.type == "cpu" else None
+    if library is not None and blocks[0].dtype == torch.int8:
+        return library.norm_rope_write_int8(
+            qkv, norm_weight=norm_weight, eps=eps, rotation=rotation, blocks=blocks, slots=slots
+        )
     if library is not None:
         return library.norm_rope_write(
             qkv, norm_weight=norm_weight, eps=eps, rotation=rotation, blocks=blocks, slots=slots

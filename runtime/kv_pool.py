@@ -2,7 +2,7 @@
 
 Which block belongs to whom is ``radix_cache``'s business; here a block is an index. The
 layout keeps a block of a layer in one piece and, within it, each head's tokens together:
-[kv_heads, block_size, head_dim].
+[kv_heads, block_size, head_dim]; int8 rows are longer by their scale (``kernels.quantised_kv``).
 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
@@ -13,6 +13,7 @@ import mmap
 import torch
 from torch import Tensor
 
+from kernels.quantised_kv import row_size
 from runtime.models.config import LoadError, ModelConfig
 
 
@@ -37,7 +38,7 @@ class KVPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         sizes = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
-        shape = torch.Size((*sizes, config.head_dim))
+        shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
         try:
             if device.type == "cpu":
                 self._blocks = _host_memory(shape, dtype)
@@ -79,4 +80,5 @@ def _host_memory(shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
-    return 2 * config.num_layers * block_size * config.kv_size * dtype.itemsize
+    row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
+    return 2 * config.num_layers * block_size * config.num_kv_heads * row_bytes

@@ -49,7 +49,7 @@ def open_tiers(config: EngineConfig, runner: ModelRunner, workers: Executor | No
             another model.
     """
     model = runner.model
-    size = block_bytes(model.config, config.block_size, model.dtype)
+    size = block_bytes(model.config, config.block_size, runner.pool.blocks.dtype)
     free = free_memory_bytes(torch.device("cpu"))
     if not size <= config.host_kv_bytes <= free:
         raise LoadError(
@@ -93,7 +93,7 @@ def _thread(name: str) -> Executor:
 
 def identity(config: EngineConfig, model: LoadedModel) -> str:
     """Names the weights and the way they are computed with: KV of equal names is equal."""
-    parts = [repr(model.config), str(model.dtype), config.quantization]
+    parts = [repr(model.config), str(model.dtype), config.quantization, config.kv_cache_dtype]
     files = sorted(model.tokenizer_folder.glob("*.safetensors"))
     if model.name.startswith(PREFIX) or not files:
         parts += [str(config.seed), model.name]

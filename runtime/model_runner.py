@@ -33,13 +33,21 @@ _KV_BYTES_ON_CPU = 4 << 30
 class ModelRunner:
     """Runs steps of one model over one KV pool."""
 
-    def __init__(self, model: LoadedModel, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
+        """``kv_dtype``: how keys and values are kept, int8 or (None) as the model computes."""
         self.model = model
         self.pool = KVPool(
             model.config,
             num_blocks=num_blocks,
             block_size=block_size,
-            dtype=model.dtype,
+            dtype=kv_dtype or model.dtype,
             device=model.device,
         )
 
@@ -90,8 +98,13 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         seed=config.seed,
         progress=sys.stderr.isatty(),
     )
-    num_blocks = config.num_blocks or _blocks_that_fit(config, model)
-    return ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size)
+    kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else model.dtype
+    if kv_dtype == torch.int8 and device.type != "cpu":
+        raise LoadError("kv_cache_dtype int8 is for the CPU; leave --kv-cache-dtype out on a GPU")
+    num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
+    return ModelRunner(
+        model, num_blocks=num_blocks, block_size=config.block_size, kv_dtype=kv_dtype
+    )
 
 
 def available_cores() -> int:
@@ -115,8 +128,8 @@ def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
-def _blocks_that_fit(config: EngineConfig, model: LoadedModel) -> int:
-    size = block_bytes(model.config, config.block_size, model.dtype)
+def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
+    size = block_bytes(model.config, config.block_size, kv_dtype)
     if config.kv_cache_bytes is not None:
         budget = config.kv_cache_bytes
     else:

@@ -27,7 +27,7 @@ extern "C" {
 
 struct AttendArgs {
   const void* queries;  // [tokens, heads, head_dim], rows query_stride apart
-  const void* keys;     // [blocks, kv_heads, block_size, head_dim]
+  const void* keys;     // [blocks, kv_heads, block_size, row_size(head_dim)]
   const void* values;
   void* output;         // [tokens, heads, head_dim]
   const int32_t* block_tables;     // [sequences, table_stride]
@@ -56,7 +56,8 @@ struct Item {
   int64_t partial;     // offset of [heads][rows][2 + head_dim]: maximum, sum, weighted values
 };
 
-template <typename T>
+// T: queries and output; S: keys and values as they are kept.
+template <typename T, typename S>
 struct Work {
   const AttendArgs& args;
   const Item& item;
@@ -97,10 +98,10 @@ struct Work {
   }
 
   // Where a token's key or value of the item's head lies.
-  const T* at(const void* base, int64_t head, int64_t token) const {
+  const S* at(const void* base, int64_t head, int64_t token) const {
     int64_t block = table[token >> block_shift], offset = token & (args.block_size - 1);
     int64_t row = ((block * args.kv_heads + item.first_head + head) << block_shift) + offset;
-    return static_cast<const T*>(base) + row * args.head_dim;
+    return static_cast<const S*>(base) + row * row_size<S>(args.head_dim);
   }
 
   // Tokens row sees: [low, high).
@@ -153,13 +154,14 @@ struct Work {
     int64_t dim = args.head_dim;
     for (int64_t token = from; token < to; ++token)
       for (int64_t head = 0; head < item.heads; ++head) {
-        const T* key = at(args.keys, head, token);
+        const S* key = at(args.keys, head, token);
+        float scale = args.scale * scale_of(key, dim);
         for (int64_t row = 0; row < rows; ++row) {
           const T* q = query(head, row);
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t d = 0; d < dim; ++d) sum += widen(q[d]) * widen(key[d]);
-          score(head, row)[token - from] = sum * args.scale;
+          score(head, row)[token - from] = sum * scale;
         }
       }
   }
@@ -168,10 +170,12 @@ struct Work {
     int64_t dim = args.head_dim;
     for (int64_t token = from; token < to; ++token)
       for (int64_t head = 0; head < item.heads; ++head) {
-        const T* value = at(args.values, head, token);
+        const S* value = at(args.values, head, token);
+        float scale = scale_of(value, dim);
         for (int64_t row = 0; row < rows; ++row) {
           float weight = score(head, row)[token - from];
           if (weight == 0.0f) continue;
+          weight *= scale;
           float* sum = sums(head, row);
 #pragma omp simd
           for (int64_t d = 0; d < dim; ++d) sum[d] += weight * widen(value[d]);
@@ -187,9 +191,9 @@ struct Work {
 
 constexpr int64_t kAhead = 32;  // tokens between asking for keys and reading them
 
-inline void fetch(const bf16* from, int64_t count) {
-  for (int64_t i = 0; i < count; i += 32)
-    _mm_prefetch(reinterpret_cast<const char*>(from + i), _MM_HINT_T1);
+inline void fetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64)
+    _mm_prefetch(static_cast<const char*>(from) + i, _MM_HINT_T1);
 }
 
 // Scores of 16 tokens for a few rows. Several partial sums a row hide the latency of the
@@ -215,30 +219,41 @@ inline void score_rows(const int32_t* queries, int64_t pairs, const __m512i* key
   }
 }
 
-template <>
-void Work<bf16>::compare_with_units(int64_t from, int64_t to) {
-  int64_t dim = args.head_dim, pairs = dim / 2;
+template <typename S>
+void compare_units(Work<bf16, S>& work, int64_t from, int64_t to) {
+  const AttendArgs& args = work.args;
+  int64_t dim = args.head_dim, pairs = dim / 2, rows = work.rows;
+  int64_t fetched = 16 * row_size<S>(dim) * sizeof(S);
   alignas(64) __m512i turned[128];
   for (int64_t token = from; token < to; token += 16)
-    for (int64_t head = 0; head < item.heads; ++head) {
-      const bf16* keys[16];
-      for (int64_t i = 0; i < 16; ++i) keys[i] = at(args.keys, head, std::min(token + i, to - 1));
+    for (int64_t head = 0; head < work.item.heads; ++head) {
+      const S* keys[16];
+      alignas(64) float scales[16];
+      for (int64_t i = 0; i < 16; ++i) {
+        keys[i] = work.at(args.keys, head, std::min(token + i, to - 1));
+        scales[i] = scale_of(keys[i], dim);
+      }
       // The values are read after the chunk's keys: have them come meanwhile.
-      fetch(at(args.values, head, token), 16 * dim);
-      if (token + kAhead < item.end) fetch(at(args.keys, head, token + kAhead), 16 * dim);
+      fetch(work.at(args.values, head, token), fetched);
+      if (token + kAhead < work.item.end) fetch(work.at(args.keys, head, token + kAhead), fetched);
       for (int64_t offset = 0; offset < dim; offset += 32) {
         __m512i pairs_of_token[16];
-        for (int i = 0; i < 16; ++i) pairs_of_token[i] = _mm512_loadu_si512(keys[i] + offset);
+        for (int i = 0; i < 16; ++i) pairs_of_token[i] = load_32(keys[i] + offset);
         transpose(pairs_of_token, turned + offset / 2);
       }
       for (int64_t row = 0; row < rows; row += 4) {
-        const int32_t* q = reinterpret_cast<const int32_t*>(query(head, row));
-        float* out = score(head, row) + token - from;
+        const int32_t* q = reinterpret_cast<const int32_t*>(work.query(head, row));
+        float* out = work.score(head, row) + token - from;
         switch (rows - row) {
           case 1: score_rows<1>(q, pairs, turned, args.scale, out); break;
           case 2: score_rows<2>(q, pairs, turned, args.scale, out); break;
           case 3: score_rows<3>(q, pairs, turned, args.scale, out); break;
           default: score_rows<4>(q, pairs, turned, args.scale, out);
+        }
+        if (sizeof(S) > 1) continue;
+        for (int64_t r = 0; r < std::min<int64_t>(4, rows - row); ++r) {
+          __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(out + r * kChunk), _mm512_load_ps(scales));
+          _mm512_storeu_ps(out + r * kChunk, scaled);
         }
       }
     }
@@ -246,8 +261,8 @@ void Work<bf16>::compare_with_units(int64_t from, int64_t to) {
 
 // Adds 32 dimensions of the chunk's values, by token pairs. Sums keep the order in which
 // unpacking leaves the dimensions; finish() puts it right.
-template <int kRows>
-inline void mix_rows(const bf16* const* rows, int64_t tokens, const int32_t* weights,
+template <int kRows, typename S>
+inline void mix_rows(const S* const* rows, int64_t tokens, const int32_t* weights,
                      int64_t offset, float* sums, int64_t stride) {
   __m512 low[kRows], high[kRows];
   for (int r = 0; r < kRows; ++r) {
@@ -255,8 +270,8 @@ inline void mix_rows(const bf16* const* rows, int64_t tokens, const int32_t* wei
     high[r] = _mm512_loadu_ps(sums + r * stride + 16);
   }
   for (int64_t pair = 0; pair < tokens / 2; ++pair) {
-    __m512i first = _mm512_loadu_si512(rows[2 * pair] + offset);
-    __m512i second = _mm512_loadu_si512(rows[2 * pair + 1] + offset);
+    __m512i first = load_32(rows[2 * pair] + offset);
+    __m512i second = load_32(rows[2 * pair + 1] + offset);
     __m512bh left = as_bf16(_mm512_unpacklo_epi16(first, second));
     __m512bh right = as_bf16(_mm512_unpackhi_epi16(first, second));
     for (int r = 0; r < kRows; ++r) {
@@ -271,24 +286,33 @@ inline void mix_rows(const bf16* const* rows, int64_t tokens, const int32_t* wei
   }
 }
 
-template <>
-void Work<bf16>::mix_with_units(int64_t from, int64_t to) {
-  int64_t dim = args.head_dim, stride = 2 + dim, tokens = (to - from + 1) & ~int64_t(1);
-  const bf16* values[kChunk];
+template <typename S>
+void mix_units(Work<bf16, S>& work, int64_t from, int64_t to) {
+  const AttendArgs& args = work.args;
+  int64_t rows = work.rows, dim = args.head_dim, stride = 2 + dim, tokens = (to - from + 1) & ~int64_t(1);
+  const S* values[kChunk];
+  float scales[kChunk] = {};
   int32_t weights[4 * kChunk / 2];
-  for (int64_t head = 0; head < item.heads; ++head) {
-    for (int64_t i = 0; i < tokens; ++i) values[i] = at(args.values, head, std::min(from + i, to - 1));
+  for (int64_t head = 0; head < work.item.heads; ++head) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      values[i] = work.at(args.values, head, std::min(from + i, to - 1));
+      scales[i] = scale_of(values[i], dim);
+    }
     for (int64_t row = 0; row < rows; row += 4) {
       int64_t count = std::min<int64_t>(4, rows - row);
       for (int64_t r = 0; r < count; ++r)
         for (int64_t i = 0; i < tokens; i += 32) {
-          const float* weight = score(head, row + r) + i;
+          const float *weight = work.score(head, row + r) + i, *scale = scales + i;
+          __m512 low = _mm512_loadu_ps(weight), high = _mm512_loadu_ps(weight + 16);
+          if (sizeof(S) == 1) {
+            low = _mm512_mul_ps(low, _mm512_loadu_ps(scale));
+            high = _mm512_mul_ps(high, _mm512_loadu_ps(scale + 16));
+          }
           _mm512_storeu_si512(weights + r * (kChunk / 2) + i / 2,
-                              (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(weight + 16),
-                                                           _mm512_loadu_ps(weight)));
+                              (__m512i)_mm512_cvtne2ps_pbh(high, low));
         }
       for (int64_t offset = 0; offset < dim; offset += 32) {
-        float* sum = sums(head, row) + offset;
+        float* sum = work.sums(head, row) + offset;
         switch (count) {
           case 1: mix_rows<1>(values, tokens, weights, offset, sum, stride); break;
           case 2: mix_rows<2>(values, tokens, weights, offset, sum, stride); break;
@@ -300,19 +324,21 @@ void Work<bf16>::mix_with_units(int64_t from, int64_t to) {
   }
 }
 
-#else
-
-template <>
-void Work<bf16>::compare_with_units(int64_t, int64_t) {}
-template <>
-void Work<bf16>::mix_with_units(int64_t, int64_t) {}
-
 #endif
 
-template <>
-void Work<float>::compare_with_units(int64_t, int64_t) {}
-template <>
-void Work<float>::mix_with_units(int64_t, int64_t) {}
+template <typename T, typename S>
+void Work<T, S>::compare_with_units(int64_t from, int64_t to) {
+#ifdef HAVE_BF16_UNITS
+  if constexpr (std::is_same_v<T, bf16>) compare_units(*this, from, to);
+#endif
+}
+
+template <typename T, typename S>
+void Work<T, S>::mix_with_units(int64_t from, int64_t to) {
+#ifdef HAVE_BF16_UNITS
+  if constexpr (std::is_same_v<T, bf16>) mix_units(*this, from, to);
+#endif
+}
 
 // Where dimension d of a sum lies.
 inline int64_t place(int64_t d, bool units) {
@@ -351,7 +377,7 @@ void finish(const AttendArgs& args, const Item* items, int64_t count, const floa
   }
 }
 
-template <typename T>
+template <typename T, typename S>
 void attend(const AttendArgs& args) {
   std::vector<Item> items;
   std::vector<int64_t> starts;  // first item of each (sequence, heads)
@@ -382,7 +408,7 @@ void attend(const AttendArgs& args) {
 #pragma omp parallel
   {
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < num_items; ++i) Work<T>(args, items[i], partials.data()).run();
+    for (int64_t i = 0; i < num_items; ++i) Work<T, S>(args, items[i], partials.data()).run();
 #pragma omp for schedule(static)
     for (int64_t o = 0; o < num_outputs; ++o)
       finish<T>(args, &items[starts[o]], starts[o + 1] - starts[o], partials.data());
@@ -393,6 +419,8 @@ void attend(const AttendArgs& args) {
 
 extern "C" {
 
-void keepwarm_attend_bf16(const AttendArgs* args) { attend<bf16>(*args); }
-void keepwarm_attend_f32(const AttendArgs* args) { attend<float>(*args); }
+void keepwarm_attend_bf16(const AttendArgs* args) { attend<bf16, bf16>(*args); }
+void keepwarm_attend_f32(const AttendArgs* args) { attend<float, float>(*args); }
+void keepwarm_attend_bf16_int8(const AttendArgs* args) { attend<bf16, int8>(*args); }
+void keepwarm_attend_f32_int8(const AttendArgs* args) { attend<float, int8>(*args); }
 }

@@ -148,12 +148,47 @@ void norm_rope_write(const QkvArgs& args) {
   }
 }
 
+// Rows [kv_heads, tokens, head_dim] to their slots in 8 bits, as kernels/quantised_kv.py says.
+template <typename T>
+void write_int8(const T* rows, const int64_t* slots, int8_t* blocks, int64_t tokens,
+                int64_t kv_heads, int64_t head_dim, int64_t block_size) {
+#pragma omp parallel for if (tokens * kv_heads * head_dim > kWorthThreads)
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const T* x = rows + (h * tokens + t) * head_dim;
+      int64_t row = (slots[t] / block_size * kv_heads + h) * block_size + slots[t] % block_size;
+      int8_t* out = blocks + row * row_size<int8>(head_dim);
+      float largest = 0, sum = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : sum)
+      for (int64_t d = 0; d < head_dim; ++d) {
+        largest = std::max(largest, std::fabs(widen(x[d])));
+        sum += widen(x[d]) * 0.0f;
+      }
+      float scale = sum == 0.0f ? largest / 127.0f : NAN;
+      float divisor = scale > 0.0f ? scale : 1.0f;
+      for (int64_t d = 0; d < head_dim; ++d)
+        out[d] = sum == 0.0f ? int8_t(std::nearbyint(widen(x[d]) / divisor)) : 0;
+      std::memcpy(out + head_dim, &scale, sizeof scale);
+    }
+}
+
 }  // namespace
 
 extern "C" {
 
 void keepwarm_norm_rope_write_bf16(const QkvArgs* args) { norm_rope_write<bf16>(*args); }
 void keepwarm_norm_rope_write_f32(const QkvArgs* args) { norm_rope_write<float>(*args); }
+
+void keepwarm_write_int8_bf16(const void* rows, const int64_t* slots, void* blocks, int64_t tokens,
+                              int64_t kv_heads, int64_t head_dim, int64_t block_size) {
+  write_int8(static_cast<const bf16*>(rows), slots, static_cast<int8_t*>(blocks), tokens, kv_heads,
+             head_dim, block_size);
+}
+void keepwarm_write_int8_f32(const void* rows, const int64_t* slots, void* blocks, int64_t tokens,
+                             int64_t kv_heads, int64_t head_dim, int64_t block_size) {
+  write_int8(static_cast<const float*>(rows), slots, static_cast<int8_t*>(blocks), tokens, kv_heads,
+             head_dim, block_size);
+}
 
 void keepwarm_add_rms_norm_bf16(const void* x, const void* residual, const void* weight,
                                 void* normed, void* total, int64_t tokens, int64_t size,

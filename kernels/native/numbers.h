@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512BF16__) && defined(__AVX512VL__) && defined(__AVX512BW__)
@@ -43,6 +44,24 @@ inline float rounded(float value) {
   return widen(narrowed);
 }
 
+// A key or value in 8 bits. A row of them has its scale, a float, behind it.
+struct int8 {
+  int8_t value;
+};
+
+inline float widen(int8 value) { return value.value; }
+
+template <typename S>
+constexpr int64_t row_size(int64_t head_dim) {
+  return sizeof(S) == 1 ? head_dim + int64_t(sizeof(float)) : head_dim;
+}
+template <typename S>
+inline float scale_of(const S* row, int64_t head_dim) {
+  float scale = 1;
+  if (sizeof(S) == 1) std::memcpy(&scale, row + head_dim, sizeof scale);
+  return scale;
+}
+
 // e^x to float precision (Cephes' expf); x <= 88, NaN stays NaN.
 inline float exponential(float x) {
   x = x < -87.0f ? -87.0f : x;
@@ -63,6 +82,15 @@ inline float exponential(float x) {
 
 #ifdef HAVE_BF16_UNITS
 inline __m512bh as_bf16(__m512i value) { return (__m512bh)value; }
+
+// 32 numbers as bf16; 8 bits fit exactly.
+inline __m512i load_32(const bf16* from) { return _mm512_loadu_si512(from); }
+inline __m512i load_32(const int8* from) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(from);
+  __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128(halves));
+  __m512i high = _mm512_cvtepi8_epi32(_mm_loadu_si128(halves + 1));
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
+}
 
 // Transposes 16 x 16 elements of 32 bits (pairs of bf16); a is used up.
 inline void transpose(__m512i* a, __m512i* out) {

@@ -8,6 +8,7 @@ from kernels.attention import paged_attention_reference
 from kernels.cpu_attention import _visible_softmax, attend
 from kernels.native_library import native_library
 from kernels.paged_layout import PagedLayout
+from kernels.quantised_kv import quantise_rows
 from tests.support.paged_contexts import make_contexts
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -61,6 +62,43 @@ def test_agrees_with_the_reference(
     expected = paged_attention_reference(queries, *contexts.blocks, contexts.layout, **arguments)
 
     assert torch.allclose(output, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size", "run_length"),
+    [(6, 2, 64, 16, 100), (6, 2, 64, 16, 1), (7, 1, 32, 8, 9), (4, 4, 20, 32, 3)],
+)
+def test_agrees_with_the_reference_over_rows_in_8_bits(
+    dtype: torch.dtype,
+    window: int | None,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    run_length: int,
+) -> None:
+    contexts = make_contexts(
+        SHAPES,
+        seed=2,
+        dtype=dtype,
+        block_size=block_size,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        run_length=run_length,
+    )
+    blocks = [quantise_rows(part) for part in contexts.blocks]
+    queries = torch.randn(sum(new for _, new in SHAPES), heads, head_dim).to(dtype)
+    arguments = {"scale": head_dim**-0.5, "window": window}
+
+    output = attend(queries, *blocks, contexts.layout, **arguments)
+    expected = paged_attention_reference(queries, *blocks, contexts.layout, **arguments)
+    exact = paged_attention_reference(queries, *contexts.blocks, contexts.layout, **arguments)
+
+    assert torch.allclose(output, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert (expected - exact).norm() < 0.02 * exact.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

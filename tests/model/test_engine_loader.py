@@ -1,11 +1,15 @@
 """From a configuration to an engine, or to one clear error."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from runtime.batch import SequenceInput
 from runtime.config import EngineConfig
 from runtime.engine_loader import EngineLoadError, load_engine
+from runtime.model_runner import load_runner
 
 
 def test_the_engine_says_what_it_serves() -> None:
@@ -24,6 +28,40 @@ def test_the_context_is_the_smallest_of_model_pool_and_setting() -> None:
         model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=100, threads=1
     )
     assert load_engine(config).info.max_context_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("asked", "plain", "fewer"),
+    [
+        ({"quantization": "int8"}, {}, 0.55),
+        ({"quantization": "int4"}, {"quantization": "int8"}, 0.6),
+        ({"kv_cache_dtype": "int8"}, {}, 0.65),
+    ],
+)
+def test_fewer_bits_are_flags_and_what_they_serve_is_smaller(
+    asked: dict[str, Any], plain: dict[str, Any], fewer: float
+) -> None:
+    def sizes(settings: dict[str, Any]) -> tuple[int, int]:
+        config = EngineConfig(
+            model="random:qwen3-tiny",
+            dtype="bfloat16",
+            device="cpu",
+            num_blocks=40,
+            threads=1,
+            **settings,
+        )
+        runner = load_runner(config)
+        steps = SequenceInput(
+            tokens=np.arange(40, dtype=np.int32),
+            start=0,
+            block_table=np.arange(3, dtype=np.int32),
+            num_logits=1,
+        )
+        assert runner.run([steps]).isfinite().all()
+        return runner.model.decoder.step_weight_bytes, runner.pool.num_bytes
+
+    which = 1 if "kv_cache_dtype" in asked else 0
+    assert sizes(asked)[which] < fewer * sizes(plain)[which]
 
 
 @pytest.mark.parametrize("model", ["random:nothing", "/nonexistent/model"])

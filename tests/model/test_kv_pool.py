@@ -25,6 +25,15 @@ def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
     assert pool.num_bytes == 3 * block_bytes(config, 8, torch.float32)
 
 
+def test_rows_in_8_bits_take_about_half_of_16() -> None:
+    config = random_model_config("qwen3-100m")
+    cpu = torch.device("cpu")
+    pool = KVPool(config, num_blocks=2, block_size=16, dtype=torch.int8, device=cpu)
+    assert pool.layer(0)[0].shape == (2, config.num_kv_heads, 16, config.head_dim + 4)
+    assert pool.num_bytes == 2 * block_bytes(config, 16, torch.int8)
+    assert pool.num_bytes / block_bytes(config, 32, torch.bfloat16) == (64 + 4) / 128
+
+
 def test_blocks_start_zero_and_cost_nothing_before_they_are_written() -> None:
     config = random_model_config("qwen3-tiny")
     before = resident_bytes()

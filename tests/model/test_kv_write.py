@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.kv_write import write_kv, write_kv_reference
+from kernels.quantised_kv import SCALE_BYTES, quantise_rows
 
 
 @pytest.mark.parametrize("write", [write_kv, write_kv_reference])
@@ -22,6 +23,16 @@ def test_each_token_lands_in_its_slot_and_nothing_else_changes(write) -> None:
     for written in (k_blocks, v_blocks):
         untouched = written.isnan().transpose(1, 2).flatten(2).all(-1)
         assert untouched.sum() == blocks * block_size - 3
+
+
+def test_rows_in_8_bits_land_in_their_slots() -> None:
+    keys, values = torch.randn(2, 3, 2, 6).unbind()
+    slots = torch.tensor([9, 2, 0])
+    blocks = [torch.zeros(3, 2, 4, 6 + SCALE_BYTES, dtype=torch.int8) for _ in range(2)]
+    write_kv(keys, values, *blocks, slots)
+    for given, written in zip((keys, values), blocks, strict=True):
+        assert torch.equal(written[slots // 4, :, slots % 4], quantise_rows(given))
+        assert written.transpose(1, 2).flatten(2).any(-1).sum() == 3
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

@@ -19,6 +19,7 @@ def test_defaults_are_within_their_bounds_and_survive_a_round_trip() -> None:
         ({"dtype": "int8"}, "dtype is 'int8', not one of auto, bfloat16"),
         ({"device": "tpu"}, "device is 'tpu', not one of auto, cpu, cuda"),
         ({"quantization": "int3"}, "quantization is 'int3', not one of"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype is 'int4', not one of"),
         ({"block_size": 24}, "block_size is 24, not a power of two"),
         ({"block_size": 2}, r"block_size is 2, not in 4..256"),
         ({"num_blocks": 1}, r"num_blocks is 1, not in 2"),

@@ -44,6 +44,13 @@ def test_engine_settings_are_taken_over() -> None:
     assert found.engine == EngineConfig(model="random:qwen3-tiny", dtype="float32", block_size=32)
 
 
+def test_quantisation_is_off_and_can_be_asked_for() -> None:
+    plain = options().engine
+    assert (plain.quantization, plain.kv_cache_dtype) == ("none", "auto")
+    found = options("--quantization", "int4", "--kv-cache-dtype", "int8").engine
+    assert (found.quantization, found.kv_cache_dtype) == ("int4", "int8")
+
+
 def test_sizes_are_given_in_mib() -> None:
     found = options("--kv-cache-mib", "64", "--session-tokens-mib", "8").engine
     assert found.kv_cache_bytes == 64 * MIB
