@@ -28,6 +28,7 @@ from runtime.messages import (
     CancelRequest,
     EngineInfo,
     EngineMessage,
+    ErrorKind,
     GenerationRequest,
     SequenceOutput,
     StepOutput,
@@ -196,6 +197,8 @@ class Hub:
             self._note_tokens(route, output, now)
             if output.finish is not None:
                 del self._routes[output.request_id]
+                if output.error is ErrorKind.GRAMMAR:
+                    self._metrics.grammar_gave_up()
             calls.append((route.link, partial(route.link.connection.output, output)))
         self._metrics.step_finished(step.stats)
         self._dashboard.step_finished(step.stats)
@@ -311,12 +314,14 @@ class Hub:
         message: str | None = "the schema could not be checked"
         block: int | None = None
         path: tuple[str | int, ...] | None = None
+        asked = self._clock()
         try:
             refusal = await self._check_grammar(check.spec)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
         else:
             message = None
+            self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
             if refusal is not None:
                 message, block, path = refusal.reason, refusal.block, refusal.path
         verdict = partial(

@@ -46,6 +46,8 @@ class TurnUsage:
     """Draft tokens that were verified."""
     accepted_tokens: int = 0
     """The part of ``drafted_tokens`` that was accepted."""
+    forwards: int = 0
+    """Forward passes that gave the turn tokens."""
 
     def __post_init__(self) -> None:
         for part, whole in (
@@ -53,6 +55,7 @@ class TurnUsage:
             ("reasoning_tokens", "output_tokens"),
             ("forced_tokens", "output_tokens"),
             ("accepted_tokens", "drafted_tokens"),
+            ("forwards", "output_tokens"),
         ):
             found, limit = getattr(self, part), getattr(self, whole)
             if not 0 <= found <= limit:
@@ -71,6 +74,7 @@ class TurnUsage:
             forced_tokens=self.forced_tokens + other.forced_tokens,
             drafted_tokens=self.drafted_tokens + other.drafted_tokens,
             accepted_tokens=self.accepted_tokens + other.accepted_tokens,
+            forwards=self.forwards + other.forwards,
         )
 
 

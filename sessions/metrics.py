@@ -19,6 +19,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1, 2.5)
+_PER_FORWARD = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32)
 _RATIO = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 
@@ -63,6 +64,10 @@ class Metrics:
         self._forced = self._counter("spec_forced_tokens", "Emitted tokens a grammar forced.")
         self._drafted = self._counter("spec_drafted_tokens", "Draft tokens that were verified.")
         self._accepted = self._counter("spec_accepted_tokens", "Draft tokens that were accepted.")
+        self._forwards = self._counter("spec_forwards", "Forward passes that gave a turn tokens.")
+        self._per_forward = self._histogram(
+            "spec_tokens_per_forward", "Tokens of a turn by its forward passes.", _PER_FORWARD
+        )
         self._cost = self._counter("cost_dollars", "What finished turns cost by the price table.")
         self._saved = self._counter("saved_dollars", "What the prefix cache saved of that.")
 
@@ -86,6 +91,12 @@ class Metrics:
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
         self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
         self._tiers()
+        self._grammar_checks = self._histogram(
+            "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
+        )
+        self._grammar_errors = self._counter(
+            "grammar_errors", "Grammars that were refused or gave up, by stage.", "stage"
+        )
         self._mask = self._counter("grammar_mask_seconds", "Time spent on filling grammar masks.")
 
     def _tiers(self) -> None:
@@ -195,8 +206,21 @@ class Metrics:
         self._forced.inc(usage.forced_tokens)
         self._drafted.inc(usage.drafted_tokens)
         self._accepted.inc(usage.accepted_tokens)
+        self._forwards.inc(usage.forwards)
+        if usage.forwards:
+            self._per_forward.observe(usage.output_tokens / usage.forwards)
         self._cost.inc(dollars(report.cost))
         self._saved.inc(dollars(report.saved))
+
+    def grammar_checked(self, seconds: float, *, refused: bool) -> None:
+        """A turn's grammar was compiled on trial, or known."""
+        self._grammar_checks.observe(seconds)
+        if refused:
+            self._grammar_errors.labels("compile").inc()
+
+    def grammar_gave_up(self) -> None:
+        """A turn ended because the grammar could not go on."""
+        self._grammar_errors.labels("mask").inc()
 
     def error_sent(self, code: str | None) -> None:
         """An ``error`` event went out; ``code`` is one of ours or None."""

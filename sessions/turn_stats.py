@@ -82,6 +82,7 @@ class TurnStats:
     forced: int = 0
     drafted: int = 0
     accepted: int = 0
+    forwards: int = 0
     cost: int = 0
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
@@ -90,6 +91,7 @@ class TurnStats:
         self.forced += output.forced
         self.drafted += output.drafted
         self.accepted += output.accepted
+        self.forwards += output.forwards if len(output.new_tokens) else 0
 
     def usage(self, *, output_tokens: int, reasoning_tokens: int) -> TurnUsage:
         """Zero as long as the engine has not admitted the turn."""
@@ -103,6 +105,7 @@ class TurnStats:
             forced_tokens=self.forced,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            forwards=min(self.forwards, output_tokens),
         )
 
     def brief(self) -> Event | None:
@@ -147,7 +150,11 @@ class TurnStats:
                 "reasoning": usage.reasoning_tokens,
                 "forced": usage.forced_tokens,
             },
-            "spec": {"drafted": usage.drafted_tokens, "accepted": usage.accepted_tokens},
+            "spec": {
+                "drafted": usage.drafted_tokens,
+                "accepted": usage.accepted_tokens,
+                "forwards": usage.forwards,
+            },
             "cost": {
                 "turn": dollars(self.cost),
                 "session": dollars(self.ledger.cost),

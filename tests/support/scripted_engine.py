@@ -90,6 +90,7 @@ class ScriptedEngine:
         forced: int = 0,
         drafted: int = 0,
         accepted: int = 0,
+        forwards: int = 0,
         logprobs: tuple[TokenLogprob, ...] = (),
         cached: int | None = None,
     ) -> SequenceOutput:
@@ -122,6 +123,7 @@ class ScriptedEngine:
             forced=forced,
             drafted=drafted,
             accepted=accepted,
+            forwards=forwards,
             logprobs=logprobs,
         )
 

@@ -270,6 +270,9 @@ def test_a_grammar_is_checked_and_the_verdict_handed_back(
         await bench.settle()
         assert bench.specs == [GrammarSpec(lark="start: x")]
         assert client.frames == [f"checked x {told}"]
+        refusals = bench.value("grammar_errors_total", stage="compile")
+        assert refusals == (None if refusal is None else 1)
+        assert bench.value("grammar_check_seconds_count") == 1
 
     run(scenario)
 

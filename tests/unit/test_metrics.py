@@ -31,6 +31,7 @@ USAGE = TurnUsage(
     forced_tokens=5,
     drafted_tokens=8,
     accepted_tokens=6,
+    forwards=10,
 )
 
 
@@ -86,6 +87,7 @@ def used() -> Metrics:
     metrics.turn_finished(report())
     metrics.tokens_arrived(0.01)
     metrics.error_sent(None)
+    metrics.grammar_checked(0.01, refused=True)
     metrics.connection_closed(1008)
     metrics.http_answered(200)
     return metrics
@@ -124,6 +126,8 @@ def test_a_finished_turn_counts_its_tokens_and_money() -> None:
     assert found["keepwarm_spec_forced_tokens_total"] == 10
     assert found["keepwarm_spec_drafted_tokens_total"] == 16
     assert found["keepwarm_spec_accepted_tokens_total"] == 12
+    assert found["keepwarm_spec_forwards_total"] == 20
+    assert found["keepwarm_spec_tokens_per_forward_sum"] == 4.0
     assert found["keepwarm_cost_dollars_total"] == 4.0
     assert found["keepwarm_saved_dollars_total"] == 1.0
     assert found["keepwarm_turn_time_to_first_token_seconds_count"] == 1
@@ -228,3 +232,15 @@ def test_tiers_below_the_device_are_told_by_tier_and_path() -> None:
     assert found["keepwarm_kv_transfer_bytes_total{path=host_disk}"] == 8192
     assert found["keepwarm_kv_transfer_seconds_total{path=host_disk}"] == 0.5
     assert found["keepwarm_kv_damaged_blocks_total"] == 2
+
+
+def test_grammars_count_their_checks_and_where_they_failed() -> None:
+    metrics = Metrics()
+    metrics.grammar_checked(0.2, refused=False)
+    metrics.grammar_checked(0.1, refused=True)
+    metrics.grammar_gave_up()
+    found = values(metrics)
+    assert found["keepwarm_grammar_check_seconds_count"] == 2
+    assert found["keepwarm_grammar_check_seconds_sum"] == pytest.approx(0.3)
+    assert found["keepwarm_grammar_errors_total{stage=compile}"] == 1
+    assert found["keepwarm_grammar_errors_total{stage=mask}"] == 1

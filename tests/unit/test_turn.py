@@ -124,9 +124,9 @@ def test_the_vendor_object_tells_cache_time_tokens_money_and_budget() -> None:
     client = rig.connect()
     client.create(input="hi", keepwarm={"session": "s", "budget": {"output": 100, "cost": 1}})
     rig.clock.advance(0.5)
-    rig.emit("ab", forced=1, drafted=3, accepted=2)
+    rig.emit("ab", forced=1, drafted=3, accepted=2, forwards=1)
     rig.clock.advance(2.0)
-    rig.emit("cd" + END, FinishReason.STOP)
+    rig.emit("cd" + END, FinishReason.STOP, forwards=1)
     stats = client.response["keepwarm"]
     cost = (27 * 1000 + 5 * 2000) / 1e9
     assert stats == {
@@ -135,7 +135,7 @@ def test_the_vendor_object_tells_cache_time_tokens_money_and_budget() -> None:
         "kv": {"cached": 0, "written": 27, "miss": {"first_sight": 27}},
         "timing": {"queue_ms": 250, "ttft_ms": 500, "total_ms": 2500, "tokens_per_s": 2.0},
         "tokens": {"input": 27, "cached": 0, "output": 5, "reasoning": 0, "forced": 1},
-        "spec": {"drafted": 3, "accepted": 2},
+        "spec": {"drafted": 3, "accepted": 2, "forwards": 2},
         "cost": {"turn": cost, "session": cost, "saved": 0},
         "budget": {"left": {"output": 95, "cost": 1 - cost}, "exhausted": False},
     }
