@@ -164,7 +164,6 @@ class Scheduler:
         self._session_starts: dict[str, float] = {}
         self._looked_at = 0
         self._mixed_steps = 0
-        self._free_blocks = 0
 
     @property
     def waiting(self) -> Many[Sequence]:
@@ -381,13 +380,10 @@ class Scheduler:
 
     def _warm(self, sequence: Sequence) -> bool:
         """Whether a waiting turn counts as warm in the order: what it needs is here, or takes
-        less than a step to compute, or there are free blocks for it, so that it would throw
-        out nothing."""
+        less than a step to compute."""
         pending = sequence.uncached_estimate
         position = len(sequence.buffer) - pending
-        if sequence.warm or self._blocks_for(pending + 1) <= self._free_blocks:
-            return True
-        return self._costs.prefill_s(pending, position) <= self._step_s
+        return sequence.warm or self._costs.prefill_s(pending, position) <= self._step_s
 
     def _work_s(self, sequence: Sequence) -> float:
         """Engine seconds until the turn's expected end."""
@@ -539,7 +535,6 @@ class Scheduler:
         """Running prefills and waiting turns in the policy's order."""
         if self._waiting:
             self._look_again()
-            self._free_blocks = self._cache.stats().free
         return sorted([*prefills, *self._waiting], key=lambda s: self._key(s, now))
 
     def _look_again(self) -> None:
