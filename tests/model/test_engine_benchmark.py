@@ -143,6 +143,15 @@ def test_prefill_flops_are_those_that_torch_counts() -> None:
     assert prefill_flops(config, length) == linear - head + attention
 
 
+def test_transformers_generates_on_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmarks.engine, "CONTEXT", 32)
+    figures = benchmarks.engine.transformers_figures(folder)
+    assert len(figures) == 3
+    assert all(figure > 0 for figure in figures.values())
+
+
 def test_rates_are_positive_and_rounds_are_counted() -> None:
     assert gemm_rate(benchmark_config("tiny"), 64) > 0
     calls: list[str] = []
