@@ -124,6 +124,8 @@ class Retention:
         """Let one session of a class up to ``rights`` go idle: the one whose lease has longest
         to go, else of the queued ones the least recently used, published prefixes last.
 
+        A session is used by every turn that passes through its blocks; of two that the same
+        turn used the longer one goes, since the shorter one's blocks are of no use without it.
         The caller knows that there is one.
         """
         leased = self._leases.live()
@@ -134,7 +136,11 @@ class Retention:
             assert rights >= QUEUED
             victim = min(
                 (h for h in sessions if h.klass == QUEUED),
-                key=lambda h: (h.owner is self._tree.published, h.node.last_use),
+                key=lambda h: (
+                    h.owner is self._tree.published,
+                    self._tree.last_use_below(h.node),
+                    -h.length,
+                ),
             )
             victim.queued = False
             self._counters.leases_broken += victim.leased_until > 0.0

@@ -173,6 +173,15 @@ class RadixTree:
 
     # Holding
 
+    def last_use_below(self, node: Node) -> int:
+        """Tick of the last turn that went to ``node`` or through it."""
+        last_use, found = 0, [node]
+        while found:
+            node = found.pop()
+            last_use = max(last_use, node.last_use)
+            found += self.children(node)
+        return last_use
+
     def hold(self, holder: Holder, klass: int) -> None:
         """Change the class in which ``holder`` keeps its path."""
         delta = UNIT[klass] - UNIT[holder.klass]

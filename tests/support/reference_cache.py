@@ -121,7 +121,7 @@ class ReferenceCache:
         if leased:
             session = max(leased, key=lambda s: s.leased_until)
         else:
-            session = min(held, key=lambda s: (s.owner is None, self.last_use(s)))
+            session = min(held, key=lambda s: (s.owner is None, self.last_use(s), -len(s.path)))
         session.queued, session.leased_until, session.broken = False, 0.0, True
 
     def has_child(self, key: Key) -> bool:

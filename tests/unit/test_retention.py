@@ -244,6 +244,19 @@ def test_a_sequence_with_little_of_its_transcript_left_is_cold() -> None:
         cache.finish(sequence)
 
 
+def test_of_queued_sessions_on_one_path_the_longer_one_goes_first() -> None:
+    """The shorter one's blocks bear the longer one's: breaking it first would free nothing."""
+    cache = make_cache(8)
+    run_turn(cache, transcript(16, seed=1), "short")
+    run_turn(cache, transcript(24, seed=1), "long")
+    for name in ("short", "long"):
+        cache.set_queued(name, True)
+    lone = cache.begin(session_id="lone", tenant="t", tokens=transcript(40, seed=3))
+    cache.allocate(lone, cache.stats().free + 1)
+    assert cache.stats().queued == 4
+    assert resident(cache, 1, 24) == 5
+
+
 def test_unknown_sessions_may_be_queued_and_released() -> None:
     cache = make_cache(4)
     cache.set_queued("nobody", True)
