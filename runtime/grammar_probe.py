@@ -40,6 +40,7 @@ _LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
 _OUT_OF_MEMORY = 77
 _START_TIMEOUT_S = 60.0
+_DYING_S = 5.0
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
 
@@ -188,7 +189,7 @@ class _Child:
             await self._renew()
             return GrammarRefused(f"compiling it takes more than {self._limits.seconds:g} s")
         except (asyncio.IncompleteReadError, ConnectionError):
-            code = await self._renew()
+            code = await self._renew(dying=True)
             megabytes = self._limits.memory_bytes >> 20
             # The Rust allocator aborts when the address space is used up.
             if code in (_OUT_OF_MEMORY, -6):
@@ -231,16 +232,25 @@ class _Child:
         (length,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
         return orjson.loads(await self._process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
 
-    async def _renew(self) -> int | None:
+    async def _renew(self, *, dying: bool = False) -> int | None:
         """End the process and start the next one without waiting for it."""
-        code = await self._end_process()
+        code = await self._end_process(dying=dying)
         self._renewal = asyncio.create_task(self.start())
         return code
 
-    async def _end_process(self) -> int | None:
+    async def _end_process(self, *, dying: bool = False) -> int | None:
+        """End the process and return its exit status.
+
+        Args:
+            dying: it is about to end by itself. Killed in that moment, its status is lost:
+                ``Popen.kill`` takes it away from asyncio.
+        """
         process, self._process = self._process, None
         if process is None:
             return None
+        if dying:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _DYING_S)
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         code = await process.wait()
