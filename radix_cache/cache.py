@@ -14,19 +14,17 @@ one node of the tree, or private to one running sequence.
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-import numpy as np
-
 from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.block_pool import BlockPool
 from radix_cache.edge import TokenArray
 from radix_cache.eviction import IdleLeaves
-from radix_cache.ghosts import MissCause
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.handle import SessionHandle
+from radix_cache.known_sessions import KnownSessions
 from radix_cache.leases import Leases
 from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Owner, Tier
+from radix_cache.nodes import Node, Tier
 from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.room import Room
@@ -34,6 +32,7 @@ from radix_cache.stats import CacheStats, Counters
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import RadixTree, hash_tokens
+from radix_cache.turns import Turns
 
 Policy = Literal["lease", "lru"]
 
@@ -101,9 +100,6 @@ class PrefixCache:
         self.num_blocks = num_blocks
         self._reserve = reserve_blocks
         self._debug = debug
-        self._tick = 0
-        self._num_private = 0
-        self._sessions: dict[str, SessionHandle] = {}
         self._running: set[CachedSequence] = set()
         self._counters = Counters()
         self._pool = BlockPool(num_blocks)
@@ -128,6 +124,7 @@ class PrefixCache:
             residency_blocks=residency_blocks,
             rescue_wait_s=rescue_wait_s,
         )
+        self._known = KnownSessions(self._tree, self._retention)
         self._misses = MissAccount(self._tree, capacity=ghost_records)
         self._room = Room(
             tree=self._tree,
@@ -137,7 +134,7 @@ class PrefixCache:
             misses=self._misses,
             counters=self._counters,
             running=self._running,
-            sessions=self._sessions,
+            sessions=self._known.by_id,
             clock=clock,
         )
         self._lower: LowerTiers | None = None
@@ -148,12 +145,23 @@ class PrefixCache:
                 host_blocks=host_blocks,
                 disk_blocks=disk_blocks,
                 dropping=self._room.forgetting,
-                next_tick=self._next_tick,
             )
-
-        self._publisher = Publisher(self._tree, self._pool, self._lower)
         lowest = Tier.DEVICE if mover is None else Tier.HOST
         self._matcher = Matcher(self._tree, lowest=lowest)
+        self._turns = Turns(
+            tree=self._tree,
+            pool=self._pool,
+            matcher=self._matcher,
+            publisher=Publisher(self._tree, self._pool, self._lower),
+            room=self._room,
+            retention=self._retention,
+            misses=self._misses,
+            counters=self._counters,
+            lower=self._lower,
+            running=self._running,
+            sessions=self._known.by_id,
+            reserve=reserve_blocks,
+        )
 
     @property
     def usable_blocks(self) -> int:
@@ -165,10 +173,6 @@ class PrefixCache:
             self._idle.offer(node)
         elif self._lower is not None:
             self._lower.offer(node)
-
-    def _next_tick(self) -> int:
-        self._tick += 1
-        return self._tick
 
     # Matching
 
@@ -187,9 +191,7 @@ class PrefixCache:
         Raises:
             ValueError: as for ``begin``.
         """
-        owner = self._owner(tenant)
-        self._check(tokens, session_id, owner)
-        base = self._base(base_session_id, owner)
+        owner, _, base = self._known.resolve(session_id, tenant, tokens, base_session_id)
         match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
         return match.position * self.block_size
 
@@ -223,60 +225,17 @@ class PrefixCache:
             ValueError: not int32, empty, a session that is busy or another tenant's. Nothing
                 has changed.
         """
-        owner = self._owner(tenant)
-        handle = self._check(tokens, session_id, owner)
+        owner, handle, base = self._known.resolve(session_id, tenant, tokens, base_session_id)
         if handle is not None and handle.sequence is not None:
             raise ValueError(f"session {session_id!r} has an open turn")
         self._retention.end_leases()
-        base = self._base(base_session_id, owner)
         is_new = handle is None
         if handle is None:
-            handle = self._sessions[session_id] = SessionHandle(session_id, owner)
-        limit = (len(tokens) - 1) // self.block_size
-        table = handle.table
-        if len(table) <= limit:
-            table = np.empty(limit + limit // 4 + 8, dtype=np.int32)
-        match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset, table=table)
-        shared = match.shared
-        sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
-        sequence.num_cached_tokens = shared * self.block_size
-        sequence.is_new = is_new
-        self._misses.explain(sequence, handle, tokens, match, base=base, base_offset=base_offset)
-        handle.sequence = sequence
-        handle.table, handle.seen = table, self._tick
-        if match.position > shared:
-            sequence.beyond = Holder(owner)
-            self._tree.move(sequence.beyond, match.node, match.position)
-            self._tree.hold(sequence.beyond, RUNNING)
-        self._tree.move(handle, match.near, shared)
-        self._tree.hold(handle, RUNNING)
-        self._running.add(sequence)
-        if shared < match.near.end:
-            self._room.inside.add(sequence)
+            handle = self._known.by_id[session_id] = SessionHandle(session_id, owner)
+        sequence = self._turns.begin(handle, tokens, base, base_offset, is_new)
         if self._debug:
             self.check()
         return sequence
-
-    def _owner(self, tenant: str | None) -> Owner:
-        return self._tree.published if tenant is None else self._tree.owner(tenant)
-
-    def _check(self, tokens: TokenArray, session_id: str, owner: Owner) -> SessionHandle | None:
-        if tokens.dtype != np.int32 or tokens.ndim != 1 or not tokens.flags.c_contiguous:
-            raise ValueError(
-                f"tokens are {tokens.dtype} {list(tokens.shape)}, contiguous int32 [n] is needed"
-            )
-        if not len(tokens):
-            raise ValueError("an empty prompt")
-        handle = self._sessions.get(session_id)
-        if handle is not None and handle.owner is not owner:
-            raise ValueError(f"session {session_id!r} belongs to another tenant")
-        return handle
-
-    def _base(self, base_session_id: str | None, owner: Owner) -> SessionHandle | None:
-        if base_session_id is None:
-            return None
-        base = self._sessions.get(base_session_id)
-        return base if base is not None and base.owner is owner else None
 
     # Blocks
 
@@ -298,51 +257,9 @@ class PrefixCache:
             OutOfBlocks: fewer are available; nothing has been allocated or evicted.
             ValueError: a negative number, a finished sequence.
         """
-        handle = self._open(sequence)
-        if num_blocks < 0:
-            raise ValueError(f"allocate {num_blocks} blocks")
-        self._make_room(sequence, num_blocks)
-        start = sequence.num_blocks
-        end = start + num_blocks
-        if end > len(sequence.table):
-            table = np.empty(end + end // 4 + 8, dtype=np.int32)
-            table[:start] = sequence.table[:start]
-            sequence.table = handle.table = table
-        sequence.table[start:end] = self._pool.take(num_blocks)
-        sequence.num_blocks = end
-        self._num_private += num_blocks
-        if not sequence.admitted:
-            self._admit(sequence, handle)
+        self._turns.allocate(sequence, num_blocks)
         if self._debug:
             self.check()
-
-    def _open(self, sequence: CachedSequence) -> SessionHandle:
-        handle = sequence.handle
-        if handle is None:
-            raise ValueError("the sequence is finished")
-        return handle
-
-    def _make_room(self, sequence: CachedSequence, num_blocks: int) -> None:
-        reserve = 0 if sequence.admitted else self._reserve
-        missing = num_blocks - (self._pool.num_free - reserve)
-        if missing > 0 and num_blocks:
-            self._room.make(sequence, missing, num_blocks, reserve)
-
-    def _admit(self, sequence: CachedSequence, handle: SessionHandle) -> None:
-        sequence.admitted = True
-        if sequence.beyond is not None:
-            lost = sequence.num_restorable_blocks * self.block_size
-            sequence.misses[MissCause.EVICTED] = sequence.misses.get(MissCause.EVICTED, 0) + lost
-            self._let_go(sequence)
-        self._retention.turn_admitted(handle)
-        self._counters.admitted(sequence)
-
-    def _let_go(self, sequence: CachedSequence) -> None:
-        """Release what was found in host memory and is not wanted, or is here by now."""
-        if sequence.beyond is not None:
-            self._tree.hold(sequence.beyond, IDLE)
-            self._tree.drop(sequence.beyond)
-            sequence.beyond = None
 
     def restore(self, sequence: CachedSequence) -> None:
         """Bring what ``begin`` found in host memory to the device: ``num_cached_tokens`` and
@@ -352,23 +269,7 @@ class PrefixCache:
             OutOfBlocks: there is no room on the device; nothing has changed.
             ValueError: the turn has blocks of its own already, or is finished.
         """
-        handle, beyond = self._open(sequence), sequence.beyond
-        if sequence.admitted:
-            raise ValueError("a turn that runs already restores nothing")
-        if beyond is None or self._lower is None:
-            return
-        start, end = sequence.num_shared_blocks, beyond.length
-        self._make_room(sequence, end - start)
-        if end < beyond.node.end:
-            self._tree.split(beyond.node, end)
-        sequence.table[start:end] = self._pool.take(end - start)
-        self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
-        self._tree.move(handle, beyond.node, end)
-        handle.seen = self._tick
-        self._let_go(sequence)
-        sequence.num_shared_blocks = sequence.num_blocks = end
-        sequence.num_cached_tokens = end * self.block_size
-        self._counters.restored_tokens += (end - start) * self.block_size
+        self._turns.restore(sequence)
         if self._debug:
             self.check()
 
@@ -379,18 +280,9 @@ class PrefixCache:
         Raises:
             ValueError: a finished sequence.
         """
-        self._open(sequence)
-        keep = max(-(-num_tokens // self.block_size), sequence.num_shared_blocks)
-        self._release_private(sequence, keep)
+        self._turns.trim(sequence, num_tokens)
         if self._debug:
             self.check()
-
-    def _release_private(self, sequence: CachedSequence, keep: int) -> None:
-        count = sequence.num_blocks - keep
-        if count > 0:
-            self._pool.release(sequence.table[keep : sequence.num_blocks])
-            self._num_private -= count
-            sequence.num_blocks = keep
 
     # Publishing
 
@@ -408,20 +300,7 @@ class PrefixCache:
             ValueError: more tokens than the table's blocks hold, a finished sequence; nothing
                 has changed.
         """
-        handle = self._open(sequence)
-        size = self.block_size
-        target = len(tokens) // size
-        shared = sequence.num_shared_blocks
-        if len(tokens) > sequence.num_blocks * size:
-            raise ValueError(
-                f"{len(tokens)} tokens, {sequence.num_blocks} blocks of {size} are allocated"
-            )
-        if target <= shared:
-            return
-        if self._publisher.publish(sequence, handle, tokens, target):
-            self._room.inside.add(sequence)
-        sequence.num_shared_blocks = target
-        self._num_private -= target - shared
+        self._turns.commit(sequence, tokens)
         if self._debug:
             self.check()
 
@@ -446,48 +325,19 @@ class PrefixCache:
         Raises:
             ValueError: a finished sequence.
         """
-        handle = self._open(sequence)
-        self._release_private(sequence, sequence.num_shared_blocks)
-        self._running.discard(sequence)
-        self._room.inside.discard(sequence)
-        sequence.handle = None
-        handle.sequence = None
-        admitted = sequence.admitted
-        if sequence.beyond is not None:
-            self._tree.move(handle, sequence.beyond.node, sequence.beyond.length)
-            self._let_go(sequence)
-        current = self._sessions.get(handle.session_id) is handle
-        keep = current and keep_handle and (admitted or not sequence.is_new)
-        if handle.length < handle.node.end and (admitted or keep):
-            self._tree.split(handle.node, handle.length)
-        if admitted:
-            handle.known = max(handle.known, handle.length)
-            handle.node.last_use = self._next_tick()
-        if keep:
-            self._retention.turn_ended(handle, lease_s if admitted else 0.0)
-        else:
-            if current:
-                del self._sessions[handle.session_id]
-            self._retention.forget(handle)
+        self._turns.finish(sequence, lease_s, keep_handle)
         if self._debug:
             self.check()
 
     def release_session(self, session_id: str) -> None:
         """Forget a session's handle; its blocks stay in the tree, idle. While its turn is
         open the turn goes on, and nothing is kept when it ends. Unknown ids are ignored."""
-        handle = self._sessions.pop(session_id, None)
-        if handle is not None and handle.sequence is None:
-            self._retention.forget(handle)
+        self._known.release(session_id)
 
     def set_queued(self, session_id: str, queued: bool) -> None:
         """Say whether the session's next turn has arrived and waits; until it is admitted no
         other turn evicts the session, unless that one is alone. Unknown ids are ignored."""
-        handle = self._sessions.get(session_id)
-        if handle is None or handle.queued == queued:
-            return
-        handle.queued = queued
-        if handle.sequence is None:
-            self._retention.settle(handle)
+        self._known.set_queued(session_id, queued)
         if self._debug:
             self.check()
 
@@ -511,9 +361,7 @@ class PrefixCache:
         """
         if self._lower is None:
             return 0
-        owner = self._owner(tenant)
-        self._check(tokens, session_id, owner)
-        base = self._base(base_session_id, owner)
+        owner, _, base = self._known.resolve(session_id, tenant, tokens, base_session_id)
         match = self._matcher.find(
             owner, tokens, base=base, base_offset=base_offset, lowest=Tier.DISK
         )
@@ -543,7 +391,7 @@ class PrefixCache:
         """Order copies of what sessions have above the disk to the disk, those used last first:
         for the end of the process, so that ``load`` finds it in the next one."""
         if self._lower is not None:
-            ends = {handle.node for handle in self._sessions.values() if handle.length}
+            ends = {handle.node for handle in self._known.by_id.values() if handle.length}
             self._lower.copy_down(sorted(ends, key=lambda node: -node.last_use))
 
     def tend(self) -> None:
@@ -553,7 +401,7 @@ class PrefixCache:
         if self._lower is None:
             return
         for handle in self._retention.take_due():
-            self._room.bring_back(handle, self._next_tick(), self._reserve)
+            self._room.bring_back(handle, self._tree.next_tick(), self._reserve)
         self._lower.write_behind()
         if self._debug:
             self.check()
@@ -594,13 +442,13 @@ class PrefixCache:
             free=free,
             reserved=num_free - free,
             evictable=idle + leased,
-            protected=queued + running + self._num_private,
+            protected=queued + running + self._turns.num_private,
             idle=idle,
             leased=leased,
             queued=queued,
             running=running,
-            private=self._num_private,
-            sessions=len(self._sessions),
+            private=self._turns.num_private,
+            sessions=len(self._known.by_id),
             nodes=self._tree.num_nodes,
             tree_bytes=self._tree.num_bytes,
             ghosts=self._misses.num_ghosts,
@@ -625,10 +473,6 @@ class PrefixCache:
         )
         if self._lower is not None:
             self._lower.check()
-        for handle in self._sessions.values():
+        for handle in self._known.by_id.values():
             check_table(handle)
-        for sequence in self._running:
-            handle = self._open(sequence)
-            assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
-            assert not handle.node.tier, "a turn on blocks that are not on the device"
-            check_table(handle)
+        self._turns.check()

@@ -42,7 +42,6 @@ class LowerTiers:
         tree: whose nodes are placed.
         mover: copies the bytes.
         dropping: called with (node, blocks kept) before the end of a node is forgotten.
-        next_tick: a number larger than all before; marks nodes whose ids changed.
 
     Raises:
         ValueError: no host blocks; the disk is reached through host memory.
@@ -56,7 +55,6 @@ class LowerTiers:
         host_blocks: int,
         disk_blocks: int,
         dropping: Callable[[Node, int], None],
-        next_tick: Callable[[], int],
     ) -> None:
         if host_blocks < 1 or disk_blocks < 0:
             raise ValueError(
@@ -66,7 +64,6 @@ class LowerTiers:
         self._tree = tree
         self._mover = mover
         self._dropping = dropping
-        self._next_tick = next_tick
         self._num_orders = 0
         self._pending: dict[int, tuple[BlockMove, Node, int]] = {}
         self._being_written = 0
@@ -117,7 +114,7 @@ class LowerTiers:
             if room < leaf.size:
                 tree.split(leaf, leaf.end - room)
             targets = self.host.take(room)
-            sources = tree.place(leaf, Tier.HOST, targets, self._next_tick())
+            sources = tree.place(leaf, Tier.HOST, targets, self._tree.next_tick())
             self._order(Tier.DEVICE, Tier.HOST, sources, targets, None)
             freed = np.concatenate([sources, freed])
             for child in list(tree.children(leaf)):
@@ -127,7 +124,8 @@ class LowerTiers:
     def promote(self, far: Node, start: int, targets: BlockArray) -> None:
         """Copy the host blocks from position ``start`` to the end of ``far`` to the device
         blocks ``targets``, which the tree keeps from now on."""
-        tree, tick = self._tree, self._next_tick()
+        tree = self._tree
+        tick = tree.next_tick()
         sources: list[BlockArray] = []
         for node in path_from(far, start):
             first = node.start - start
@@ -141,7 +139,7 @@ class LowerTiers:
     def adopt(self, node: Node, targets: BlockArray) -> None:
         """Let ``node`` have the device blocks of a turn that has computed it again."""
         tier = self._blocks(node.tier)
-        tier.release(self._tree.place(node, Tier.DEVICE, targets, self._next_tick()))
+        tier.release(self._tree.place(node, Tier.DEVICE, targets, self._tree.next_tick()))
 
     # Host and disk
 
@@ -266,7 +264,7 @@ class LowerTiers:
                 here = slice(part.start - start, part.end - start)
                 unused[here] = False
                 blocks = move.target_blocks[here]
-                source.release(self._tree.place(part, move.target, blocks, self._next_tick()))
+                source.release(self._tree.place(part, move.target, blocks, self._tree.next_tick()))
             elif part.tier != Tier.DEVICE and part.klass == IDLE and not part.branches:
                 self.offer(part)
         target.release(move.target_blocks[unused])

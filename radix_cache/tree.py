@@ -51,6 +51,8 @@ class RadixTree:
         """Blocks in the tree by tier and class, over all owners."""
         self.class_blocks = self.tier_blocks[Tier.DEVICE]
         self.num_nodes = 0
+        self.tick = 0
+        """Counts uses and moves of blocks, so that any two of them have an order."""
         self._shop = PieceShop(block_size)
         self._seed = seed
         self._on_idle_leaf = on_idle_leaf
@@ -63,6 +65,11 @@ class RadixTree:
     def num_bytes(self) -> int:
         """Host memory of token and block ids, spare room included."""
         return self._shop.num_bytes
+
+    def next_tick(self) -> int:
+        """A number larger than all before."""
+        self.tick += 1
+        return self.tick
 
     def owner(self, name: str) -> Owner:
         """The tenant of this name, made when first asked for.
