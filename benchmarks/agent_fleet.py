@@ -16,6 +16,7 @@ import argparse
 import statistics
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from benchmarks.simulate import SESSIONS_FILE
 from benchmarks.simulation import FCFS_LRU, OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn, choose, load_chains
 from runtime.config import EngineConfig
+from runtime.emission import Emission
 from runtime.engine import Engine
 from runtime.engine_loader import assemble
 from runtime.estimates import StepCosts
@@ -58,14 +60,16 @@ class Load:
     kv_tokens: int
 
 
-class _RecordedLengths(Engine):
-    """An engine whose turns stop where the recording did: a made-up text has no end of its
+class _RecordedLengths(Emission):
+    """Turns stop where the recording did: a made-up text has no end of its
     own, and only a turn that stops by itself is taken for one that calls a tool."""
 
-    ends: dict[str, int]
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.ends: dict[str, int] = {}
 
-    def _append(self, sequence: Sequence, token: int) -> FinishReason | None:
-        reason = super()._append(sequence, token)
+    def append(self, sequence: Sequence, token: int) -> FinishReason | None:
+        reason = super().append(sequence, token)
         wanted = self.ends.get(sequence.request.request_id)
         if reason is None and wanted is not None and sequence.num_emitted >= wanted:
             return FinishReason.STOP
@@ -90,12 +94,9 @@ class _Client:
 
 def engine_for(
     runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig, costs: StepCosts
-) -> _RecordedLengths:
+) -> Engine:
     """An engine around a runner that exists; what its KV pool holds is forgotten."""
-    engine = assemble(config, runner, tokenizer, costs=costs, engine_type=_RecordedLengths)
-    assert isinstance(engine, _RecordedLengths)
-    engine.ends = {}
-    return engine
+    return assemble(config, runner, tokenizer, costs=costs, emission_type=_RecordedLengths)
 
 
 def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> GenerationRequest:
@@ -116,8 +117,10 @@ def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> Gen
     )
 
 
-def play(engine: _RecordedLengths, tokenizer: Tokenizer, load: Load) -> list[float]:
+def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> list[float]:
     """Latency of every turn, seconds, with real pauses."""
+    emission = engine.emission
+    assert isinstance(emission, _RecordedLengths)
     banned = tuple(sorted(tokenizer.end_of_turn_ids))
     vocabulary = engine.info.vocab_size
     ahead = list(reversed(load.fleet))
@@ -140,7 +143,7 @@ def play(engine: _RecordedLengths, tokenizer: Tokenizer, load: Load) -> list[flo
             client = entry[1]
             client.arrived_s = entry[0]
             request = request_of(client, vocabulary, banned)
-            engine.ends[client.session.name] = client.turn.output_tokens
+            emission.ends[client.session.name] = client.turn.output_tokens
             client.length = request.base_offset + len(request.new_tokens)
             engine.submit([request])
         output = engine.step() if engine.has_work else None

@@ -31,7 +31,7 @@ from examples.train_agent_model.rendering import (
 )
 from examples.train_agent_model.world import Question, Session
 from runtime.config import EngineConfig
-from runtime.engine import Engine
+from runtime.emission import Emission
 from runtime.engine_loader import assemble
 from runtime.messages import GenerationRequest, ReleaseSession, SamplingParams, TokenArray
 from runtime.model_runner import load_runner
@@ -64,7 +64,7 @@ class Timing:
     """All tokens of each turn."""
 
 
-class EveryTokenSampled(Engine):
+class EveryTokenSampled(Emission):
     """The yardstick: forced tokens are sampled under their mask like all others."""
 
     takes_forced_tokens = False
@@ -84,8 +84,8 @@ class LiveEngine:
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
         )
-        kind = Engine if speculates else EveryTokenSampled
-        self._engine = assemble(config, runner, self.tokenizer, engine_type=kind)
+        kind = Emission if speculates else EveryTokenSampled
+        self._engine = assemble(config, runner, self.tokenizer, emission_type=kind)
         self._numbers = itertools.count()
 
     def time(self, turns: Sequence[Turn], tenant: str) -> Timing:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.drafting import Drafter, InterleavedDrafter
+from runtime.emission import Emission
 from runtime.engine import Engine
 from runtime.estimates import StepCosts
 from runtime.grammar_compiler import GrammarCompiler
@@ -64,7 +65,7 @@ def assemble(
     drafter: Drafter | None = None,
     workers: Executor | None = None,
     costs: StepCosts | None = None,
-    engine_type: type[Engine] = Engine,
+    emission_type: type[Emission] = Emission,
 ) -> Engine:
     """Wire an engine around a runner and a tokenizer that exist already.
 
@@ -105,7 +106,7 @@ def assemble(
         tokenizer_folder=str(model.tokenizer_folder),
         model_type=model.model_type,
     )
-    return engine_type(
+    return Engine(
         scheduler=Scheduler(
             cache, config, costs, arrived=None if tiers is None else tiers.transfer.arrived
         ),
@@ -120,6 +121,7 @@ def assemble(
         info=info,
         drafter=drafter or _drafter(config, tokenizer),
         transfer=None if tiers is None else tiers.transfer,
+        emission_type=emission_type,
         clock=clock,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.engine import _Taken
+from runtime.emission import Taken
 from runtime.messages import SamplingParams
 from runtime.sampler import Sampled
 from runtime.scheduler import Chunk
@@ -43,7 +43,7 @@ def _mixed_batch(
     drafted tokens were accepted."""
     most = 0 if plain else 16
     driver = EngineDriver.load(drafter=drafts, max_draft_tokens=most, draft_tokens_per_step=4096)
-    driver.engine.takes_forced_tokens = not plain
+    driver.engine.emission.takes_forced_tokens = not plain
     rng = random.Random(5)
     prompts = [[rng.randrange(97, 123) for _ in range(5 + 3 * number)] for number in range(8)]
     names = [
@@ -196,14 +196,14 @@ class _Wrong:
         self._rng = random.Random(3)
 
     def __call__(self, driver: EngineDriver) -> None:
-        engine = driver.engine
-        take = engine._take
+        emission = driver.engine.emission
+        take = emission.take
 
-        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> _Taken:
+        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> Taken:
             self._falsify(chunk, sampled, first_row)
             return take(chunk, sampled, first_row)
 
-        engine._take = wrong  # type: ignore[method-assign]
+        emission.take = wrong  # type: ignore[method-assign]
 
     def _falsify(self, chunk: Chunk, sampled: Sampled, first_row: int) -> None:
         tokens = chunk.sequence.buffer.view().tolist()

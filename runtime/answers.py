@@ -1,0 +1,85 @@
+"""What a step has to tell about each request, gathered until the step ends.
+
+Knows the messages to the sessions. Knows no sequences, no schedule and no tensors.
+"""
+
+import numpy as np
+
+from runtime.messages import (
+    ErrorKind,
+    FinishReason,
+    SequenceOutput,
+    TokenLogprob,
+    TurnStart,
+)
+
+
+class Answer:
+    """What this step has to tell about one request, gathered until the step ends."""
+
+    __slots__ = (
+        "accepted",
+        "drafted",
+        "error",
+        "error_message",
+        "finish",
+        "forced",
+        "forwards",
+        "logprobs",
+        "queue_position",
+        "start",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.forced = 0
+        self.drafted = 0
+        self.accepted = 0
+        self.forwards = 0
+        self.start: TurnStart | None = None
+        self.queue_position: int | None = None
+        self.finish: FinishReason | None = None
+        self.error: ErrorKind | None = None
+        self.error_message = ""
+
+    def output(self, request_id: str) -> SequenceOutput:
+        return SequenceOutput(
+            request_id=request_id,
+            new_tokens=np.array(self.tokens, dtype=np.int32),
+            forced=self.forced,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            forwards=self.forwards,
+            start=self.start,
+            queue_position=self.queue_position,
+            logprobs=tuple(self.logprobs),
+            finish=self.finish,
+            error=self.error,
+            error_message=self.error_message,
+        )
+
+
+class Answers:
+    """The answers of one step, by request id."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Answer] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def of(self, request_id: str) -> Answer:
+        """The request's answer, to be added to."""
+        return self._answers.setdefault(request_id, Answer())
+
+    def error(self, request_id: str, kind: ErrorKind, message: str) -> None:
+        """End a request with an error."""
+        answer = self.of(request_id)
+        answer.finish, answer.error, answer.error_message = FinishReason.ERROR, kind, message
+
+    def take(self) -> tuple[SequenceOutput, ...]:
+        """All that was gathered since the last call."""
+        answers, self._answers = self._answers, {}
+        return tuple(answer.output(name) for name, answer in answers.items())

@@ -1,0 +1,145 @@
+"""What a turn makes of the tokens drawn for it.
+
+Drafts are compared with what was drawn, the turn's limit is kept, what the grammar forces
+behind is taken without logits, and the turn learns whether a token ended it: end of turn, a
+stop string, a limit.
+
+Knows one turn's tokens and its grammar. Knows no schedule, no cache and no device.
+
+Always true: what is emitted depends on the turn's tokens, its limit and what was drawn at
+each position; not on how many tokens a step brings.
+"""
+
+from dataclasses import dataclass
+
+from runtime.answers import Answer, Answers
+from runtime.messages import ErrorKind, FinishReason, TokenLogprob
+from runtime.sampler import Sampled
+from runtime.scheduler import Chunk
+from runtime.sequence import Sequence
+from runtime.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a sequence made of its sampled rows."""
+
+    accepted: int
+    finish: FinishReason | None = None
+    error: ErrorKind | None = None
+    message: str = ""
+
+
+NOTHING_TAKEN = Taken(0)
+
+
+class Emission:
+    """Takes drawn tokens into turns and their answers."""
+
+    takes_forced_tokens = True
+    """False in measurements and tests only: what the grammar forces is then sampled, one token
+    a step, and comes out the same."""
+
+    def __init__(self, *, tokenizer: Tokenizer, answers: Answers, max_context_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._answers = answers
+        self._max_context_tokens = max_context_tokens
+
+    def take(self, chunk: Chunk, sampled: Sampled, first_row: int) -> Taken:
+        """Emit what was drawn, as far as the draft agrees with it, and the forced run behind.
+
+        The token drawn at a position depends on the tokens before it and on (seed, position)
+        alone, so what is emitted is what a run without drafts emits (sample and compare;
+        Leviathan et al. 2023, arXiv:2211.17192, for a drafter that proposes one token).
+        """
+        sequence, draft = chunk.sequence, chunk.draft
+        grammar = sequence.grammar
+        answer = self._answers.of(sequence.request.request_id)
+        answer.forwards = 1
+        answer.drafted += len(draft)
+        accepted = 0
+        for offset in range(1 + len(draft)):
+            row = first_row + offset
+            error = _row_error(sampled, row)
+            if error is not None:
+                return Taken(accepted, FinishReason.ERROR, *error)
+            token = int(sampled.tokens[row])
+            if grammar is not None:
+                token = grammar.within_limit(token, sequence.remaining)
+            logprob = sampled.logprobs[row]
+            if logprob is not None and logprob.token != token:
+                logprob = TokenLogprob(token=token, logprob=0.0)  # the limit left no choice
+            reason = self._emit(sequence, answer, token, logprob)
+            agrees = offset < len(draft) and token == int(draft[offset])
+            accepted += agrees
+            answer.accepted += agrees
+            if reason is not None:
+                return Taken(accepted, reason)
+            if grammar is not None and grammar.failed is not None:
+                return Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+            if not agrees:
+                break
+        return self._take_forced(sequence, answer, accepted)
+
+    def _take_forced(self, sequence: Sequence, answer: Answer, accepted: int) -> Taken:
+        """Emit the tokens that the grammar leaves no choice about: no logits are needed."""
+        grammar = sequence.grammar if self.takes_forced_tokens else None
+        while grammar is not None:
+            run = grammar.forced_tokens(sequence.remaining)
+            if not run:
+                break
+            for token in run:
+                certain = TokenLogprob(token=token, logprob=0.0)
+                wanted = sequence.request.sampling.top_logprobs is not None
+                answer.forced += 1
+                reason = self._emit(sequence, answer, token, certain if wanted else None)
+                if reason is not None:
+                    return Taken(accepted, reason)
+            if grammar.failed is not None:
+                return Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+        return Taken(accepted)
+
+    def _emit(
+        self, sequence: Sequence, answer: Answer, token: int, logprob: TokenLogprob | None
+    ) -> FinishReason | None:
+        """Add one token to the turn; says whether it ends the turn."""
+        answer.tokens.append(token)
+        if logprob is not None:
+            answer.logprobs.append(logprob)
+        reason = self.append(sequence, token)
+        if reason is None and sequence.grammar is not None:
+            sequence.grammar.advance([token])
+        return reason
+
+    def append(self, sequence: Sequence, token: int) -> FinishReason | None:
+        """Append one emitted token and say whether it ends the turn."""
+        sequence.buffer.append(token)
+        if token in self._tokenizer.end_of_turn_ids:
+            return FinishReason.STOP
+        if self._hits_stop_string(sequence, token):
+            return FinishReason.STOP_STRING
+        if sequence.remaining <= 0:
+            return FinishReason.LENGTH
+        if len(sequence.buffer) >= self._max_context_tokens:
+            return FinishReason.CONTEXT
+        return None
+
+    def _hits_stop_string(self, sequence: Sequence, token: int) -> bool:
+        stops = sequence.request.sampling.stop
+        if not stops:
+            return False
+        wanted = [s.encode() for s in stops]
+        text = sequence.stop_tail + self._tokenizer.token_bytes(token)
+        if any(w in text for w in wanted):
+            return True
+        keep = max(len(w) for w in wanted) - 1
+        sequence.stop_tail = text[-keep:] if keep else b""
+        return False
+
+
+def _row_error(sampled: Sampled, row: int) -> tuple[ErrorKind, str] | None:
+    if not sampled.finite[row]:
+        return ErrorKind.NOT_FINITE, "the model produced logits that are not finite"
+    if sampled.tokens[row] < 0:
+        return ErrorKind.GRAMMAR, "the grammar allows no token here"
+    return None

@@ -1,0 +1,291 @@
+"""Turns from their request to their one finish: opened, compiled, cancelled, ended.
+
+Knows sessions, the scheduler's queue and the cache's leases. Knows no logits and no tensors:
+what a turn says between start and finish is ``emission``'s.
+
+Always true: every request is answered with exactly one finish.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from radix_cache.cache import PrefixCache
+from runtime.answers import Answers
+from runtime.config import EngineConfig
+from runtime.drafting import Drafter
+from runtime.estimates import OutputLengths
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar_refusal import GrammarRefused
+from runtime.messages import (
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    ReleaseSession,
+    TurnStart,
+)
+from runtime.scheduler import Scheduler
+from runtime.sequence import Sequence, SequenceState
+from runtime.session_tokens import SessionTokens
+from runtime.token_mask import GrammarState
+from runtime.tokenizer import Tokenizer
+
+_POSITION_REPORT_S = 0.25
+_ANSWER_LEASE_S = 20.0
+"""A session's KV is held so long after a final answer: one person in seven is back by then."""
+
+
+class OpenTurns:
+    """The open turns of an engine, and what becomes of them."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        cache: PrefixCache,
+        sessions: SessionTokens,
+        compiler: GrammarCompiler,
+        workers: Executor,
+        tokenizer: Tokenizer,
+        answers: Answers,
+        config: EngineConfig,
+        max_context_tokens: int,
+        drafter: Drafter | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._sessions = sessions
+        self._compiler = compiler
+        self._workers = workers
+        self._tokenizer = tokenizer
+        self._answers = answers
+        self._config = config
+        self._max_context_tokens = max_context_tokens
+        self._drafter = drafter
+        self._clock = clock
+        self._output_lengths = OutputLengths()
+        self._compiling: dict[Sequence, Future[CompiledGrammar]] = {}
+        self._open: dict[str, Sequence] = {}
+        self._positions_reported_s = -1.0
+
+    @property
+    def num_compiling(self) -> int:
+        """Turns that wait for their grammar."""
+        return len(self._compiling)
+
+    def open(self, request: GenerationRequest) -> None:
+        """Take a request in. Its answer comes at once or with a later step."""
+        if request.request_id in self._open or self._sessions.is_busy(request.session_id):
+            self._answers.error(
+                request.request_id, ErrorKind.INTERNAL, "the session already has an open turn"
+            )
+            return
+        if len(self._scheduler.waiting) >= self._config.max_waiting:
+            self._answers.error(
+                request.request_id,
+                ErrorKind.OVERLOADED,
+                f"{self._config.max_waiting} turns are waiting; try again later",
+            )
+            return
+        kept = request.base_offset if request.base_session_id == request.session_id else 0
+        if kept < self._sessions.length(request.session_id):
+            self._rewinding(request.session_id, kept)
+        opened = self._sessions.open(request)
+        if opened is None:
+            self._answers.of(request.request_id).finish = FinishReason.UNKNOWN_BASE
+            return
+        buffer, vouched = opened
+        sequence = Sequence(request, buffer, arrival_s=self._clock(), vouched=vouched)
+        refusal = self._refusal(sequence)
+        if refusal is not None:
+            self._sessions.close(request.session_id, ran=False)
+            self._answers.error(request.request_id, *refusal)
+            return
+        expected = self._output_lengths.expected(request.session_id)
+        sequence.expected_output = min(request.max_new_tokens, int(expected))
+        self._open[request.request_id] = sequence
+        if request.grammar is None or request.max_new_tokens == 0:
+            self._scheduler.add(sequence)
+            return
+        sequence.state = SequenceState.COMPILING
+        self._compiling[sequence] = self._workers.submit(self._compiler.compile, request.grammar)
+
+    def _refusal(self, sequence: Sequence) -> tuple[ErrorKind, str] | None:
+        """Why a turn is not even queued; None if it is."""
+        length = len(sequence.buffer)
+        if length == 0 or length > self._max_context_tokens:
+            message = f"a prompt of {length} tokens, 1 to {self._max_context_tokens} fit"
+            return ErrorKind.TOO_LARGE, message
+        limit_s: float = self._config.first_token_limit_s
+        if sequence.request.deadline_s is not None:
+            limit_s = min(limit_s, sequence.request.deadline_s)
+        first_token_s = self._scheduler.predicted_first_token_s(sequence)
+        if limit_s > 0.0 and first_token_s <= self._config.first_token_limit_s:
+            return None
+        return ErrorKind.OVERLOADED, (
+            f"the first token is expected after {first_token_s:.1f} s, "
+            f"{max(limit_s, 0.0):.1f} s are allowed; try again later"
+        )
+
+    def take_compiled(self) -> None:
+        """Queue the turns whose grammar is ready; end those whose grammar is refused."""
+        for sequence, future in list(self._compiling.items()):
+            if not future.done():
+                continue
+            del self._compiling[sequence]
+            error = future.exception()
+            if error is not None:
+                kind = (
+                    ErrorKind.GRAMMAR if isinstance(error, GrammarRefused) else ErrorKind.INTERNAL
+                )
+                self._close(sequence, FinishReason.ERROR, kind, str(error))
+                continue
+            compiled = future.result()
+            state = GrammarState(compiled, self._tokenizer)
+            limit = sequence.request.max_new_tokens
+            if state.closing_tokens(limit) is None:
+                self._close(
+                    sequence,
+                    FinishReason.ERROR,
+                    ErrorKind.BUDGET_TOO_SMALL,
+                    f"the shortest legal output takes about {len(compiled.closing)} tokens, "
+                    f"this turn may use {limit}",
+                )
+                continue
+            sequence.grammar = state
+            self._scheduler.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """End a turn, wherever it stands. An unknown one is none."""
+        sequence = self._open.get(request_id)
+        if sequence is None:
+            return  # it has just ended, or never was
+        if sequence.state is SequenceState.COMPILING:
+            del self._compiling[sequence]
+            self._close(sequence, FinishReason.CANCELLED)
+        elif sequence.state is SequenceState.WAITING:
+            self._scheduler.drop_waiting(sequence)
+            self._close(sequence, FinishReason.CANCELLED)
+        else:
+            self.finish(sequence, FinishReason.CANCELLED)
+
+    def release(self, message: ReleaseSession) -> None:
+        """Forget a session: nothing will go on from it."""
+        self._sessions.release(message.session_id)
+        self._cache.release_session(message.session_id)
+        if self._drafter is not None:
+            self._drafter.close(message.session_id)
+
+    def _rewinding(self, session_id: str, kept: int) -> None:
+        """A session's tokens from ``kept`` on are about to be replaced: stop writing the tail
+        of its last turn, forget its index, and tell waiting forks that its cache handle may
+        move."""
+        if self._drafter is not None:
+            self._drafter.close(session_id)
+        for sequence in list(self._scheduler.running):
+            flushing = sequence.state is SequenceState.FLUSHING
+            if flushing and sequence.request.session_id == session_id:
+                self._scheduler.end(sequence, lease_s=0.0)
+        for sequence in self._open.values():
+            if sequence.request.base_session_id == session_id:
+                sequence.vouched = min(sequence.vouched, kept)
+
+    def finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: ErrorKind | None = None,
+        message: str = "",
+    ) -> None:
+        """End a running sequence: answer it, then flush its tail or let its blocks go."""
+        sequence.final_length = len(sequence.buffer)
+        ended_well = reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
+        if ended_well and self._scheduler.wants_flush(sequence):
+            sequence.state = SequenceState.FLUSHING
+        else:
+            self._scheduler.end(sequence, lease_s=_lease_s(sequence, reason))
+        sequence.finish = reason
+        self._close(sequence, reason, error, message)
+
+    def _close(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: ErrorKind | None = None,
+        message: str = "",
+    ) -> None:
+        """Send the one finish of a sequence that the scheduler does not run any more."""
+        request = sequence.request
+        del self._open[request.request_id]
+        if self._drafter is not None and sequence.grammar is not None and sequence.grammar.bound:
+            output = sequence.buffer.view()[sequence.prompt_length :]
+            self._drafter.remember(request.tenant, output.copy())
+        self._sessions.close(request.session_id, ran=sequence.started)
+        self._output_lengths.observe(request.session_id, output_tokens=sequence.num_emitted)
+        answer = self._answers.of(request.request_id)
+        answer.finish, answer.error, answer.error_message = reason, error, message
+        for session_id in self._sessions.overflow():
+            self._cache.release_session(session_id)
+
+    def too_large(self, sequence: Sequence) -> None:
+        """End a waiting turn that the empty pool would not hold."""
+        sequence.state = SequenceState.DONE
+        self._close(
+            sequence,
+            FinishReason.ERROR,
+            ErrorKind.TOO_LARGE,
+            f"{len(sequence.buffer) + 1} tokens need more KV blocks than the pool has; "
+            "raise --kv-cache-mib",
+        )
+
+    def flushed(self, sequence: Sequence) -> None:
+        """The tail of a finished turn is written."""
+        self._scheduler.end(sequence, lease_s=_lease_s(sequence, sequence.finish))
+
+    def fail(self, sequence: Sequence) -> None:
+        """End a turn whose step failed."""
+        if sequence.state is SequenceState.FLUSHING:
+            self._scheduler.end(sequence, lease_s=None)
+        else:
+            message = "the engine failed in this step; the turn can be repeated"
+            self.finish(sequence, FinishReason.ERROR, ErrorKind.INTERNAL, message)
+
+    def started(self, sequence: Sequence) -> None:
+        """Tell once what an admitted turn found in the cache."""
+        if sequence.started:
+            return
+        sequence.started = True
+        assert sequence.cached is not None
+        assert sequence.admitted_s is not None
+        self._answers.of(sequence.request.request_id).start = TurnStart(
+            input_tokens=sequence.prompt_length,
+            cached_tokens=sequence.cached.num_cached_tokens,
+            queue_s=sequence.admitted_s - sequence.arrival_s,
+            miss_causes=dict(sequence.cached.miss_causes),
+        )
+
+    def report_positions(self, now: float) -> None:
+        """Tell waiting turns their places, now and then."""
+        if not self._scheduler.waiting or now - self._positions_reported_s < _POSITION_REPORT_S:
+            return
+        self._positions_reported_s = now
+        for position, sequence in enumerate(self._scheduler.queue_positions(now)):
+            if sequence.started or position == sequence.last_reported_position:
+                continue
+            sequence.last_reported_position = position
+            self._answers.of(sequence.request.request_id).queue_position = position
+
+
+def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
+    """Seconds to hold the session's KV after this turn: the client's hint plus slack, None
+    for the cache's own estimate after a tool call, a short time after an answer."""
+    if reason is not FinishReason.STOP:
+        return 0.0
+    grammar = sequence.grammar
+    request = sequence.request
+    spec = request.grammar
+    in_call = grammar is not None and spec is not None and spec.trigger and grammar.bound
+    if not (request.expects_tool_call or in_call):
+        return _ANSWER_LEASE_S
+    hint = request.expected_tool_s
+    return None if hint is None else hint + 2.0

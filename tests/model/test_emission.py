@@ -1,0 +1,135 @@
+"""Drawn tokens become a turn's tokens: drafts compared, limits kept, forced runs behind."""
+
+import numpy as np
+import pytest
+
+from runtime.answers import Answers
+from runtime.emission import Emission, Taken
+from runtime.messages import (
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    SequenceOutput,
+    TokenLogprob,
+)
+from runtime.sampler import Sampled
+from runtime.scheduler import Chunk
+from runtime.sequence import Sequence, TokenBuffer
+from runtime.token_mask import GrammarState
+from runtime.tokenizer import Tokenizer
+from tests.support.grammars import compiler, encode, small_tokenizer
+from tools_api.grammar import GrammarSpec
+
+PROMPT = [5, 6, 7]
+CHOICE = GrammarSpec(lark='start: /[ab]/ " and nothing else"')
+
+
+class Rig:
+    """One turn, and what is drawn for it."""
+
+    def __init__(self, tokenizer: Tokenizer, grammar: GrammarSpec | None = None, **more: object):
+        self.tokenizer = tokenizer
+        self.answers = Answers()
+        self.emission = Emission(tokenizer=tokenizer, answers=self.answers, max_context_tokens=1000)
+        limit = more.pop("limit", 40)
+        request = GenerationRequest(
+            request_id="r",
+            session_id="s",
+            tenant="t",
+            base_session_id=None,
+            base_offset=0,
+            new_tokens=np.array(PROMPT, dtype=np.int32),
+            max_new_tokens=limit,  # type: ignore[arg-type]
+            sampling=SamplingParams(**more),  # type: ignore[arg-type]
+        )
+        self.sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
+        if grammar is not None:
+            self.sequence.grammar = GrammarState(compiler(tokenizer).compile(grammar), tokenizer)
+
+    def draw(
+        self, drawn: list[int], draft: list[int], *, finite: bool = True
+    ) -> tuple[Taken, SequenceOutput]:
+        wanted = self.sequence.request.sampling.top_logprobs is not None
+        sampled = Sampled(
+            tokens=np.array(drawn),
+            logprobs=tuple(TokenLogprob(token=t, logprob=-0.5) if wanted else None for t in drawn),
+            finite=np.full(len(drawn), finite),
+        )
+        array = np.array(draft, dtype=np.int32)
+        taken = self.emission.take(Chunk(self.sequence, 0, 3, True, array), sampled, 0)
+        return taken, self.answers.take()[0]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.mark.parametrize(
+    ("draft", "emitted", "accepted"),
+    [([], [11], 0), ([11], [11, 12], 1), ([11, 12], [11, 12, 13], 2), ([11, 9], [11, 12], 1)],
+)
+def test_a_draft_is_taken_as_far_as_it_is_what_was_drawn(
+    tokenizer: Tokenizer, draft: list[int], emitted: list[int], accepted: int
+) -> None:
+    taken, output = Rig(tokenizer).draw([11, 12, 13], draft)
+    assert output.new_tokens.tolist() == emitted
+    assert taken.accepted == output.accepted == accepted
+    assert (output.drafted, output.forwards) == (len(draft), 1)
+
+
+def test_what_the_grammar_forces_behind_a_drawn_token_comes_with_it(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, CHOICE, top_logprobs=0)
+    (token,) = encode(tokenizer, "b")
+    taken, output = rig.draw([token], [])
+    assert taken.finish is FinishReason.STOP
+    expected = [*encode(tokenizer, "b and nothing else"), tokenizer.end_of_turn_id]
+    assert output.new_tokens.tolist() == expected
+    assert output.forced == len(expected) - 1
+    assert [p.token for p in output.logprobs] == expected
+    assert {p.logprob for p in output.logprobs[1:]} == {0.0}
+
+
+def test_a_measurement_may_have_forced_tokens_drawn(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, CHOICE)
+    rig.emission.takes_forced_tokens = False
+    taken, output = rig.draw(encode(tokenizer, "b"), [])
+    assert (taken.finish, len(output.new_tokens), output.forced) == (None, 1, 0)
+
+
+def test_limits_and_ends_cut_inside_a_draft(tokenizer: Tokenizer) -> None:
+    drawn = [11, 12, 13, 14]
+    taken, output = Rig(tokenizer, limit=2).draw(drawn, drawn[:3])
+    assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.LENGTH, [11, 12])
+    ended = [11, tokenizer.end_of_turn_id, 13, 14]
+    taken, output = Rig(tokenizer).draw(ended, ended[:3])
+    assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.STOP, ended[:2])
+    rig = Rig(tokenizer)
+    rig.emission = Emission(tokenizer=tokenizer, answers=rig.answers, max_context_tokens=5)
+    taken, output = rig.draw(drawn, drawn[:3])
+    assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.CONTEXT, [11, 12])
+
+
+def test_a_stop_string_may_lie_across_tokens(tokenizer: Tokenizer) -> None:
+    drawn = [t for letter in "abcd" for t in encode(tokenizer, letter)]
+    taken, output = Rig(tokenizer, stop=("bc",)).draw(drawn, drawn[:3])
+    assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.STOP_STRING, drawn[:3])
+
+
+def test_rows_that_yield_no_token_end_the_turn(tokenizer: Tokenizer) -> None:
+    taken, output = Rig(tokenizer).draw([11], [], finite=False)
+    assert (taken.error, len(output.new_tokens)) == (ErrorKind.NOT_FINITE, 0)
+    taken, _ = Rig(tokenizer).draw([-1], [])
+    assert taken.error is ErrorKind.GRAMMAR
+
+
+def test_the_limit_puts_the_legal_end_in_the_place_of_what_was_drawn(tokenizer: Tokenizer) -> None:
+    spec = GrammarSpec(lark='start: /[ab]{1,30}/ "."')
+    rig = Rig(tokenizer, spec, limit=3, top_logprobs=0)
+    drawn = encode(tokenizer, "a")
+    rig.draw(drawn, [])
+    taken, output = rig.draw(drawn, [])
+    assert taken.finish is FinishReason.STOP
+    assert output.new_tokens.tolist() == [*encode(tokenizer, "."), tokenizer.end_of_turn_id]
+    assert [p.token for p in output.logprobs] == output.new_tokens.tolist()

@@ -1,0 +1,100 @@
+"""Rows of a step: what each may draw, and what it knows was said."""
+
+import numpy as np
+import pytest
+
+from runtime.messages import GenerationRequest, SamplingParams
+from runtime.scheduler import Chunk
+from runtime.sequence import Sequence, TokenBuffer
+from runtime.step_rows import StepRows
+from runtime.token_mask import GrammarState, MaskRow
+from runtime.tokenizer import Tokenizer
+from tests.support.grammars import compiler, encode, small_tokenizer
+from tools_api.grammar import GrammarSpec
+
+PROMPT = [5, 6, 7]
+
+
+def chunk_of(
+    tokenizer: Tokenizer,
+    *,
+    draft: list[int],
+    grammar: GrammarSpec | None = None,
+    said: tuple[int, ...] = (),
+    limit: int = 40,
+    banned: tuple[int, ...] = (),
+) -> Chunk:
+    request = GenerationRequest(
+        request_id="r",
+        session_id="s",
+        tenant="t",
+        base_session_id=None,
+        base_offset=0,
+        new_tokens=np.array(PROMPT, dtype=np.int32),
+        max_new_tokens=limit,
+        sampling=SamplingParams(),
+        banned_tokens=banned,
+    )
+    sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
+    if grammar is not None:
+        sequence.grammar = GrammarState(compiler(tokenizer).compile(grammar), tokenizer)
+    for token in said:
+        sequence.buffer.append(token)
+        if sequence.grammar is not None:
+            sequence.grammar.advance([token])
+    return Chunk(sequence, 0, len(sequence.buffer), True, np.array(draft, dtype=np.int32))
+
+
+def allowed(mask: MaskRow | None, vocab_size: int) -> set[int]:
+    if mask is None:
+        return set(range(vocab_size))
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits[:vocab_size]).tolist())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return small_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def test_each_draft_token_adds_a_row_that_knows_what_came_before(tokenizer: Tokenizer) -> None:
+    chunk = chunk_of(tokenizer, draft=[21, 22], said=(9,))
+    rows = StepRows(tokenizer.vocab_size).rows([chunk])
+    assert [row.position for row in rows] == [4, 5, 6]
+    assert [list(row.emitted) for row in rows if row.emitted is not None] == [
+        [9],
+        [9, 21],
+        [9, 21, 22],
+    ]
+    assert [row.mask for row in rows] == [None, None, None]
+
+
+def test_masks_follow_the_draft_and_leave_the_turn_where_it_is(tokenizer: Tokenizer) -> None:
+    spec = GrammarSpec(lark="start: /[ab][cd][ef]/")
+    draft = encode(tokenizer, "a") + encode(tokenizer, "d")
+    chunk = chunk_of(tokenizer, draft=draft, grammar=spec)
+    for _ in range(2):
+        rows = StepRows(tokenizer.vocab_size).rows([chunk])
+        letters = [
+            {tokenizer.token_bytes(t)[:1] for t in allowed(row.mask, tokenizer.vocab_size)}
+            for row in rows
+        ]
+        assert letters == [{b"a", b"b"}, {b"c", b"d"}, {b"e", b"f"}]
+
+
+def test_where_no_grammar_binds_only_banned_tokens_are_out(tokenizer: Tokenizer) -> None:
+    chunk = chunk_of(tokenizer, draft=[], banned=(0, 31, 32, 100))
+    (row,) = StepRows(tokenizer.vocab_size).rows([chunk])
+    everything = set(range(tokenizer.vocab_size))
+    assert allowed(row.mask, tokenizer.vocab_size) == everything - {0, 31, 32, 100}
+
+
+def test_a_call_is_not_opened_where_it_would_not_fit(tokenizer: Tokenizer) -> None:
+    spec = GrammarSpec(lark='start: "twelve bytes" </tool_call>', trigger="<tool_call>")
+    trigger = tokenizer.special_id("<tool_call>")
+    open_until = []
+    for limit in (40, 2):
+        chunk = chunk_of(tokenizer, draft=[], grammar=spec, limit=limit)
+        (row,) = StepRows(tokenizer.vocab_size).rows([chunk])
+        open_until.append(trigger in allowed(row.mask, tokenizer.vocab_size))
+    assert open_until == [True, False]
