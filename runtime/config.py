@@ -109,6 +109,14 @@ class EngineConfig:
     """What may be evicted: ``lease`` keeps a session's KV while its tool runs, ``lru`` does
     not and is the baseline."""
 
+    hung_after_s: int = 60
+    """An engine process that shows no sign of life for so long, neither an answer nor work, is
+    replaced as if it had died. 0: never."""
+
+    step_limit_s: int = 1200
+    """A step that computes longer than this hangs as well. It is meant to be far beyond what
+    a turn may be predicted to take, see ``first_token_limit_s``."""
+
     session_tokens_bytes: int = 256 * 1024 * 1024
     """Memory for the token ids of sessions the engine holds; the longest unused is
     forgotten first and its next turn sends its transcript again."""
@@ -165,6 +173,8 @@ _BOUNDS = (
     ("draft_tokens_per_step", 0, 1 << 12),
     ("step_ms", 1, 1 << 20),
     ("first_token_limit_s", 1, 1 << 20),
+    ("hung_after_s", 0, 1 << 20),
+    ("step_limit_s", 1, 1 << 20),
     ("output_reserve_percent", 0, 1000),
     ("session_context_percent", 1, 1 << 20),
     ("session_tokens_bytes", 1 << 12, 1 << 40),

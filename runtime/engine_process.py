@@ -1,8 +1,9 @@
 """The engine in a child process, and the same interface inline.
 
 ``EngineProcess`` starts ``python -m runtime.engine_process``, talks to it over one socket
-pair with the frames of ``runtime.frames`` and notices when it dies; what to do then is the
-caller's business (``restart`` gives a fresh, empty engine). ``InlineEngine`` runs the same
+pair with the frames of ``runtime.frames`` and notices when it dies or hangs; a hung one is
+killed, so that there is one case only. What to do then is the caller's business
+(``restart`` gives a fresh, empty engine). ``InlineEngine`` runs the same
 ``Engine`` in this process, for tests and notebooks. This module imports torch only inside
 the child's ``main`` and inside ``InlineEngine.start``.
 """
@@ -17,11 +18,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from runtime import frames
 from runtime.config import EngineConfig
-from runtime.messages import EngineInfo, EngineMessage, StepOutput
+from runtime.messages import Beat, EngineInfo, EngineMessage, StepOutput
+from runtime.watchdog import Pulse, Watch, period_s, process_work
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +60,23 @@ class EngineLink(Protocol):
 
 
 class EngineProcess:
-    """One child process at a time; all calls from one event loop."""
+    """One child process at a time; all calls from one event loop.
 
-    def __init__(self, config: EngineConfig) -> None:
+    Whether it hangs is judged only while somebody waits in ``receive``.
+    """
+
+    def __init__(
+        self, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._config = config
+        self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._watch: Watch | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._listening = False
+        self._hung = ""
 
     @property
     def process_id(self) -> int | None:
@@ -99,6 +115,15 @@ class EngineProcess:
         if info is None:
             await self.stop()
             raise EngineStartError(error)
+        self._hung = ""
+        if self._config.hung_after_s:
+            self._watch = Watch(
+                hung_after_s=self._config.hung_after_s,
+                step_limit_s=self._config.step_limit_s,
+                work=partial(process_work, self._process.pid),
+                clock=self._clock,
+            )
+            self._watching = asyncio.create_task(self._look_after(self._watch))
         return info
 
     def send(self, messages: list[EngineMessage]) -> None:
@@ -110,8 +135,20 @@ class EngineProcess:
             self._writer.writelines(frames.encode_batches(messages))
 
     async def receive(self) -> StepOutput:
-        """Wait for the next step that has something to say. Raises EngineDied."""
-        return frames.decode_step(*await self._read_frame())
+        """Wait for the next step that has something to say. Raises EngineDied, also where it
+        hung and had to be killed."""
+        self._listening = True
+        try:
+            while True:
+                report = frames.decode_report(*await self._read_frame())
+                if isinstance(report, StepOutput):
+                    if self._watch is not None:
+                        self._watch.heard(None)
+                    return report
+                if self._watch is not None:
+                    self._watch.heard(report)
+        finally:
+            self._listening = False
 
     async def restart(self) -> EngineInfo:
         """Replace a dead (or wedged) child by a fresh one that knows no session."""
@@ -120,6 +157,9 @@ class EngineProcess:
 
     async def stop(self) -> None:
         """End the child and wait for it. Safe to call twice."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = self._watch = None
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -135,6 +175,21 @@ class EngineProcess:
             process.kill()
             await asyncio.to_thread(process.wait)
 
+    async def _look_after(self, watch: Watch) -> None:
+        process, writer = self._process, self._writer
+        assert process is not None
+        assert writer is not None
+        while True:
+            await asyncio.sleep(watch.period_s)
+            reason = watch.tick() if self._listening else None
+            if reason is not None:
+                log.error("engine hangs, killing it pid=%d reason=%s", process.pid, reason)
+                self._hung = f"it hung: {reason}; "
+                process.kill()
+                # Its end of the socket stays open as long as the system cannot end it.
+                writer.transport.abort()
+                return
+
     async def _read_frame(self) -> tuple[bytes, bytes]:
         if self._reader is None:
             raise EngineDied("the engine is not running")
@@ -145,7 +200,9 @@ class EngineProcess:
         except (asyncio.IncompleteReadError, OSError, frames.FrameError) as error:
             process = self._process
             code = None if process is None else process.poll()
-            raise EngineDied(f"engine connection ended ({error}), exit status {code}") from error
+            raise EngineDied(
+                f"{self._hung}engine connection ended ({error}), exit status {code}"
+            ) from error
 
 
 class InlineEngine:
@@ -214,7 +271,17 @@ def _readable(connection: socket.socket, wait_s: float | None) -> bool:
 
 def serve(connection: socket.socket) -> None:
     """Load the configured model and run steps until the peer closes the socket."""
+    from runtime.engine import Engine
     from runtime.engine_loader import EngineLoadError, load_engine
+
+    def take_messages(engine: Engine, pulse: Pulse) -> None:
+        """Hand over what has arrived; wait for it as long as the engine has nothing to do."""
+        pulse.rests()
+        while _readable(connection, engine.pause_s if engine.has_work else engine.idle_s):
+            pulse.works()
+            engine.submit(frames.decode_messages(*_receive_frame(connection)))
+            pulse.rests()
+        pulse.works()
 
     config = frames.decode_config(*_receive_frame(connection))
     try:
@@ -223,14 +290,24 @@ def serve(connection: socket.socket) -> None:
         connection.sendall(frames.encode_ready(None, str(error)))
         return
     connection.sendall(frames.encode_ready(engine.info))
+    sending = threading.Lock()
+
+    def send(frame: bytes) -> None:
+        with sending:
+            connection.sendall(frame)
+
+    def tell(beat: Beat) -> None:
+        send(frames.encode_beat(beat))
+
+    pulse = Pulse(tell, period_s(config.hung_after_s))
     try:
         while True:
-            while _readable(connection, engine.pause_s if engine.has_work else engine.idle_s):
-                engine.submit(frames.decode_messages(*_receive_frame(connection)))
+            take_messages(engine, pulse)
             output = engine.step()
             if output is not None:
-                connection.sendall(frames.encode_step(output))
+                send(frames.encode_step(output))
     finally:
+        pulse.end()
         engine.close()
 
 

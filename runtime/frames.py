@@ -16,6 +16,7 @@ import orjson
 
 from runtime.config import EngineConfig
 from runtime.messages import (
+    Beat,
     CancelRequest,
     EngineInfo,
     EngineMessage,
@@ -174,15 +175,22 @@ def encode_step(output: StepOutput) -> bytes:
     return _pack(header, [o.new_tokens for o in output.outputs])
 
 
-def decode_step(header: bytes, body: bytes) -> StepOutput:
-    """Inverse of ``encode_step``. Raises FrameError on anything else."""
+def encode_beat(beat: Beat) -> bytes:
+    """Engine -> front end: a sign of life."""
+    return _pack({"beat": asdict(beat)}, [])
+
+
+def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
+    """Inverse of ``encode_step`` and ``encode_beat``. Raises FrameError on anything else."""
     reader = _Reader(body)
     try:
         value = orjson.loads(header)
+        if "beat" in value:
+            return Beat(**value["beat"])
         outputs = tuple(_sequence_output(row, reader) for row in value["outputs"])
         return StepOutput(outputs=outputs, stats=StepStats(**value["stats"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FrameError(f"not a step output: {error}") from error
+        raise FrameError(f"neither a step's output nor a beat: {error}") from error
 
 
 def _sequence_output(row: list[Any], reader: _Reader) -> SequenceOutput:

@@ -217,6 +217,16 @@ class StepOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The engine's process is alive; said beside the steps, also in the middle of one."""
+
+    turn: int
+    """Grows with everything that its loop begins."""
+    working: bool
+    """False while it waits for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What the engine says once, when it is ready."""
 

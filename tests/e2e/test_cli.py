@@ -125,7 +125,10 @@ def test_the_front_end_never_loads_torch(tmp_path: Path) -> None:
             assert "libtorch" not in maps.read_text()
 
 
-def test_a_killed_engine_fails_its_turns_and_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
+    signal_number: signal.Signals, tmp_path: Path
+) -> None:
     async def scenario(server: ChildServer) -> None:
         async with connect(socket_url(server)) as client:
             await client.send(create(input="first", max_output_tokens=5))
@@ -133,7 +136,7 @@ def test_a_killed_engine_fails_its_turns_and_is_replaced(tmp_path: Path) -> None
             await client.send(create(input="x" * 3000, max_output_tokens=500))
             while orjson.loads(await client.recv())["type"] != "response.in_progress":
                 pass
-            engine_process(server).kill()
+            engine_process(server).send_signal(signal_number)
             failed = (await until_done(client))[-1]
             assert failed["type"] == "response.failed"
             assert failed["response"]["error"]["code"] == "server_error"
@@ -144,11 +147,13 @@ def test_a_killed_engine_fails_its_turns_and_is_replaced(tmp_path: Path) -> None
             assert last["type"] in {"response.completed", "response.incomplete"}
             assert last["response"]["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
-    with child_server(MODEL, log=tmp_path / "log") as server:
+    with child_server([*MODEL, "--hung-after-s", "2"], log=tmp_path / "log") as server:
         asyncio.run(scenario(server))
         text = page(server, "/metrics").text
         assert "keepwarm_engine_restarts_total 1.0" in text
         assert "keepwarm_engine_up 1.0" in text
+        hung = "it hung: no sign of life" in (tmp_path / "log").read_text()
+        assert hung == (signal_number == signal.SIGSTOP)
 
 
 def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:

@@ -91,6 +91,59 @@ def test_a_killed_engine_is_noticed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_kill_and_restart())
 
 
+async def _stop_and_restart() -> None:
+    engine = EngineProcess(replace(CONFIG, hung_after_s=1))
+    await engine.start()
+    engine.send([_request("a")])
+    before = await _finish(engine, {"a"})
+    first_pid = engine.process_id
+    assert first_pid is not None
+    os.kill(first_pid, signal.SIGSTOP)
+    with pytest.raises(EngineDied, match="it hung: no sign of life for 1"):
+        await engine.receive()
+    await engine.restart()
+    assert engine.process_id != first_pid
+    engine.send([_request("a")])
+    assert await _finish(engine, {"a"}) == before
+    await engine.stop()
+
+
+def test_an_engine_that_stands_still_is_killed_and_a_fresh_one_takes_over() -> None:
+    asyncio.run(_stop_and_restart())
+
+
+def test_neither_a_long_step_nor_a_long_rest_is_taken_for_a_hung_engine() -> None:
+    """Steps take several times as long as the engine may show no sign of life."""
+
+    async def scenario() -> None:
+        engine = EngineProcess(
+            EngineConfig(
+                model="random:qwen3-100m",
+                dtype="float32",
+                device="cpu",
+                num_blocks=128,
+                max_batch_tokens=8192,
+                threads=1,
+                hung_after_s=1,
+            )
+        )
+        await engine.start()
+        rest = asyncio.create_task(engine.receive())
+        await asyncio.wait([rest], timeout=2.0)
+        assert not rest.done(), "an engine at rest has nothing to say"
+        prompt = np.random.default_rng(0).integers(40, 200, 1500, dtype=np.int32)
+        engine.send([_request("a", tokens=prompt)])
+        step, longest_s = await rest, 0.0
+        while not any(item.finish for item in step.outputs):
+            longest_s = max(longest_s, step.stats.step_s)
+            step = await engine.receive()
+        await engine.stop()
+        if longest_s < 1.0:
+            pytest.skip("too fast a machine: no step was long")
+
+    asyncio.run(scenario())
+
+
 def test_a_model_that_does_not_exist_is_one_clear_error() -> None:
     async def start() -> None:
         await EngineProcess(EngineConfig(model="/nonexistent/model")).start()

@@ -6,6 +6,7 @@ import pytest
 from runtime import frames
 from runtime.config import EngineConfig
 from runtime.messages import (
+    Beat,
     CancelRequest,
     EngineInfo,
     EngineMessage,
@@ -94,9 +95,15 @@ def test_a_step_survives_the_wire() -> None:
         ),
     )
     step = StepOutput(outputs=outputs, stats=StepStats(running=2, step_s=0.5))
-    decoded = frames.decode_step(*_split(frames.encode_step(step)))
+    decoded = frames.decode_report(*_split(frames.encode_step(step)))
+    assert isinstance(decoded, StepOutput)
     assert decoded.stats == step.stats
     assert all(_same(a, b) for a, b in zip(outputs, decoded.outputs, strict=True))
+
+
+def test_a_beat_survives_the_wire() -> None:
+    beat = Beat(turn=7, working=True)
+    assert frames.decode_report(*_split(frames.encode_beat(beat))) == beat
 
 
 def test_the_greeting_survives_the_wire() -> None:
