@@ -73,7 +73,9 @@ class Metrics:
 
     def _engine(self) -> None:
         self._up = self._gauge("engine_up", "1 while the engine is ready, else 0.")
-        self._restarts = self._counter("engine_restarts", "Times a dead or hung engine was replaced.")
+        self._restarts = self._counter(
+            "engine_restarts", "Times a dead or hung engine was replaced."
+        )
         self._info = self._gauge("engine_info", "Always 1.", "model", "device", "dtype")
         self._running = self._gauge("turns_running", "Turns being computed.")
         self._waiting = self._gauge("turns_waiting", "Turns waiting for admission.")
