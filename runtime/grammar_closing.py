@@ -6,37 +6,30 @@ nothing closes (a number, a pattern, an enum) it looks for the nearest point whe
 does; then it tries other turns at its choice points. What it finds is legal; that nothing
 shorter exists is not promised.
 
-Knows token bytes and llguidance's matcher. Knows no limits, no sequences and no sampling.
+Knows llguidance's matcher. Knows no limits, no sequences and no sampling; nor the time: it
+pauses after every step, and its caller decides when it goes on.
 
 Always true: an answer ends with the end-of-turn token, and depends on the matcher's token
-history alone unless the time bound cut the search short.
+history alone.
 """
 
 import heapq
-import re
-import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import llguidance
 import numpy as np
-import numpy.typing as npt
 
+from runtime.closing_tables import ClosingTables, MaskRow, Way, allowed
 from runtime.grammar_schemas import required_names, string_samples
-from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
 
-Ids = npt.NDArray[np.int64]
-MaskRow = npt.NDArray[np.int32]
-Way = tuple[int, ...]
+_Result = TypeVar("_Result")
+Work = Generator[None, None, _Result]
+"""Work in pieces: it pauses after each, and returns its result at the end."""
 
-_CLOSES_STRING = re.compile(rb'"[\]}]*,?[ \n]*["{\[]?')
-_STRUCTURE = re.compile(rb'[ \n]*(?:(?:null|true|false)[}\],]*|[{}\[\]",: \n]+)')
-_LITERAL_STARTS = frozenset(
-    {b"0", b"1", *(word[:n] for word in (b"null", b"true", b"false") for n in range(1, 4))}
-)
-_MAX_PIECE_BYTES = 16
 _FEW_TOKENS = 32
 _MAX_WAYS = 4
 _MAX_HINTS = 256
@@ -47,34 +40,35 @@ _MAX_KNOWN_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much a search may cost. Steps make the answer depend on the grammar alone; the
-    time is a bound for grammars whose single steps are slow, far above what others take."""
+    """How much a search may cost, in steps: so the answer depends on the grammar alone."""
 
     steps: int
     """Tokens tried at most."""
     improving_steps: int
     """How many of them after a first answer, for a shorter one."""
-    seconds: float
-    """Of this thread's own work: on a busy machine the answer is the same."""
 
 
-THOROUGH = Effort(steps=4000, improving_steps=80, seconds=0.5)
+THOROUGH = Effort(steps=4000, improving_steps=80)
 """Once per grammar, off the engine's loop."""
-QUICK = Effort(steps=300, improving_steps=20, seconds=0.03)
+QUICK = Effort(steps=300, improving_steps=20)
 """Between two tokens of a turn."""
+
+
+def complete(work: Work[_Result]) -> _Result:
+    """Do all of the work now."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
 
 @dataclass(slots=True)
 class _Left:
-    """What a search may still spend: steps (one token fed and masked) and time."""
+    """Steps that a search may still take: one token fed and masked each."""
 
     steps: int
-    deadline: float
-
-    def spend(self) -> None:
-        self.steps -= 1
-        if time.thread_time() > self.deadline:
-            self.steps = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,45 +99,9 @@ class _Node:
     goal: bool = field(compare=False)
 
 
-class ClosingTables:
-    """What the search knows of a vocabulary. Made once per tokenizer; never changed."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        pieces = [
-            (tokenizer.token_bytes(token), token)
-            for token in range(tokenizer.vocab_size)
-            if tokenizer.is_defined(token) and not tokenizer.is_special(token)
-        ]
-        self.tokenizer = tokenizer
-        structure = sorted(
-            (p for p in pieces if len(p[0]) <= 8 and _STRUCTURE.fullmatch(p[0]) and p[0].strip()),
-            key=lambda p: _rank(p, in_string=False),
-        )
-        goes_on = [p for p in structure if p[0].lstrip()[:1] in (b",", b":")]
-        opens = [p for p in structure if _rank(p, in_string=False)[0] > 0 and p not in goes_on]
-        self.structure = _ids([p for p in structure if p not in goes_on and p not in opens])
-        self.separators, self.openers = _ids(goes_on), _ids(opens)
-        self.literals = _ids([p for p in pieces if p[0] in _LITERAL_STARTS])
-        closes_string = [p for p in pieces if _CLOSES_STRING.fullmatch(p[0])]
-        self.closes_string = _ids(sorted(closes_string, key=lambda p: _rank(p, in_string=True)))
-        self.letters = _ids([p for p in pieces if p[0] in (b"q", b"Z", b"x")])
-        plain = [p for p in pieces if _is_plain(p[0])]
-        classes = [[p for p in plain if _byte_class(p[0]) == kind] for kind in range(4)]
-        self.long_pieces = [_ids(_longest(members)) for members in classes]
-        self.single_bytes = [_ids([p for p in m if len(p[0]) == 1]) for m in classes]
-        others = [p for p in pieces if not _is_plain(p[0])]
-        self.other_pieces = _ids(sorted(others, key=_whole_characters_first))
-        self.repairs = _repairs({p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1})
-
-    def candidate_order(self, token: int) -> tuple[bool, int, int]:
-        """Longest first; what asks for more, as a minus sign does, last."""
-        piece = self.tokenizer.token_bytes(token)
-        return piece[-1:] in (b"-", b"+", b"."), -len(piece), token
-
-
 class ClosingSearch:
-    """The search for one grammar. ``find`` changes nothing and may run in several threads;
-    ``find_behind`` remembers and may not."""
+    """The search for one grammar. ``finding`` changes nothing and may run in several threads;
+    ``finding_behind`` remembers and may not."""
 
     def __init__(self, tables: ClosingTables, lark: str) -> None:
         self._tables = tables
@@ -155,6 +113,12 @@ class ClosingSearch:
         self._known: OrderedDict[Way, Way] = OrderedDict()
 
     def find(self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort) -> Way | None:
+        """``finding`` in one go."""
+        return complete(self.finding(matcher, limit=limit, effort=effort))
+
+    def finding(
+        self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort
+    ) -> Work[Way | None]:
         """Tokens that end the turn legally from the matcher's state, end-of-turn included.
 
         Args:
@@ -164,10 +128,10 @@ class ClosingSearch:
         Returns:
             None if the search found no answer of at most ``limit`` tokens.
         """
-        left = _Left(effort.steps, time.thread_time() + effort.seconds)
+        left = _Left(effort.steps)
         # A greedy walk may go round in circles; half is kept for its other turns.
-        first = _Left(effort.steps // 2, left.deadline)
-        walk = self._walk(matcher.deep_copy(), (), limit, first)
+        first = _Left(effort.steps // 2)
+        walk = yield from self._walk(matcher.deep_copy(), (), limit, first)
         left.steps -= effort.steps // 2 - first.steps
         best = walk.tokens if walk.complete else None
         if best is not None:
@@ -181,27 +145,27 @@ class ClosingSearch:
                 branch = choice.matcher.deep_copy()
                 if len(start) >= longest or not branch.consume_tokens(list(way)):
                     continue
-                found = self._walk(branch, start, longest, left)
+                found = yield from self._walk(branch, start, longest, left)
                 if found.complete:
                     walk, best = found, found.tokens
                     pending = list(reversed(found.choices))
                     break
         return best
 
-    def find_behind(
+    def finding_behind(
         self, tokens: Way, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort
-    ) -> Way | None:
-        """``find``, remembering what it found near the beginning: turns of one grammar mostly
+    ) -> Work[Way | None]:
+        """``finding``, remembering what it found near the beginning: turns of one grammar mostly
         begin alike, with the name of one of a few tools.
 
         Args:
             tokens: all that ``matcher`` was fed.
         """
         if len(tokens) > _MAX_KNOWN_TOKENS:
-            return self.find(matcher, limit=limit, effort=effort)
+            return (yield from self.finding(matcher, limit=limit, effort=effort))
         known = self._known.pop(tokens, None)
         if known is None or len(known) > limit:
-            known = self.find(matcher, limit=limit, effort=effort)
+            known = yield from self.finding(matcher, limit=limit, effort=effort)
         if known is not None:
             self._known[tokens] = known
             if len(self._known) > _MAX_KNOWN:
@@ -214,7 +178,9 @@ class ClosingSearch:
         last = self._tables.tokenizer.token_bytes(token)[-1:]
         return self._tables.repairs.get(last[0], ()) if last else ()
 
-    def _walk(self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left) -> _Walk:
+    def _walk(
+        self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left
+    ) -> Work[_Walk]:
         """Go on greedily from ``matcher``, which is fed, for at most ``limit`` tokens."""
         row = np.zeros(self._row_words, dtype=np.int32)
         tokens = list(start)
@@ -227,11 +193,14 @@ class ClosingSearch:
                 tokens += run
                 matcher.consume_tokens(run)
                 continue
-            left.spend()
+            left.steps -= 1
+            yield
             _fill_mask(matcher, row)
             ways: list[Way] = [(token,) for token in self._closers(row)]
             if not ways:
-                ways = self._ways_to_closers(matcher, row, tokens, limit - len(tokens), left)
+                ways = yield from self._ways_to_closers(
+                    matcher, row, tokens, limit - len(tokens), left
+                )
             if not ways:
                 break
             if len(ways) > 1:
@@ -243,15 +212,15 @@ class ClosingSearch:
     def _closers(self, row: MaskRow) -> Way:
         """The tokens of structure that the mask allows, most closing first."""
         tables = self._tables
-        if _allowed(row, tables.letters, 1):
-            return _allowed(row, tables.closes_string, _MAX_WAYS)
+        if allowed(row, tables.letters, 1):
+            return allowed(row, tables.closes_string, _MAX_WAYS)
         for table in (tables.structure, tables.separators):
-            if found := _allowed(row, table, _MAX_WAYS):
+            if found := allowed(row, table, _MAX_WAYS):
                 return found
-        openers = _allowed(row, tables.openers, _MAX_WAYS)
+        openers = allowed(row, tables.openers, _MAX_WAYS)
         # Where a value starts it may as well be a number or a word. Second, because a string
         # of digits looks the same, and there the quote is the end.
-        return openers and openers[:2] + _allowed(row, tables.literals, _MAX_WAYS)
+        return openers and openers[:2] + allowed(row, tables.literals, _MAX_WAYS)
 
     def _string_ends(self, samples: list[str]) -> tuple[Way, ...]:
         """Every tail of the samples as tokens, fewest first: wherever a string stands in its
@@ -286,7 +255,7 @@ class ClosingSearch:
         before: Sequence[int],
         limit: int,
         left: _Left,
-    ) -> list[Way]:
+    ) -> Work[list[Way]]:
         """The shortest ways found to a point where the output can close or is forced on.
 
         Uniform-cost search. A token that leaves the mask as it was, or gives the mask that
@@ -306,7 +275,9 @@ class ClosingSearch:
             seen = {node.row.tobytes()}
             for token in self._candidates(node.row):
                 order += 1
-                child = self._child(node, (token,), order, left)
+                left.steps -= 1
+                yield
+                child = self._child(node, (token,), order)
                 if child is None or (not child.goal and child.row.tobytes() in seen):
                     continue
                 seen.add(child.row.tobytes())
@@ -314,17 +285,17 @@ class ClosingSearch:
                 if child.goal and child.cost == node.cost + 1:
                     break  # nothing shorter is left
             if not heap:
-                fed = self._feed_long_pieces(node, limit - node.cost, left)
-                child = self._child(node, fed, order, left) if fed else None
+                fed = yield from self._feed_long_pieces(node, limit - node.cost, left)
+                left.steps -= bool(fed)
+                child = self._child(node, fed, order) if fed else None
                 if child is None:
                     return []
                 heap = [child]
         return []
 
-    def _child(self, node: _Node, fed: Way, order: int, left: _Left) -> _Node | None:
+    def _child(self, node: _Node, fed: Way, order: int) -> _Node | None:
         """The node behind ``fed`` and the run it forces; None if that is not legal."""
         matcher = node.matcher.deep_copy()
-        left.spend()
         if not matcher.consume_tokens(list(fed)):
             return None
         way = (*node.way, *fed, *matcher.compute_ff_tokens())
@@ -336,7 +307,7 @@ class ClosingSearch:
         goal = matcher.is_accepting() or bool(self._closers(row))
         return _Node(len(way), order, way, matcher, row, goal)
 
-    def _feed_long_pieces(self, node: _Node, limit: int, left: _Left) -> Way:
+    def _feed_long_pieces(self, node: _Node, limit: int, left: _Left) -> Work[Way]:
         """The longest allowed piece again and again, until the mask changes."""
         matcher, row = node.matcher.deep_copy(), node.row.copy()
         fed: list[int] = []
@@ -344,7 +315,8 @@ class ClosingSearch:
             piece = next(iter(self._candidates(row)), None)
             if piece is None or not matcher.consume_token(piece):
                 return ()
-            left.spend()
+            left.steps -= 1
+            yield
             fed.append(piece)
             _fill_mask(matcher, row)
         return tuple(fed)
@@ -357,32 +329,14 @@ class ClosingSearch:
             tokens = [int(t) for t in np.flatnonzero(bits) if int(t) != self._end_of_turn]
         else:
             tables = self._tables
-            tokens = [t for table in tables.long_pieces for t in _allowed(row, table, 1)]
+            tokens = [t for table in tables.long_pieces for t in allowed(row, table, 1)]
             for table, count in zip(tables.single_bytes, (1, 1, 10, 12), strict=True):
-                tokens += _allowed(row, table, count)
+                tokens += allowed(row, table, count)
             if not tokens:
                 # Half a character or an escape leads round in circles where plain text is
                 # legal as well.
-                tokens = list(_allowed(row, tables.other_pieces, 2))
+                tokens = list(allowed(row, tables.other_pieces, 2))
         return iter(sorted(dict.fromkeys(tokens), key=self._tables.candidate_order))
-
-
-def _repairs(single: dict[bytes, int]) -> dict[int, tuple[Way, ...]]:
-    """Tokens that finish what ends with a certain byte, from one-byte tokens."""
-
-    def ways(*texts: bytes) -> tuple[Way, ...]:
-        split = [[text[i : i + 1] for i in range(len(text))] for text in texts]
-        return tuple(
-            tuple(single[b] for b in way) for way in split if all(b in single for b in way)
-        )
-
-    # A UTF-8 lead byte narrows its first continuation byte to one of these (RFC 3629, 4).
-    first = (b"\x80", b"\x90", b"\xa0")
-    characters = ways(*(b + b"\x80" * more for more in range(3) for b in first))
-    hexadecimal = ways(b"0", b"00", b"000", b"0000")
-    table = dict.fromkeys(range(128, 256), characters)
-    table |= dict.fromkeys(b"u0123456789abcdefABCDEF", hexadecimal)
-    return table | {value: ways(b"0") for value in b"-+."} | {ord("\\"): ways(b"n")}
 
 
 def _way_order(way: Way) -> tuple[int, Way]:
@@ -391,55 +345,3 @@ def _way_order(way: Way) -> tuple[int, Way]:
 
 def _fill_mask(matcher: llguidance.LLMatcher, row: MaskRow) -> None:
     matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-
-
-def _allowed(row: MaskRow, table: Ids, count: int) -> Way:
-    """The first ``count`` tokens of the table that the mask allows."""
-    hits = np.flatnonzero((row[table >> 5] >> (table & 31)) & 1)[:count]
-    return tuple(table[hits].tolist())
-
-
-def _ids(pieces: list[tuple[bytes, int]]) -> Ids:
-    return np.array([token for _, token in pieces], dtype=np.int64)
-
-
-def _is_plain(piece: bytes) -> bool:
-    """Printable ASCII that stands for itself in a JSON string."""
-    return all(0x20 <= value < 0x7F and value not in b'"\\' for value in piece)
-
-
-def _byte_class(piece: bytes) -> int:
-    """0 lower case and space, 1 upper case, 2 digits, 3 other signs."""
-    first = piece[:1].decode()
-    if first.islower() or first == " ":
-        return 0
-    if first.isupper():
-        return 1
-    return 2 if first.isdigit() else 3
-
-
-def _longest(pieces: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
-    long = [p for p in pieces if 1 < len(p[0]) <= _MAX_PIECE_BYTES]
-    return sorted(long, key=lambda piece: (-len(piece[0]), piece[1]))[:256]
-
-
-def _whole_characters_first(piece: tuple[bytes, int]) -> tuple[bool, int, int]:
-    try:
-        piece[0].decode()
-    except UnicodeDecodeError:
-        return True, len(piece[0]), piece[1]
-    return False, -len(piece[0]), piece[1]
-
-
-def _rank(piece: tuple[bytes, int], *, in_string: bool) -> tuple[float, int, int, int]:
-    """Closers before whole values before separators before openers; of equals the one that
-    covers more."""
-    data, token = piece
-    depth = 0.0
-    for value in data.decode():
-        if value == '"':
-            in_string = not in_string
-        elif not in_string:
-            depth += (value in "{[") - (value in "}]") + 1.5 * (value in ",:")
-    blanks = data.count(b" ") + data.count(b"\n")
-    return (depth + 0.5 * in_string, -blanks, len(data), token)

@@ -18,7 +18,8 @@ from functools import lru_cache
 
 import llguidance
 
-from runtime.grammar_closing import THOROUGH, ClosingSearch, ClosingTables
+from runtime.closing_tables import ClosingTables
+from runtime.grammar_closing import THOROUGH, ClosingSearch
 from runtime.grammar_refusal import GrammarRefused, refusal
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.budget_guard import BudgetGuard
-from runtime.grammar_closing import THOROUGH
+from runtime.grammar_closing import THOROUGH, Work, complete
 from runtime.grammar_compiler import CompiledGrammar
 from runtime.grammar_refusal import refusal
 from runtime.tokenizer import Tokenizer
@@ -172,8 +172,13 @@ class GrammarState:
         return () if self._free_until[0] == trigger and fits else (trigger,)
 
     def within_limit(self, token: int, remaining: int) -> int:
+        """``deciding`` in one go."""
+        return complete(self.deciding(token, remaining))
+
+    def deciding(self, token: int, remaining: int) -> Work[int]:
         """The token to emit for a drawn one: itself if the turn can still end legally
-        behind it, else the next token of a legal ending.
+        behind it, else the next token of a legal ending. Work in pieces: until it is done
+        the state must be left as it is.
 
         Args:
             token: allowed by the mask here.
@@ -182,7 +187,7 @@ class GrammarState:
         if self.forced_tokens(remaining) or self.failed is not None or self.ended:
             return token  # no choice, so nothing to decide
         if self.bound and self._guard is not None:
-            return self._guard.admit(self._matcher, token, remaining)
+            return (yield from self._guard.admitting(self._matcher, token, remaining))
         if not self.bound and self.obliged and len(self._compiled.closing) + 1 >= remaining:
             return self._free_until[0]
         return token
@@ -232,7 +237,7 @@ class GrammarState:
             self.ended = True
         elif self._matcher.consume_token(token):
             if self._guard is not None:
-                self._guard.advance(self._matcher, [token])
+                self._guard.advance([token])
         else:
             self._fail(_matcher_error(self._matcher))
 
@@ -258,7 +263,7 @@ class GrammarState:
                 return
             self._row_valid = False
             if self._guard is not None:
-                self._guard.advance(matcher, forced)
+                self._guard.advance(forced)
             run += forced
         else:
             self._run_known = False

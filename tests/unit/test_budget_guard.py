@@ -25,7 +25,7 @@ def grammar(tokenizer: Tokenizer) -> CompiledGrammar:
 def emit(guard: BudgetGuard, matcher: object, token: int, remaining: int) -> int:
     token = guard.admit(matcher, token, remaining)  # type: ignore[arg-type]
     assert matcher.consume_token(token)  # type: ignore[attr-defined]
-    guard.advance(matcher, [token])  # type: ignore[arg-type]
+    guard.advance([token])
     return token
 
 
@@ -35,7 +35,8 @@ def test_a_token_passes_while_its_ending_fits_and_gives_way_when_it_does_not(
     matcher = grammar.pristine.deep_copy()
     guard = BudgetGuard(grammar.search, grammar.closing)
     wanted = encode(tokenizer, '["' + "x" * 50)
-    limit, out = 12, []
+    limit = 12
+    out: list[int] = []
     while matcher.is_accepting() is False:
         out.append(emit(guard, matcher, wanted[len(out)], limit - len(out)))
     text = decode(tokenizer, out)

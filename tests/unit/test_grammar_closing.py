@@ -8,12 +8,13 @@ from typing import Any
 import llguidance
 import pytest
 
-from runtime.grammar_closing import ClosingSearch, ClosingTables, Effort
+from runtime.closing_tables import ClosingTables
+from runtime.grammar_closing import ClosingSearch, Effort, complete
 from runtime.grammar_compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
 
-EFFORT = Effort(steps=2000, improving_steps=80, seconds=60)
+EFFORT = Effort(steps=2000, improving_steps=80)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +112,24 @@ def test_limits_hold(tokenizer: Tokenizer) -> None:
     length = len(grammar.closing)
     assert find(grammar, grammar.pristine, limit=length - 1) is None
     assert find(grammar, grammar.pristine, limit=length) == grammar.closing
-    few, late = replace(EFFORT, steps=5), replace(EFFORT, seconds=-1)
+    few = replace(EFFORT, steps=5)
     assert grammar.search.find(grammar.pristine, limit=500, effort=few) is None
-    assert grammar.search.find(grammar.pristine, limit=500, effort=late) is None
+
+
+def test_a_search_pauses_at_every_step_and_may_be_left_or_gone_on_with(
+    tokenizer: Tokenizer,
+) -> None:
+    grammar = compiled(tokenizer, {"type": "string", "minLength": 400})
+    slowly = grammar.search.finding(grammar.pristine, limit=500, effort=EFFORT)
+    for _ in range(3):
+        next(slowly)
+    left = grammar.search.finding(grammar.pristine, limit=500, effort=EFFORT)
+    next(left)
+    left.close()
+    assert find(grammar, grammar.pristine) == grammar.closing
+    assert complete(slowly) == grammar.closing
+    pieces = sum(1 for _ in grammar.search.finding(grammar.pristine, limit=500, effort=EFFORT))
+    assert 20 < pieces <= EFFORT.steps
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -137,7 +153,7 @@ def test_an_ending_behind_tokens_seen_before_is_remembered(tokenizer: Tokenizer)
     fed = tuple(encode(tokenizer, '["left", "r'))
     matcher = grammar.pristine.deep_copy()
     assert matcher.consume_tokens(list(fed))
-    found = grammar.search.find_behind(fed, matcher, limit=500, effort=EFFORT)
+    found = find_behind(grammar, fed, matcher, EFFORT)
     assert found == find(grammar, matcher)
     nothing = replace(EFFORT, steps=0)
     assert find_behind(grammar, (), matcher, nothing) is None, "nothing is known there"
@@ -152,4 +168,4 @@ def find_behind(
     effort: Effort,
     limit: int = 500,
 ) -> tuple[int, ...] | None:
-    return grammar.search.find_behind(fed, matcher, limit=limit, effort=effort)
+    return complete(grammar.search.finding_behind(fed, matcher, limit=limit, effort=effort))
