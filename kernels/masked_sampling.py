@@ -1,31 +1,61 @@
-"""Drawing one token per row of logits: mask, temperature, top-k, top-p, min-p, randomness.
+"""One token per row of logits: penalties, mask, temperature, top-k, top-p, min-p, randomness.
 
-The filters are thresholds on the value of a logit, so tokens that tie at a threshold are
-kept or dropped together and the result does not depend on the order of a sort. The draw
-inverts the cumulative distribution in the order of the vocabulary.
+A token's likelihood counts as a whole number, so sums do not depend on their order and every
+implementation draws the same token from the same logits. How far a logit is below the best
+one, in halvings and 24 binary places, is the token's distance; its mass is
+2 ** (40 - distance), by whole-number arithmetic, rounded down. One subtraction and one product
+in float32 lead from logit to distance; both round the same way everywhere.
+
+Filters are thresholds on distance or mass: tokens that tie stay or go together. The draw
+inverts the cumulative mass in the order of the vocabulary.
 
 Always true: a row's token is a function of its logits, its mask, its parameters, its seed
 and its position; no other row plays a part.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels.dispatch import triton_kernels
+from kernels.native_sampling import native_sampler
 
 NO_TOKEN = -1
+"""In place of a token: the mask allows none."""
+NOT_FINITE = -2
+"""In place of a token: a logit is NaN or infinite."""
+
+PLACES = 24
+"""Binary places of a distance."""
+MASS_BITS = 40
+"""The best token's mass is 2 ** MASS_BITS."""
+FARTHEST = MASS_BITS + 1
+"""Distances are cut here, where nothing is left of the mass."""
+HALVING = (-744257403, 257891465, -59375086, 9884650, -1014583)
+"""2 ** -x on 0..1 is 1 + x times the polynomial of these coefficients, all in 30 binary
+places; it is off by less than 1e-7 of itself."""
+SHARE_BITS = 53
+"""Shares and uniform numbers are whole multiples of 2 ** -SHARE_BITS."""
 
 _PHILOX_ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-_BUCKETS = 1024
-_BUCKETS_PER_NAT = 64
-_STRETCH = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """What is done to single logits of a batch before all else; each pair of row and token at
+    most once. A positive logit is divided, another multiplied by its factor (Keskar et al.
+    2019, arXiv:1909.05858), then the deduction is taken off."""
+
+    rows: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
+    factors: npt.NDArray[np.float64]
+    deductions: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +70,48 @@ class SamplingBatch:
     """Of those, keep the most likely ones up to this mass; 1 keeps all."""
     min_p: npt.NDArray[np.float64]
     """Of those, drop what is less likely than this share of the most likely one."""
-    uniform: npt.NDArray[np.float64]
-    """In [0, 1): see ``position_uniform``."""
+    seeds: npt.NDArray[np.uint64]
+    positions: npt.NDArray[np.uint64]
+    """With the seed they make the row's uniform number: ``position_bits``."""
     masks: Tensor | None
     """[rows, words] int32: bit i % 32 of word i / 32 allows token i; ids beyond are not
     allowed. A row of which ``masked`` is False is not looked at. None: no row is masked."""
     masked: npt.NDArray[np.bool_]
+    penalties: Penalties | None = None
 
 
-def position_uniform(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeNumbers:
+    """The parameters of a batch as the law has them, one entry per row."""
+
+    scales: npt.NDArray[np.float32]
+    """Halvings for each unit of logit; 0 draws the most likely token."""
+    top_k: npt.NDArray[np.int64]
+    """0 keeps all."""
+    top_p: npt.NDArray[np.int64]
+    """In units of 2 ** -SHARE_BITS; 0 keeps all."""
+    least_mass: npt.NDArray[np.int64]
+    """Tokens of less mass are dropped; 0 keeps all."""
+
+    @classmethod
+    def of(cls, batch: SamplingBatch, vocab_size: int) -> "WholeNumbers":
+        """What ``batch`` asks for."""
+        hot = batch.temperature > 0
+        scales = np.log2(math.e) / np.where(hot, batch.temperature, 1)
+        keeps_some = (batch.top_k > 0) & (batch.top_k < vocab_size)
+        shares = np.maximum((batch.top_p * 2.0**SHARE_BITS).astype(np.int64), 1)
+        return cls(
+            scales=np.where(hot, np.minimum(scales, 1e38), 0).astype(np.float32),
+            top_k=np.where(keeps_some, batch.top_k, 0),
+            top_p=np.where(batch.top_p < 1, shares, 0),
+            least_mass=np.ceil(batch.min_p * 2.0**MASS_BITS).astype(np.int64),
+        )
+
+
+def position_bits(
     seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) with 53 random bits for each (seed, position).
+) -> npt.NDArray[np.uint64]:
+    """SHARE_BITS random bits for each (seed, position).
 
     Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the
     seed is the key, the position the low 64 bits of the counter.
@@ -70,8 +130,8 @@ def position_uniform(
         )
         key0 = (key0 + np.uint64(0x9E3779B9)) & _LOW
         key1 = (key1 + np.uint64(0xBB67AE85)) & _LOW
-    bits = ((c0 >> np.uint64(5)) << np.uint64(26)) | (c1 >> np.uint64(6))
-    return bits.astype(np.float64) * 2.0**-53
+    bits: npt.NDArray[np.uint64] = ((c0 >> np.uint64(5)) << np.uint64(26)) | (c1 >> np.uint64(6))
+    return bits
 
 
 def allowed_tokens(words: Tensor, vocab_size: int) -> Tensor:
@@ -92,109 +152,102 @@ def allowed_tokens(words: Tensor, vocab_size: int) -> Tensor:
     return torch.from_numpy(bits[..., :vocab_size].view(np.bool_))
 
 
+def penalised_reference(logits: Tensor, penalties: Penalties) -> Tensor:
+    """A copy of ``logits`` [rows, vocab] with its penalties. A division is a product with the
+    reciprocal, rounded to the dtype, which is the same on every device."""
+    rows, tokens = torch.from_numpy(penalties.rows), torch.from_numpy(penalties.tokens)
+    at = rows.to(logits.device), tokens.to(logits.device)
+    factors, deductions = (
+        torch.from_numpy(part).to(logits) for part in (penalties.factors, penalties.deductions)
+    )
+    inverses = torch.from_numpy(1 / penalties.factors).to(logits)
+    values = logits[at]
+    shaped = logits.clone()
+    shaped[at] = values * torch.where(values > 0, inverses, factors) - deductions
+    return shaped
+
+
+def mass_of(distances: Tensor) -> Tensor:
+    """Mass of tokens at ``distances``; both int64."""
+    place = distances & ((1 << PLACES) - 1)
+    power = torch.full_like(distances, HALVING[-1])
+    for coefficient in (*HALVING[-2::-1], 1 << 30):
+        power = ((power * place) >> PLACES) + coefficient
+    return (power << (MASS_BITS - 30)) >> (distances >> PLACES)
+
+
 def sample_reference(logits: Tensor, batch: SamplingBatch) -> Tensor:
     """Draw one token per row.
 
     Args:
-        logits: [rows, vocab] float32 or float64, finite; not changed.
+        logits: [rows, vocab] float32 or float64; not changed.
         batch: the rows' parameters.
 
     Returns:
-        [rows] int64 on the CPU; NO_TOKEN where the mask allows nothing.
+        [rows] int64 on the CPU; NO_TOKEN or NOT_FINITE where no token can be drawn.
     """
+    logits = logits.cpu()
+    if batch.penalties is not None:
+        logits = penalised_reference(logits, batch.penalties)
+    finite = logits.isfinite().all(-1).tolist()
+    numbers = WholeNumbers.of(batch, logits.shape[1])
+    bits = position_bits(batch.seeds, batch.positions)
     tokens = []
-    for row, values in enumerate(logits.cpu().double()):
+    for row, values in enumerate(logits):
+        if not finite[row]:
+            tokens.append(NOT_FINITE)
+            continue
         if batch.masks is not None and batch.masked[row]:
             allowed = allowed_tokens(batch.masks[row], values.numel())
             values = values.masked_fill(~allowed, -torch.inf)
         best = values.max()
         if best == -torch.inf:
             tokens.append(NO_TOKEN)
-            continue
-        if batch.temperature[row] == 0:
+        elif numbers.scales[row] == 0:
             tokens.append(int((values == best).nonzero()[0]))
-            continue
-        values = (values - best) / float(batch.temperature[row])
-        if 0 < batch.top_k[row] < values.numel():
-            bound = values.sort(descending=True).values[int(batch.top_k[row]) - 1]
-            values = values.masked_fill(values < bound, -torch.inf)
-        if batch.top_p[row] < 1:
-            ranked = values.softmax(-1).sort(descending=True)
-            before = ranked.values.cumsum(-1) - ranked.values
-            bound = values[ranked.indices[before < float(batch.top_p[row])][-1]]
-            values = values.masked_fill(values < bound, -torch.inf)
-        mass = values.exp()
-        mass = mass.masked_fill(mass < float(batch.min_p[row]), 0)
-        cumulative = mass.cumsum(-1)
-        target = cumulative[-1] * float(batch.uniform[row])
-        tokens.append(int(torch.searchsorted(cumulative, target, right=True)))
+        else:
+            tokens.append(_draw((best - values).float(), numbers, row, int(bits[row])))
     return torch.tensor(tokens, dtype=torch.int64)
 
 
+def _draw(behind: Tensor, numbers: WholeNumbers, row: int, bits: int) -> int:
+    """Draw from logits that are ``behind`` [vocab] float32 the best one."""
+    far = (behind * float(numbers.scales[row])).clamp(max=FARTHEST)
+    distances = (far * (1 << PLACES)).long()
+    mass = mass_of(distances)
+    top_k, top_p = int(numbers.top_k[row]), int(numbers.top_p[row])
+    if top_k:
+        mass[distances > distances.sort().values[top_k - 1]] = 0
+    if top_p:
+        wanted = max(int(mass.sum()) * top_p >> SHARE_BITS, 1)
+        ranked = distances.sort()
+        reached = mass[ranked.indices].cumsum(0) >= wanted
+        mass[distances > ranked.values[reached][0]] = 0
+    mass[mass < int(numbers.least_mass[row])] = 0
+    upto = mass.cumsum(0)
+    target = int(upto[-1]) * bits >> SHARE_BITS
+    return int((upto > target).nonzero()[0])
+
+
 def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    """See ``sample_reference``; the same law, in the logits' own precision."""
-    if batch.masks is not None and batch.masked.any():
-        logits = _masked(logits, batch.masks, torch.from_numpy(batch.masked))
-    best, tokens = logits.max(dim=-1)
-    tokens = tokens.masked_fill(best == -torch.inf, NO_TOKEN).cpu()
-    drawn = np.flatnonzero((batch.temperature > 0) & (tokens.numpy() != NO_TOKEN))
-    if len(drawn):
-        rows = torch.from_numpy(drawn)
-        temperature = torch.from_numpy(batch.temperature[drawn]).to(logits)
-        values = (logits[rows] - best[rows, None]).div_(temperature[:, None])
-        for index, row in enumerate(drawn):
-            _filter(values[index], batch, int(row))
-        tokens[rows] = _invert(values.exp_(), torch.from_numpy(batch.uniform[drawn])).cpu()
-    return tokens
-
-
-def _masked(logits: Tensor, words: Tensor, masked: Tensor) -> Tensor:
-    gpu = triton_kernels("elementwise", logits)
+    """``sample_reference``, with the tokens where the logits are."""
+    gpu = triton_kernels("sampling", logits)
     if gpu is not None:
-        kept: Tensor = gpu.mask_logits(logits, words.to(logits.device), masked.to(logits.device))
-        return kept
-    allowed = allowed_tokens(words, logits.shape[1])
-    allowed |= ~masked[:, None]
-    return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
-
-
-def _filter(values: Tensor, batch: SamplingBatch, row: int) -> None:
-    """Set values [vocab], relative to the largest, to -inf where the row's filters say so."""
-    top_k, top_p, min_p = int(batch.top_k[row]), float(batch.top_p[row]), float(batch.min_p[row])
-    if 0 < top_k < values.numel():
-        values.masked_fill_(values < values.topk(top_k).values[-1], -torch.inf)
-    if top_p < 1:
-        values.masked_fill_(values < _top_p_bound(values, top_p), -torch.inf)
-    if min_p > 0:
-        values.masked_fill_(values.exp() < min_p, -torch.inf)
-
-
-def _top_p_bound(values: Tensor, top_p: float) -> Tensor:
-    """Smallest value that is kept: sums by bucket of value first, then only the bucket in
-    which the mass is reached is sorted."""
-    mass = values.double().exp()
-    buckets = (values * -_BUCKETS_PER_NAT).clamp_(max=_BUCKETS - 1).long()
-    sums = torch.bincount(buckets, weights=mass, minlength=_BUCKETS)
-    before = sums.cumsum(0) - sums
-    wanted = top_p * sums.sum()
-    bucket = (before < wanted).nonzero()[-1]
-    inside = values[buckets == bucket].sort(descending=True).values
-    own = inside.double().exp()
-    return inside[before[bucket] + own.cumsum(0) - own < wanted][-1]
-
-
-def _invert(mass: Tensor, uniform: Tensor) -> Tensor:
-    """First token of each row [rows, vocab] at which the running sum exceeds ``uniform``
-    times the whole. Sums are of stretches first, then within the one stretch that counts."""
-    rows, vocab = mass.shape
-    stretches = functional.pad(mass, (0, -vocab % _STRETCH)).view(rows, -1, _STRETCH)
-    sums = stretches.sum(-1, dtype=torch.float64)
-    upto = sums.cumsum(-1)
-    target = uniform.to(mass.device)[:, None] * upto[:, -1:]
-    chosen = torch.searchsorted(upto, target, right=True)
-    before = (upto - sums).gather(1, chosen)
-    inside = stretches[torch.arange(rows), chosen[:, 0]].double()
-    running = inside.cumsum(-1) + before
-    last = (inside > 0).cumsum(-1).argmax(-1, keepdim=True)
-    offset = torch.minimum(torch.searchsorted(running, target, right=True), last)
-    return (chosen * _STRETCH + offset)[:, 0]
+        drawn: Tensor = gpu.sample(logits, batch)
+        return drawn
+    native = native_sampler(logits.dtype) if logits.device.type == "cpu" else None
+    if native is None:
+        return sample_reference(logits, batch).to(logits.device)
+    if batch.penalties is not None:
+        logits = penalised_reference(logits, batch.penalties)
+    numbers = WholeNumbers.of(batch, logits.shape[1])
+    return native(
+        logits,
+        scales=numbers.scales,
+        top_k=numbers.top_k,
+        top_p=numbers.top_p,
+        least_mass=numbers.least_mass,
+        bits=position_bits(batch.seeds, batch.positions),
+        masks=batch.masks,
+        masked=batch.masked,
+    )

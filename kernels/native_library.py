@@ -349,12 +349,13 @@ def native_library(dtype: torch.dtype) -> NativeLibrary | None:
     """The compiled kernels for ``dtype``; None where torch has to do. Compiles at first."""
     if dtype not in _SUFFIXES:
         return None
-    library = _load()
+    library = compiled_library()
     return None if library is None else NativeLibrary(library, _SUFFIXES[dtype])
 
 
 @functools.lru_cache
-def _load() -> ctypes.CDLL | None:
+def compiled_library() -> ctypes.CDLL | None:
+    """All of the compiled kernels; None where there is no compiler or it is not to be used."""
     if os.environ.get("KEEPWARM_NATIVE", "1") == "0":
         return None
     try:

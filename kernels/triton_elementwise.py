@@ -1,6 +1,6 @@
-"""Residual add with RMSNorm, the MLP's gate, and grammar masks, in Triton.
+"""Residual add with RMSNorm, and the MLP's gate, in Triton.
 
-What ``kernels.norm``, ``kernels.activation`` and ``kernels.masked_sampling`` say.
+What ``kernels.norm`` and ``kernels.activation`` say.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 COLUMNS_EACH = 1024
-"""Columns of a program of the gate and of the mask."""
+"""Columns of a program of the gate."""
 
 
 @triton.jit
@@ -52,29 +52,6 @@ def silu_mul_kernel(gate_up_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexp
     tl.store(out_ptr + place, gated.to(out_ptr.dtype.element_ty), mask=known)
 
 
-@triton.jit
-def mask_logits_kernel(
-    logits_ptr,
-    words_ptr,
-    masked_ptr,
-    out_ptr,
-    logits_stride,
-    num_words,
-    vocab_size,
-    BLOCK: tl.constexpr,
-):
-    """BLOCK tokens of one row. Grid: (rows, tiles of tokens)."""
-    row = tl.program_id(0).to(tl.int64)
-    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    known = token < vocab_size
-    logit = tl.load(logits_ptr + row * logits_stride + token, mask=known, other=0.0)
-    word = tl.load(words_ptr + row * num_words + token // 32, mask=token // 32 < num_words, other=0)
-    allowed = ((word >> (token % 32)) & 1) != 0
-    free = tl.load(masked_ptr + row) == 0
-    kept = tl.where(allowed | free, logit, float("-inf"))
-    tl.store(out_ptr + row * vocab_size + token, kept, mask=known)
-
-
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See ``kernels.norm.add_rms_norm_reference``."""
     x, residual = x.contiguous(), residual.contiguous()
@@ -101,33 +78,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     output = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
     silu_mul_kernel[rows, triton.cdiv(size, COLUMNS_EACH)](
         gate_up.contiguous(), output, SIZE=size, BLOCK=COLUMNS_EACH, num_warps=4
-    )
-    return output
-
-
-def mask_logits(logits: Tensor, words: Tensor, masked: Tensor) -> Tensor:
-    """``logits`` with minus infinity where a mask forbids the token.
-
-    Args:
-        logits: [rows, vocab] float32, each row contiguous; not changed.
-        words: [rows, words] int32: bit i % 32 of word i / 32 allows token i; ids beyond
-            are not allowed.
-        masked: [rows] bool: whether the row's mask counts.
-
-    Returns:
-        New tensor like ``logits``.
-    """
-    rows, vocab_size = logits.shape
-    output = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    mask_logits_kernel[rows, triton.cdiv(vocab_size, COLUMNS_EACH)](
-        logits,
-        words.contiguous(),
-        masked.to(torch.int32),
-        output,
-        logits.stride(0),
-        words.shape[1],
-        vocab_size,
-        BLOCK=COLUMNS_EACH,
-        num_warps=4,
     )
     return output

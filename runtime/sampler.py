@@ -1,4 +1,4 @@
-"""From a step's logits to tokens: penalties, then ``kernels.masked_sampling``, log-probabilities.
+"""From a step's logits to tokens by ``kernels.masked_sampling``, and log-probabilities.
 
 Rows are independent: the same row gives the same token in any batch. What the tokens mean
 for a sequence (accepted draft, end of turn) is the engine's business.
@@ -12,7 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.masked_sampling import NO_TOKEN, SamplingBatch, allowed_tokens, position_uniform
+from kernels.masked_sampling import (
+    NO_TOKEN,
+    NOT_FINITE,
+    Penalties,
+    SamplingBatch,
+    allowed_tokens,
+)
 from kernels.masked_sampling import sample as draw
 from runtime.messages import SamplingParams, TokenArray, TokenLogprob
 
@@ -53,15 +59,12 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
     """
     if logits.shape[0] != len(rows):
         raise ValueError(f"{logits.shape[0]} rows of logits for {len(rows)} rows of parameters")
-    finite = logits.sum(dim=-1).isfinite()
-    shaped = _penalised(logits, rows)
-    if not finite.all():
-        shaped = shaped.masked_fill(~finite[:, None], 0)
-    drawn = draw(shaped, _batch(rows)).masked_fill(~finite.cpu(), NO_TOKEN)
-    tokens = drawn.numpy().astype(np.int32)
+    tokens = draw(logits, _batch(rows)).cpu().numpy().astype(np.int32)
+    finite = tokens != NOT_FINITE
+    tokens[~finite] = NO_TOKEN
     return Sampled(
         tokens=tokens,
-        finite=finite.cpu().numpy(),
+        finite=finite,
         logprobs=tuple(
             _logprob(logits[index], int(tokens[index]), row) for index, row in enumerate(rows)
         ),
@@ -86,19 +89,18 @@ def _batch(rows: Sequence[SampleRow]) -> SamplingBatch:
         top_k=np.array([item.top_k for item in params], dtype=np.int64),
         top_p=np.array([item.top_p for item in params], dtype=np.float64),
         min_p=np.array([item.min_p for item in params], dtype=np.float64),
-        uniform=position_uniform(seeds, positions),
+        seeds=seeds,
+        positions=positions,
         masks=masks,
         masked=masked,
+        penalties=_penalties(rows),
     )
 
 
-def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
-    """Logits with penalties; the input itself where no row has any.
-
-    Repetition divides positive and multiplies negative logits of emitted tokens (Keskar et
-    al. 2019, arXiv:1909.05858); frequency and presence are subtracted per count and once.
-    """
-    shaped = logits
+def _penalties(rows: Sequence[SampleRow]) -> Penalties | None:
+    """For every token a row has emitted: repetition is a factor, presence is deducted once and
+    frequency for each time. None where no row has any."""
+    parts = []
     for index, row in enumerate(rows):
         params = row.params
         neutral = (
@@ -108,17 +110,19 @@ def _penalised(logits: Tensor, rows: Sequence[SampleRow]) -> Tensor:
         )
         if neutral or row.emitted is None or not len(row.emitted):
             continue
-        if shaped is logits:
-            shaped = logits.clone()
-        ids, counts = np.unique(row.emitted, return_counts=True)
-        where = torch.from_numpy(ids.astype(np.int64)).to(logits.device)
-        values = shaped[index, where]
-        repeated = torch.where(
-            values > 0, values / params.repetition_penalty, values * params.repetition_penalty
-        )
-        times = torch.from_numpy(counts).to(values)
-        shaped[index, where] = repeated - params.frequency_penalty * times - params.presence_penalty
-    return shaped
+        tokens, counts = np.unique(row.emitted, return_counts=True)
+        deductions = params.frequency_penalty * counts + params.presence_penalty
+        factors = np.full(len(tokens), params.repetition_penalty)
+        parts.append((np.full(len(tokens), index), tokens, factors, deductions))
+    if not parts:
+        return None
+    at, tokens, factors, deductions = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Penalties(
+        rows=at.astype(np.int64),
+        tokens=tokens.astype(np.int64),
+        factors=factors.astype(np.float64),
+        deductions=deductions.astype(np.float64),
+    )
 
 
 def _logprob(logits: Tensor, token: int, row: SampleRow) -> TokenLogprob | None:

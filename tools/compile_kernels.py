@@ -33,11 +33,20 @@ from kernels.triton_decode import (
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
     add_rms_norm_kernel,
-    mask_logits_kernel,
     norm_warps,
     silu_mul_kernel,
 )
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+from kernels.triton_sampling import (
+    SEARCHED_EACH,
+    TOKENS_EACH,
+    best_kernel,
+    draw_kernel,
+    limit_kernel,
+    penalise_kernel,
+    sum_kernel,
+    weigh_kernel,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY_BYTES = 227 * 1024
@@ -63,6 +72,8 @@ class Build:
     """Blocks of threads that a multiprocessor's registers must hold."""
     needs: str | None = None
     """An instruction that the code must contain."""
+    fused: bool = True
+    """False: products and sums must round one by one, as they do elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +133,68 @@ def builds() -> Iterator[Build]:
         constants={"SIZE": 12288, "BLOCK": COLUMNS_EACH},
         num_warps=4,
     )
+    yield from _sampling(151936)
+
+
+def _sampling(vocab: int) -> Iterator[Build]:
+    """Drawing from logits of Qwen's vocabulary."""
+    sizes = {"BLOCK": TOKENS_EACH}
+    tiles = sizes | {"TILES": triton.next_power_of_2(triton.cdiv(vocab, TOKENS_EACH))}
+    row = _pointers("i32", "distances") | _pointers("i64", "numbers") | _pointers("i32", "limits")
+    logits = _pointers("fp32", "logits") | _pointers("i32", "words") | _pointers("i64", "numbers")
+    lengths = dict.fromkeys(("stride", "num_words", "vocab_size"), "i32")
+    parts = _pointers("fp32", "best") | _pointers("i32", "first")
     yield Build(
-        name="mask_logits",
-        kernel=mask_logits_kernel,
+        name="sampling penalise",
+        kernel=penalise_kernel,
         types=_pointers("fp32", "logits")
-        | _pointers("i32", "words", "masked")
-        | _pointers("fp32", "out")
-        | dict.fromkeys(("logits_stride", "num_words", "vocab_size"), "i32"),
-        constants={"BLOCK": COLUMNS_EACH},
+        | _pointers("i64", "rows", "tokens")
+        | _pointers("fp32", "factors")
+        | {"stride": "i32", "count": "i32"},
+        constants=sizes,
+        num_warps=4,
+        fused=False,
+    )
+    yield Build(
+        name="sampling best",
+        kernel=best_kernel,
+        types=logits | parts | lengths,
+        constants=sizes | {"MASKED": True},
+        num_warps=4,
+    )
+    yield Build(
+        name="sampling weigh",
+        kernel=weigh_kernel,
+        types=logits
+        | _pointers("fp32", "best")
+        | _pointers("i32", "distances")
+        | _pointers("i64", "sums")
+        | lengths,
+        constants=tiles | {"MASKED": True},
+        num_warps=4,
+    )
+    yield Build(
+        name="sampling limit",
+        kernel=limit_kernel,
+        types=row | {"vocab_size": "i32"},
+        constants={"BLOCK": SEARCHED_EACH},
+        num_warps=8,
+    )
+    yield Build(
+        name="sampling sum",
+        kernel=sum_kernel,
+        types=row | _pointers("i64", "sums") | {"vocab_size": "i32"},
+        constants=sizes,
+        num_warps=4,
+    )
+    yield Build(
+        name="sampling draw",
+        kernel=draw_kernel,
+        types=row
+        | parts
+        | _pointers("i64", "sums", "tokens")
+        | {"tiles": "i32", "vocab_size": "i32"},
+        constants=tiles | {"LIMITED": True},
         num_warps=4,
     )
 
@@ -258,7 +323,11 @@ def compile_one(build: Build) -> Code:
             if signature[name].startswith("*")
         },
     )
-    options = {"num_warps": build.num_warps, "num_stages": build.num_stages}
+    options = {
+        "num_warps": build.num_warps,
+        "num_stages": build.num_stages,
+        "enable_fp_fusion": build.fused,
+    }
     compiled = triton.compile(source, target=TARGET, options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -268,7 +337,8 @@ def compile_one(build: Build) -> Code:
     registers, stack = (int(re.findall(rf"{key}:(\d+)", usage)[-1]) for key in ("REG", "STACK"))
     local = len(re.findall(r"\b(?:LDL|STL)\b", listing))
     counts = {
-        key: len(re.findall(rf"\b{key}\b", listing)) for key in ("HGMMA", "HMMA", "LDGSTS", "LDG")
+        key: len(re.findall(rf"\b{key}\b", listing))
+        for key in ("HGMMA", "HMMA", "LDGSTS", "LDG", "FFMA")
     }
     shared = int(compiled.metadata.shared)
     threads = build.num_warps * 32
@@ -281,6 +351,8 @@ def compile_one(build: Build) -> Code:
         faults.append(f"{registers} registers, {build.blocks_at_once} blocks of {threads} threads")
     if build.needs and not counts[build.needs]:
         faults.append(f"no {build.needs}")
+    if not build.fused and counts["FFMA"]:
+        faults.append(f"{counts['FFMA']} fused products and sums")
     return Code(
         name=build.name,
         registers=registers,

@@ -1,12 +1,10 @@
-"""Triton's norm, gate and mask against their references."""
+"""Triton's norm and gate against their references."""
 
-import numpy as np
 import pytest
 import torch
 
 from kernels.activation import silu_mul_reference
 from kernels.dispatch import triton_kernels
-from kernels.masked_sampling import allowed_tokens
 from kernels.norm import add_rms_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -50,18 +48,3 @@ def test_the_gate_agrees_with_the_reference(
         rtol=limit,
         atol=limit,
     )
-
-
-@pytest.mark.parametrize(("vocab", "words"), [(272, 9), (1100, 35), (1100, 30), (31, 4)])
-def test_a_mask_leaves_just_the_tokens_of_its_set_bits(
-    vocab: int, words: int, device: torch.device
-) -> None:
-    rng = np.random.default_rng(vocab)
-    packed = torch.from_numpy(rng.integers(-(2**31), 2**31, (3, words)).astype(np.int32))
-    logits = torch.from_numpy(rng.standard_normal((3, vocab)).astype(np.float32))
-    masked = torch.tensor([True, False, True])
-    kernels = triton_kernels("elementwise", logits)
-    assert kernels is not None
-    actual = kernels.mask_logits(logits.to(device), packed.to(device), masked.to(device)).cpu()
-    allowed = allowed_tokens(packed, vocab) | ~masked[:, None]
-    assert torch.equal(actual, logits.masked_fill(~allowed, -torch.inf))

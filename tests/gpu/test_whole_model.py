@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.masked_sampling import SamplingBatch, sample
 from runtime.batch import SequenceInput
 from runtime.model_runner import ModelRunner
 from runtime.weights import load_model
@@ -49,23 +48,3 @@ def test_logits_are_those_of_torch(
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
     for found, wanted in zip(logits_of(family, device), expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_masked_rows_draw_the_tokens_they_draw_on_torch(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(2)
-    rows, vocab = 6, 300
-    logits = torch.from_numpy(rng.standard_normal((rows, vocab)).astype(np.float32))
-    batch = SamplingBatch(
-        temperature=np.array([0, 0.7, 1, 1, 0, 2.0]),
-        top_k=np.array([0, 5, 0, 0, 0, 50]),
-        top_p=np.array([1, 1, 0.9, 1, 1, 1.0]),
-        min_p=np.array([0, 0, 0, 0.1, 0, 0.0]),
-        uniform=rng.random(rows),
-        masks=torch.from_numpy(rng.integers(-(2**31), 2**31, (rows, 10)).astype(np.int32)),
-        masked=np.array([True, True, False, True, False, True]),
-    )
-    expected = sample(logits, batch)
-    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
-    assert torch.equal(sample(logits.to(device), batch), expected)

@@ -1,43 +1,64 @@
-"""The law of sampling: the quick way against the reference, and what masks mean."""
+"""The law of sampling: the compiled way against the reference, and what masks mean."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from kernels.masked_sampling import (
+    FARTHEST,
+    MASS_BITS,
     NO_TOKEN,
-    SamplingBatch,
+    NOT_FINITE,
+    PLACES,
+    SHARE_BITS,
     allowed_tokens,
-    position_uniform,
+    mass_of,
+    position_bits,
     sample,
     sample_reference,
 )
-
-
-def make_batch(rng: np.random.Generator, rows: int, vocab: int, **fixed: float) -> SamplingBatch:
-    def choose(name: str, options: list[float]) -> np.ndarray:
-        return np.array([fixed.get(name, rng.choice(options)) for _ in range(rows)])
-
-    masks = rng.integers(-(1 << 31), 1 << 31, (rows, -(-vocab // 32)), dtype=np.int64)
-    return SamplingBatch(
-        temperature=choose("temperature", [0, 0.3, 1, 3]),
-        top_k=choose("top_k", [0, 1, 5, 100, 10**6]).astype(np.int64),
-        top_p=choose("top_p", [1, 0.95, 0.5, 1e-6]),
-        min_p=choose("min_p", [0, 0.01, 0.5]),
-        uniform=rng.random(rows),
-        masks=torch.from_numpy(masks.astype(np.int32)),
-        masked=rng.random(rows) < 0.5,
-    )
+from tests.support.sampling_batches import make_batch, make_penalties, on_the_edge_of_top_p
 
 
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("spread", [0.1, 3.0, 40.0])
-def test_the_quick_way_draws_what_the_reference_draws(seed: int, spread: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_way_draws_what_the_reference_draws(
+    seed: int, spread: float, dtype: torch.dtype
+) -> None:
     rng = np.random.default_rng(seed)
     vocab = int(rng.choice([1, 31, 257, 3000]))
-    logits = torch.from_numpy(rng.normal(size=(30, vocab)) * spread)
+    logits = torch.from_numpy(rng.normal(size=(30, vocab)) * spread).to(dtype)
+    logits[rng.random(30) < 0.2] = torch.from_numpy(rng.integers(0, 4, vocab)).to(dtype)
+    logits[3, vocab // 2] = torch.nan
     batch = make_batch(rng, 30, vocab)
-    assert torch.equal(sample(logits, batch), sample_reference(logits, batch))
+    batch = replace(batch, penalties=make_penalties(rng, 30, vocab))
+    before = logits.clone()
+    expected = sample_reference(logits, batch)
+    assert torch.equal(sample(logits, batch), expected)
+    assert torch.equal(logits.nan_to_num(7), before.nan_to_num(7))
+    assert expected[3] == NOT_FINITE
+
+
+def test_a_row_of_a_wider_tensor_is_read_in_its_place() -> None:
+    rng = np.random.default_rng(0)
+    wide = torch.from_numpy(rng.normal(size=(20, 300)).astype(np.float32))
+    batch = make_batch(rng, 10, 200)
+    for part in (wide[::2, :200], wide.T[:10, ::2].T[:10, :].expand(10, -1)):
+        vocab = part.shape[1]
+        own = make_batch(rng, 10, vocab) if vocab != 200 else batch
+        assert torch.equal(sample(part, own), sample_reference(part, own))
+
+
+def test_mass_halves_with_each_unit_of_distance() -> None:
+    distances = torch.randint(0, FARTHEST << PLACES, (100_000,))
+    distances = torch.cat((distances, torch.arange(3), torch.tensor([FARTHEST << PLACES])))
+    exact = 2.0**MASS_BITS * 2.0 ** -(distances.double() / 2**PLACES)
+    mass = mass_of(distances)
+    assert ((mass - exact).abs() <= 1e-7 * exact + 1).all()
+    assert mass_of(torch.tensor([0, FARTHEST << PLACES])).tolist() == [2**MASS_BITS, 0]
 
 
 def test_tokens_that_tie_at_a_threshold_stay_or_go_together() -> None:
@@ -49,19 +70,21 @@ def test_tokens_that_tie_at_a_threshold_stay_or_go_together() -> None:
         assert set(sample(logits, batch).tolist()) == {1, 2}
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2.0**-53])
+def test_top_p_is_exact_to_the_unit_of_mass() -> None:
+    logits, batch = on_the_edge_of_top_p(400)
+    assert set(sample(logits, batch)[0::2].tolist()) == {1, 3}
+    assert set(sample(logits, batch)[1::2].tolist()) == {1, 2, 3}
+    assert torch.equal(sample(logits, batch), sample_reference(logits, batch))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_ends_of_the_unit_interval_draw_a_token_that_has_mass(
-    uniform: float, dtype: torch.dtype
-) -> None:
-    logits = torch.full((1, 1000), -torch.inf, dtype=dtype)
-    logits[0, [300, 301, 600]] = torch.tensor([0.1, 0.2, 0.3], dtype=dtype)
-    batch = make_batch(
-        np.random.default_rng(0), 1, 1000, temperature=1.0, top_k=0.0, top_p=1.0, min_p=0.0
-    )
+def test_only_tokens_that_have_mass_are_drawn(dtype: torch.dtype) -> None:
+    logits = torch.full((500, 1000), -1e30, dtype=dtype)
+    logits[:, [300, 301, 600]] = torch.tensor([0.1, 0.2, 0.3], dtype=dtype)
+    rng = np.random.default_rng(0)
+    batch = make_batch(rng, 500, 1000, temperature=1.0, top_k=0.0, top_p=1.0, min_p=0.0)
     batch.masked[:] = False
-    batch.uniform[:] = uniform
-    assert int(sample(logits, batch)) in (300, 301, 600)
+    assert set(sample(logits, batch).tolist()) == {300, 301, 600}
 
 
 def test_masks_are_read_bit_by_bit_and_end_where_they_end() -> None:
@@ -69,6 +92,11 @@ def test_masks_are_read_bit_by_bit_and_end_where_they_end() -> None:
     allowed = allowed_tokens(words, 80)
     assert allowed[0].nonzero().flatten().tolist() == [0, 31, 33]
     assert allowed_tokens(words, 32).shape == (1, 32)
+    batch = make_batch(np.random.default_rng(0), 2, 80, temperature=0.0)
+    batch.masked[:] = True
+    batch = replace(batch, masks=words.expand(2, -1))
+    logits = torch.arange(80.0).expand(2, -1)
+    assert sample(logits, batch).tolist() == [33, 33]
 
 
 def test_a_row_whose_mask_is_empty_gives_no_token() -> None:
@@ -80,15 +108,15 @@ def test_a_row_whose_mask_is_empty_gives_no_token() -> None:
     batch.masks[1] = -1
     tokens = sample(torch.zeros(2, 64), batch)
     assert tokens[0] == NO_TOKEN
-    assert tokens[1] != NO_TOKEN
+    assert tokens[1] >= 0
 
 
-def test_uniform_numbers_are_even_and_differ_by_seed_and_position() -> None:
+def test_random_bits_are_even_and_differ_by_seed_and_position() -> None:
     positions = np.arange(20000, dtype=np.uint64)
-    values = position_uniform(np.full(20000, 9, dtype=np.uint64), positions)
-    counts, _ = np.histogram(values, bins=20, range=(0, 1))
+    values = position_bits(np.full(20000, 9, dtype=np.uint64), positions)
+    counts, _ = np.histogram(values, bins=20, range=(0, 2**SHARE_BITS))
     assert counts.min() > 850
     assert counts.max() < 1150
     assert len(np.unique(values)) == 20000
-    other = position_uniform(np.full(20000, 10, dtype=np.uint64), positions)
+    other = position_bits(np.full(20000, 10, dtype=np.uint64), positions)
     assert not (values == other).any()

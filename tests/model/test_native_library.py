@@ -14,7 +14,7 @@ from kernels.native_library import native_library
 def forget() -> None:
     """As if nothing had been loaded yet."""
     module.native_library.cache_clear()
-    module._load.cache_clear()
+    module.compiled_library.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kernels.masked_sampling import position_uniform
+from kernels.masked_sampling import position_bits
 from runtime.messages import SamplingParams
 from runtime.models.hf_config import read_model_config
 from runtime.sampler import SampleRow, sample
@@ -47,7 +47,7 @@ def test_randomness_is_the_same_in_both_implementations(seed: int) -> None:
     seeds = rng.integers(0, 1 << 64, 50, dtype=np.uint64)
     positions = rng.integers(0, 1 << 20, 50, dtype=np.uint64)
     expected = [uniform(int(s), int(p)) for s, p in zip(seeds, positions, strict=True)]
-    assert position_uniform(seeds, positions).tolist() == expected
+    assert (position_bits(seeds, positions) / 2.0**53).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(30))

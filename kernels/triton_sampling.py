@@ -1,0 +1,380 @@
+"""Drawing one token per row of logits on a GPU, in Triton: what ``kernels.masked_sampling`` says.
+
+A row's tiles are worked on side by side: the best logit of each, then distances and the mass
+of each. Rows with top-k or top-p have their threshold searched for, three binary digits of it
+a pass. One program for each row draws: it finds the tile from the tiles' masses and the token
+in it. Nothing waits for the host, and the tokens stay on the device.
+
+All sums are of whole numbers, so no order of theirs matters; the one place where a product
+and a sum of floats meet (penalties) is compiled without fusing them.
+
+Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.masked_sampling import (
+    FARTHEST,
+    HALVING,
+    MASS_BITS,
+    NO_TOKEN,
+    NOT_FINITE,
+    PLACES,
+    SHARE_BITS,
+    Penalties,
+    SamplingBatch,
+    WholeNumbers,
+)
+
+TOKENS_EACH = 1024
+"""Tokens of a tile."""
+SEARCHED_EACH = 512
+"""Tokens of a step of the search, each compared with 8 thresholds."""
+COLUMNS = 7
+"""Whole numbers of a row: scale, top-k, top-p, least mass, seed, position, masked."""
+
+_PLACES = tl.constexpr(PLACES)
+_UNIT = tl.constexpr(1 << PLACES)
+_FARTHEST = tl.constexpr(float(FARTHEST))
+_NOTHING_LEFT = tl.constexpr(FARTHEST << PLACES)
+_FAR_OUT = tl.constexpr(0x7FFFFFFF)
+_MASS_SHIFT = tl.constexpr(MASS_BITS - 30)
+_SHARE_SHIFT = tl.constexpr(64 - SHARE_BITS)
+_HALVING_1 = tl.constexpr(HALVING[0])
+_HALVING_2 = tl.constexpr(HALVING[1])
+_HALVING_3 = tl.constexpr(HALVING[2])
+_HALVING_4 = tl.constexpr(HALVING[3])
+_HALVING_5 = tl.constexpr(HALVING[4])
+_NO_TOKEN = tl.constexpr(NO_TOKEN)
+_NOT_FINITE = tl.constexpr(NOT_FINITE)
+_COLUMNS = tl.constexpr(COLUMNS)
+_DIGITS = tl.constexpr(3)
+_PASSES = tl.constexpr(10)
+_FIRST_UNIT = tl.constexpr(1 << 27)
+"""Distances have 30 binary digits: ten passes of three."""
+
+
+@triton.jit
+def penalise_kernel(
+    logits_ptr, rows_ptr, tokens_ptr, factors_ptr, stride, count, BLOCK: tl.constexpr
+):
+    """BLOCK single logits, in place. ``factors_ptr``: [3, count] factor, inverse, deduction."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    known = at < count
+    place = tl.load(rows_ptr + at, mask=known, other=0) * stride
+    place += tl.load(tokens_ptr + at, mask=known, other=0)
+    value = tl.load(logits_ptr + place, mask=known, other=0.0)
+    factor = tl.load(factors_ptr + at, mask=known, other=1.0)
+    inverse = tl.load(factors_ptr + count + at, mask=known, other=1.0)
+    deduction = tl.load(factors_ptr + 2 * count + at, mask=known, other=0.0)
+    value = value * tl.where(value > 0, inverse, factor) - deduction
+    tl.store(logits_ptr + place, value, mask=known)
+
+
+@triton.jit
+def _allowed(words_ptr, numbers_ptr, row, token, num_words, MASKED: tl.constexpr):
+    """Which of a row's tokens its mask lets through."""
+    if MASKED:
+        inside = token // 32 < num_words
+        word = tl.load(words_ptr + row * num_words + token // 32, mask=inside, other=0)
+        free = tl.load(numbers_ptr + row * _COLUMNS + 6) == 0
+        return (((word >> (token % 32)) & 1) != 0) | free
+    return token >= 0
+
+
+@triton.jit
+def _mass(distance):
+    """``kernels.masked_sampling.mass_of`` of int32."""
+    place = (distance & (_UNIT - 1)).to(tl.int64)
+    power = tl.full(distance.shape, _HALVING_5, tl.int64)
+    power = ((power * place) >> _PLACES) + _HALVING_4
+    power = ((power * place) >> _PLACES) + _HALVING_3
+    power = ((power * place) >> _PLACES) + _HALVING_2
+    power = ((power * place) >> _PLACES) + _HALVING_1
+    power = ((power * place) >> _PLACES) + (1 << 30)
+    return (power << _MASS_SHIFT) >> (distance >> _PLACES).to(tl.int64)
+
+
+@triton.jit
+def _share(whole, share):
+    """Floor of ``whole * share / 2 ** SHARE_BITS``."""
+    return tl.umulhi(whole.to(tl.uint64), share.to(tl.uint64) << _SHARE_SHIFT).to(tl.int64)
+
+
+@triton.jit
+def best_kernel(
+    logits_ptr,
+    words_ptr,
+    numbers_ptr,
+    best_ptr,
+    first_ptr,
+    stride,
+    num_words,
+    vocab_size,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The best allowed logit of one tile and the first token that has it; NOT_FINITE in its
+    place if any logit is not. Grid: (rows, tiles)."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = token < vocab_size
+    logit = tl.load(logits_ptr + row * stride + token, mask=known, other=0.0)
+    exponent = logit.to(tl.int32, bitcast=True) & 0x7F800000
+    damaged = tl.max((exponent == 0x7F800000).to(tl.int32), 0)
+    open_to = known & _allowed(words_ptr, numbers_ptr, row, token, num_words, MASKED)
+    logit = tl.where(open_to & (damaged == 0), logit, float("-inf"))
+    best = tl.max(logit, 0)
+    first = tl.min(tl.where(logit == best, token, 0x7FFFFFFF), 0)
+    place = row * tl.num_programs(1) + tl.program_id(1)
+    tl.store(best_ptr + place, best)
+    tl.store(first_ptr + place, tl.where(damaged > 0, _NOT_FINITE, first))
+
+
+@triton.jit
+def weigh_kernel(
+    logits_ptr,
+    words_ptr,
+    numbers_ptr,
+    best_ptr,
+    distances_ptr,
+    sums_ptr,
+    stride,
+    num_words,
+    vocab_size,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Distances of one tile's tokens, and the mass of those that min-p keeps.
+    Grid: (rows, tiles)."""
+    row = tl.program_id(0).to(tl.int64)
+    scale = tl.load(numbers_ptr + row * _COLUMNS).to(tl.int32).to(tl.float32, bitcast=True)
+    if scale == 0.0:
+        return
+    tiles = tl.num_programs(1)
+    tile = tl.arange(0, TILES)
+    bests = tl.load(best_ptr + row * tiles + tile, mask=tile < tiles, other=float("-inf"))
+    best = tl.max(bests, 0)
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = token < vocab_size
+    logit = tl.load(logits_ptr + row * stride + token, mask=known, other=0.0)
+    open_to = known & _allowed(words_ptr, numbers_ptr, row, token, num_words, MASKED)
+    far = (best - logit) * scale
+    near = (far >= 0) & (far < _FARTHEST)  # neither, if a logit is not finite
+    far = tl.where(open_to & near, far, _FARTHEST)
+    distance = (far * _UNIT).to(tl.int32)
+    tl.store(distances_ptr + row * vocab_size + token, distance, mask=known)
+    mass = _mass(distance)
+    mass = tl.where(mass < tl.load(numbers_ptr + row * _COLUMNS + 3), 0, mass)
+    tl.store(sums_ptr + row * tiles + tl.program_id(1), tl.sum(mass, 0))
+
+
+@triton.jit
+def _nearest(distances_ptr, limit, wanted, vocab_size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """The least distance such that what is not farther, and not beyond ``limit``, adds up to
+    ``wanted``: in tokens with COUNT, else in mass."""
+    low = 0
+    for step in tl.range(0, _PASSES):
+        unit = _FIRST_UNIT >> (_DIGITS * step)
+        bounds = low + (tl.arange(0, 8) + 1) * unit - 1
+        reached = tl.zeros((8,), tl.int64)
+        for start in tl.range(0, vocab_size, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            outside = _FAR_OUT
+            distance = tl.load(distances_ptr + at, mask=at < vocab_size, other=outside)
+            kept = (at < vocab_size) & (distance <= limit)
+            weight = kept.to(tl.int64)
+            if not COUNT:
+                weight = tl.where(kept, _mass(distance), 0)
+            near = distance[:, None] <= bounds[None, :]
+            reached += tl.sum(tl.where(near, weight[:, None], 0), 0)
+        low += tl.sum((reached < wanted).to(tl.int32), 0) * unit
+    return low
+
+
+@triton.jit
+def _total(distances_ptr, limit, vocab_size, BLOCK: tl.constexpr):
+    """The mass of what is not beyond ``limit``."""
+    total = tl.zeros((BLOCK,), tl.int64)
+    for start in tl.range(0, vocab_size, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        distance = tl.load(distances_ptr + at, mask=at < vocab_size, other=0)
+        kept = (at < vocab_size) & (distance <= limit)
+        total += tl.where(kept, _mass(distance), 0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def limit_kernel(distances_ptr, numbers_ptr, limits_ptr, vocab_size, BLOCK: tl.constexpr):
+    """How far a row's tokens may be for top-k and top-p. Grid: (rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    numbers_ptr += row * _COLUMNS
+    distances_ptr += row * vocab_size
+    hot = tl.load(numbers_ptr) != 0
+    top_k = tl.where(hot, tl.load(numbers_ptr + 1), 0)
+    top_p = tl.where(hot, tl.load(numbers_ptr + 2), 0)
+    limit = _NOTHING_LEFT + 0
+    if top_k > 0:
+        limit = _nearest(distances_ptr, limit, top_k, vocab_size, True, BLOCK)
+    if top_p > 0:
+        total = _total(distances_ptr, limit, vocab_size, BLOCK)
+        wanted = tl.maximum(_share(total, top_p), 1)
+        limit = _nearest(distances_ptr, limit, wanted, vocab_size, False, BLOCK)
+    tl.store(limits_ptr + row, limit)
+
+
+@triton.jit
+def _kept_mass(
+    distances_ptr, numbers_ptr, limits_ptr, row, token, vocab_size, LIMITED: tl.constexpr
+):
+    """The mass of a row's tokens after all filters."""
+    known = token < vocab_size
+    distance = tl.load(distances_ptr + row * vocab_size + token, mask=known, other=0)
+    mass = _mass(distance)
+    kept = known & (mass >= tl.load(numbers_ptr + row * _COLUMNS + 3))
+    if LIMITED:
+        kept = kept & (distance <= tl.load(limits_ptr + row))
+    return tl.where(kept, mass, 0)
+
+
+@triton.jit
+def sum_kernel(distances_ptr, numbers_ptr, limits_ptr, sums_ptr, vocab_size, BLOCK: tl.constexpr):
+    """The mass of one tile after all filters. Grid: (rows, tiles)."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(numbers_ptr + row * _COLUMNS) == 0:
+        return
+    token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mass = _kept_mass(distances_ptr, numbers_ptr, limits_ptr, row, token, vocab_size, True)
+    tl.store(sums_ptr + row * tl.num_programs(1) + tl.program_id(1), tl.sum(mass, 0))
+
+
+@triton.jit
+def draw_kernel(
+    distances_ptr,
+    numbers_ptr,
+    limits_ptr,
+    best_ptr,
+    first_ptr,
+    sums_ptr,
+    tokens_ptr,
+    tiles,
+    vocab_size,
+    LIMITED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """One row's token. Grid: (rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILES)
+    real = tile < tiles
+    bests = tl.load(best_ptr + row * tiles + tile, mask=real, other=float("-inf"))
+    firsts = tl.load(first_ptr + row * tiles + tile, mask=real, other=_FAR_OUT)
+    best = tl.max(bests, 0)
+    token = tl.min(tl.where(bests == best, firsts, 0x7FFFFFFF), 0)
+    if tl.min(firsts, 0) == _NOT_FINITE:
+        token = _NOT_FINITE
+    elif best == float("-inf"):
+        token = _NO_TOKEN
+    elif tl.load(numbers_ptr + row * _COLUMNS) != 0:
+        sums = tl.load(sums_ptr + row * tiles + tile, mask=real, other=0)
+        upto = tl.cumsum(sums, 0)
+        seed = tl.load(numbers_ptr + row * _COLUMNS + 4)
+        position = tl.load(numbers_ptr + row * _COLUMNS + 5)
+        none = tl.zeros((), tl.uint32)
+        low, high = position.to(tl.uint32), (position >> 32).to(tl.uint32)
+        first, second, _, _ = tl.philox(seed, low, high, none, none)
+        bits = ((first >> 5).to(tl.int64) << 26) | (second >> 6).to(tl.int64)
+        target = _share(tl.sum(sums, 0), bits)
+        chosen = tl.sum((real & (upto <= target)).to(tl.int32), 0)
+        before = tl.sum(tl.where(tile < chosen, sums, 0), 0)
+        inside = chosen * BLOCK + tl.arange(0, BLOCK)
+        mass = _kept_mass(distances_ptr, numbers_ptr, limits_ptr, row, inside, vocab_size, LIMITED)
+        upto = tl.cumsum(mass, 0) + before
+        token = chosen * BLOCK + tl.sum((upto <= target).to(tl.int32), 0)
+    tl.store(tokens_ptr + row, token.to(tl.int64))
+
+
+def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
+    """See ``kernels.masked_sampling.sample_reference``; logits are float32, tokens stay on
+    their device."""
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    if batch.penalties is not None:
+        logits = penalised(logits, batch.penalties)
+    rows, vocab = logits.shape
+    device = logits.device
+    numbers = WholeNumbers.of(batch, vocab)
+    limited = bool(((numbers.top_k > 0) | (numbers.top_p > 0)).any())
+    packed = packed_numbers(numbers, batch).to(device)
+    words = None if batch.masks is None else batch.masks.to(device).contiguous()
+    tiles = triton.cdiv(vocab, TOKENS_EACH)
+    best = torch.empty(rows, tiles, dtype=torch.float32, device=device)
+    first = torch.empty(rows, tiles, dtype=torch.int32, device=device)
+    sums = torch.empty(rows, tiles, dtype=torch.int64, device=device)
+    distances = torch.empty(rows, vocab, dtype=torch.int32, device=device)
+    limits = torch.empty(rows, dtype=torch.int32, device=device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=device)
+    sizes = {"BLOCK": TOKENS_EACH, "num_warps": 4}
+    padded = triton.next_power_of_2(tiles)
+    masked = packed if words is None else words, packed
+    lengths = logits.stride(0), 0 if words is None else words.shape[1], vocab
+    own = {"MASKED": words is not None} | sizes
+    best_kernel[rows, tiles](logits, *masked, best, first, *lengths, **own)
+    weigh_kernel[rows, tiles](logits, *masked, best, distances, sums, *lengths, **own, TILES=padded)
+    if limited:
+        limit_kernel[rows,](distances, packed, limits, vocab, BLOCK=SEARCHED_EACH, num_warps=8)
+        sum_kernel[rows, tiles](distances, packed, limits, sums, vocab, **sizes)
+    draw_kernel[rows,](
+        distances,
+        packed,
+        limits,
+        best,
+        first,
+        sums,
+        tokens,
+        tiles,
+        vocab,
+        LIMITED=limited,
+        TILES=padded,
+        **sizes,
+    )
+    return tokens
+
+
+def penalised(logits: Tensor, penalties: Penalties) -> Tensor:
+    """See ``kernels.masked_sampling.penalised_reference``."""
+    shaped = logits.clone()
+    parts = penalties.factors, 1 / penalties.factors, penalties.deductions
+    factors = torch.from_numpy(np.stack(parts).astype(np.float32)).to(logits.device)
+    at = torch.from_numpy(np.stack((penalties.rows, penalties.tokens))).to(logits.device)
+    count = at.shape[1]
+    penalise_kernel[triton.cdiv(count, TOKENS_EACH),](
+        shaped,
+        at[0],
+        at[1],
+        factors,
+        shaped.stride(0),
+        count,
+        BLOCK=TOKENS_EACH,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    return shaped
+
+
+def packed_numbers(numbers: WholeNumbers, batch: SamplingBatch) -> Tensor:
+    """[rows, COLUMNS] int64: what the kernels are told of each row, in one copy."""
+    columns = (
+        numbers.scales.view(np.int32).astype(np.int64),
+        numbers.top_k,
+        numbers.top_p,
+        numbers.least_mass,
+        batch.seeds.view(np.int64),
+        batch.positions.view(np.int64),
+        batch.masked.astype(np.int64),
+    )
+    return torch.from_numpy(np.stack(columns, axis=1))
