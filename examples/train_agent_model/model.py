@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 QUERY_CHUNK = 256
+MATCH_LAYERS = 3
+"""Layers before the place where training asks whether a word was matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class ModelShape:
     num_key_value_heads: int = 4
     head_dim: int = 32
     intermediate_size: int = 256
-    rope_theta: float = 10_000.0
+    rope_theta: float = 1_000_000.0
     rms_norm_eps: float = 1e-6
 
     def hugging_face_config(self, end_of_turn: int, max_positions: int) -> dict[str, object]:
@@ -159,7 +161,8 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normed output, and the stream after ``MATCH_LAYERS`` layers."""
         half = self.shape.head_dim // 2
         steps = torch.arange(half, device=tokens.device, dtype=torch.float32) / half
         positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
@@ -169,10 +172,13 @@ class Trunk(nn.Module):
         cos, sin = angles.cos(), angles.sin()
         if torch.is_autocast_enabled(tokens.device.type):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
-        for layer in self.layers:
+        middle = x
+        for number, layer in enumerate(self.layers, 1):
             x = layer(x, cos, sin)
+            if number == MATCH_LAYERS:
+                middle = x
         out: Tensor = self.norm(x)
-        return out
+        return out, middle
 
 
 class AgentModel(nn.Module):
@@ -204,9 +210,33 @@ class AgentModel(nn.Module):
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Map ``tokens`` [batch, length] to hidden states [batch, length, hidden_size]."""
-        out: Tensor = self.model(tokens)
+        out: Tensor = self.model(tokens)[0]
+        return out
+
+    def hidden_and_middle(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what ``hidden`` does, and the stream after ``MATCH_LAYERS`` layers, same shape."""
+        out: tuple[Tensor, Tensor] = self.model(tokens)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map hidden states [..., hidden_size] to float32 logits [..., vocab_size]."""
         return F.linear(hidden, self.model.embed_tokens.weight).float()
+
+
+class MatchProbe(nn.Module):
+    """Reads from the middle of the network whether a word of the question was found in the tools.
+
+    It exists in training only: the gradient of its loss builds the feature that the choice
+    between a call and a refusal needs, and nothing of it is exported.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.direction = nn.Parameter(torch.zeros(shape.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, middle: Tensor) -> Tensor:
+        """Map the stream [..., hidden_size] to the log-odds [...] of a match."""
+        out: Tensor = (self.norm(middle) * self.direction).sum(-1).float() + self.bias
+        return out

@@ -2,11 +2,14 @@
 
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
 is learned; the hardest choices count three times: whether to call or to answer, the names of
-tools and parameters, and how a value begins (with a quote or without).
+tools and parameters, and how a value begins (with a quote or without). Beside that the words of
+a question are labelled with whether the tools' schemas say them too: a task of its own, whose
+answer the choice between a call and a refusal needs.
 """
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +32,7 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
 
 CHOICE_WEIGHT = 3.0
+WORD = re.compile(r"[A-Z]?[a-z]{2,}")
 
 CHAT_FORMAT = chat_format_for("qwen3", SPECIAL.__contains__)
 
@@ -42,6 +46,23 @@ class Part:
     weight: float = 0.0
     heavy: tuple[tuple[int, int], ...] = ()
     """Spans of characters that count CHOICE_WEIGHT times."""
+
+    known: tuple[tuple[int, bool], ...] = ()
+    """Of each word: the UTF-8 bytes up to its end, and whether the tools' schemas hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A session as arrays, all of shape [tokens]."""
+
+    ids: npt.NDArray[np.int32]
+
+    weights: npt.NDArray[np.float32]
+    """Weight of predicting each token; 0: not learned."""
+
+    known: npt.NDArray[np.int8]
+    """At the last token of a question's word: 1 where the tools' schemas hold the word, 0 where
+    not; elsewhere -1."""
 
 
 def _special(text: str, weight: float = 0.0) -> Part:
@@ -117,11 +138,25 @@ def answer_turn(text: str) -> list[Part]:
     ]
 
 
+def _label_words(part: Part, tool_words: frozenset[str]) -> Part:
+    """Say of each word of a user's message whether it is among ``tool_words``."""
+    known = tuple(
+        (len(part.text[: match.end()].encode()), match.group() in tool_words)
+        for match in WORD.finditer(part.text)
+        if match.start() > len("user")
+    )
+    return replace(part, known=known)
+
+
 def session_parts(session: Session) -> list[Part]:
     """Render a whole session as the perfect assistant plays it."""
     parts = header(session)
+    tool_words = frozenset(WORD.findall(parts[1].text)) if session.tools else frozenset[str]()
     for question in session.questions:
-        parts += user_turn(question.text)
+        parts += [
+            _label_words(part, tool_words) if part.text.startswith("user\n") else part
+            for part in user_turn(question.text)
+        ]
         for step in question.steps:
             parts += calls_turn(step) + results_turn(step)
         parts += answer_turn(question.answer)
@@ -137,8 +172,8 @@ class SessionEncoder:
         self.vocab_size = tokenizer.get_vocab_size()
         self.call_id = self._special[CALL]
 
-    def encode(self, parts: list[Part]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Return token ids and loss weights, both [tokens].
+    def encode(self, parts: list[Part]) -> Encoded:
+        """Return token ids, loss weights and labels.
 
         Neighbouring texts without weight are joined before they are cut into tokens, as the
         runtime joins them; what a user or a tool says never becomes a special token.
@@ -147,31 +182,51 @@ class SessionEncoder:
         for part in parts:
             before = joined[-1] if joined else None
             if before and not (part.special or before.special or part.weight or before.weight):
-                joined[-1] = Part(text=before.text + part.text)
+                joined[-1] = replace(before, text=before.text + part.text)
             else:
                 joined.append(part)
         plain = [part.text for part in joined if not part.special]
         encodings = iter(self._encoder.encode_batch_fast(plain, add_special_tokens=False))
         ids: list[int] = []
         weights: list[float] = []
+        known: list[int] = []
         for part in joined:
             if part.special:
                 ids.append(self._special[part.text])
                 weights.append(part.weight)
+                known.append(-1)
                 continue
             encoding = next(encodings)
             ids += encoding.ids
-            weights += self._weights(part, encoding.ids)
-        return np.array(ids, np.int32), np.array(weights, np.float32)
+            ends = self._ends(encoding.ids)
+            weights += self._weights(part, ends)
+            known += self._known(part, ends)
+        return Encoded(
+            ids=np.array(ids, np.int32),
+            weights=np.array(weights, np.float32),
+            known=np.array(known, np.int8),
+        )
 
-    def _weights(self, part: Part, ids: list[int]) -> list[float]:
+    def _ends(self, ids: list[int]) -> list[int]:
+        """Return the bytes of the text up to the end of each token."""
+        ends, end = [], 0
+        for token in ids:
+            end += len(self._encoder.id_to_token(token) or "")
+            ends.append(end)
+        return ends
+
+    def _weights(self, part: Part, ends: list[int]) -> list[float]:
         """Weigh tokens by span; bytes equal characters up to the last heavy span."""
         if not part.heavy:
-            return [part.weight] * len(ids)
+            return [part.weight] * len(ends)
         weights, start = [], 0
-        for token in ids:
-            end = start + len(self._encoder.id_to_token(token) or "")
+        for end in ends:
             inside = any(start < stop and end > begin for begin, stop in part.heavy)
             weights.append(CHOICE_WEIGHT if inside else part.weight)
             start = end
         return weights
+
+    def _known(self, part: Part, ends: list[int]) -> list[int]:
+        """Label the tokens that end a word."""
+        labels = dict(part.known)
+        return [int(labels[end]) if end in labels else -1 for end in ends]

@@ -10,60 +10,34 @@ rate and the latest start of each stage follow the share of the training time th
 import argparse
 import csv
 import os
-import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
+from examples.train_agent_model.batches import Batch, Stage, batches
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import AgentModel, ModelShape
+from examples.train_agent_model.model import AgentModel, MatchProbe, ModelShape
 from examples.train_agent_model.optimizer import MuonAdamW
 from examples.train_agent_model.rendering import SessionEncoder, session_parts
-from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
+from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
 
 TOKENIZER_SESSIONS = 5000
-SESSIONS_PER_POOL = 24
-MAX_SESSION_TOKENS = 2048
 WARM_UP_STEPS = 50
 DECAY_SHARE = 0.55
 SAVE_EVERY_S = 60.0
 LONGEST_STEP_S = 2.0
 """What a step counts at most: a machine that stalls must not use up the schedule."""
 
-
-Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
-"""Token ids and loss weights of one sequence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One step of the curriculum; it ends when the loss is low or its time is over."""
-
-    level: float
-    """Difficulty of the sessions, see ``SessionGenerator``."""
-
-    drill_share: float
-    """Share of the batches that are repeated random tokens."""
-
-    batch_tokens: int
-    """Tokens of one step, padding included; before the phase changes steps count, not tokens."""
-
-    prompt_weight: float
-    """Weight of predicting the prompt: names said twice in a schema are dense practice."""
-
-    until_loss: float
-    latest_end: float
-    """Share of the training time after which the next stage starts in any case."""
-
+MATCH_WEIGHT = 1.0
+"""Weight of the loss of ``MatchProbe`` beside that of predicting tokens."""
 
 STAGES = (
     Stage(
@@ -125,19 +99,6 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Sequences of one step, padded to the longest."""
-
-    tokens: Tensor
-    """[rows, length] int64."""
-
-    weights: Tensor
-    """[rows, length] float32: weight of predicting this token; 0 for padding."""
-
-    drill: bool = False
-
-
 def build_tokenizer(folder: Path, vocab_size: int, seed: int) -> Tokenizer:
     """Load the folder's tokenizer, or train it on generated sessions and store it."""
     path = folder / "tokenizer.json"
@@ -153,66 +114,25 @@ def build_tokenizer(folder: Path, vocab_size: int, seed: int) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def pad(rows: list[Row], *, drill: bool = False, prompt_weight: float = 0.0) -> Batch:
-    """Stack rows into a batch; tokens without weight get ``prompt_weight``, padding none."""
-    length = max(len(ids) for ids, _ in rows)
-    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
-    weights = torch.zeros(len(rows), length)
-    for row, (ids, weight) in enumerate(rows):
-        tokens[row, : len(ids)] = torch.from_numpy(ids)
-        weights[row, : len(ids)] = torch.from_numpy(weight).clamp(min=prompt_weight)
-    return Batch(tokens=tokens, weights=weights, drill=drill)
-
-
-def drill(rng: np.random.Generator, vocab_size: int, batch_tokens: int) -> Batch:
-    """Make rows of random token runs, each said twice: copying practice for every token."""
-    rows: list[Row] = []
-    length = int(rng.choice((24, 32, 48, 96)))
-    for _ in range(max(1, batch_tokens // length)):
-        run = rng.integers(len(SPECIAL), vocab_size, int(rng.integers(length // 6, length // 2)))
-        ids = np.resize(run, length)
-        weights = (np.arange(length) > len(run)).astype(np.float32)
-        rows.append((ids.astype(np.int32), weights))
-    return pad(rows, drill=True)
-
-
-def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iterator[Batch]:
-    """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled."""
-    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False)
-    rng = random.Random(f"{seed}/{pool}")
-    rows = []
-    for _ in range(SESSIONS_PER_POOL):
-        level = stage.level if rng.random() < 0.7 else stage.level * rng.random()
-        row = encoder.encode(session_parts(generator.session(level=level)))
-        if len(row[0]) <= MAX_SESSION_TOKENS:
-            rows.append(row)
-    rows.sort(key=lambda row: len(row[0]))
-    made: list[Batch] = []
-    waiting: list[Row] = []
-    for row in rows:
-        if waiting and (len(waiting) + 1) * len(row[0]) > stage.batch_tokens:
-            made.append(pad(waiting, prompt_weight=stage.prompt_weight))
-            waiting = []
-        waiting.append(row)
-    made.append(pad(waiting, prompt_weight=stage.prompt_weight))
-    drills = np.random.default_rng([seed, pool])
-    share = stage.drill_share / (1 - stage.drill_share)
-    for _ in range(int(len(made) * share + rng.random())):
-        made.append(drill(drills, encoder.vocab_size, stage.batch_tokens))
-    rng.shuffle(made)
-    yield from made
-
-
-def batch_loss(model: AgentModel, batch: Batch, *, autocast: bool) -> Tensor:
-    """Return the weighted mean loss of predicting each weighted token from those before it."""
+def batch_loss(
+    model: AgentModel, probe: MatchProbe, batch: Batch, *, autocast: bool
+) -> tuple[Tensor, Tensor]:
+    """Return two mean losses: of predicting each weighted token from those before it, and of
+    saying at the labelled words whether the tools know them (0 where none is labelled)."""
     weights = batch.weights[:, 1:].reshape(-1)
     chosen = weights.nonzero().squeeze(1)
-    device = batch.tokens.device.type
-    with torch.autocast(device, dtype=torch.bfloat16, enabled=autocast):
-        hidden = model.hidden(batch.tokens[:, :-1]).flatten(0, 1)
-        logits = model.logits(hidden[chosen])
+    known = batch.known[:, :-1]
+    labelled = known >= 0
+    with torch.autocast(batch.tokens.device.type, dtype=torch.bfloat16, enabled=autocast):
+        hidden, middle = model.hidden_and_middle(batch.tokens[:, :-1])
+        logits = model.logits(hidden.flatten(0, 1)[chosen])
+        odds = probe(middle[labelled])
     losses = F.cross_entropy(logits, batch.tokens[:, 1:].reshape(-1)[chosen], reduction="none")
-    return (losses * weights[chosen]).sum() / weights[chosen].sum()
+    matches = F.binary_cross_entropy_with_logits(odds, known[labelled], reduction="sum")
+    return (
+        (losses * weights[chosen]).sum() / weights[chosen].sum(),
+        matches / max(1, len(odds)),
+    )
 
 
 def learning_scale(progress: float, step: int) -> float:
@@ -226,7 +146,8 @@ def forced_scores(model: AgentModel, encoder: SessionEncoder, sessions: int) -> 
     generator = SessionGenerator("forced", held_out=True)
     right: dict[str, list[bool]] = {"call": [], "answer": []}
     for _ in range(sessions):
-        ids, weights = encoder.encode(session_parts(generator.session(num_questions=4)))
+        session = encoder.encode(session_parts(generator.session(num_questions=4)))
+        ids, weights = session.ids, session.weights
         tokens = torch.from_numpy(ids).long()[None]
         best = model.logits(model.hidden(tokens))[0].argmax(-1).numpy()
         edges = np.flatnonzero(np.diff((weights > 0).astype(np.int8), prepend=0, append=0))
@@ -250,17 +171,21 @@ class Trainer:
     ) -> None:
         self.folder, self.encoder, self.seed, self._clock = folder, encoder, seed, clock
         self.model = AgentModel(shape, seed=seed)
-        self.optimizer = MuonAdamW(self.model, muon_lr=0.02, adamw_lr=2e-3)
+        self.probe = MatchProbe(shape)
+        both = nn.ModuleList([self.model, self.probe])
+        self.optimizer = MuonAdamW(both, muon_lr=0.02, adamw_lr=2e-3)
         self.step = self.pool = self.stage = self.tokens = 0
-        self.seconds, self.loss = 0.0, 10.0
+        self.seconds, self.loss, self.match_loss = 0.0, 10.0, 1.0
 
     def save(self) -> None:
         """Write the checkpoint; an interrupted write leaves the old one."""
         state = {
             "shape": asdict(self.model.shape),
             "model": self.model.state_dict(),
+            "probe": self.probe.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "position": [self.step, self.pool, self.stage, self.tokens, self.seconds, self.loss],
+            "position": [self.step, self.pool, self.stage, self.tokens],
+            "meters": [self.seconds, self.loss, self.match_loss],
         }
         torch.save(state, self.folder / "checkpoint.tmp")
         os.replace(self.folder / "checkpoint.tmp", self.folder / "checkpoint.pt")
@@ -272,8 +197,10 @@ class Trainer:
             return False
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
+        self.probe.load_state_dict(state["probe"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.pool, self.stage, self.tokens, self.seconds, self.loss = state["position"]
+        self.step, self.pool, self.stage, self.tokens = state["position"]
+        self.seconds, self.loss, self.match_loss = state["meters"]
         return True
 
     def run_pool(self, *, budget_s: float, autocast: bool) -> None:
@@ -284,11 +211,13 @@ class Trainer:
         stage = STAGES[self.stage]
         for batch in batches(self.encoder, stage, self.seed, self.pool):
             started = self._clock()
-            loss = batch_loss(self.model, batch, autocast=autocast)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss, match_loss = batch_loss(self.model, self.probe, batch, autocast=autocast)
+            (loss + MATCH_WEIGHT * match_loss).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step(learning_scale(self.seconds / budget_s, self.step))
             if batch.drill == (stage.drill_share > 0.5):
                 self.loss += 0.03 * (loss.item() - self.loss)
+            if not batch.drill:
+                self.match_loss += 0.03 * (match_loss.item() - self.match_loss)
             self.step += 1
             self.tokens += batch.tokens.numel()
             self.seconds += min(self._clock() - started, LONGEST_STEP_S)
@@ -319,7 +248,12 @@ def train(trainer: Trainer, *, minutes: float, score_every_s: float) -> None:
             threads = wanted
         trainer.run_pool(budget_s=budget_s, autocast=True)
         bar.update(round(trainer.seconds) - bar.n)
-        bar.set_postfix(stage=trainer.stage, loss=f"{trainer.loss:.4f}", tokens=trainer.tokens)
+        bar.set_postfix(
+            stage=trainer.stage,
+            loss=f"{trainer.loss:.4f}",
+            match=f"{trainer.match_loss:.4f}",
+            tokens=trainer.tokens,
+        )
         if trainer.seconds - saved >= SAVE_EVERY_S or trainer.seconds >= budget_s:
             saved = trainer.seconds
             trainer.save()

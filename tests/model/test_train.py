@@ -8,13 +8,14 @@ import pytest
 import tokenizers
 import torch
 
+from examples.train_agent_model.batches import pad
 from examples.train_agent_model.export import export
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import AgentModel, ModelShape
+from examples.train_agent_model.model import AgentModel, MatchProbe, ModelShape
 from examples.train_agent_model.optimizer import orthogonalised
-from examples.train_agent_model.rendering import SessionEncoder, session_parts
-from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import STAGES, Trainer, batch_loss, batches, drill, pad
+from examples.train_agent_model.rendering import Encoded, SessionEncoder, session_parts
+from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
+from examples.train_agent_model.train import Trainer, batch_loss
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "head_dim": 16}
 BUDGET_S = 1000.0
@@ -37,7 +38,7 @@ def encoder(folder: Path) -> SessionEncoder:
 
 def trainer_in(folder: Path, encoder: SessionEncoder) -> Trainer:
     ticks = itertools.count()
-    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)  # type: ignore[arg-type]
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
     return Trainer(folder, shape, encoder, seed=1, clock=lambda: float(next(ticks)))
 
 
@@ -46,12 +47,12 @@ def test_the_loss_falls_under_four_within_150_steps(folder: Path, encoder: Sessi
     generator = SessionGenerator("smoke", held_out=True)
     sessions = pad([encoder.encode(session_parts(generator.session(level=0))) for _ in range(8)])
     with torch.no_grad():
-        before = batch_loss(trainer.model, sessions, autocast=False).item()
+        before = batch_loss(trainer.model, trainer.probe, sessions, autocast=False)[0].item()
     trainer.stage = 1
     while trainer.step < 150:
         trainer.run_pool(budget_s=1e9, autocast=False)
     with torch.no_grad():
-        after = batch_loss(trainer.model, sessions, autocast=False).item()
+        after = batch_loss(trainer.model, trainer.probe, sessions, autocast=False)[0].item()
     assert before > 6
     assert after < 4
 
@@ -74,6 +75,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     wanted = whole.model.state_dict()
     for name, weight in second.model.state_dict().items():
         assert torch.equal(weight, wanted[name]), name
+    assert torch.equal(second.probe.direction, whole.probe.direction)
+    assert second.probe.direction.abs().max() > 0
 
 
 def test_there_is_nothing_to_resume_in_an_empty_folder(
@@ -82,34 +85,20 @@ def test_there_is_nothing_to_resume_in_an_empty_folder(
     assert not trainer_in(tmp_path, encoder).resume()
 
 
-def test_a_pool_is_the_same_each_time_and_unlike_its_neighbour(encoder: SessionEncoder) -> None:
-    pools = [list(batches(encoder, STAGES[2], 1, pool)) for pool in (3, 3, 4)]
-    tokens = [[batch.tokens for batch in pool] for pool in pools]
-    assert all(torch.equal(a, b) for a, b in zip(tokens[0], tokens[1], strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(tokens[0], tokens[2], strict=False))
-
-
-def test_a_batch_keeps_within_its_tokens(encoder: SessionEncoder) -> None:
-    for batch in batches(encoder, STAGES[3], 1, 0):
-        assert batch.tokens.numel() <= STAGES[3].batch_tokens or len(batch.tokens) == 1
-
-
-def test_a_drill_weighs_exactly_the_tokens_said_before() -> None:
-    batch = drill(np.random.default_rng(1), 500, 640)
-    assert batch.tokens.min() >= len(SPECIAL)
-    for ids, weights in zip(batch.tokens.tolist(), batch.weights.tolist(), strict=True):
-        run = weights.index(1.0) - 1
-        assert ids == [ids[place % run] for place in range(len(ids))]
-        assert set(weights[run + 1 :]) == {1.0}
-
-
 def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> None:
-    model = AgentModel(ModelShape(vocab_size=encoder.vocab_size, **SMALL), seed=0)  # type: ignore[arg-type]
-    rows = [encoder.encode(session_parts(SessionGenerator(1, held_out=True).session(level=0)))]
-    longer = [(np.append(ids, ids[:5]), np.append(weights, np.zeros(5))) for ids, weights in rows]
-    plain = batch_loss(model, pad(rows), autocast=False)
-    padded = batch_loss(model, pad(longer), autocast=False)  # type: ignore[arg-type]
-    assert torch.allclose(plain, padded, atol=1e-5)
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
+    model, probe = AgentModel(shape, seed=0), MatchProbe(shape)
+    torch.nn.init.normal_(probe.direction)
+    row = encoder.encode(session_parts(SessionGenerator(1, held_out=True).session(level=0)))
+    longer = Encoded(
+        ids=np.append(row.ids, row.ids[:5]),
+        weights=np.append(row.weights, np.zeros(5, np.float32)),
+        known=np.append(row.known, np.full(5, -1, np.int8)),
+    )
+    plain = batch_loss(model, probe, pad([row]), autocast=False)
+    padded = batch_loss(model, probe, pad([longer]), autocast=False)
+    for loss, other in zip(plain, padded, strict=True):
+        assert torch.allclose(loss, other, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 32), (2, 32, 8)])

@@ -79,14 +79,15 @@ def test_a_session_has_the_text_and_tokens_that_the_runtime_gives_it(
         items_of(session), first=True, open_output=False, options=TemplateOptions()
     )
     assert "".join(p.text for p in parts) == "".join(s.text for s in segments)
-    assert np.array_equal(encoder.encode(parts)[0], tokenizer.encode(segments))
+    assert np.array_equal(encoder.encode(parts).ids, tokenizer.encode(segments))
 
 
 def test_only_what_the_assistant_writes_is_learned(
     encoder: SessionEncoder, tokenizer: Tokenizer
 ) -> None:
     session = SessionGenerator(2, held_out=True).session(num_questions=6)
-    ids, weights = encoder.encode(session_parts(session))
+    encoded = encoder.encode(session_parts(session))
+    ids, weights = encoded.ids, encoded.weights
     written = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights > 0]).decode()
     expected = ""
     for question in session.questions:
@@ -108,7 +109,8 @@ def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
     session = generator.session(num_questions=1)
     while not session.questions[0].steps or len(session.questions[0].steps[0].calls) > 1:
         session = generator.session(num_questions=1)
-    ids, weights = encoder.encode(session_parts(session))
+    encoded = encoder.encode(session_parts(session))
+    ids, weights = encoded.ids, encoded.weights
     heavy = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights == CHOICE_WEIGHT])
     calls = [step.calls[0] for step in session.questions[0].steps]
     expected = "".join(
@@ -139,3 +141,26 @@ def test_no_text_piece_spells_a_special_token(folder: Path) -> None:
     merged = {"".join(merge) for merge in raw["model"]["merges"]}
     assert not merged & set(SPECIAL)
     assert len(raw["model"]["vocab"]) == VOCAB_SIZE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_questions_words_say_whether_the_tools_schemas_hold_them(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    session = SessionGenerator(seed, held_out=False).session(level=0.5, num_questions=4)
+    schemas = "".join(part.text for part in header(session))
+    encoded = encoder.encode(session_parts(session))
+    before = [tokenizer.token_bytes(int(i)).decode(errors="replace") for i in encoded.ids]
+    labels: dict[str, int] = {}
+    for place in np.flatnonzero(encoded.known >= 0):
+        word = re.findall("[A-Z]?[a-z]+", "".join(before[place - 8 : place + 1]))[-1]
+        labels[word] = int(encoded.known[place])
+    assert all(word in schemas for word, label in labels.items() if label)
+    for question in session.questions:
+        for step in question.steps[:1]:
+            topics = [t.topic for t in session.tools if t.name == step.calls[0].name]
+            if question.kind != "follow_up":
+                assert all(labels[word] == 1 for topic in topics for word in topic.split())
+        if not question.steps:
+            topic = question.answer.removeprefix("I have no tool for the ").rstrip(".")
+            assert 0 in [labels[word] for word in topic.split()]

@@ -1,0 +1,146 @@
+"""Batches of token sequences: sessions of a curriculum's stage, and drills of random tokens.
+
+The same seed and pool give the same batches for ever; a pool is what a training run does not
+stop inside.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from examples.train_agent_model.generator import SessionGenerator
+from examples.train_agent_model.rendering import Encoded, SessionEncoder, session_parts
+from examples.train_agent_model.tokenizer import SPECIAL
+
+SESSIONS_PER_POOL = 24
+MAX_SESSION_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of the curriculum; it ends when the loss is low or its time is over."""
+
+    level: float
+    """Difficulty of the sessions, see ``SessionGenerator``."""
+
+    drill_share: float
+    """Share of the batches that are repeated random tokens."""
+
+    batch_tokens: int
+    """Tokens of one step, padding included; before the phase changes steps count, not tokens."""
+
+    prompt_weight: float
+    """Weight of predicting the prompt: names said twice in a schema are dense practice."""
+
+    until_loss: float
+    latest_end: float
+    """Share of the training time after which the next stage starts in any case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Sequences of one step, padded to the longest."""
+
+    tokens: Tensor
+    """[rows, length] int64."""
+
+    weights: Tensor
+    """[rows, length] float32: weight of predicting this token; 0 for padding."""
+
+    known: Tensor
+    """[rows, length] float32: the labels of ``Encoded.known``, -1 for padding."""
+
+    drill: bool = False
+
+
+def pad(rows: list[Encoded], *, drill: bool = False, prompt_weight: float = 0.0) -> Batch:
+    """Stack rows into a batch; tokens without weight get ``prompt_weight``, padding none."""
+    length = max(len(row.ids) for row in rows)
+    tokens = torch.zeros(len(rows), length, dtype=torch.int64)
+    weights = torch.zeros(len(rows), length)
+    known = torch.full((len(rows), length), -1.0)
+    for number, row in enumerate(rows):
+        stop = len(row.ids)
+        tokens[number, :stop] = torch.from_numpy(row.ids)
+        weights[number, :stop] = torch.from_numpy(row.weights).clamp(min=prompt_weight)
+        known[number, :stop] = torch.from_numpy(row.known)
+    return Batch(tokens=tokens, weights=weights, known=known, drill=drill)
+
+
+def drill(rng: np.random.Generator, vocab_size: int, batch_tokens: int) -> Batch:
+    """Make rows of random tokens: runs said twice, and words sought in a list of words.
+
+    The first are copying practice for every token, the second practice for ``MatchProbe``.
+    """
+    length = int(rng.choice((24, 32, 48, 96)))
+    rows = [
+        _sought_words(rng, vocab_size, length) if row % 2 else _run_twice(rng, vocab_size, length)
+        for row in range(max(2, batch_tokens // length))
+    ]
+    return pad(rows, drill=True)
+
+
+def _run_twice(rng: np.random.Generator, vocab_size: int, length: int) -> Encoded:
+    run = rng.integers(len(SPECIAL), vocab_size, int(rng.integers(length // 6, length // 2)))
+    ids = np.resize(run, length).astype(np.int32)
+    weights = (np.arange(length) > len(run)).astype(np.float32)
+    return Encoded(ids=ids, weights=weights, known=np.full(length, -1, np.int8))
+
+
+def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Encoded:
+    """List words of one to three tokens, then name some of the list and some near misses."""
+
+    def draw(count: int) -> list[int]:
+        drawn: list[int] = rng.integers(len(SPECIAL), vocab_size, count).tolist()
+        return drawn
+
+    (separator,) = draw(1)
+    ids, listed = [separator], list[list[int]]()
+    while len(ids) < length // 2:
+        listed.append(draw(int(rng.choice((1, 2, 2, 3)))))
+        ids += [*listed[-1], separator]
+    known = [-1] * len(ids)
+    while len(ids) < length:
+        word = list(listed[rng.integers(len(listed))])
+        if rng.random() < 0.5:
+            places = range(len(word)) if rng.random() < 0.3 else [rng.integers(len(word))]
+            for place in places:
+                word[place] = draw(1)[0]
+        ids += [*word, separator]
+        known += [-1] * (len(word) - 1) + [int(word in listed), -1]
+    return Encoded(
+        ids=np.array(ids[:length], np.int32),
+        weights=np.zeros(length, np.float32),
+        known=np.array(known[:length], np.int8),
+    )
+
+
+def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iterator[Batch]:
+    """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled."""
+    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False)
+    rng = random.Random(f"{seed}/{pool}")
+    rows = []
+    for _ in range(SESSIONS_PER_POOL):
+        level = stage.level if rng.random() < 0.7 else stage.level * rng.random()
+        row = encoder.encode(session_parts(generator.session(level=level)))
+        if len(row.ids) <= MAX_SESSION_TOKENS:
+            rows.append(row)
+    rows.sort(key=lambda row: len(row.ids))
+    made: list[Batch] = []
+    waiting: list[Encoded] = []
+    for row in rows:
+        if waiting and (len(waiting) + 1) * len(row.ids) > stage.batch_tokens:
+            made.append(pad(waiting, prompt_weight=stage.prompt_weight))
+            waiting = []
+        waiting.append(row)
+    made.append(pad(waiting, prompt_weight=stage.prompt_weight))
+    drills = np.random.default_rng([seed, pool])
+    share = stage.drill_share / (1 - stage.drill_share)
+    for _ in range(int(len(made) * share + rng.random())):
+        made.append(drill(drills, encoder.vocab_size, stage.batch_tokens))
+    rng.shuffle(made)
+    yield from made

@@ -1,0 +1,63 @@
+"""Batches of the default model's training: reproducible, bounded, labelled rightly."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+from examples.train_agent_model.batches import batches, drill
+from examples.train_agent_model.rendering import SessionEncoder
+from examples.train_agent_model.tokenizer import SPECIAL
+from examples.train_agent_model.train import STAGES
+
+MODEL = Path(__file__).parents[2] / "runtime/assets/default_model"
+
+
+@pytest.fixture(scope="module")
+def encoder() -> SessionEncoder:
+    return SessionEncoder(tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json")))
+
+
+def test_a_pool_is_the_same_each_time_and_unlike_its_neighbour(encoder: SessionEncoder) -> None:
+    pools = [list(batches(encoder, STAGES[2], 1, pool)) for pool in (3, 3, 4)]
+    tokens = [[batch.tokens for batch in pool] for pool in pools]
+    assert all(torch.equal(a, b) for a, b in zip(tokens[0], tokens[1], strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(tokens[0], tokens[2], strict=False))
+
+
+def test_a_batch_keeps_within_its_tokens(encoder: SessionEncoder) -> None:
+    for batch in batches(encoder, STAGES[3], 1, 0):
+        assert batch.tokens.numel() <= STAGES[3].batch_tokens or len(batch.tokens) == 1
+
+
+def test_a_drill_weighs_exactly_the_tokens_said_before() -> None:
+    batch = drill(np.random.default_rng(1), 500, 640)
+    assert batch.tokens.min() >= len(SPECIAL)
+    rows = zip(batch.tokens.tolist(), batch.weights.tolist(), strict=True)
+    for ids, weights in itertools.islice(rows, 0, None, 2):
+        run = weights.index(1.0) - 1
+        assert ids == [ids[place % run] for place in range(len(ids))]
+        assert set(weights[run + 1 :]) == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drill_labels_a_word_by_whether_the_list_before_it_holds_it(seed: int) -> None:
+    batch = drill(np.random.default_rng(seed), 500, 640)
+    found = []
+    for ids, known in itertools.islice(
+        zip(batch.tokens.tolist(), batch.known.tolist(), strict=True), 1, None, 2
+    ):
+        labelled = [place for place, label in enumerate(known) if label >= 0]
+        separator = ids[0]
+        text = " ".join(map(str, ids)) + " "
+        starts = [max(p for p in range(place) if ids[p] == separator) for place in labelled]
+        listed = " ".join(map(str, ids[: starts[0] + 1])) + " "
+        assert text.startswith(listed)
+        for start, place in zip(starts, labelled, strict=True):
+            word = " ".join(map(str, ids[start : place + 1])) + f" {separator} "
+            assert (word in listed) == bool(known[place])
+            found.append(known[place])
+    assert 0.3 < np.mean(found) < 0.8
