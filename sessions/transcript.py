@@ -18,9 +18,9 @@ import numpy as np
 import orjson
 
 from runtime.messages import TokenArray
-from runtime.tokenizer import Tokenizer
+from runtime.tokenizer import Tokenizer, UnsplittableText
 from tools_api import errors
-from tools_api.chat_format import ChatFormat, TemplateOptions
+from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
 from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from tools_api.tools import FunctionTool
 
@@ -189,7 +189,10 @@ def holds(entry: Entry, items: Sequence[Item]) -> bool:
 
 
 class Renderer:
-    """Items to token ids, for one model."""
+    """Items to token ids, for one model; may be used by several threads.
+
+    ``header`` and ``input`` raise ApiError for a text that cannot be tokenised.
+    """
 
     def __init__(self, tokenizer: Tokenizer, chat_format: ChatFormat) -> None:
         self._tokenizer = tokenizer
@@ -246,7 +249,7 @@ class Renderer:
             opening=opening,
             tools=tools,
             options=options,
-            ids=self._tokenizer.encode(segments),
+            ids=self._encode(segments),
         )
 
     def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
@@ -269,7 +272,13 @@ class Renderer:
             segments = segments + self._format.generation_prompt(options)
         if not segments:
             return _NO_TOKENS, tail
-        return self._tokenizer.encode(segments), Tail.INPUT
+        return self._encode(segments), Tail.INPUT
+
+    def _encode(self, segments: Sequence[Segment]) -> TokenArray:
+        try:
+            return self._tokenizer.encode(segments)
+        except UnsplittableText as error:
+            raise errors.invalid_value("input", str(error)) from error
 
 
 def text_bytes(item: Item) -> int:

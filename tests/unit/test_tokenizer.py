@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
-from runtime.tokenizer import IncrementalDecoder, Tokenizer, TokenizerError
+from runtime.tokenizer import IncrementalDecoder, Tokenizer, TokenizerError, UnsplittableText
 from tests.support.tokenizers import (
     CHATML_SPECIALS,
     MISTRAL_SPECIALS,
@@ -18,6 +19,7 @@ from tests.support.tokenizers import (
 )
 from tools_api.chat_format import Segment
 
+DEFAULT = Path(__file__).parents[2] / "runtime" / "assets" / "default_model"
 HARD_TEXTS = [
     "",
     "hello world",
@@ -60,6 +62,23 @@ def test_sentencepiece_text_gives_its_bytes_back_behind_one_space(
     encoded = text_of(sentencepiece, sentencepiece.encode([Segment(text)]))
     # The meta symbol itself cannot be told from a space, as in sentencepiece.
     assert encoded == (" " + text.replace("\u2581", " ")).encode() if text else encoded == b""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_text_is_split_as_the_library_does_it(seed: int) -> None:
+    rng = random.Random(seed)
+    alphabet = [*"aab  \n\t1!'", "The ", "\u00e9", "\u65e5", "\U0001f600", '", "name": "']
+    text = "".join(rng.choices(alphabet, k=rng.randint(1, 400)))
+    library = tokenizers.Tokenizer.from_file(str(DEFAULT / "tokenizer.json"))
+    ours = Tokenizer.load(DEFAULT).encode([Segment(text)])
+    assert ours.tolist() == library.encode(text, add_special_tokens=False).ids
+
+
+def test_a_run_that_the_library_gives_up_on_is_refused_and_harms_nothing() -> None:
+    tokenizer = Tokenizer.load(DEFAULT)
+    with pytest.raises(UnsplittableText, match="a run of characters"):
+        tokenizer.encode([Segment("\t" * 1_200_000)])
+    assert text_of(tokenizer, tokenizer.encode([Segment("a\tb")])) == b"a\tb"
 
 
 @pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece"])

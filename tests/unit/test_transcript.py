@@ -1,15 +1,18 @@
 """Entries, digests, calls: the parts of a chain."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from runtime.tokenizer import Tokenizer
 from sessions.transcript import (
     ROOT_DIGEST,
     Entry,
     Header,
+    Renderer,
     Tail,
     chain,
     chain_ids,
@@ -21,10 +24,12 @@ from sessions.transcript import (
     split_opening,
 )
 from tests.support.sessions_rig import TOKENIZER, Rig, spelled
+from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import FunctionCall, Item, parse_items
 
+DEFAULT = Path(__file__).parents[2] / "runtime" / "assets" / "default_model"
 OPTIONS = TemplateOptions()
 
 
@@ -239,6 +244,16 @@ def test_new_items_begin_as_the_text_before_them_ends(tail: Tail, expected: str)
 def test_nothing_new_leaves_the_tail_as_it_was() -> None:
     ids, after = Rig().model.renderer.input((), Tail.START, generate=False, options=OPTIONS)
     assert (len(ids), after) == (0, Tail.START)
+
+
+def test_a_text_that_cannot_be_tokenised_is_the_clients_error() -> None:
+    tokenizer = Tokenizer.load(DEFAULT)
+    renderer = Renderer(tokenizer, chat_format_for("qwen3", tokenizer.specials.__contains__))
+    with pytest.raises(ApiError, match="run of characters") as caught:
+        renderer.input(
+            items(said("user", "\t" * 1_200_000)), Tail.START, generate=True, options=OPTIONS
+        )
+    assert (caught.value.status, caught.value.param) == (400, "input")
 
 
 def test_end_of_turn_tokens_are_never_banned() -> None:
