@@ -13,6 +13,7 @@ each position; not on how many tokens a step brings.
 from dataclasses import dataclass
 
 from runtime.answers import Answer, Answers
+from runtime.grammar_closing import Work
 from runtime.messages import ErrorKind, FinishReason, TokenLogprob
 from runtime.sampler import Sampled
 from runtime.scheduler import Chunk
@@ -45,8 +46,10 @@ class Emission:
         self._answers = answers
         self._max_context_tokens = max_context_tokens
 
-    def take(self, chunk: Chunk, sampled: Sampled, first_row: int) -> Taken:
+    def taking(self, chunk: Chunk, sampled: Sampled, first_row: int) -> Work[Taken]:
         """Emit what was drawn, as far as the draft agrees with it, and the forced run behind.
+        Work in pieces: the turn must not compute anything until it is done. Each token is
+        told in the step in which it was emitted.
 
         The token drawn at a position depends on the tokens before it and on (seed, position)
         alone, so what is emitted is what a run without drafts emits (sample and compare;
@@ -54,7 +57,8 @@ class Emission:
         """
         sequence, draft = chunk.sequence, chunk.draft
         grammar = sequence.grammar
-        answer = self._answers.of(sequence.request.request_id)
+        name = sequence.request.request_id
+        answer = self._answers.of(name)
         answer.forwards = 1
         answer.drafted += len(draft)
         accepted = 0
@@ -65,7 +69,8 @@ class Emission:
                 return Taken(accepted, FinishReason.ERROR, *error)
             token = int(sampled.tokens[row])
             if grammar is not None:
-                token = grammar.within_limit(token, sequence.remaining)
+                token = yield from grammar.deciding(token, sequence.remaining)
+                answer = self._answers.of(name)  # steps may have ended in between
             logprob = sampled.logprobs[row]
             if logprob is not None and logprob.token != token:
                 logprob = TokenLogprob(token=token, logprob=0.0)  # the limit left no choice

@@ -15,11 +15,12 @@ import numpy as np
 
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
+from runtime.aside import Aside, Settlement
 from runtime.batch import SequenceInput, StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
 from runtime.drafting import Drafter, share_budget
-from runtime.emission import NOTHING_TAKEN, Emission
+from runtime.emission import NOTHING_TAKEN, Emission, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.kv_transfer import KVTransfer
@@ -35,8 +36,8 @@ from runtime.messages import (
 )
 from runtime.model_runner import ModelRunner
 from runtime.open_turns import OpenTurns
-from runtime.sampler import SampleRow, sample
-from runtime.scheduler import Chunk, Scheduler, step_work
+from runtime.sampler import Sampled, SampleRow, sample
+from runtime.scheduler import NO_DRAFT, Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
 from runtime.step_rows import StepRows
@@ -50,6 +51,9 @@ _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
 _LEAST_DRAFT = 4
 """Draft tokens that each decoding turn could have, or no turn gets any."""
+_NOTHING_SAMPLED = Sampled(
+    tokens=np.empty(0, dtype=np.int32), finite=np.empty(0, dtype=np.bool_), logprobs=()
+)
 
 
 class _Counters:
@@ -109,6 +113,7 @@ class Engine:
         self.emission = emission_type(
             tokenizer=tokenizer, answers=self._answers, max_context_tokens=info.max_context_tokens
         )
+        self.aside = Aside(clock)
         self._rows = StepRows(info.vocab_size)
         self._sessions = sessions
         self._counters = _Counters()
@@ -176,14 +181,19 @@ class Engine:
         for sequence in schedule.exhausted:
             self._turns.finish(sequence, FinishReason.CONTEXT)
         self._counters.preemptions += schedule.preempted
-        chunks = [c for c in schedule.chunks if c.sequence.state is not SequenceState.DONE]
+        self.aside.drop_void()
+        chunks = [c for c in schedule.chunks if self._runs(c.sequence)]
         step_s = 0.0
+        self.aside.begin_step(idle=not chunks)
         if chunks:
             work = step_work(chunks)
             self._run(chunks)
-            step_s = self._clock() - now
+            step_s = self._clock() - now - self.aside.spent_s
+            self.aside.end_step(step_s)
             self._learn(work, step_s)
-        self._idle_step = not chunks
+        else:
+            self._settle_aside()
+        self._idle_step = not chunks and not self.aside
         self._turns.report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
         if not self._answers and not fell_idle:
@@ -198,7 +208,8 @@ class Engine:
         """Proposals for the turns that decode. None where so many do that their drafts would
         share the step's budget in crumbs: proposing costs the host time as well."""
         drafter, most = self._drafter, self._config.max_draft_tokens
-        decoding = [s for s in self._scheduler.running if s.decoding and s.finish is None]
+        decoding = [s for s in self._scheduler.running if s.decoding and self._runs(s)]
+        decoding = [s for s in decoding if s.finish is None]
         if drafter is None or len(decoding) * _LEAST_DRAFT > self._config.draft_tokens_per_step:
             return {}
         drafts = {}
@@ -216,38 +227,81 @@ class Engine:
         return share_budget(drafts, self._config.draft_tokens_per_step)
 
     def _run(self, chunks: list[Chunk]) -> None:
-        sampling = [c for c in chunks if c.samples]
-        try:
-            inputs = [_step_input(chunk) for chunk in chunks]
-            batch = StepBatch.build(inputs, self.info.block_size)
-            if self._transfer is not None:
-                self._transfer.settle(batch.block_tables)
-            logits = self._runner.forward(batch)
-            sampled = sample(logits, self._sample_rows(sampling)) if sampling else None
-        except Exception:
-            log.exception("step failed sequences=%d", len(chunks))
-            for chunk in chunks:
-                self._turns.fail(chunk.sequence)
-            self._cache.check()
+        sampled = self._compute(chunks)
+        if sampled is None:
             return
         row = 0
         for chunk in chunks:
-            sequence = chunk.sequence
-            taken = NOTHING_TAKEN
+            taken: Taken | None = NOTHING_TAKEN
             if chunk.samples:
-                assert sampled is not None
-                taken = self.emission.take(chunk, sampled, row)
+                taken = self._settle(chunk, sampled, row)
                 row += 1 + len(chunk.draft)
-            if self._drafter is not None and len(chunk.draft):
-                looked_at = min(len(chunk.draft), taken.accepted + 1)
-                self._drafter.verified(sequence.request.session_id, looked_at, taken.accepted)
-            self._scheduler.advance(chunk, taken.accepted)
-            if sequence.state is SequenceState.FLUSHING:
-                self._turns.flushed(sequence)
-            elif sequence.request.max_new_tokens == 0 and sequence.num_pending == 0:
-                self._turns.finish(sequence, FinishReason.PREFILLED)
-            elif taken.finish is not None:
-                self._turns.finish(sequence, taken.finish, taken.error, taken.message)
+            self._scheduler.advance(chunk, 0 if taken is None else taken.accepted)
+            if taken is not None:
+                self._conclude(chunk.sequence, len(chunk.draft), taken)
+
+    def _compute(self, chunks: list[Chunk]) -> Sampled | None:
+        """One forward pass and a draw for each row; None if it failed, and its turns with it.
+        While a device computes, the host sees to turns that stand aside and to masks."""
+        sampling = [c for c in chunks if c.samples]
+        try:
+            batch = StepBatch.build([_step_input(c) for c in chunks], self.info.block_size)
+            if self._transfer is not None:
+                self._transfer.settle(batch.block_tables)
+            logits = self._runner.forward(batch)
+        except Exception:
+            self._failed(chunks)
+            return None
+        self._settle_aside()
+        try:
+            return sample(logits, self._sample_rows(sampling)) if sampling else _NOTHING_SAMPLED
+        except Exception:
+            self._failed(chunks)
+            return None
+
+    def _failed(self, chunks: list[Chunk]) -> None:
+        log.exception("step failed sequences=%d", len(chunks))
+        for chunk in chunks:
+            self._turns.fail(chunk.sequence)
+        self._cache.check()
+
+    def _settle(self, chunk: Chunk, sampled: Sampled, row: int) -> Taken | None:
+        """What a turn takes of its drawn tokens; None while it stands aside."""
+        sequence = chunk.sequence
+        work = self.emission.taking(chunk, sampled, row)
+        return self.aside.settle(
+            Settlement(
+                sequence=sequence,
+                num_drafted=len(chunk.draft),
+                work=work,
+                preemptions=sequence.preemptions,
+            )
+        )
+
+    def _settle_aside(self) -> None:
+        """Go on with the turns that stand aside; those that are done run from the next step
+        on."""
+        for settlement, taken in self.aside.go_on():
+            sequence = settlement.sequence
+            written = Chunk(sequence, sequence.num_computed, 0, False, NO_DRAFT)
+            self._scheduler.advance(written, taken.accepted)
+            self._conclude(sequence, settlement.num_drafted, taken)
+
+    def _conclude(self, sequence: Sequence, num_drafted: int, taken: Taken) -> None:
+        """Draw the consequences of what a turn took: for its drafter, and for itself."""
+        if self._drafter is not None and num_drafted:
+            looked_at = min(num_drafted, taken.accepted + 1)
+            self._drafter.verified(sequence.request.session_id, looked_at, taken.accepted)
+        if sequence.state is SequenceState.FLUSHING:
+            self._turns.flushed(sequence)
+        elif sequence.request.max_new_tokens == 0 and sequence.num_pending == 0:
+            self._turns.finish(sequence, FinishReason.PREFILLED)
+        elif taken.finish is not None:
+            self._turns.finish(sequence, taken.finish, taken.error, taken.message)
+
+    def _runs(self, sequence: Sequence) -> bool:
+        """Whether a turn takes part in steps: it has not ended, and does not stand aside."""
+        return sequence.state is not SequenceState.DONE and sequence not in self.aside
 
     def _sample_rows(self, sampling: list[Chunk]) -> list[SampleRow]:
         started = self._clock()

@@ -5,6 +5,7 @@ import pytest
 
 from runtime.answers import Answers
 from runtime.emission import Emission, Taken
+from runtime.grammar_closing import complete
 from runtime.messages import (
     ErrorKind,
     FinishReason,
@@ -57,7 +58,7 @@ class Rig:
             finite=np.full(len(drawn), finite),
         )
         array = np.array(draft, dtype=np.int32)
-        taken = self.emission.take(Chunk(self.sequence, 0, 3, True, array), sampled, 0)
+        taken = complete(self.emission.taking(Chunk(self.sequence, 0, 3, True, array), sampled, 0))
         return taken, self.answers.take()[0]
 
 

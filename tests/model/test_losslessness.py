@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from runtime.emission import Taken
+from runtime.grammar_closing import Work
 from runtime.messages import SamplingParams
 from runtime.sampler import Sampled
 from runtime.scheduler import Chunk
@@ -197,13 +198,13 @@ class _Wrong:
 
     def __call__(self, driver: EngineDriver) -> None:
         emission = driver.engine.emission
-        take = emission.take
+        taking = emission.taking
 
-        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> Taken:
+        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> Work[Taken]:
             self._falsify(chunk, sampled, first_row)
-            return take(chunk, sampled, first_row)
+            return taking(chunk, sampled, first_row)
 
-        emission.take = wrong  # type: ignore[method-assign]
+        emission.taking = wrong  # type: ignore[method-assign]
 
     def _falsify(self, chunk: Chunk, sampled: Sampled, first_row: int) -> None:
         tokens = chunk.sequence.buffer.view().tolist()
