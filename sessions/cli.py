@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from runtime.engine_process import EngineProcess, EngineStartError
@@ -44,6 +45,8 @@ else:
 
 log = logging.getLogger(__name__)
 
+_PLANNERS = 2
+"""Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
 _START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
@@ -109,7 +112,9 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         )
         cleanup.push_async_callback(probe.stop)
         await probe.start()
-        hub, server = _assemble(options, info, engine, probe)
+        planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
+        cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
+        hub, server = _assemble(options, info, engine, probe, planners)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
@@ -125,7 +130,11 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
 
 
 def _assemble(
-    options: ServeOptions, info: EngineInfo, engine: EngineProcess, probe: GrammarProbe
+    options: ServeOptions,
+    info: EngineInfo,
+    engine: EngineProcess,
+    probe: GrammarProbe,
+    planners: Executor,
 ) -> tuple[Hub, Server]:
     clock = time.monotonic
     limits = DEFAULT_LIMITS
@@ -150,6 +159,7 @@ def _assemble(
         metrics=metrics,
         dashboard=dashboard,
         clock=clock,
+        in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
     )
     hub.engine_ready(info)
     tenants = Tenants(options.keys)

@@ -13,13 +13,15 @@ lane answers come in the order of the requests.
 import itertools
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.effects import Effects, GrammarCheck, Outbox
 from sessions.lanes import Lane, Lanes
 from sessions.ledger import Budget, nano_dollars
-from sessions.planning import find_lineage, grammar_param, plan_turn, turn_grammar
+from sessions.long_plans import LongPlans, takes_long
+from sessions.planning import Lineage, find_lineage, grammar_param, plan_turn, turn_grammar
 from sessions.service import Service
 from sessions.session import Session
 from sessions.store import ConnectionStore
@@ -42,6 +44,8 @@ class _Waiting:
     """A frame that waits for its lane: a create, or the answer to a faulty one."""
 
     content: CreateRequest | ApiError
+    num_bytes: int
+    """Of its frame."""
     arrival_s: float
 
 
@@ -51,12 +55,15 @@ class _Job:
 
     lane: Lane[_Waiting]
     request: CreateRequest
+    num_bytes: int
     arrival_s: float
     check_id: str | None = None
     grammar: GrammarSpec | None = None
     session: Session | None = None
     """The one it runs in, or asks for by name."""
     ticket: Hashable | None = None
+    lineage: Lineage | None = None
+    """What it continues, once that has been decided."""
     turn: Turn | None = None
 
 
@@ -76,6 +83,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._jobs: dict[_Job, None] = {}
         self._by_request: dict[str, _Job] = {}
+        self._long_plans: LongPlans[_Job] = LongPlans(connection_id)
         self._out = Outbox()
         self._draining = False
         self._close_with: int | None = None
@@ -94,10 +102,10 @@ class Connection:
         try:
             event = decode(frame, self._service.limits)
         except ApiError as error:
-            self._enqueue(error, error.stream_id, may_open_lane=False)
+            self._enqueue(error, error.stream_id, 0, may_open_lane=False)
         else:
             if isinstance(event, CreateRequest):
-                self._accept(event)
+                self._accept(event, len(frame))
             elif isinstance(event, SteerRequest):
                 self._refuse_steering(event)
         return self._effects()
@@ -143,11 +151,18 @@ class Connection:
             self._refuse(job, errors.invalid_json_schema(param, refusal))
         return self._effects()
 
+    def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
+        """Take what a plan's work gave or raised. An unknown id (its turn is gone) is ignored."""
+        job = self._long_plans.returned(planning_id)
+        if job is not None:
+            self._begin(job, outcome)
+        return self._effects()
+
     def resume(self) -> Effects:
         """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
         for job in list(self._jobs):
-            if job.turn is None and job.session is not None and job.session.is_granted(job.ticket):
-                self._begin(job)
+            if job.lineage is None and job.session and job.session.is_granted(job.ticket):
+                self._find_lineage(job)
         return self._effects()
 
     def engine_died(self) -> Effects:
@@ -203,7 +218,7 @@ class Connection:
 
     # Taking requests in
 
-    def _accept(self, request: CreateRequest) -> None:
+    def _accept(self, request: CreateRequest, num_bytes: int) -> None:
         if self._draining:
             self._send_error(_shutting_down(), request.stream_id)
         elif self._too_old():
@@ -211,10 +226,15 @@ class Connection:
             age_s = self._service.limits.connection_age_s
             self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
         else:
-            self._enqueue(request, request.stream_id, may_open_lane=True)
+            self._enqueue(request, request.stream_id, num_bytes, may_open_lane=True)
 
     def _enqueue(
-        self, content: CreateRequest | ApiError, stream_id: str | None, *, may_open_lane: bool
+        self,
+        content: CreateRequest | ApiError,
+        stream_id: str | None,
+        num_bytes: int,
+        *,
+        may_open_lane: bool,
     ) -> None:
         """Put a create, or the answer to a faulty one, in its lane's order."""
         limits = self._service.limits
@@ -240,7 +260,7 @@ class Connection:
             )
             return
         assert lane is not None
-        self._lanes.add(lane, _Waiting(content, self._service.clock()))
+        self._lanes.add(lane, _Waiting(content, num_bytes, self._service.clock()))
 
     def _refuse_steering(self, request: SteerRequest) -> None:
         job = next(
@@ -276,7 +296,12 @@ class Connection:
                 self._lanes.done(lane)
                 self._send_error(waiting.content, lane.stream_id)
                 continue
-            job = _Job(lane=lane, request=waiting.content, arrival_s=waiting.arrival_s)
+            job = _Job(
+                lane=lane,
+                request=waiting.content,
+                num_bytes=waiting.num_bytes,
+                arrival_s=waiting.arrival_s,
+            )
             self._jobs[job] = None
             self._prepare(job)
 
@@ -307,38 +332,20 @@ class Connection:
             job.ticket = (self._id, next(self._numbers))
             if not job.session.request(job.ticket):
                 return
-        self._begin(job)
+        self._find_lineage(job)
 
-    def _begin(self, job: _Job) -> None:
-        """Plan the turn and start it, or refuse it."""
-        service = self._service
+    def _find_lineage(self, job: _Job) -> None:
+        """Decide what the turn continues, and plan it: at once, or later if that takes long."""
+        service, request = self._service, job.request
         try:
-            plan, session = self._plan(job)
-        except ApiError as error:
-            self._refuse(job, error)
+            lineage = find_lineage(request, self._visible, job.session, service.new_id("sess"))
+        except Exception as error:
+            self._begin(job, error)
             return
-        except Exception:
-            log.exception("planning failed connection=%s", self._id)
-            self._refuse(job, errors.internal_error())
-            return
-        budget = job.request.keepwarm.budget
-        if budget is not None:
-            session.ledger.budget = Budget(
-                input_uncached=budget.input_uncached,
-                output=budget.output,
-                cost=None if budget.cost is None else nano_dollars(budget.cost),
-            )
-        session.begin(plan.response_id, job.ticket, service.clock())
-        service.store.running_turns += 1
-        job.session, job.ticket = session, None
-        job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
-        self._take(job, job.turn.start())
-
-    def _plan(self, job: _Job) -> tuple[TurnPlan, Session]:
-        service = self._service
-        lineage = find_lineage(job.request, self._visible, job.session, service.new_id("sess"))
-        plan = plan_turn(
-            job.request,
+        job.lineage = lineage
+        work = partial(
+            plan_turn,
+            request,
             lineage,
             service=service,
             tenant=self._tenant,
@@ -346,7 +353,41 @@ class Connection:
             grammar=job.grammar,
             arrival_s=job.arrival_s,
         )
-        return plan, lineage.session or self._visible.session(lineage.session_name)
+        if takes_long(service, request, lineage, job.num_bytes):
+            self._long_plans.add(job, work)
+            return
+        try:
+            plan: TurnPlan | Exception = work()
+        except Exception as error:
+            plan = error
+        self._begin(job, plan)
+
+    def _begin(self, job: _Job, plan: TurnPlan | Exception) -> None:
+        """Start a turn that is planned, or refuse it."""
+        service = self._service
+        if isinstance(plan, ApiError):
+            self._refuse(job, plan)
+            return
+        if isinstance(plan, Exception):
+            log.error("planning failed connection=%s", self._id, exc_info=plan)
+            self._refuse(job, errors.internal_error())
+            return
+        # By its name: while the plan was made the session may have been dropped.
+        session = self._visible.session(plan.session)
+        budget = job.request.keepwarm.budget
+        if budget is not None:
+            session.ledger.budget = Budget(
+                input_uncached=budget.input_uncached,
+                output=budget.output,
+                cost=None if budget.cost is None else nano_dollars(budget.cost),
+            )
+        number = session.begin(plan.response_id, job.ticket, service.clock())
+        if number != plan.number:
+            plan = replace(plan, number=number)
+        service.store.running_turns += 1
+        job.session, job.ticket = session, None
+        job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
+        self._take(job, job.turn.start())
 
     # From turn to client
 
@@ -388,6 +429,7 @@ class Connection:
         """A request that has not started goes."""
         if job.session is not None and job.ticket is not None:
             self._wake(job.session.withdraw(job.ticket))
+        self._long_plans.withdraw(job)
         del self._jobs[job]
         self._lanes.done(job.lane)
 
@@ -406,6 +448,8 @@ class Connection:
     def _effects(self) -> Effects:
         """Everything that gathered, after taking up what may run now."""
         self._pump()
+        if (planning := self._long_plans.take()) is not None:
+            self._out.plannings.append(planning)
         out, self._out = self._out, Outbox()
         idle = not self._lanes.num_active and not self._lanes.num_waiting
         close = None

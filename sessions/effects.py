@@ -3,10 +3,12 @@
 ``sessions.connection`` decides, ``sessions.hub`` carries out; these are the words between them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runtime.messages import EngineMessage
 from sessions.ledger import TurnReport
+from sessions.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
 
@@ -20,6 +22,16 @@ class GrammarCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """A turn to be planned in a thread of its own: its prompt is long."""
+
+    planning_id: str
+    """To be handed back to ``Connection.planned``."""
+    work: Callable[[], TurnPlan]
+    """Reads only what never changes. May raise, ApiError for what the client did wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """What the caller must do after one call, in the order of the fields."""
 
@@ -29,6 +41,8 @@ class Effects:
     """For the engine, in order. Outputs of a GenerationRequest come back to the connection
     that issued it; after ``close()`` they may be dropped."""
     grammar_checks: tuple[GrammarCheck, ...] = ()
+    plannings: tuple[Planning, ...] = ()
+    """At most one of a connection is under way at a time. To be given up with the socket."""
     wake: tuple[str, ...] = ()
     """Ids of connections whose ``resume()`` must be called next (a named session became
     free for a turn that waits there). May name this connection."""
@@ -45,6 +59,7 @@ class Outbox:
     frames: list[bytes] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
     grammar_checks: list[GrammarCheck] = field(default_factory=list)
+    plannings: list[Planning] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
     finished: list[TurnReport] = field(default_factory=list)
 
@@ -54,6 +69,7 @@ class Outbox:
             frames=tuple(self.frames),
             requests=tuple(self.requests),
             grammar_checks=tuple(self.grammar_checks),
+            plannings=tuple(self.plannings),
             wake=tuple(self.wake),
             finished=tuple(self.finished),
             close=close,

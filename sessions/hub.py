@@ -35,9 +35,10 @@ from runtime.messages import (
 )
 from sessions.connection import Connection
 from sessions.dashboard import Dashboard
-from sessions.effects import Effects, GrammarCheck
+from sessions.effects import Effects, GrammarCheck, Planning
 from sessions.metrics import Metrics
 from sessions.store import Store
+from sessions.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class Link:
     connection: Connection
     outlet: Outlet
     gone: bool = False
+    planning: asyncio.Task[None] | None = None
+    """The one that is under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +83,7 @@ Call = tuple[Link, Callable[[], Effects]]
 
 
 class Hub:
-    """All of it runs in one event loop; only ``run`` and the grammar checks wait."""
+    """All of it runs in one event loop; only ``run``, grammar checks and long plans wait."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class Hub:
         dashboard: Dashboard,
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread,
     ) -> None:
         """
         Args:
@@ -101,6 +105,7 @@ class Hub:
             check_grammar: tries a grammar; gives the reason against it, or None.
             clock: monotonic seconds.
             pause: waits that many seconds; between attempts to restart the engine.
+            in_thread: makes a call beside the event loop, or none if it is cancelled before.
         """
         self._engine = engine
         self._store = store
@@ -110,6 +115,7 @@ class Hub:
         self._dashboard = dashboard
         self._clock = clock
         self._pause = pause
+        self._in_thread = in_thread
         self._links: dict[str, Link] = {}
         self._routes: dict[str, _Route] = {}
         self._checks: set[asyncio.Task[None]] = set()
@@ -164,6 +170,8 @@ class Hub:
         del self._links[link.id]
         self._metrics.connection_gone()
         log.info("connection closed connection=%s", link.id)
+        if link.planning is not None:
+            link.planning.cancel()
         self._run([(link, link.connection.close)])
 
     def tick(self) -> None:
@@ -296,6 +304,8 @@ class Hub:
             task = asyncio.get_running_loop().create_task(self._check(link, check))
             self._checks.add(task)
             task.add_done_callback(self._checks.discard)
+        for planning in effects.plannings:
+            link.planning = asyncio.get_running_loop().create_task(self._plan(link, planning))
         for report in effects.finished:
             self._metrics.turn_finished(report)
             self._dashboard.turn_finished(report)
@@ -328,6 +338,14 @@ class Hub:
             link.connection.grammar_checked, check.check_id, message, block=block, path=path
         )
         self._run([(link, verdict)])
+
+    async def _plan(self, link: Link, planning: Planning) -> None:
+        outcome: TurnPlan | Exception
+        try:
+            outcome = await self._in_thread(planning.work)
+        except Exception as error:
+            outcome = error
+        self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:
         if messages:

@@ -207,8 +207,10 @@ def plan_turn(
     if request.truncation == "auto" and prompt + _wanted_room(request, model) > (
         model.max_context_tokens
     ):
-        context = _truncated(context, renderer, request, options, model.max_context_tokens)
-        ids, tail, prompt = _render(context, renderer, request, options)
+        shorter = _truncated(context, renderer, options, model.max_context_tokens)
+        if shorter is not context:
+            context = shorter
+            ids, tail, prompt = _render(context, renderer, request, options)
     if prompt + room > model.max_context_tokens:
         raise errors.context_length_exceeded(prompt, model.max_context_tokens)
     if prompt == 0 and request.generate:
@@ -273,9 +275,8 @@ def _wanted_room(request: CreateRequest, model: ServedModel) -> int:
 
 def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
     """Refuse by its length what cannot fit, before seconds go into tokenising it."""
-    if request.truncation == "auto":
-        return
-    num_bytes = sum(text_bytes(item) for item in request.input)
+    kept = request.input[-1:] if request.truncation == "auto" else request.input
+    num_bytes = sum(map(text_bytes, kept))
     least_tokens = num_bytes // model.longest_token_bytes
     if least_tokens > model.max_context_tokens:
         raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)
@@ -285,11 +286,7 @@ def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
 
 
 def _truncated(
-    context: _Context,
-    renderer: Renderer,
-    request: CreateRequest,
-    options: TemplateOptions,
-    max_tokens: int,
+    context: _Context, renderer: Renderer, options: TemplateOptions, max_tokens: int
 ) -> _Context:
     """A context of at most three quarters of ``max_tokens``, if the last item allows it.
 
@@ -298,8 +295,11 @@ def _truncated(
     stay keep their token ids; only the input of the first of them is rendered anew, since
     it now follows the header.
     """
+    if context.parent is None and len(context.items) <= 1:
+        return context
     target = max_tokens * 3 // 4
-    used = len(context.header.ids) + sum(renderer.count((item,), options) for item in context.items)
+    sizes = [renderer.count((item,), options) for item in context.items]
+    used = len(context.header.ids) + sum(sizes)
     kept: list[Entry] = []
     for entry in chain(context.parent):
         used += entry.own_tokens
@@ -310,8 +310,9 @@ def _truncated(
         kept.pop()
     if kept:
         return replace(context, parent=_rechained(kept[::-1], renderer))
+    size_of = dict(zip(map(id, context.items), sizes, strict=True))
     items = list(_without_orphans(context.items))
-    sizes = [renderer.count((item,), options) for item in items]
+    sizes = [size_of[id(item)] for item in items]
     while len(items) > 1 and len(context.header.ids) + sum(sizes) > target:
         del items[0], sizes[0]
         while len(items) > 1 and _orphans(items[:1], known=frozenset()):

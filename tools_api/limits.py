@@ -23,6 +23,10 @@ class Limits:
     """Commas and opening brackets in a frame, outside strings, and strings (keys included);
     bounds the memory that a frame of brackets can claim."""
 
+    max_inline_bytes: int = 8 * 1024
+    """A turn whose frame is larger is planned, and its new text tokenised, beside the event
+    loop, so that other connections do not wait for it."""
+
     # One request.
     max_input_items: int = 8192
     """Items in ``input``."""

@@ -156,6 +156,24 @@ def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
         assert hung == (signal_number == signal.SIGSTOP)
 
 
+def test_a_turn_proceeds_while_a_long_prompt_is_tokenised(tmp_path: Path) -> None:
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as long, connect(socket_url(server)) as short:
+            await short.send(create(input="hi", max_output_tokens=1))
+            await until_done(short)
+            # Not refused by its bytes alone: the server counts every token.
+            text = "the quick brown fox jumps " * 12_000
+            await long.send(create(input=text, max_output_tokens=1, truncation="auto"))
+            answer = asyncio.create_task(until_done(long))
+            await short.send(create(input="hi", max_output_tokens=1))
+            await until_done(short)
+            assert not answer.done()
+            assert (await answer)[-1]["type"] in {"error", "response.incomplete"}
+
+    with child_server(["--model", "default", "--threads", "1"], log=tmp_path / "log") as server:
+        asyncio.run(scenario(server))
+
+
 def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"acme {KEY}\nwatch key-of-watch operator\n")

@@ -86,6 +86,8 @@ class Agent:
         self._engine.submit(list(effects.requests))
         for check in effects.grammar_checks:
             self._carry(self._connection.grammar_checked(check.check_id, None))
+        for planning in effects.plannings:
+            self._carry(self._connection.planned(planning.planning_id, planning.work()))
 
 
 def next_input(response: dict[str, Any], text: str) -> list[dict[str, Any]]:

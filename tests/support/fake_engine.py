@@ -6,7 +6,7 @@ sockets needs neither a model nor the protocol.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import orjson
@@ -23,8 +23,9 @@ from runtime.messages import (
     StepOutput,
     StepStats,
 )
-from sessions.effects import Effects, GrammarCheck
+from sessions.effects import Effects, GrammarCheck, Planning
 from sessions.ledger import TurnReport, TurnUsage
+from sessions.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
 INFO = EngineInfo(
@@ -125,9 +126,13 @@ def not_started(reason: str) -> EngineStartError:
     return EngineStartError(reason)
 
 
+def _no_plan() -> TurnPlan:
+    raise ValueError("no plan")
+
+
 class EchoConnection:
     """Obeys frames such as ``go a b``: starts turns a and b. Others: ``say x``, ``fill n``
-    (n bytes), ``check a``, ``wake c``, ``error code``, ``boom``, ``end code``."""
+    (n bytes), ``check a``, ``plan a``, ``wake c``, ``error code``, ``boom``, ``end code``."""
 
     def __init__(self, connection_id: str, tenant: str) -> None:
         self.id = connection_id
@@ -135,6 +140,8 @@ class EchoConnection:
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.draining = False
+        self.work: Callable[[], TurnPlan] = _no_plan
+        """What a plan takes."""
 
     @property
     def num_active(self) -> int:
@@ -155,6 +162,8 @@ class EchoConnection:
             case ["check", id_]:
                 spec = GrammarSpec(lark=f"start: {id_}")
                 return Effects(grammar_checks=(GrammarCheck(check_id=id_, spec=spec),))
+            case ["plan", id_]:
+                return Effects(plannings=(Planning(planning_id=id_, work=self.work),))
             case ["wake", *ids]:
                 return Effects(wake=tuple(ids))
             case ["error", code]:
@@ -190,6 +199,9 @@ class EchoConnection:
         path: tuple[str | int, ...] | None = None,
     ) -> Effects:
         return Effects(frames=(f"checked {check_id} {refusal} {block} {path}".encode(),))
+
+    def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
+        return Effects(frames=(f"planned {planning_id} {outcome!r}".encode(),))
 
     def resume(self) -> Effects:
         self.calls.append("resume")

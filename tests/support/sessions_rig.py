@@ -14,10 +14,11 @@ from typing import Any
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
 from sessions.connection import Connection
-from sessions.effects import Effects, GrammarCheck
+from sessions.effects import Effects, GrammarCheck, Planning
 from sessions.ledger import PriceTable, TurnReport
 from sessions.service import ServedModel, Service
 from sessions.store import Store
+from sessions.turn_plan import TurnPlan
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
 from tests.support.scripted_engine import ScriptedEngine
@@ -119,6 +120,9 @@ class Rig:
         self.checks: list[tuple[Client, GrammarCheck]] = []
         """Grammar checks that wait for a verdict; empty while ``checks_pass``."""
         self.checks_pass = True
+        self.plannings: list[tuple[Client, Planning]] = []
+        """Long plans that wait to be worked out; empty while ``plans_at_once``."""
+        self.plans_at_once = True
         self.reports: list[TurnReport] = []
         limits = limits or Limits()
         ids = itertools.count(1)
@@ -169,9 +173,22 @@ class Rig:
                 self.carry(client, client.connection.grammar_checked(check.check_id, None))
             else:
                 self.checks.append((client, check))
+        for planning in effects.plannings:
+            self.plannings.append((client, planning))
+            if self.plans_at_once:
+                self.plan_next()
         for connection_id in effects.wake:
             other = self._clients[connection_id]
             self.carry(other, other.connection.resume())
+
+    def plan_next(self) -> None:
+        """Work out the long plan that waits longest, and hand it back."""
+        client, planning = self.plannings.pop(0)
+        try:
+            outcome: TurnPlan | Exception = planning.work()
+        except Exception as error:
+            outcome = error
+        self.carry(client, client.connection.planned(planning.planning_id, outcome))
 
     def deliver(self, output: SequenceOutput) -> list[Event]:
         """Hand an output to its connection; returns the events it led to there."""

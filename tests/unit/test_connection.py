@@ -214,6 +214,134 @@ def test_a_verdict_for_a_request_that_is_gone_is_ignored(rig: Rig, client: Clien
     assert rig.engine.requests == []
 
 
+# Long prompts
+
+LONG = "x" * (LIMITS.max_inline_bytes + 1)
+
+
+@pytest.fixture
+def slow_rig() -> Rig:
+    """With room for long prompts, which are planned when the test says so."""
+    rig = Rig(max_context_tokens=200_000)
+    rig.plans_at_once = False
+    return rig
+
+
+def test_a_lane_waits_for_its_long_prompt_and_the_others_do_not(slow_rig: Rig) -> None:
+    client = slow_rig.connect()
+    client.create(input=LONG)
+    client.create(input="after it")
+    client.create(input="hi", stream_id="b")
+    assert lanes(client) == ["b"]
+    slow_rig.plan_next()
+    assert lanes(client) == ["b", None]
+    assert len(slow_rig.engine.last.new_tokens) > len(LONG)
+    slow_rig.reply("ok" + END)
+    assert "after it" in spelled(slow_rig.engine.last.new_tokens)
+
+
+def test_long_prompts_of_a_connection_are_planned_one_by_one(slow_rig: Rig) -> None:
+    client, other = slow_rig.connect(), slow_rig.connect()
+    client.create(input=LONG, stream_id="a")
+    client.create(input=LONG, stream_id="b")
+    other.create(input=LONG)
+    assert [planned for planned, _ in slow_rig.plannings] == [client, other]
+    slow_rig.plan_next()
+    assert lanes(client) == ["a"]
+    assert [planned for planned, _ in slow_rig.plannings] == [other, client]
+    slow_rig.plan_next()
+    slow_rig.plan_next()
+    assert lanes(client) == ["a", "b"]
+
+
+def test_turns_of_a_session_keep_their_order_behind_a_long_prompt(slow_rig: Rig) -> None:
+    named = {"keepwarm": {"session": "s"}}
+    one, two = slow_rig.connect(), slow_rig.connect()
+    one.create(input=LONG, **named)
+    two.create(input="hi", **named)
+    assert (one.types(), two.types()) == ([], [])
+    slow_rig.plan_next()
+    assert (one.types(), two.types()) == (["created"], [])
+    slow_rig.reply("ok" + END)
+    slow_rig.reply("ok" + END)
+    assert two.response["previous_response_id"] == one.response["id"]
+    assert two.response["keepwarm"]["turn"] == 2
+
+
+def test_forks_that_are_planned_at_the_same_time_have_numbers_of_their_own(slow_rig: Rig) -> None:
+    one, two = slow_rig.connect(), slow_rig.connect()
+    root = one.turn(input="hi")["id"]
+    for client in (one, two):
+        client.create(input=LONG, previous_response_id=root)
+    slow_rig.plan_next()
+    slow_rig.plan_next()
+    assert [client.response["keepwarm"]["turn"] for client in (one, two)] == [2, 3]
+
+
+def test_a_prompt_that_is_refused_when_it_is_planned_frees_lane_and_session(
+    slow_rig: Rig,
+) -> None:
+    client = slow_rig.connect()
+    named = {"keepwarm": {"session": "s"}}
+    client.create(input="x" * 200_000, **named)
+    client.create(input="hi", **named)
+    slow_rig.plan_next()
+    assert code(client.events[:1]) == "context_length_exceeded"
+    assert client.types() == ["error", "created"]
+
+
+def test_a_plan_that_breaks_is_an_internal_error_of_its_turn_alone(
+    slow_rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = slow_rig.connect()
+    client.create(input=LONG)
+    ((_, planning),) = slow_rig.plannings
+    outcome = client.connection.planned(planning.planning_id, OSError("secret"))
+    (error,) = map(json.loads, outcome.frames)
+    assert (error["status"], error["error"]["code"]) == (500, None)
+    assert "secret" not in error["error"]["message"]
+    assert "secret" in caplog.text
+    assert client.connection.num_active == 0
+
+
+def test_a_session_that_was_dropped_meanwhile_is_made_anew() -> None:
+    rig = Rig(limits=replace(LIMITS, max_sessions_per_tenant=1), max_context_tokens=200_000)
+    rig.plans_at_once = False
+    client, other = rig.connect(), rig.connect()
+    root = client.turn(input="hi")
+    client.create(input=LONG, previous_response_id=root["id"])
+    other.turn(input="hello", keepwarm={"session": "other"})
+    assert [view.session for view in rig.store.sessions()] == ["other"]
+    rig.plan_next()
+    rig.reply("ok" + END)
+    assert client.response["keepwarm"]["session"] == root["keepwarm"]["session"]
+    assert client.response["keepwarm"]["turn"] == 1
+
+
+@pytest.mark.parametrize("how", ["disconnect", "drain"])
+def test_a_plan_for_a_request_that_is_gone_is_ignored(slow_rig: Rig, how: str) -> None:
+    client = slow_rig.connect()
+    client.create(input=LONG, keepwarm={"session": "s"})
+    if how == "disconnect":
+        client.disconnect()
+    else:
+        slow_rig.carry(client, client.connection.drain())
+        assert code(client.events) == "server_is_overloaded"
+    slow_rig.plan_next()
+    assert slow_rig.engine.requests == []
+    late = slow_rig.connect()
+    assert late.create(input="hi", keepwarm={"session": "s"})[0]["type"] == "response.created"
+
+
+def test_being_woken_does_not_plan_a_turn_twice(slow_rig: Rig) -> None:
+    client = slow_rig.connect()
+    client.create(input=LONG, keepwarm={"session": "s"})
+    slow_rig.carry(client, client.connection.resume())
+    assert len(slow_rig.plannings) == 1
+    slow_rig.plan_next()
+    assert client.types() == ["created"]
+
+
 # Chains and their audience
 
 
@@ -557,14 +685,17 @@ def test_each_finished_turn_is_logged_in_one_line(
     assert "input=27 cached=0 output=3 " in line
 
 
+@pytest.mark.parametrize("inline_bytes", [LIMITS.max_inline_bytes, 0], ids=["short", "long"])
 @pytest.mark.parametrize("seed", range(10))
-def test_every_turn_ends_once_and_nothing_is_left_over(seed: int) -> None:
-    rng, rig = random.Random(seed), Rig(limits=replace(LIMITS, max_active_responses=3))
+def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: int) -> None:
+    rng = random.Random(seed)
+    rig = Rig(limits=replace(LIMITS, max_active_responses=3, max_inline_bytes=inline_bytes))
+    rig.plans_at_once = False
     clients = [rig.connect() for _ in range(3)]
     known: list[str] = []
     for _ in range(250):
         client = rng.choice(clients)
-        match rng.choice(["create", "create", "step", "step", "step", "leave", "die"]):
+        match rng.choice(["create", "create", "plan", "step", "step", "step", "leave", "die"]):
             case "create":
                 fields: dict[str, Any] = {"input": rng.choice(["hi", "hello"])}
                 if known and rng.random() < 0.5:
@@ -579,13 +710,18 @@ def test_every_turn_ends_once_and_nothing_is_left_over(seed: int) -> None:
             case "step" if rig.engine.open:
                 request = rng.choice(list(rig.engine.open.values())).request
                 step(rig, request, rng)
+            case "plan" if rig.plannings:
+                rig.plan_next()
             case "leave" if rng.random() < 0.2:
                 client.disconnect()
                 clients[clients.index(client)] = rig.connect()
             case "die" if rng.random() < 0.1:
                 rig.kill_engine()
         known = [c.response["id"] for c in rig.clients if c.events and "response" in c.last]
-    while rig.engine.open:
+    while rig.engine.open or rig.plannings:
+        if rig.plannings:
+            rig.plan_next()
+            continue
         step(rig, next(iter(rig.engine.open.values())).request, rng)
     for client in rig.clients:
         check_streams(client)

@@ -3,20 +3,27 @@
 from dataclasses import fields
 
 from runtime.messages import CancelRequest, ReleaseSession
-from sessions.effects import Effects, GrammarCheck, Outbox
+from sessions.effects import Effects, GrammarCheck, Outbox, Planning
+from sessions.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
 
 def test_everything_that_gathered_comes_out_in_its_order() -> None:
+    def work() -> TurnPlan:
+        raise NotImplementedError
+
     outbox = Outbox()
     outbox.frames += [b"1", b"2"]
     outbox.requests += [CancelRequest(request_id="r"), ReleaseSession(session_id="s")]
     outbox.grammar_checks.append(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")))
+    planning = Planning(planning_id="p", work=work)
+    outbox.plannings.append(planning)
     outbox.wake.append("conn_2")
     assert outbox.effects(1012) == Effects(
         frames=(b"1", b"2"),
         requests=(CancelRequest(request_id="r"), ReleaseSession(session_id="s")),
         grammar_checks=(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")),),
+        plannings=(planning,),
         wake=("conn_2",),
         close=1012,
     )

@@ -1,7 +1,8 @@
 """The hub carries messages, batches them, and outlives engines and broken connections."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from runtime.messages import CancelRequest, FinishReason, GenerationRequest, Rel
 from sessions.dashboard import Dashboard
 from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link
 from sessions.metrics import Metrics
+from sessions.turn_plan import TurnPlan
 from tests.support.fake_engine import (
     INFO,
     EchoConnection,
@@ -73,6 +75,7 @@ class Bench:
         self.pauses: list[float] = []
         self.specs: list[GrammarSpec] = []
         self.verdict: Callable[[], GrammarRefused | None] = lambda: None
+        self.in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread
         self.gate = asyncio.Event()
         """Pauses and grammar checks wait for it."""
         self.gate.set()
@@ -85,6 +88,7 @@ class Bench:
             dashboard=Dashboard(sessions=list, clock=lambda: self.now, version="0"),
             clock=lambda: self.now,
             pause=self._pause,
+            in_thread=self._in_thread,
         )
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
@@ -93,6 +97,9 @@ class Bench:
         self.specs.append(spec)
         await self.gate.wait()
         return self.verdict()
+
+    async def _in_thread(self, work: Callable[[], TurnPlan]) -> TurnPlan:
+        return await self.in_thread(work)
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -287,6 +294,56 @@ def test_a_check_that_breaks_refuses_the_grammar() -> None:
         client.send("check x")
         await bench.settle()
         assert client.frames == ["checked x the schema could not be checked None None"]
+
+    run(scenario)
+
+
+def test_others_are_served_while_a_long_plan_is_worked_out() -> None:
+    async def scenario(bench: Bench) -> None:
+        slow, other = Client(bench), Client(bench)
+        until, told = threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> TurnPlan:
+            loop.call_soon_threadsafe(told.set)
+            assert until.wait(20)
+            raise ValueError("worked out")
+
+        slow.connection.work = work
+        slow.send("plan p")
+        await told.wait()
+        other.send("go a")
+        await bench.settle()
+        bench.engine.say(tokens("a", 1, FinishReason.STOP))
+        await bench.settle()
+        assert other.frames[-1] == "done a"
+        assert slow.frames == []
+        until.set()
+        while not slow.frames:
+            await asyncio.sleep(0)
+        assert slow.frames == ["planned p ValueError('worked out')"]
+
+    run(scenario)
+
+
+def test_a_plan_that_waits_is_given_up_with_its_client() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        called: list[bool] = []
+
+        async def never(work: Callable[[], TurnPlan]) -> TurnPlan:
+            await asyncio.Event().wait()
+            called.append(True)
+            return work()
+
+        bench.in_thread = never
+        client.send("plan p")
+        await bench.settle()
+        client.leave()
+        await bench.settle()
+        assert client.link.planning is not None
+        assert client.link.planning.cancelled()
+        assert (client.frames, called) == ([], [])
 
     run(scenario)
 

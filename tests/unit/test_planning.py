@@ -373,6 +373,18 @@ def test_truncation_leaves_no_output_without_its_call(length: int) -> None:
     assert "hi<|im_end|>" not in text, "nothing was truncated"
 
 
+@pytest.mark.parametrize("fitting", [True, False])
+def test_truncation_does_not_count_what_its_last_item_cannot_fit(fitting: bool) -> None:
+    rig = Rig(max_context_tokens=100)
+    longest = rig.model.longest_token_bytes
+    client = rig.connect()
+    text = "x" * (longest * (100 if fitting else 101))
+    client.create(input=[said("user", "hi"), said("user", text)], truncation="auto")
+    error = client.last["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert ("is 101 tokens long" in error["message"]) != fitting
+
+
 def test_of_one_long_input_truncation_drops_the_oldest_items() -> None:
     rig = Rig(max_context_tokens=300)
     client = rig.connect()
