@@ -63,6 +63,11 @@ class Aside:
     def __contains__(self, sequence: Sequence) -> bool:
         return any(settlement.sequence is sequence for settlement in self._queue)
 
+    @property
+    def mean_step_s(self) -> float:
+        """What steps take, settlements not counted."""
+        return self._step_s
+
     def begin_step(self, *, idle: bool = False) -> None:
         """A new share of time begins; ``idle``: the step computes nothing else."""
         self._left_s = _IDLE_STEP_S if idle else max(SHARE * self._step_s, _LEAST_S)

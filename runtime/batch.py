@@ -35,10 +35,20 @@ class SequenceInput:
     num_logits: int
     """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
     a prompt's end, 1 + drafts for a verification."""
+    certain: tuple[int, ...] = ()
+    """Of these, the ones behind which the next token is known; no logits are computed for
+    them. Counted from the first."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
             raise ValueError(f"{self.num_logits} logit rows of {len(self.tokens)} tokens")
+        if any(not 0 <= place < self.num_logits for place in self.certain):
+            raise ValueError(f"places {self.certain} of {self.num_logits} logit rows")
+
+    def logit_places(self) -> IntArray:
+        """Which of ``tokens`` have logit rows, ascending."""
+        first = len(self.tokens) - self.num_logits
+        return np.delete(np.arange(first, len(self.tokens)), self.certain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +103,7 @@ class StepBatch:
             context_lengths=lengths,
             block_tables=tables,
             logit_rows=np.concatenate(
-                [
-                    np.arange(starts[row + 1] - entry.num_logits, starts[row + 1])
-                    for row, entry in enumerate(inputs)
-                ]
+                [starts[row] + entry.logit_places() for row, entry in enumerate(inputs)]
             ),
             block_size=block_size,
         )

@@ -15,7 +15,7 @@ bounded in bytes; a draft never goes beyond an end of turn.
 
 import enum
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol, TypeVar
@@ -57,6 +57,23 @@ class Draft:
     """Estimated probability that the chain is right up to and including each token; never
     rising. What is worth its place in a step is for ``share_budget`` to say."""
 
+    def cut(self, length: int) -> "Draft":
+        """The first ``length`` tokens."""
+        return Draft(
+            tokens=self.tokens[:length],
+            sources=self.sources[:length],
+            survival=self.survival[:length],
+        )
+
+    def certain(self, length: int) -> tuple[int, ...]:
+        """Places, of the first ``length``, whose token is certain if those before it are
+        right: the grammar forces it."""
+        return tuple(
+            place
+            for place, source in enumerate(self.sources[:length])
+            if source is DraftSource.FORCED
+        )
+
 
 EMPTY_DRAFT = Draft(tokens=np.empty(0, dtype=np.int32), sources=(), survival=())
 
@@ -64,18 +81,18 @@ EMPTY_DRAFT = Draft(tokens=np.empty(0, dtype=np.int32), sources=(), survival=())
 _Turn = TypeVar("_Turn", bound=Hashable)
 
 
-def share_budget(drafts: Mapping[_Turn, Draft], budget: int) -> dict[_Turn, TokenArray]:
+def share_budget(drafts: Mapping[_Turn, Draft], budget: int) -> dict[_Turn, Draft]:
     """What of several turns' drafts goes into one step of at most ``budget`` draft tokens:
     those that are most likely to be right, wherever they come from. Of each draft it is a
     leading part, as survival never rises; among equals the earlier turn's come first."""
     if sum(len(draft.tokens) for draft in drafts.values()) <= budget:
-        return {turn: draft.tokens for turn, draft in drafts.items()}
+        return dict(drafts)
     ranked = sorted(
         ((-chance, turn) for turn, draft in drafts.items() for chance in draft.survival),
         key=itemgetter(0),
     )
     shares = Counter(turn for _, turn in ranked[:budget])
-    return {turn: drafts[turn].tokens[:count] for turn, count in shares.items()}
+    return {turn: drafts[turn].cut(count) for turn, count in shares.items()}
 
 
 class Drafter(Protocol):
@@ -88,6 +105,8 @@ class Drafter(Protocol):
         tokens: TokenArray,
         grammar: GrammarState | None,
         limit: int,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> Draft:
         """A chain for behind the last of ``tokens``.
 
@@ -96,6 +115,7 @@ class Drafter(Protocol):
                 it was cut since, say so with ``close``.
             grammar: the turn's state at the same place; not changed.
             limit: most tokens the draft may have.
+            may_go_on: asked before each token that is not forced; the chain ends at a no.
         """
 
     def verified(self, session_id: str, verified: int, accepted: int) -> None:
@@ -261,6 +281,8 @@ class InterleavedDrafter:
         tokens: TokenArray,
         grammar: GrammarState | None,
         limit: int,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> Draft:
         if limit <= 0:
             return EMPTY_DRAFT
@@ -269,7 +291,7 @@ class InterleavedDrafter:
         if memory is not None:
             sources.append(memory)
         chain = _Chain(tokens[-MAX_MATCH:], grammar, limit, self._end_of_turn_ids)
-        for vote in chain.votes(sources):
+        for vote in chain.votes(sources, may_go_on):
             survival = chain.survival * self._calibration.probability(tenant, vote)
             if survival < self._min_survival and not (
                 chain.is_empty and self._calibration.is_probe(tenant)
@@ -337,10 +359,10 @@ class _Chain:
     def is_empty(self) -> bool:
         return not self._tokens
 
-    def votes(self, sources: list[_Source]) -> Iterator[_Vote]:
+    def votes(self, sources: list[_Source], may_go_on: Callable[[], bool]) -> Iterator[_Vote]:
         """One vote for each next place, forced runs filled in between; the caller adds the
         vote or stops."""
-        while True:
+        while may_go_on():
             self._add_forced()
             if len(self._tokens) >= self._limit or self._has_ended():
                 return

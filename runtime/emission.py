@@ -16,8 +16,8 @@ from runtime.answers import Answer, Answers
 from runtime.grammar_closing import Work
 from runtime.messages import ErrorKind, FinishReason, TokenLogprob
 from runtime.sampler import Sampled
-from runtime.scheduler import Chunk
 from runtime.sequence import Sequence
+from runtime.step_rows import StepPart
 from runtime.tokenizer import Tokenizer
 
 
@@ -46,7 +46,7 @@ class Emission:
         self._answers = answers
         self._max_context_tokens = max_context_tokens
 
-    def taking(self, chunk: Chunk, sampled: Sampled, first_row: int) -> Work[Taken]:
+    def taking(self, part: StepPart, sampled: Sampled, first_row: int) -> Work[Taken]:
         """Emit what was drawn, as far as the draft agrees with it, and the forced run behind.
         Work in pieces: the turn must not compute anything until it is done. Each token is
         told in the step in which it was emitted.
@@ -55,54 +55,63 @@ class Emission:
         alone, so what is emitted is what a run without drafts emits (sample and compare;
         Leviathan et al. 2023, arXiv:2211.17192, for a drafter that proposes one token).
         """
-        sequence, draft = chunk.sequence, chunk.draft
+        sequence, draft = part.chunk.sequence, part.chunk.draft.tolist()
         grammar = sequence.grammar
         name = sequence.request.request_id
         answer = self._answers.of(name)
         answer.forwards = 1
-        answer.drafted += len(draft)
+        answer.drafted += len(draft) - len(part.certain)
+        rows = {offset: first_row + n for n, offset in enumerate(part.row_offsets())}
         accepted = 0
         for offset in range(1 + len(draft)):
-            row = first_row + offset
-            error = _row_error(sampled, row)
-            if error is not None:
-                return Taken(accepted, FinishReason.ERROR, *error)
-            token = int(sampled.tokens[row])
-            if grammar is not None:
-                token = yield from grammar.deciding(token, sequence.remaining)
-                answer = self._answers.of(name)  # steps may have ended in between
-            logprob = sampled.logprobs[row]
-            if logprob is not None and logprob.token != token:
-                logprob = TokenLogprob(token=token, logprob=0.0)  # the limit left no choice
-            reason = self._emit(sequence, answer, token, logprob)
-            agrees = offset < len(draft) and token == int(draft[offset])
-            accepted += agrees
-            answer.accepted += agrees
-            if reason is not None:
-                return Taken(accepted, reason)
+            forced = self._forced(sequence)
             if grammar is not None and grammar.failed is not None:
                 return Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+            if forced:
+                token, logprob = forced[0], _certain(sequence, forced[0])
+            elif offset in rows:
+                row = rows[offset]
+                error = _row_error(sampled, row)
+                if error is not None:
+                    return Taken(accepted, FinishReason.ERROR, *error)
+                token, logprob = int(sampled.tokens[row]), sampled.logprobs[row]
+                if grammar is not None:
+                    token = yield from grammar.deciding(token, sequence.remaining)
+                    answer = self._answers.of(name)  # steps may have ended in between
+                if logprob is not None and logprob.token != token:
+                    logprob = _certain(sequence, token)  # the limit left no choice
+            else:
+                # The draft was wrong about what is forced: its last token is computed again.
+                return Taken(accepted - 1)
+            answer.forced += bool(forced)
+            reason = self._emit(sequence, answer, token, logprob)
+            agrees = offset < len(draft) and token == draft[offset]
+            accepted += agrees
+            answer.accepted += agrees and not forced
+            if reason is not None:
+                return Taken(accepted, reason)
             if not agrees:
                 break
         return self._take_forced(sequence, answer, accepted)
 
     def _take_forced(self, sequence: Sequence, answer: Answer, accepted: int) -> Taken:
         """Emit the tokens that the grammar leaves no choice about: no logits are needed."""
-        grammar = sequence.grammar if self.takes_forced_tokens else None
-        while grammar is not None:
-            run = grammar.forced_tokens(sequence.remaining)
-            if not run:
-                break
+        while run := self._forced(sequence):
             for token in run:
-                certain = TokenLogprob(token=token, logprob=0.0)
-                wanted = sequence.request.sampling.top_logprobs is not None
                 answer.forced += 1
-                reason = self._emit(sequence, answer, token, certain if wanted else None)
+                reason = self._emit(sequence, answer, token, _certain(sequence, token))
                 if reason is not None:
                     return Taken(accepted, reason)
-            if grammar.failed is not None:
-                return Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
+        grammar = sequence.grammar
+        if grammar is not None and grammar.failed is not None:
+            return Taken(accepted, FinishReason.ERROR, ErrorKind.GRAMMAR, grammar.failed)
         return Taken(accepted)
+
+    def _forced(self, sequence: Sequence) -> list[int]:
+        """The tokens that can only come next."""
+        if sequence.grammar is None or not self.takes_forced_tokens:
+            return []
+        return sequence.grammar.forced_tokens(sequence.remaining)
 
     def _emit(
         self, sequence: Sequence, answer: Answer, token: int, logprob: TokenLogprob | None
@@ -140,6 +149,12 @@ class Emission:
         keep = max(len(w) for w in wanted) - 1
         sequence.stop_tail = text[-keep:] if keep else b""
         return False
+
+
+def _certain(sequence: Sequence, token: int) -> TokenLogprob | None:
+    """What a turn that asked for log-probabilities hears of a token that had to come."""
+    wanted = sequence.request.sampling.top_logprobs is not None
+    return TokenLogprob(token=token, logprob=0.0) if wanted else None
 
 
 def _row_error(sampled: Sampled, row: int) -> tuple[ErrorKind, str] | None:

@@ -8,7 +8,7 @@ step into turns that fail.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 import numpy as np
@@ -16,10 +16,10 @@ import numpy as np
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
 from runtime.aside import Aside, Settlement
-from runtime.batch import SequenceInput, StepBatch
+from runtime.batch import StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter, share_budget
+from runtime.drafting import Draft, Drafter, share_budget
 from runtime.emission import NOTHING_TAKEN, Emission, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
@@ -32,7 +32,6 @@ from runtime.messages import (
     GenerationRequest,
     StepOutput,
     StepStats,
-    TokenArray,
 )
 from runtime.model_runner import ModelRunner
 from runtime.open_turns import OpenTurns
@@ -40,7 +39,7 @@ from runtime.sampler import Sampled, SampleRow, sample
 from runtime.scheduler import NO_DRAFT, Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
-from runtime.step_rows import StepRows
+from runtime.step_rows import StepPart, StepRows
 from runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -51,6 +50,9 @@ _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
 _LEAST_DRAFT = 4
 """Draft tokens that each decoding turn could have, or no turn gets any."""
+_DRAFTING_SHARE = 0.5
+"""Of the mean time of a step: proposing for several turns takes no longer. Where a hostile
+grammar makes it slow, that turn goes without drafts."""
 _NOTHING_SAMPLED = Sampled(
     tokens=np.empty(0, dtype=np.int32), finite=np.empty(0, dtype=np.bool_), logprobs=()
 )
@@ -173,7 +175,8 @@ class Engine:
             self._transfer.report(self._cache)
             self._cache.tend()
         now = self._clock()
-        schedule = self._scheduler.schedule(now, self._drafts())
+        drafts = self._drafts()
+        schedule = self._scheduler.schedule(now, {s: d.tokens for s, d in drafts.items()})
         for sequence in schedule.admitted:
             self._turns.started(sequence)
         for sequence in schedule.too_large:
@@ -187,7 +190,7 @@ class Engine:
         self.aside.begin_step(idle=not chunks)
         if chunks:
             work = step_work(chunks)
-            self._run(chunks)
+            self._run([self._part(chunk, drafts) for chunk in chunks])
             step_s = self._clock() - now - self.aside.spent_s
             self.aside.end_step(step_s)
             self._learn(work, step_s)
@@ -204,7 +207,7 @@ class Engine:
 
     # One step
 
-    def _drafts(self) -> dict[Sequence, TokenArray]:
+    def _drafts(self) -> dict[Sequence, Draft]:
         """Proposals for the turns that decode. None where so many do that their drafts would
         share the step's budget in crumbs: proposing costs the host time as well."""
         drafter, most = self._drafter, self._config.max_draft_tokens
@@ -213,6 +216,12 @@ class Engine:
         if drafter is None or len(decoding) * _LEAST_DRAFT > self._config.draft_tokens_per_step:
             return {}
         drafts = {}
+        until = self._clock() + self.aside.mean_step_s * _DRAFTING_SHARE
+        alone = len(self._scheduler.running) == 1
+
+        def may_go_on() -> bool:
+            return alone or self._clock() <= until
+
         for sequence in decoding:
             request = sequence.request
             draft = drafter.propose(
@@ -221,58 +230,76 @@ class Engine:
                 sequence.buffer.view(),
                 sequence.grammar,
                 min(sequence.remaining - 1, most),
+                may_go_on=may_go_on,
             )
             if len(draft.tokens):
                 drafts[sequence] = draft
         return share_budget(drafts, self._config.draft_tokens_per_step)
 
-    def _run(self, chunks: list[Chunk]) -> None:
-        sampled = self._compute(chunks)
+    def _part(self, chunk: Chunk, drafts: Mapping[Sequence, Draft]) -> StepPart:
+        """The chunk, and which of the tokens to come are certain: forced ones in its draft, or
+        the first of the turn's output."""
+        sequence = chunk.sequence
+        draft, grammar = drafts.get(sequence), sequence.grammar
+        if not self.emission.takes_forced_tokens or not chunk.samples:
+            return StepPart(chunk)
+        if draft is not None:
+            return StepPart(chunk, draft.certain(len(chunk.draft)))
+        begins_forced = (
+            sequence.num_emitted == 0
+            and grammar is not None
+            and grammar.forced_tokens(sequence.remaining)
+        )
+        return StepPart(chunk, (0,) if begins_forced else ())
+
+    def _run(self, parts: list[StepPart]) -> None:
+        sampled = self._compute(parts)
         if sampled is None:
             return
         row = 0
-        for chunk in chunks:
+        for part in parts:
+            chunk = part.chunk
             taken: Taken | None = NOTHING_TAKEN
             if chunk.samples:
-                taken = self._settle(chunk, sampled, row)
-                row += 1 + len(chunk.draft)
+                taken = self._settle(part, sampled, row)
+                row += len(part.row_offsets())
             self._scheduler.advance(chunk, 0 if taken is None else taken.accepted)
             if taken is not None:
                 self._conclude(chunk.sequence, len(chunk.draft), taken)
 
-    def _compute(self, chunks: list[Chunk]) -> Sampled | None:
+    def _compute(self, parts: list[StepPart]) -> Sampled | None:
         """One forward pass and a draw for each row; None if it failed, and its turns with it.
         While a device computes, the host sees to turns that stand aside and to masks."""
-        sampling = [c for c in chunks if c.samples]
         try:
-            batch = StepBatch.build([_step_input(c) for c in chunks], self.info.block_size)
+            batch = StepBatch.build([p.step_input() for p in parts], self.info.block_size)
             if self._transfer is not None:
                 self._transfer.settle(batch.block_tables)
             logits = self._runner.forward(batch)
         except Exception:
-            self._failed(chunks)
+            self._failed(parts)
             return None
         self._settle_aside()
         try:
-            return sample(logits, self._sample_rows(sampling)) if sampling else _NOTHING_SAMPLED
+            rows = self._sample_rows(parts)
+            return sample(logits, rows) if rows else _NOTHING_SAMPLED
         except Exception:
-            self._failed(chunks)
+            self._failed(parts)
             return None
 
-    def _failed(self, chunks: list[Chunk]) -> None:
-        log.exception("step failed sequences=%d", len(chunks))
-        for chunk in chunks:
-            self._turns.fail(chunk.sequence)
+    def _failed(self, parts: list[StepPart]) -> None:
+        log.exception("step failed sequences=%d", len(parts))
+        for part in parts:
+            self._turns.fail(part.chunk.sequence)
         self._cache.check()
 
-    def _settle(self, chunk: Chunk, sampled: Sampled, row: int) -> Taken | None:
+    def _settle(self, part: StepPart, sampled: Sampled, row: int) -> Taken | None:
         """What a turn takes of its drawn tokens; None while it stands aside."""
-        sequence = chunk.sequence
-        work = self.emission.taking(chunk, sampled, row)
+        sequence = part.chunk.sequence
+        work = self.emission.taking(part, sampled, row)
         return self.aside.settle(
             Settlement(
                 sequence=sequence,
-                num_drafted=len(chunk.draft),
+                num_drafted=len(part.chunk.draft),
                 work=work,
                 preemptions=sequence.preemptions,
             )
@@ -303,9 +330,9 @@ class Engine:
         """Whether a turn takes part in steps: it has not ended, and does not stand aside."""
         return sequence.state is not SequenceState.DONE and sequence not in self.aside
 
-    def _sample_rows(self, sampling: list[Chunk]) -> list[SampleRow]:
+    def _sample_rows(self, parts: list[StepPart]) -> list[SampleRow]:
         started = self._clock()
-        rows = self._rows.rows(sampling)
+        rows = self._rows.rows(parts)
         self._counters.mask_s += self._clock() - started
         return rows
 
@@ -326,15 +353,3 @@ class Engine:
             mask_s_delta=counters.mask_s,
             sessions=len(self._sessions),
         )
-
-
-def _step_input(chunk: Chunk) -> SequenceInput:
-    sequence = chunk.sequence
-    assert sequence.cached is not None
-    tokens = sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens]
-    return SequenceInput(
-        tokens=np.concatenate((tokens, chunk.draft)) if len(chunk.draft) else tokens,
-        start=chunk.start,
-        block_table=sequence.cached.block_table,
-        num_logits=1 + len(chunk.draft) if chunk.samples else 0,
-    )

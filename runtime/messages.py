@@ -163,7 +163,7 @@ class SequenceOutput:
     accepted: int = 0
     """How many of those were accepted."""
     forwards: int = 0
-    """1 if this sequence's tokens came from a forward pass with logits, else 0."""
+    """1 if this sequence's tokens came with a forward pass, 0 if they were decided later."""
     start: TurnStart | None = None
     queue_position: int | None = None
     """Set while the request waits and its place has changed (0 = next)."""

@@ -1,18 +1,53 @@
 """What the sampler is told of each row of a step: its mask, its place, what was said before.
 
-A turn has one row for its next token and one more behind each token of its draft. Where no
-grammar binds, the mask keeps out what the request bans and a call that would not fit.
+A turn has one row for its next token and one more behind each token of its draft, except
+where the grammar forces the draft's next token: nothing is to be drawn there. Where no grammar
+binds, the mask keeps out what the request bans and a call that would not fit.
 
 Knows turns, drafts and masks. Knows no logits and no schedule.
 """
 
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
 import numpy as np
 
-from runtime.messages import TokenArray
+from runtime.batch import SequenceInput
 from runtime.sampler import SampleRow
 from runtime.scheduler import Chunk
 from runtime.sequence import Sequence
 from runtime.token_mask import GrammarState, MaskRow
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """What one turn computes in a step."""
+
+    chunk: Chunk
+    certain: tuple[int, ...] = ()
+    """Places in the chunk's draft whose tokens the grammar forces: no row leads to them."""
+
+    def row_offsets(self) -> tuple[int, ...]:
+        """For each row, how many draft tokens stand before what is drawn from it."""
+        if not self.chunk.samples:
+            return ()
+        places = range(1 + len(self.chunk.draft))
+        if not self.certain:
+            return tuple(places)
+        return tuple(place for place in places if place not in self.certain)
+
+    def step_input(self) -> SequenceInput:
+        chunk = self.chunk
+        sequence = chunk.sequence
+        assert sequence.cached is not None
+        tokens = sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens]
+        return SequenceInput(
+            tokens=np.concatenate((tokens, chunk.draft)) if len(chunk.draft) else tokens,
+            start=chunk.start,
+            block_table=sequence.cached.block_table,
+            num_logits=1 + len(chunk.draft) if chunk.samples else 0,
+            certain=self.certain,
+        )
 
 
 class StepRows:
@@ -22,35 +57,38 @@ class StepRows:
         self._mask_words = -(-vocab_size // 32)
         self._all_allowed = np.full(self._mask_words, 0xFFFFFFFF, dtype=np.uint32)
 
-    def rows(self, sampling: list[Chunk]) -> list[SampleRow]:
-        """One row for each chunk and one more for each of its draft tokens."""
-        rows = []
-        for chunk in sampling:
-            sequence = chunk.sequence
-            emitted = sequence.buffer.view()[sequence.prompt_length :]
-            if len(chunk.draft):
-                emitted = np.concatenate((emitted, chunk.draft))
-            known = sequence.num_emitted
-            for offset, mask in enumerate(self._masks(sequence, chunk.draft)):
-                rows.append(
-                    SampleRow(
-                        params=sequence.request.sampling,
-                        position=len(sequence.buffer) + offset,
-                        emitted=emitted[: known + offset],
-                        mask=mask,
-                    )
-                )
-        return rows
+    def rows(self, parts: Many[StepPart]) -> list[SampleRow]:
+        """The rows of all parts, in their order."""
+        return [row for part in parts if part.chunk.samples for row in self._rows(part)]
 
-    def _masks(self, sequence: Sequence, draft: TokenArray) -> list[MaskRow | None]:
-        """Packed allowed tokens for the next token and for the one behind each draft token."""
+    def _rows(self, part: StepPart) -> list[SampleRow]:
+        sequence, draft = part.chunk.sequence, part.chunk.draft
+        emitted = sequence.buffer.view()[sequence.prompt_length :]
+        if len(draft):
+            emitted = np.concatenate((emitted, draft))
+        known = sequence.num_emitted
+        return [
+            SampleRow(
+                params=sequence.request.sampling,
+                position=len(sequence.buffer) + offset,
+                emitted=emitted[: known + offset],
+                mask=mask,
+            )
+            for offset, mask in self._masks(part)
+        ]
+
+    def _masks(self, part: StepPart) -> list[tuple[int, MaskRow | None]]:
+        """Packed allowed tokens for each row, by its offset."""
+        sequence, draft = part.chunk.sequence, part.chunk.draft.tolist()
         grammar = sequence.grammar
-        state = grammar.copy() if grammar is not None and len(draft) else grammar
-        masks = [self._mask(sequence, state, sequence.remaining)]
-        for offset, token in enumerate(draft.tolist(), start=1):
-            if state is not None:
-                state.advance([token])
-            masks.append(self._mask(sequence, state, sequence.remaining - offset))
+        state = grammar.copy() if grammar is not None and draft else grammar
+        masks: list[tuple[int, MaskRow | None]] = []
+        followed = 0
+        for offset in part.row_offsets():
+            if state is not None and offset > followed:
+                state.advance(draft[followed:offset])
+                followed = offset
+            masks.append((offset, self._mask(sequence, state, sequence.remaining - offset)))
         return masks
 
     def _mask(

@@ -1,5 +1,7 @@
 """Laying out a step: every token's position, slot and sequence."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,15 @@ def test_rows_positions_slots_and_logit_rows_of_a_mixed_step() -> None:
     assert batch.block_tables.tolist() == [[5, 2, -1], [9, -1, -1], [1, 0, 7]]
     assert batch.logit_rows.tolist() == [2, 5, 6]
     assert (batch.num_tokens, batch.num_sequences) == (7, 3)
+
+
+def test_places_behind_which_the_token_is_certain_have_no_logit_row() -> None:
+    verified = replace(entry(0, 6, [1, 2], 5), certain=(1, 2))
+    unneeded = replace(entry(0, 3, [3], 1), certain=(0,))
+    batch = StepBatch.build([unneeded, verified, entry(0, 2, [4], 1)], 4)
+    assert batch.logit_rows.tolist() == [3 + 1, 3 + 4, 3 + 5, 9 + 1]
+    with pytest.raises(ValueError, match="of 1 logit rows"):
+        replace(entry(0, 3, [3], 1), certain=(1,))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from runtime.messages import (
 from runtime.sampler import Sampled
 from runtime.scheduler import Chunk
 from runtime.sequence import Sequence, TokenBuffer
+from runtime.step_rows import StepPart
 from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, small_tokenizer
@@ -49,7 +50,12 @@ class Rig:
             self.sequence.grammar = GrammarState(compiler(tokenizer).compile(grammar), tokenizer)
 
     def draw(
-        self, drawn: list[int], draft: list[int], *, finite: bool = True
+        self,
+        drawn: list[int],
+        draft: list[int],
+        *,
+        finite: bool = True,
+        certain: tuple[int, ...] = (),
     ) -> tuple[Taken, SequenceOutput]:
         wanted = self.sequence.request.sampling.top_logprobs is not None
         sampled = Sampled(
@@ -58,7 +64,11 @@ class Rig:
             finite=np.full(len(drawn), finite),
         )
         array = np.array(draft, dtype=np.int32)
-        taken = complete(self.emission.taking(Chunk(self.sequence, 0, 3, True, array), sampled, 0))
+        taken = complete(
+            self.emission.taking(
+                StepPart(Chunk(self.sequence, 0, 3, True, array), certain), sampled, 0
+            )
+        )
         return taken, self.answers.take()[0]
 
 
@@ -90,6 +100,31 @@ def test_what_the_grammar_forces_behind_a_drawn_token_comes_with_it(tokenizer: T
     assert output.forced == len(expected) - 1
     assert [p.token for p in output.logprobs] == expected
     assert {p.logprob for p in output.logprobs[1:]} == {0.0}
+
+
+def test_what_a_draft_knows_to_be_forced_needs_no_row(tokenizer: Tokenizer) -> None:
+    spec = GrammarSpec(lark='start: /[ab]/ "-" /[cd]/ "!"')
+    whole = encode(tokenizer, "a") + encode(tokenizer, "-") + encode(tokenizer, "d")
+    for drawn_last, accepted in (("d", 3), ("c", 2)):
+        rig = Rig(tokenizer, spec, top_logprobs=0)
+        drawn = [whole[0], *encode(tokenizer, drawn_last), *encode(tokenizer, "!")]
+        taken, output = rig.draw(drawn, whole, certain=(1,))
+        assert taken.accepted == accepted
+        expected = encode(tokenizer, "a-" + drawn_last + "!")
+        assert output.new_tokens.tolist() == [*expected, tokenizer.end_of_turn_id]
+        assert (output.drafted, output.accepted) == (2, accepted - 1)
+        assert output.forced == 3, "one of the draft, and what comes behind it"
+        assert [p.logprob for p in output.logprobs] == [-0.5, 0.0, -0.5, 0.0, 0.0]
+
+
+def test_a_draft_that_is_wrong_about_what_is_forced_leaves_a_token_to_compute(
+    tokenizer: Tokenizer,
+) -> None:
+    rig = Rig(tokenizer, GrammarSpec(lark="start: /[ab][cd][ef]/"))
+    draft = encode(tokenizer, "a") + encode(tokenizer, "c")
+    taken, output = rig.draw([draft[0], *encode(tokenizer, "e")], draft, certain=(1,))
+    assert (taken.accepted, taken.finish) == (0, None)
+    assert output.new_tokens.tolist() == draft[:1]
 
 
 def test_a_measurement_may_have_forced_tokens_drawn(tokenizer: Tokenizer) -> None:

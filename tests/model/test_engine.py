@@ -46,7 +46,7 @@ def test_a_forced_tail_is_in_the_cache_when_the_next_turn_comes(driver: EngineDr
     first = driver.turn(PROMPT, session="a", max_new_tokens=100, grammar=BOUNDED_JSON)
     assert first.finish is FinishReason.STOP
     assert first.forced > 0
-    assert first.forced + first.forwards == len(first.tokens)
+    assert first.forced + first.forwards == len(first.tokens) + 1, "the first is forced as well"
     offset = len(PROMPT) + len(first.tokens)
     following = driver.turn([7], session="a", base="a", offset=offset, max_new_tokens=1)
     assert following.start is not None

@@ -7,7 +7,7 @@ are evicted and preempted. Every token that came out is compared with the refere
 """
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
@@ -109,6 +109,8 @@ class _Guesser:
         tokens: TokenArray,
         grammar: GrammarState | None,
         limit: int,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> Draft:
         draft: list[int] = []
         for _ in range(min(limit, self._rng.randint(0, 8))):

@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.batch import StepBatch
 from runtime.emission import Taken
 from runtime.grammar_closing import Work
 from runtime.messages import SamplingParams
 from runtime.sampler import Sampled
 from runtime.scheduler import Chunk
+from runtime.step_rows import StepPart
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.table_model import FixedDrafts, replace_model
 from tools_api.grammar import GrammarSpec
@@ -85,6 +87,43 @@ def test_every_path_is_that_of_a_run_without_drafts_and_forced_tokens(temperatur
         assert (0 < accepted < proposed) if length else accepted == proposed == 0
     _, outputs, _ = _mixed_batch(temperature, None)
     assert outputs == plain, "with the engine's own drafter"
+
+
+def test_forced_tokens_inside_drafts_get_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's own drafter, on turns that say the same as others before them: of the tokens
+    computed for a draft, forced ones have no row, and what comes out is what a run without
+    drafts says, log-probabilities included."""
+    sampling = SamplingParams(temperature=0.7, seed=1, top_logprobs=0)
+    results, gaps = [], []
+    firsts: set[int] = set()
+    for most in (0, 16):
+        driver = EngineDriver.load(max_draft_tokens=most)
+        forward = driver.runner.forward
+        gaps.append(0)
+
+        def counted(
+            batch: StepBatch, forward: Callable[[StepBatch], torch.Tensor] = forward
+        ) -> torch.Tensor:
+            gaps[-1] += int((np.diff(batch.logit_rows) - 1).sum())
+            if batch.context_lengths[0] == 3:
+                firsts.add(len(batch.logit_rows))
+            return forward(batch)
+
+        monkeypatch.setattr(driver.runner, "forward", counted)
+        turns = [
+            driver.turn([97, 98, 99], max_new_tokens=60, grammar=grammar, sampling=sampling)
+            for grammar in GRAMMARS[1:] * 3
+        ]
+        results.append(turns)
+    for plain, drafted in zip(*results, strict=True):
+        assert plain.tokens == drafted.tokens
+        logprobs = [[p.logprob for p in turn.logprobs] for turn in (plain, drafted)]
+        assert logprobs[0] == pytest.approx(logprobs[1])
+        assert plain.forced == drafted.forced
+    assert sum(turn.accepted for turn in results[1]) > 0
+    assert gaps[0] == 0
+    assert firsts == {0}, "both grammars begin with a forced token"
+    assert gaps[1] > 10
 
 
 # The law
@@ -200,9 +239,9 @@ class _Wrong:
         emission = driver.engine.emission
         taking = emission.taking
 
-        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> Work[Taken]:
-            self._falsify(chunk, sampled, first_row)
-            return taking(chunk, sampled, first_row)
+        def wrong(part: StepPart, sampled: Sampled, first_row: int) -> Work[Taken]:
+            self._falsify(part.chunk, sampled, first_row)
+            return taking(part, sampled, first_row)
 
         emission.taking = wrong  # type: ignore[method-assign]
 

@@ -6,7 +6,7 @@ import pytest
 from runtime.messages import GenerationRequest, SamplingParams
 from runtime.scheduler import Chunk
 from runtime.sequence import Sequence, TokenBuffer
-from runtime.step_rows import StepRows
+from runtime.step_rows import StepPart, StepRows
 from runtime.token_mask import GrammarState, MaskRow
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, small_tokenizer
@@ -59,7 +59,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def test_each_draft_token_adds_a_row_that_knows_what_came_before(tokenizer: Tokenizer) -> None:
     chunk = chunk_of(tokenizer, draft=[21, 22], said=(9,))
-    rows = StepRows(tokenizer.vocab_size).rows([chunk])
+    rows = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
     assert [row.position for row in rows] == [4, 5, 6]
     assert [list(row.emitted) for row in rows if row.emitted is not None] == [
         [9],
@@ -74,7 +74,7 @@ def test_masks_follow_the_draft_and_leave_the_turn_where_it_is(tokenizer: Tokeni
     draft = encode(tokenizer, "a") + encode(tokenizer, "d")
     chunk = chunk_of(tokenizer, draft=draft, grammar=spec)
     for _ in range(2):
-        rows = StepRows(tokenizer.vocab_size).rows([chunk])
+        rows = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
         letters = [
             {tokenizer.token_bytes(t)[:1] for t in allowed(row.mask, tokenizer.vocab_size)}
             for row in rows
@@ -82,9 +82,29 @@ def test_masks_follow_the_draft_and_leave_the_turn_where_it_is(tokenizer: Tokeni
         assert letters == [{b"a", b"b"}, {b"c", b"d"}, {b"e", b"f"}]
 
 
+def test_a_forced_draft_token_has_no_row_and_no_logits(tokenizer: Tokenizer) -> None:
+    spec = GrammarSpec(lark='start: /[ab]/ "-" /[cd]/')
+    draft = [t for letter in "a-d" for t in encode(tokenizer, letter)]
+    part = StepPart(chunk_of(tokenizer, draft=draft, grammar=spec), certain=(1,))
+    assert part.row_offsets() == (0, 2, 3)
+    rows = StepRows(tokenizer.vocab_size).rows([part])
+    assert [row.position for row in rows] == [3, 5, 6]
+    everywhere = StepRows(tokenizer.vocab_size).rows([StepPart(part.chunk)])
+    for row, same in zip(rows, [everywhere[n] for n in (0, 2, 3)], strict=True):
+        assert row.position == same.position
+        assert np.array_equal(row.mask, same.mask)  # type: ignore[arg-type]
+
+
+def test_a_part_that_draws_nothing_has_no_rows(tokenizer: Tokenizer) -> None:
+    chunk = chunk_of(tokenizer, draft=[])
+    chunk.samples = False
+    assert StepPart(chunk).row_offsets() == ()
+    assert StepRows(tokenizer.vocab_size).rows([StepPart(chunk)]) == []
+
+
 def test_where_no_grammar_binds_only_banned_tokens_are_out(tokenizer: Tokenizer) -> None:
     chunk = chunk_of(tokenizer, draft=[], banned=(0, 31, 32, 100))
-    (row,) = StepRows(tokenizer.vocab_size).rows([chunk])
+    (row,) = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
     everything = set(range(tokenizer.vocab_size))
     assert allowed(row.mask, tokenizer.vocab_size) == everything - {0, 31, 32, 100}
 
@@ -95,6 +115,6 @@ def test_a_call_is_not_opened_where_it_would_not_fit(tokenizer: Tokenizer) -> No
     open_until = []
     for limit in (40, 2):
         chunk = chunk_of(tokenizer, draft=[], grammar=spec, limit=limit)
-        (row,) = StepRows(tokenizer.vocab_size).rows([chunk])
+        (row,) = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
         open_until.append(trigger in allowed(row.mask, tokenizer.vocab_size))
     assert open_until == [True, False]

@@ -57,6 +57,8 @@ class FixedDrafts:
         tokens: TokenArray,
         grammar: GrammarState | None,
         limit: int,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> Draft:
         draft = self._propose(tokens.tolist())
         if draft:

@@ -261,6 +261,30 @@ def test_a_step_takes_the_draft_tokens_most_likely_to_be_right(
 ) -> None:
     drafts = {"a": chain(0.9, 0.6, 0.3), "b": chain(0.4, 0.4), "c": chain(0.9, 0.8, 0.8)}
     taken = share_budget(drafts, budget)
-    assert {name: len(tokens) for name, tokens in taken.items()} == shares
-    for name, tokens in taken.items():
-        assert tokens.tolist() == drafts[name].tokens[: len(tokens)].tolist()
+    assert {name: len(draft.tokens) for name, draft in taken.items()} == shares
+    for name, draft in taken.items():
+        count = len(draft.tokens)
+        assert draft.tokens.tolist() == drafts[name].tokens[:count].tolist()
+        assert draft.survival == drafts[name].survival[:count]
+
+
+def test_a_draft_knows_which_of_its_tokens_are_forced() -> None:
+    forced, copied = DraftSource.FORCED, DraftSource.SESSION
+    draft = Draft(
+        tokens=array(1, 2, 3, 4),
+        sources=(copied, forced, copied, forced),
+        survival=(0.9, 0.9, 0.8, 0.8),
+    )
+    assert draft.certain(4) == draft.cut(4).certain(9) == (1, 3)
+    assert draft.certain(3) == draft.cut(3).certain(4) == (1,)
+
+
+@pytest.mark.parametrize("answers", [0, 1, 3])
+def test_a_chain_ends_when_its_time_is_over(answers: int) -> None:
+    source = drafter()
+    tokens = array(*([1, 2, 3, 4, 5, 6, 7, 8] * 3))
+    asked = iter([True] * answers + [False] * 20)
+    draft = source.propose("s", "t", tokens, None, 16, may_go_on=lambda: next(asked))
+    whole = propose(drafter(), tokens)
+    assert len(whole.tokens) > 3
+    assert draft.tokens.tolist() == whole.tokens[:answers].tolist()
