@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import struct
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,35 @@ def test_a_grammar_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
     run(tmp_path, scenario, ProbeLimits(seconds=60, memory_bytes=8 << 20))
+
+
+OUT_OF_MEMORY_SLOWLY = """\
+#!{python}
+import os, struct, sys, time
+hello = b'{{"ready": true}}'
+os.write(1, struct.pack("<I", len(hello)) + hello)
+sys.stdin.buffer.read(1)
+os.close(1)
+time.sleep(0.3)
+os._exit(77)
+"""
+
+
+def test_a_child_that_is_slow_to_die_is_not_robbed_of_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipe ends before the process does: killed in between it would not say why."""
+    child = tmp_path / "child"
+    child.write_text(OUT_OF_MEMORY_SLOWLY.format(python=sys.executable))
+    child.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(child))
+
+    async def scenario(probe: GrammarProbe) -> None:
+        refused = await probe.check(schema_spec({"type": "integer"}))
+        assert refused is not None
+        assert refused.message == "compiling it needs more than 512 MiB"
+
+    run(tmp_path / "tokenizer", scenario)
 
 
 def test_others_do_not_wait_for_a_slow_grammar(tmp_path: Path) -> None:
