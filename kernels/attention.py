@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.cpu_attention import attend
 from kernels.dispatch import triton_kernels
 from kernels.paged_layout import PagedLayout
-from kernels.quantised_kv import widened
+from kernels.quantised_kv import FP8, widened
 
 
 def paged_attention_reference(
@@ -31,7 +31,7 @@ def paged_attention_reference(
         queries: [tokens, heads, head_dim]; heads is a multiple of kv_heads and query head h
             reads kv head ``h // (heads / kv_heads)``.
         k_blocks: [blocks, kv_heads, block_size, head_dim]; slots past a context hold anything.
-            int8 blocks have rows of ``kernels.quantised_kv``.
+            int8 and fp8 blocks are those of ``kernels.quantised_kv``.
         v_blocks: likewise.
         layout: the step's sequences, in the order of the query rows.
         scale: multiplies the scores.
@@ -47,8 +47,8 @@ def paged_attention_reference(
     for index, length in enumerate(layout.context_lengths.tolist()):
         rows = slice(starts[index], starts[index + 1])
         blocks = layout.block_tables[index, : -(-length // block_size)].long()
-        keys = widened(k_blocks[blocks].transpose(1, 2).flatten(0, 1)[:length], wide)
-        values = widened(v_blocks[blocks].transpose(1, 2).flatten(0, 1)[:length], wide)
+        keys = widened(k_blocks[blocks], wide).transpose(1, 2).flatten(0, 1)[:length]
+        values = widened(v_blocks[blocks], wide).transpose(1, 2).flatten(0, 1)[:length]
         keys = keys.repeat_interleave(heads // kv_heads, dim=1)
         values = values.repeat_interleave(heads // kv_heads, dim=1)
         scores = torch.einsum("qhd,khd->hqk", queries[rows].to(wide), keys) * scale
@@ -79,7 +79,7 @@ def paged_attention(
             queries, k_blocks, v_blocks, layout, scale=scale, window=window
         )
         return output
-    if queries.device.type == "cpu":
+    if queries.device.type == "cpu" and k_blocks.dtype != FP8:
         return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window)
     return paged_attention_reference(
         queries, k_blocks, v_blocks, layout, scale=scale, window=window

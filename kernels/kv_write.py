@@ -6,7 +6,7 @@ The slot arithmetic is that of PagedAttention (Kwon et al. 2023, arXiv:2309.0618
 import torch
 from torch import Tensor
 
-from kernels.quantised_kv import quantise_rows, row_size
+from kernels.quantised_kv import FP8, fp8_parts, quantise_fp8, quantise_rows, row_size
 
 
 def write_kv_reference(
@@ -17,8 +17,8 @@ def write_kv_reference(
     Args:
         keys: [tokens, kv_heads, head_dim].
         values: same shape as ``keys``.
-        k_blocks: [blocks, kv_heads, block_size, head_dim], contiguous; written. int8 blocks
-            have rows of ``kernels.quantised_kv``.
+        k_blocks: [blocks, kv_heads, block_size, head_dim], contiguous; written. int8
+            and fp8 blocks are those of ``kernels.quantised_kv``.
         v_blocks: likewise.
         slots: [tokens] int64, ``block_id * block_size + offset_in_block``, each slot at
             most once.
@@ -35,6 +35,11 @@ def write_kv_reference(
         )
     block_size = k_blocks.shape[2]
     blocks, offsets = slots // block_size, slots % block_size
+    if k_blocks.dtype == FP8:
+        for rows, pool in ((keys, k_blocks), (values, v_blocks)):
+            for part, new in zip(fp8_parts(pool), quantise_fp8(rows), strict=True):
+                part[blocks, :, offsets] = new
+        return
     if k_blocks.dtype == torch.int8:
         keys, values = quantise_rows(keys), quantise_rows(values)
     k_blocks[blocks, :, offsets] = keys

@@ -12,6 +12,7 @@ from kernels.dispatch import triton_kernels
 from kernels.kv_write import write_kv
 from kernels.native_library import native_library
 from kernels.norm import rms_norm, rms_norm_reference
+from kernels.quantised_kv import FP8
 from kernels.rope import apply_rope, apply_rope_reference
 
 
@@ -32,7 +33,7 @@ def norm_rope_write_reference(
         eps: of that norm.
         rotation: (cosines, sines), each [tokens, head_dim / 2].
         blocks: (keys, values), each [blocks, kv_heads, block_size, head_dim]; written. See
-            ``kernels.kv_write`` for int8.
+            ``kernels.kv_write`` for int8 and fp8.
         slots: [tokens] int64: where each token's key and value go.
 
     Returns:
@@ -63,7 +64,8 @@ def norm_rope_write(
             qkv, norm_weight=norm_weight, eps=eps, rotation=rotation, blocks=blocks, slots=slots
         )
         return queries
-    library = native_library(qkv.dtype) if qkv.device.type == "cpu" else None
+    native = qkv.device.type == "cpu" and blocks[0].dtype != FP8
+    library = native_library(qkv.dtype) if native else None
     if library is not None and blocks[0].dtype == torch.int8:
         return library.norm_rope_write_int8(
             qkv, norm_weight=norm_weight, eps=eps, rotation=rotation, blocks=blocks, slots=slots

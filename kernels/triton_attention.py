@@ -16,13 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
-from kernels.triton_decode import (
-    WIDE_TILING,
-    Tiling,
-    attend_tiles,
-    decode,
-    shared_sizes,
-)
+from kernels.triton_decode import decode
+from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, shared_sizes
 
 
 def extend_tiling(element_size: int, head_dim: int) -> Tiling:
@@ -50,6 +45,7 @@ def extend_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     WINDOW: tl.constexpr,
     MIN_QUERIES: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -103,6 +99,7 @@ def extend_kernel(
             HEAD_DIM,
             BLOCK_D,
             BLOCK_SIZE,
+            SCALED,
             WINDOW,
             BLOCK_N,
             False,
@@ -124,6 +121,7 @@ def extend_kernel(
         HEAD_DIM,
         BLOCK_D,
         BLOCK_SIZE,
+        SCALED,
         WINDOW,
         BLOCK_N,
         True,
@@ -181,7 +179,6 @@ def _extend(
         layout.block_tables.stride(0),
         scale / math.log(2),
         **sizes,
-        BLOCK_SIZE=k_blocks.shape[2],
         MIN_QUERIES=MAX_DECODE_QUERIES + 1,
         BLOCK_M=tiling.rows,
         BLOCK_N=tiling.keys,

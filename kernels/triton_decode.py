@@ -2,120 +2,32 @@
 
 A context is split among programs, and a second kernel joins their parts (flash decoding).
 The query heads that share a kv head are rows of one product, so a key is read once for all
-of them. Softmax runs over tiles with a running maximum (Dao et al. 2022, arXiv:2205.14135),
-in base 2 and float32.
-
-A prefix that several sequences have in the same blocks is read once for all of them: their
-queries are rows of one product over it, and the join takes its parts as well.
+of them. Prefixes that several sequences share are ``kernels.triton_prefix``'s; the join takes
+their parts as well.
 
 How far a sequence is split is decided on the device from the lengths of all, so the grid
 depends on shapes alone. Sequences of many query tokens are left alone; so are padded ones,
 which have none.
-
-What a kernel is compiled for comes in powers of two, and not for the values of other numbers,
-so that a server soon has all variants.
 
 Always true: slots past a context and table entries past its blocks are never read.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
 import math
-from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout, SharedPrefixes
+from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
+from kernels.triton_prefix import PROGRAMS, attend_prefixes
+from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
-_PROGRAMS = 528
-"""Programs that a decode aims at: four for each of an H200's multiprocessors."""
 _GRID_PROGRAMS = 2112
 """Programs that a decode's grid allows for, so that one long context can still be split."""
 _MAX_SPLITS = 128
-_MAX_PREFIX_SPLITS = 16
 _MIN_TILES = 4
 """Tiles of keys a split has at least, where its context has as many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiling:
-    """How a kernel is compiled."""
-
-    rows: int
-    """Query rows of a program: query tokens x heads that share a kv head."""
-    keys: int
-    """Keys of a step of its loop."""
-    num_warps: int
-    num_stages: int
-
-
-WIDE_TILING = Tiling(rows=16, keys=64, num_warps=8, num_stages=3)
-"""For float32, whose exact products tensor cores do not know: what registers hold."""
-
-
-def decode_tiling(rows: int, element_size: int) -> Tiling:
-    """For sequences of up to ``rows`` query rows for each kv head."""
-    if element_size > 2:
-        return WIDE_TILING
-    fitting = next((size for size in (16, 32) if rows <= size), 64)
-    return Tiling(rows=fitting, keys=64, num_warps=4, num_stages=3)
-
-
-@triton.jit
-def attend_tiles(
-    q,
-    acc,
-    top,
-    mass,
-    k_ptr,
-    v_ptr,
-    table_ptr,
-    query_at,
-    low,
-    high,
-    kv_head,
-    scale_log2,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Take keys ``low`` .. ``high`` - 1 into the running softmax. Without MASKED every row
-    sees all of them, and their number is a multiple of BLOCK_N."""
-    dims = tl.arange(0, BLOCK_D)
-    for start in tl.range(low, high, BLOCK_N):
-        at = start + tl.arange(0, BLOCK_N)
-        inside = at < high
-        page = tl.load(table_ptr + at // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-        row = ((page * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE) * HEAD_DIM
-        known = inside[:, None] & (dims < HEAD_DIM)[None, :]
-        k = tl.load(
-            k_ptr + row[None, :] + dims[:, None],
-            mask=inside[None, :] & (dims < HEAD_DIM)[:, None],
-            other=0.0,
-        )
-        v = tl.load(v_ptr + row[:, None] + dims[None, :], mask=known, other=0.0)
-        scores = tl.dot(q, k, input_precision="ieee") * scale_log2
-        if MASKED:
-            visible = inside[None, :] & (at[None, :] <= query_at[:, None])
-            if WINDOW > 0:
-                visible = visible & (at[None, :] > query_at[:, None] - WINDOW)
-            scores = tl.where(visible, scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        # A row that has seen no key yet has no maximum: keep infinity minus infinity out.
-        base = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(scores - base[:, None])
-        decay = tl.exp2(top - base)
-        mass = mass * decay + tl.sum(weights, 1)
-        acc = acc * decay[:, None]
-        acc = tl.dot(weights.to(v.dtype), v, acc, input_precision="ieee")
-        top = new_top
-    return acc, top, mass
 
 
 @triton.jit
@@ -180,6 +92,7 @@ def decode_split_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     WINDOW: tl.constexpr,
     SHARED: tl.constexpr,
     MAX_QUERIES: tl.constexpr,
@@ -235,11 +148,8 @@ def decode_split_kernel(
     place = place[:, None] * HEAD_DIM + dims[None, :]
     q = tl.load(q_ptr + place, mask=known, other=0.0)
     low = first + split * per_split
-    acc, top, mass = attend_tiles(
+    mean, peak = attend_part(
         q,
-        tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
-        tl.full((BLOCK_M,), float("-inf"), tl.float32),
-        tl.zeros((BLOCK_M,), tl.float32),
         k_ptr,
         v_ptr,
         tables_ptr + sequence.to(tl.int64) * table_stride,
@@ -252,19 +162,19 @@ def decode_split_kernel(
         HEAD_DIM,
         BLOCK_D,
         BLOCK_SIZE,
+        SCALED,
         WINDOW,
+        BLOCK_M,
         BLOCK_N,
         True,
     )
-    some_mass = tl.where(mass == 0, 1.0, mass)
-    mean = acc / some_mass[:, None]
     if (splits == 1) & (skip == 0):
         tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=known)
     else:
         part = (sequence.to(tl.int64) * KV_HEADS * ROW_TILES + tl.program_id(0)) * MAX_SPLITS
         part = (part + split) * BLOCK_M + tl.arange(0, BLOCK_M)
         tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask=known)
-        tl.store(peak_ptr + part, top + tl.log2(some_mass), mask=query < num_queries)
+        tl.store(peak_ptr + part, peak, mask=query < num_queries)
 
 
 @triton.jit
@@ -284,85 +194,6 @@ def _join(acc, top, total, part_ptr, peak_ptr, place, present, HEAD_DIM: tl.cons
     return acc, new_top, total * decay + tl.sum(weight, 0)
 
 
-@triton.jit(do_not_specialize=["table_stride"])
-def shared_prefix_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    part_ptr,
-    peak_ptr,
-    starts_ptr,
-    tables_ptr,
-    members_ptr,
-    prefixes_ptr,
-    table_stride,
-    scale_log2,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    MEMBERS: tl.constexpr,
-    ROW_TILES: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    """One split of one group's prefix, for one kv head and one tile of the members' rows.
-
-    Grid: (KV_HEADS * ROW_TILES, SPLITS, groups). A prefix is whole tiles of keys, and every
-    row sees all of it. Parts of [sequences, QUERIES, HEADS, SPLITS]; an empty split's has no mass.
-    """
-    GROUP: tl.constexpr = HEADS // KV_HEADS
-    kv_head = tl.program_id(0) // ROW_TILES
-    row = tl.program_id(0) % ROW_TILES * BLOCK_M + tl.arange(0, BLOCK_M)
-    split = tl.program_id(1)
-    members_ptr += tl.program_id(2) * MEMBERS
-    member = row // (GROUP * QUERIES)
-    query, head = row // GROUP % QUERIES, kv_head * GROUP + row % GROUP
-    sequence = tl.load(members_ptr + member, mask=member < MEMBERS, other=-1)
-    if tl.max(sequence, 0) < 0:
-        return
-    real = sequence >= 0
-    first_row = tl.load(starts_ptr + sequence, mask=real, other=0)
-    num_queries = tl.load(starts_ptr + sequence + 1, mask=real, other=0) - first_row
-    dims = tl.arange(0, BLOCK_D)
-    known = (real & (query < num_queries))[:, None] & (dims < HEAD_DIM)[None, :]
-    place = (first_row + query).to(tl.int64) * HEADS + head
-    q = tl.load(q_ptr + place[:, None] * HEAD_DIM + dims[None, :], mask=known, other=0.0)
-    length = tl.load(prefixes_ptr + tl.program_id(2))
-    per_split = (length // BLOCK_N + SPLITS - 1) // SPLITS * BLOCK_N
-    low = split * per_split
-    acc, top, mass = attend_tiles(
-        q,
-        tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
-        tl.full((BLOCK_M,), float("-inf"), tl.float32),
-        tl.zeros((BLOCK_M,), tl.float32),
-        k_ptr,
-        v_ptr,
-        tables_ptr + tl.load(members_ptr).to(tl.int64) * table_stride,
-        query,
-        low,
-        tl.minimum(low + per_split, length),
-        kv_head,
-        scale_log2,
-        KV_HEADS,
-        HEAD_DIM,
-        BLOCK_D,
-        BLOCK_SIZE,
-        0,
-        BLOCK_N,
-        False,
-    )
-    some_mass = tl.where(mass == 0, 1.0, mass)
-    mean = acc / some_mass[:, None]
-    part = (sequence.to(tl.int64) * QUERIES + query) * HEADS + head
-    part = part * SPLITS + split
-    tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask=known)
-    tl.store(peak_ptr + part, top + tl.log2(some_mass), mask=real & (query < num_queries))
-
-
 @triton.jit(do_not_specialize=["num_sequences"])
 def decode_join_kernel(
     part_ptr,
@@ -378,6 +209,8 @@ def decode_join_kernel(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     WINDOW: tl.constexpr,
     SHARED: tl.constexpr,
     MAX_QUERIES: tl.constexpr,
@@ -458,18 +291,6 @@ def decode_join_kernel(
     tl.store(out_ptr + place, (acc / total).to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-def shared_sizes(queries: Tensor, k_blocks: Tensor, window: int | None) -> dict[str, int]:
-    """The constants that all kernels here share."""
-    head_dim = queries.shape[2]
-    return {
-        "HEADS": queries.shape[1],
-        "KV_HEADS": k_blocks.shape[1],
-        "HEAD_DIM": head_dim,
-        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
-        "WINDOW": window or 0,
-    }
-
-
 def decode(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor],
     layout: PagedLayout,
@@ -489,9 +310,11 @@ def decode(
     """
     queries, k_blocks, _, output = tensors
     sizes = shared_sizes(queries, k_blocks, window)
-    group, block_size = sizes["HEADS"] // sizes["KV_HEADS"], k_blocks.shape[2]
+    group, block_size = sizes["HEADS"] // sizes["KV_HEADS"], sizes["BLOCK_SIZE"]
     num_sequences, max_blocks = layout.block_tables.shape
-    tiling = decode_tiling(max_queries * group, queries.element_size())
+    tiling = decode_tiling(
+        max_queries * group, queries.element_size(), scaled=bool(sizes["SCALED"])
+    )
     row_tiles = triton.cdiv(max_queries * group, tiling.rows)
     shares = sizes["KV_HEADS"] * row_tiles
     splits = min(
@@ -506,12 +329,12 @@ def decode(
         "ROW_TILES": row_tiles,
         "BLOCK_M": tiling.rows,
         "BLOCK_N": tiling.keys,
-        "PROGRAMS": _PROGRAMS,
+        "PROGRAMS": PROGRAMS,
         "MIN_TILES": _MIN_TILES,
         "MAX_SPLITS": triton.next_power_of_2(splits),
         "BATCH": triton.next_power_of_2(num_sequences),
     }
-    parts = _parts(queries, num_sequences, shares, sizes["MAX_SPLITS"], tiling.rows)
+    parts = room_for_parts(queries, num_sequences, shares, sizes["MAX_SPLITS"], tiling.rows)
     skips = layout.context_lengths if shared is None else shared.skips
     decode_split_kernel[shares, sizes["MAX_SPLITS"], num_sequences](
         *tensors,
@@ -524,13 +347,12 @@ def decode(
         layout.block_tables.stride(0),
         scale / math.log(2),
         **sizes,
-        BLOCK_SIZE=block_size,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
     prefix_parts, prefix_splits = parts, 1
     if shared is not None:
-        prefix_parts = _attend_prefixes(tensors, layout, shared, max_queries, scale)
+        prefix_parts = attend_prefixes(tensors, layout, shared, max_queries, scale)
         prefix_splits = prefix_parts[1].shape[-1]
     if sizes["MAX_SPLITS"] > 1 or shared is not None:
         decode_join_kernel[sizes["HEADS"], triton.next_power_of_2(max_queries), num_sequences](
@@ -546,57 +368,3 @@ def decode(
             PREFIX_SPLITS=prefix_splits,
             num_warps=4,
         )
-
-
-def _attend_prefixes(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
-    layout: PagedLayout,
-    shared: SharedPrefixes,
-    max_queries: int,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """Parts of every member's rows over its group's prefix; other rows' hold anything."""
-    queries, k_blocks, v_blocks, _ = tensors
-    sizes = shared_sizes(queries, k_blocks, None)
-    heads, kv_heads = sizes["HEADS"], sizes["KV_HEADS"]
-    del sizes["WINDOW"]
-    groups, members = shared.members.shape
-    max_queries = triton.next_power_of_2(max_queries)
-    rows = members * max_queries * heads // kv_heads
-    tiling = decode_tiling(rows, queries.element_size())
-    row_tiles = triton.cdiv(rows, tiling.rows)
-    wanted = triton.cdiv(_PROGRAMS, kv_heads * row_tiles * groups)
-    splits = min(_MAX_PREFIX_SPLITS, triton.next_power_of_2(wanted))
-    parts = _parts(queries, layout.block_tables.shape[0], max_queries, heads, splits)
-    shared_prefix_kernel[kv_heads * row_tiles, splits, groups](
-        queries,
-        k_blocks,
-        v_blocks,
-        *parts,
-        layout.query_starts,
-        layout.block_tables,
-        shared.members,
-        shared.lengths,
-        layout.block_tables.stride(0),
-        scale / math.log(2),
-        **sizes,
-        BLOCK_SIZE=k_blocks.shape[2],
-        QUERIES=max_queries,
-        MEMBERS=members,
-        ROW_TILES=row_tiles,
-        BLOCK_M=tiling.rows,
-        BLOCK_N=tiling.keys,
-        SPLITS=splits,
-        num_warps=tiling.num_warps,
-        num_stages=tiling.num_stages,
-    )
-    return parts
-
-
-def _parts(queries: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
-    """Room for means [*shape, head_dim] and their masses' logarithms [*shape]."""
-    head_dim = queries.shape[2]
-    return (
-        queries.new_empty((*shape, head_dim), dtype=torch.float32),
-        queries.new_empty(shape, dtype=torch.float32),
-    )

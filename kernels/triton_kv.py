@@ -1,6 +1,7 @@
 """Norm, rotation and KV write in one pass over the fused projection, in Triton.
 
-What ``kernels.qkv`` says, with everything between load and store in float32.
+What ``kernels.qkv`` says, with everything between load and store in float32. Where the pool
+keeps 8 bits, numbers are rounded to e4m3 by whole-number arithmetic, to the nearest and even.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
@@ -9,8 +10,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.quantised_kv import FP8, SCALE_BYTES
+
 HEADS_EACH = 8
 """Heads of a program: what makes its loads long enough."""
+
+_SCALE_BYTES = tl.constexpr(SCALE_BYTES)
+_LARGEST = tl.constexpr(448.0)
+_STEP = tl.constexpr(1 / 448.0)
+_VANISHING = tl.constexpr(1e-30)
 
 
 @triton.jit
@@ -28,6 +36,7 @@ def norm_rope_write_kernel(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     NORM: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
@@ -64,13 +73,71 @@ def norm_rope_write_kernel(
     stored = known & (slot >= 0)
     key_head = head - HEADS
     key = stored & (key_head >= 0)[:, None] & rotated[:, None]
-    place = _slot_place(slot, key_head, dims, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    tl.store(k_ptr + place, new_low, mask=key)
-    tl.store(k_ptr + place + HALF, new_high, mask=key)
     value = stored & (head >= HEADS + KV_HEADS)[:, None]
-    place = _slot_place(slot, key_head - KV_HEADS, dims, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    tl.store(v_ptr + place, raw_low, mask=value)
-    tl.store(v_ptr + place + HALF, raw_high, mask=value)
+    value_head = key_head - KV_HEADS
+    if SCALED:
+        low, high = new_low.to(tl.float32), new_high.to(tl.float32)
+        _store_fp8(k_ptr, low, high, slot, key_head, dims, key, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        low, high = raw_low.to(tl.float32), raw_high.to(tl.float32)
+        _store_fp8(v_ptr, low, high, slot, value_head, dims, value, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+    else:
+        place = _slot_place(slot, key_head, dims, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        tl.store(k_ptr + place, new_low, mask=key)
+        tl.store(k_ptr + place + HALF, new_high, mask=key)
+        place = _slot_place(slot, value_head, dims, KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        tl.store(v_ptr + place, raw_low, mask=value)
+        tl.store(v_ptr + place + HALF, raw_high, mask=value)
+
+
+@triton.jit
+def _store_fp8(
+    ptr,
+    low,
+    high,
+    slot,
+    head,
+    dims,
+    keep,
+    KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """``kernels.quantised_kv.quantise_fp8`` of the rows of ``keep``, into fp8 blocks."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    damaged = _not_finite(low) | _not_finite(high)
+    low, high = tl.where(damaged, 0.0, low), tl.where(damaged, 0.0, high)
+    damaged = tl.max(damaged.to(tl.int32), 1) > 0
+    largest = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 1)
+    some = largest > _VANISHING
+    inverse = tl.where(some, tl.div_rn(_LARGEST, tl.where(some, largest, 1.0)), 0.0)
+    scale = tl.where(damaged, float("nan"), tl.where(some, largest * _STEP, 0.0))
+    start = (slot // BLOCK_SIZE * KV_HEADS + head) * (BLOCK_SIZE * (HEAD_DIM + _SCALE_BYTES))
+    place = (start + slot % BLOCK_SIZE * HEAD_DIM)[:, None] + dims[None, :]
+    values = ptr.to(tl.pointer_type(tl.uint8))
+    tl.store(values + place, _e4m3(low * inverse[:, None]), mask=keep)
+    tl.store(values + place + HALF, _e4m3(high * inverse[:, None]), mask=keep)
+    scales = ptr.to(tl.pointer_type(tl.float32))
+    place = (start + BLOCK_SIZE * HEAD_DIM) // _SCALE_BYTES + slot % BLOCK_SIZE
+    tl.store(scales + place, scale, mask=tl.max(keep.to(tl.int32), 1) > 0)
+
+
+@triton.jit
+def _not_finite(number):
+    """Which float32 numbers are NaN or infinite."""
+    return (number.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+
+
+@triton.jit
+def _e4m3(number):
+    """The byte that is nearest to a float32 of at most 448 (even, if two are)."""
+    bits = number.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    # Below 2 ** -6 steps are of 2 ** -9, which are those of a float32 around 2 ** 14.
+    around = size.to(tl.float32, bitcast=True) + 16384.0
+    small = around.to(tl.uint32, bitcast=True) - (141 << 23)
+    normal = (size + ((size >> 20) & 1) + 0x7FFFF - (120 << 23)) >> 20
+    byte = tl.where(size < (121 << 23), small, normal) | ((bits >> 24) & 0x80)
+    return byte.to(tl.uint8)
 
 
 @triton.jit
@@ -99,12 +166,14 @@ def norm_rope_write(
     padding: nothing of it is stored.
 
     Raises:
-        ValueError: the pool is not contiguous.
+        ValueError: the pool is not contiguous, or its 8 bits do not fit the head size.
     """
     if not (blocks[0].is_contiguous() and blocks[1].is_contiguous()):
         raise ValueError("blocks of keys and values must be contiguous")
     tokens, all_heads, head_dim = qkv.shape
     _, kv_heads, block_size, _ = blocks[0].shape
+    if blocks[0].dtype == FP8 and head_dim % SCALE_BYTES:
+        raise ValueError(f"head_dim {head_dim} is not a multiple of {SCALE_BYTES}, as fp8 needs")
     heads = all_heads - 2 * kv_heads
     queries = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     cos, sin = (part.contiguous() for part in rotation)
@@ -121,6 +190,7 @@ def norm_rope_write(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,
+        SCALED=blocks[0].dtype == FP8,
         NORM=norm_weight is not None,
         BLOCK_H=HEADS_EACH,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),

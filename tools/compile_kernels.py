@@ -27,8 +27,6 @@ from kernels.triton_attention import extend_kernel, extend_tiling
 from kernels.triton_decode import (
     decode_join_kernel,
     decode_split_kernel,
-    decode_tiling,
-    shared_prefix_kernel,
 )
 from kernels.triton_elementwise import (
     COLUMNS_EACH,
@@ -37,6 +35,7 @@ from kernels.triton_elementwise import (
     silu_mul_kernel,
 )
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+from kernels.triton_prefix import PROGRAMS, shared_prefix_kernel
 from kernels.triton_sampling import (
     SEARCHED_EACH,
     TOKENS_EACH,
@@ -47,6 +46,7 @@ from kernels.triton_sampling import (
     sum_kernel,
     weigh_kernel,
 )
+from kernels.triton_tiles import decode_tiling
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY_BYTES = 227 * 1024
@@ -99,19 +99,22 @@ def builds() -> Iterator[Build]:
     for kind in ("fp16", "fp32"):
         yield from _attention(f"qwen3-8b {kind}", kind, heads, kv_heads, window=0)
     yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
-    for norm in (True, False):
+    yield from _attention("qwen3-8b fp8 KV", "bf16", heads, kv_heads, window=0, fp8=True)
+    for norm, fp8 in ((True, False), (False, False), (True, True)):
         yield Build(
-            name=f"norm_rope_write norm={norm}",
+            name=f"norm_rope_write norm={norm}{' fp8 KV' if fp8 else ''}",
             kernel=norm_rope_write_kernel,
             types=_pointers("bf16", "qkv", "weight", "cos", "sin")
             | {"slots_ptr": "*i64"}
-            | _pointers("bf16", "q", "k", "v")
+            | _pointers("bf16", "q")
+            | _pointers("fp8e4nv" if fp8 else "bf16", "k", "v")
             | {"eps": "fp32"},
             constants={
                 "HEADS": heads,
                 "KV_HEADS": kv_heads,
                 "HEAD_DIM": 128,
                 "BLOCK_SIZE": 16,
+                "SCALED": fp8,
                 "NORM": norm,
                 "BLOCK_H": HEADS_EACH,
                 "BLOCK_HALF": 64,
@@ -203,28 +206,25 @@ def _pointers(kind: str, *names: str) -> dict[str, str]:
     return {f"{name}_ptr": f"*{kind}" for name in names}
 
 
-def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) -> Iterator[Build]:
-    sizes = {
-        "HEADS": heads,
-        "KV_HEADS": kv_heads,
-        "HEAD_DIM": 128,
-        "BLOCK_D": 128,
-        "WINDOW": window,
-    }
+def _attention(
+    name: str, kind: str, heads: int, kv_heads: int, *, window: int, fp8: bool = False
+) -> Iterator[Build]:
+    sizes = _shared_sizes(heads, kv_heads, fp8) | {"WINDOW": window}
+    kv = "fp8e4nv" if fp8 else kind
     layout = _pointers("i32", "starts", "lengths")
     wide = kind == "fp32"
     kinds = [(1, False), (8, False), (MAX_DECODE_QUERIES, False)]
     for queries, shared in kinds if window else [*kinds, (1, True)]:
         label = f"{name} q={queries}{' shared' if shared else ''}"
         rows = queries * heads // kv_heads
-        tiling = decode_tiling(rows, 4 if wide else 2)
+        tiling = decode_tiling(rows, 4 if wide else 2, scaled=fp8)
         split = sizes | {
             "SHARED": shared,
             "MAX_QUERIES": MAX_DECODE_QUERIES,
             "ROW_TILES": triton.cdiv(rows, tiling.rows),
             "BLOCK_M": tiling.rows,
             "BLOCK_N": tiling.keys,
-            "PROGRAMS": 528,
+            "PROGRAMS": PROGRAMS,
             "MIN_TILES": 4,
             "MAX_SPLITS": 16,
             "BATCH": 64,
@@ -232,12 +232,13 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
         yield Build(
             name=f"decode_split {label}",
             kernel=decode_split_kernel,
-            types=_pointers(kind, "q", "k", "v", "out")
+            types=_pointers(kind, "q", "out")
+            | _pointers(kv, "k", "v")
             | _pointers("fp32", "part", "peak")
             | layout
             | _pointers("i32", "skips", "tables")
             | {"num_sequences": "i32", "table_stride": "i32", "scale_log2": "fp32"},
-            constants=split | {"BLOCK_SIZE": 16},
+            constants=split,
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
             blocks_at_once=3 if queries == 1 and not wide else 1,
@@ -256,18 +257,18 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
                 num_warps=4,
             )
     if not window:
-        yield _shared_prefix(name, kind, heads, kv_heads)
+        yield _shared_prefix(name, kind, kv, heads, kv_heads)
     tiling = extend_tiling(4 if wide else 2, 128)
     yield Build(
         name=f"extend {name}",
         kernel=extend_kernel,
-        types=_pointers(kind, "q", "k", "v", "out")
+        types=_pointers(kind, "q", "out")
+        | _pointers(kv, "k", "v")
         | layout
         | _pointers("i32", "tables")
         | {"table_stride": "i32", "scale_log2": "fp32"},
         constants=sizes
         | {
-            "BLOCK_SIZE": 16,
             "MIN_QUERIES": MAX_DECODE_QUERIES + 1,
             "BLOCK_M": tiling.rows,
             "BLOCK_N": tiling.keys,
@@ -279,23 +280,31 @@ def _attention(name: str, kind: str, heads: int, kv_heads: int, *, window: int) 
     )
 
 
-def _shared_prefix(name: str, kind: str, heads: int, kv_heads: int) -> Build:
+def _shared_sizes(heads: int, kv_heads: int, fp8: bool) -> dict[str, Any]:
+    return {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "HEAD_DIM": 128,
+        "BLOCK_D": 128,
+        "BLOCK_SIZE": 16,
+        "SCALED": fp8,
+    }
+
+
+def _shared_prefix(name: str, kind: str, kv: str, heads: int, kv_heads: int) -> Build:
     members = 64
     rows = members * heads // kv_heads
-    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2)
+    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2, scaled=kv != kind)
     return Build(
         name=f"shared_prefix {name}",
         kernel=shared_prefix_kernel,
-        types=_pointers(kind, "q", "k", "v")
+        types=_pointers(kind, "q")
+        | _pointers(kv, "k", "v")
         | _pointers("fp32", "part", "peak")
         | _pointers("i32", "starts", "tables", "members", "prefixes")
         | {"table_stride": "i32", "scale_log2": "fp32"},
-        constants={
-            "HEADS": heads,
-            "KV_HEADS": kv_heads,
-            "HEAD_DIM": 128,
-            "BLOCK_D": 128,
-            "BLOCK_SIZE": 16,
+        constants=_shared_sizes(heads, kv_heads, kv == "fp8e4nv")
+        | {
             "QUERIES": 1,
             "MEMBERS": members,
             "ROW_TILES": triton.cdiv(rows, tiling.rows),

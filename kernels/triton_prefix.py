@@ -1,0 +1,142 @@
+"""Prefixes that several sequences of a decode have in the same blocks, read once for all of them.
+
+Their queries are rows of one product over the prefix; ``kernels.triton_decode`` joins the
+parts with those of each sequence's own context.
+
+Always true: of a group the first member's block table is read, as far as the prefix goes.
+Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
+"""
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.paged_layout import PagedLayout, SharedPrefixes
+from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
+
+PROGRAMS = 528
+"""Programs that a decode aims at: four for each of an H200's multiprocessors."""
+_MAX_SPLITS = 16
+
+
+@triton.jit(do_not_specialize=["table_stride"])
+def shared_prefix_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    part_ptr,
+    peak_ptr,
+    starts_ptr,
+    tables_ptr,
+    members_ptr,
+    prefixes_ptr,
+    table_stride,
+    scale_log2,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SCALED: tl.constexpr,
+    QUERIES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    ROW_TILES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """One split of one group's prefix, for one kv head and one tile of the members' rows.
+
+    Grid: (KV_HEADS * ROW_TILES, SPLITS, groups). A prefix is whole tiles of keys, and every
+    row sees all of it. Parts of [sequences, QUERIES, HEADS, SPLITS]; an empty split's has no mass.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    kv_head = tl.program_id(0) // ROW_TILES
+    row = tl.program_id(0) % ROW_TILES * BLOCK_M + tl.arange(0, BLOCK_M)
+    split = tl.program_id(1)
+    members_ptr += tl.program_id(2) * MEMBERS
+    member = row // (GROUP * QUERIES)
+    query, head = row // GROUP % QUERIES, kv_head * GROUP + row % GROUP
+    sequence = tl.load(members_ptr + member, mask=member < MEMBERS, other=-1)
+    if tl.max(sequence, 0) < 0:
+        return
+    real = sequence >= 0
+    first_row = tl.load(starts_ptr + sequence, mask=real, other=0)
+    num_queries = tl.load(starts_ptr + sequence + 1, mask=real, other=0) - first_row
+    dims = tl.arange(0, BLOCK_D)
+    known = (real & (query < num_queries))[:, None] & (dims < HEAD_DIM)[None, :]
+    place = (first_row + query).to(tl.int64) * HEADS + head
+    q = tl.load(q_ptr + place[:, None] * HEAD_DIM + dims[None, :], mask=known, other=0.0)
+    length = tl.load(prefixes_ptr + tl.program_id(2))
+    per_split = (length // BLOCK_N + SPLITS - 1) // SPLITS * BLOCK_N
+    low = split * per_split
+    mean, peak = attend_part(
+        q,
+        k_ptr,
+        v_ptr,
+        tables_ptr + tl.load(members_ptr).to(tl.int64) * table_stride,
+        query,
+        low,
+        tl.minimum(low + per_split, length),
+        kv_head,
+        scale_log2,
+        KV_HEADS,
+        HEAD_DIM,
+        BLOCK_D,
+        BLOCK_SIZE,
+        SCALED,
+        0,
+        BLOCK_M,
+        BLOCK_N,
+        False,
+    )
+    part = (sequence.to(tl.int64) * QUERIES + query) * HEADS + head
+    part = part * SPLITS + split
+    tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask=known)
+    tl.store(peak_ptr + part, peak, mask=real & (query < num_queries))
+
+
+def attend_prefixes(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
+    layout: PagedLayout,
+    shared: SharedPrefixes,
+    max_queries: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Parts of every member's rows over its group's prefix; other rows' hold anything."""
+    queries, k_blocks, v_blocks, _ = tensors
+    sizes = shared_sizes(queries, k_blocks, None)
+    heads, kv_heads = sizes["HEADS"], sizes["KV_HEADS"]
+    del sizes["WINDOW"]
+    groups, members = shared.members.shape
+    max_queries = triton.next_power_of_2(max_queries)
+    rows = members * max_queries * heads // kv_heads
+    tiling = decode_tiling(rows, queries.element_size(), scaled=bool(sizes["SCALED"]))
+    row_tiles = triton.cdiv(rows, tiling.rows)
+    wanted = triton.cdiv(PROGRAMS, kv_heads * row_tiles * groups)
+    splits = min(_MAX_SPLITS, triton.next_power_of_2(wanted))
+    parts = room_for_parts(queries, layout.block_tables.shape[0], max_queries, heads, splits)
+    shared_prefix_kernel[kv_heads * row_tiles, splits, groups](
+        queries,
+        k_blocks,
+        v_blocks,
+        *parts,
+        layout.query_starts,
+        layout.block_tables,
+        shared.members,
+        shared.lengths,
+        layout.block_tables.stride(0),
+        scale / math.log(2),
+        **sizes,
+        QUERIES=max_queries,
+        MEMBERS=members,
+        ROW_TILES=row_tiles,
+        BLOCK_M=tiling.rows,
+        BLOCK_N=tiling.keys,
+        SPLITS=splits,
+        num_warps=tiling.num_warps,
+        num_stages=tiling.num_stages,
+    )
+    return parts
