@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 DTypeName = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 DeviceName = Literal["auto", "cpu", "cuda"]
-Quantization = Literal["none", "int8", "int4"]
-KVDTypeName = Literal["auto", "int8"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
+KVDTypeName = Literal["auto", "int8", "fp8"]
 PolicyName = Literal["short_turn_first", "fair", "fcfs"]
 CachePolicyName = Literal["lease", "lru"]
 
@@ -36,11 +36,13 @@ class EngineConfig:
     """Where the model runs. ``auto``: a GPU if there is one, else the CPU."""
 
     quantization: Quantization = "none"
-    """Weight-only quantisation made at load time; less memory traffic, some error."""
+    """Quantisation made at load time; less memory traffic, some error. int8 and int4 round
+    weights only; fp8 rounds weights and what they are multiplied with, on a GPU only."""
 
     kv_cache_dtype: KVDTypeName = "auto"
-    """How keys and values are kept. ``auto``: as the model computes. int8: each token's key and
-    value of a head with a scale, about half the memory, some error; on a CPU only."""
+    """How keys and values are kept. ``auto``: as the model computes. int8 on a CPU and fp8 on
+    a GPU: each token's key and value of a head in 8 bits with a scale, about half the memory, some
+    error."""
 
     kv_cache_bytes: int | None = None
     """Memory for keys and values. None: a share of what is free after the weights."""

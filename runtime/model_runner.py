@@ -10,6 +10,7 @@ import sys
 import torch
 from torch import Tensor
 
+from kernels.quantised_kv import FP8
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.kv_pool import KVPool, block_bytes
@@ -24,7 +25,9 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-_BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4}
+_BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
+_KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
+"""How keys and values may be kept, and where."""
 _KV_SHARE_OF_FREE_MEMORY = 0.25
 _KV_BYTES_ON_CPU = 4 << 30
 """Default ceiling on a CPU, where the memory belongs to others as well."""
@@ -41,7 +44,7 @@ class ModelRunner:
         block_size: int,
         kv_dtype: torch.dtype | None = None,
     ) -> None:
-        """``kv_dtype``: how keys and values are kept, int8 or (None) as the model computes."""
+        """``kv_dtype``: how keys and values are kept: int8, fp8 or (None) as the model computes."""
         self.model = model
         self.pool = KVPool(
             model.config,
@@ -90,6 +93,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     """
     torch.set_num_threads(config.threads or available_cores())
     device = resolve_device(config.device)
+    if config.quantization == "fp8" and device.type == "cpu":
+        raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
     model = load_model(
         config.model,
         dtype=resolve_dtype(config.dtype, device),
@@ -98,9 +103,9 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         seed=config.seed,
         progress=sys.stderr.isatty(),
     )
-    kv_dtype = torch.int8 if config.kv_cache_dtype == "int8" else model.dtype
-    if kv_dtype == torch.int8 and device.type != "cpu":
-        raise LoadError("kv_cache_dtype int8 is for the CPU; leave --kv-cache-dtype out on a GPU")
+    kv_dtype = model.dtype
+    if config.kv_cache_dtype != "auto":
+        kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
     num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
     return ModelRunner(
         model, num_blocks=num_blocks, block_size=config.block_size, kv_dtype=kv_dtype
@@ -126,6 +131,16 @@ def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
     if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return torch.bfloat16
     return torch.float32
+
+
+def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
+    dtype, home = _KV_IN_8_BITS[name]
+    if device.type != home:
+        (other,) = _KV_IN_8_BITS.keys() - {name}
+        raise LoadError(
+            f"kv_cache_dtype {name} is not for {device.type}; --kv-cache-dtype {other} is"
+        )
+    return dtype
 
 
 def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:

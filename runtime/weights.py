@@ -67,7 +67,7 @@ def load_model(
         source: folder, ``default`` or ``random:NAME``.
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
-        bits: 8 or 4 to quantise linear maps while loading.
+        bits: 8, 4 or fp8 to quantise linear maps while loading.
         seed: of the weights of random models.
         progress: show a bar on stderr.
 
@@ -151,7 +151,7 @@ def _check_memory(
     def gib(width: float) -> float:
         return config.num_parameters * width / (1 << 30)
 
-    width = dtype.itemsize if bits == 16 else bits / 8
+    width = {16: dtype.itemsize, 8: 1, 4: 0.5, "fp8": 1}[bits]
     free = free_memory_bytes(device) / (1 << 30)
     if gib(width) <= free:
         return

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.fp8_matmul import Fp8Matrix
 from kernels.quant_matmul import GROUP, QuantisedMatrix, quantised_matrix
 from kernels.tiled_matrix import TiledMatrix, fits_tiles
 
-WeightBits = Literal[4, 8, 16]
-"""16 stands for the model's own dtype, whatever its width."""
+WeightBits = Literal[4, 8, 16, "fp8"]
+"""16 stands for the model's own dtype, whatever its width; fp8 has 8 bits as well, with an
+exponent, and rounds the inputs of products too."""
 
 
 class WeightSource(Protocol):
@@ -88,8 +90,10 @@ class MatrixLinear:
 
 def make_linear(weight: Tensor, bias: Tensor | None, bits: WeightBits) -> Linear:
     """The fastest form for the weight's dtype and device. ``weight`` [outputs, inputs] is
-    taken over; with ``bits`` 8 or 4 it is quantised, unless its inputs are not a multiple of
+    taken over; with other ``bits`` than 16 it is quantised, unless its inputs are not a multiple of
     the group that 4 bits need."""
+    if bits == "fp8":
+        return MatrixLinear(Fp8Matrix(weight), bias)
     if bits == 8 or (bits == 4 and weight.shape[1] % GROUP == 0):
         return MatrixLinear(quantised_matrix(weight, bits), bias)
     if fits_tiles(weight):

@@ -64,6 +64,16 @@ def test_fewer_bits_are_flags_and_what_they_serve_is_smaller(
     assert sizes(asked)[which] < fewer * sizes(plain)[which]
 
 
+@pytest.mark.parametrize("setting", ["quantization", "kv_cache_dtype"])
+def test_fp8_is_refused_on_a_cpu_with_the_flag_that_is_for_one(setting: str) -> None:
+    settings: dict[str, Any] = {setting: "fp8"}
+    config = EngineConfig(
+        model="random:qwen3-tiny", device="cpu", num_blocks=40, threads=1, **settings
+    )
+    with pytest.raises(EngineLoadError, match="int8"):
+        load_engine(config)
+
+
 @pytest.mark.parametrize("model", ["random:nothing", "/nonexistent/model"])
 def test_a_model_that_cannot_be_served_is_one_error_that_names_it(model: str) -> None:
     with pytest.raises(EngineLoadError, match=model.rsplit(":", maxsplit=1)[-1]):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.quantised_kv import FP8
 from runtime.kv_pool import KVPool, block_bytes
 from runtime.models.config import LoadError
 from runtime.models.presets import random_model_config
@@ -56,3 +57,11 @@ def test_more_memory_than_there_is_names_its_size_and_the_flag() -> None:
     cpu = torch.device("cpu")
     with pytest.raises(LoadError, match=r"take 8388608\.0 GiB.*--num-blocks or --kv-cache-mib"):
         KVPool(config, num_blocks=1 << 40, block_size=16, dtype=torch.float32, device=cpu)
+
+
+def test_fp8_takes_as_much_as_int8() -> None:
+    config = random_model_config("qwen3-100m")
+    cpu = torch.device("cpu")
+    pool = KVPool(config, num_blocks=4, block_size=16, dtype=FP8, device=cpu)
+    assert pool.layer(0)[0].dtype == FP8
+    assert pool.num_bytes == 4 * block_bytes(config, 16, torch.int8)

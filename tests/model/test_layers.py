@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runtime.models.layers import fused_linear, make_linear
+from runtime.models.layers import WeightBits, fused_linear, make_linear
 from runtime.models.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
@@ -27,6 +27,15 @@ def test_every_form_agrees_with_the_plain_product(
         linear.num_bytes
         == (-(-70 // 16) * 16 if dtype == torch.bfloat16 else 70) * 64 * dtype.itemsize
     )
+
+
+@pytest.mark.parametrize("bits", [8, 4, "fp8"])
+def test_fewer_bits_take_less_memory_and_keep_the_bias(bits: WeightBits) -> None:
+    weight, bias, x = torch.randn(64, 64), torch.randn(64) * 100, torch.randn(3, 64)
+    linear = make_linear(weight.clone(), bias, bits)
+    assert linear.num_bytes < weight.numel() * 2
+    expected = functional.linear(x, weight, bias)
+    assert (linear(x) - expected).norm() < 0.15 * (expected - bias).norm()
 
 
 def test_fused_maps_lie_side_by_side() -> None:
