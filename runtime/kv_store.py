@@ -280,10 +280,16 @@ class KVStore:
         self._worker.submit(self._write, move, memory, rows, arrived)
 
     def read(
-        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        done: Callable[[], object],
     ) -> None:
-        """Take the order to read into ``memory[rows]``, once ``arrived`` returns."""
-        self._worker.submit(self._read, move, memory, rows, arrived)
+        """Take the order to read into ``memory[rows]``, once ``arrived`` returns; ``done`` is
+        called when all of them hold what was written."""
+        self._worker.submit(self._read, move, memory, rows, arrived, done)
 
     def take_over(self) -> Iterator[tuple[int, bool]]:
         """Orders that are over since the last call: their numbers, and whether all is well."""
@@ -313,7 +319,12 @@ class KVStore:
         self._over.append((move.number, ok))
 
     def _read(
-        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        done: Callable[[], object],
     ) -> None:
         started, damaged = time.perf_counter(), len(rows)
         try:
@@ -322,6 +333,8 @@ class KVStore:
                 not self._read_block(block, memory[row])
                 for block, row in zip(move.source_blocks.tolist(), rows.tolist(), strict=True)
             )
+            if not damaged:
+                done()
         except Exception:
             log.exception("an order from the disk cache failed")
         self.damaged_blocks += damaged

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.kv_copies import StreamCopies
 from runtime.kv_pool import KVPool
-from runtime.kv_transfer import StreamCopies
 from runtime.models.presets import random_model_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

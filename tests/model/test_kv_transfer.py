@@ -4,6 +4,7 @@ import random
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, RunContent
+from runtime.host_sums import HostMemoryDamaged, HostSums
+from runtime.kv_copies import ThreadCopies
 from runtime.kv_pool import KVPool
-from runtime.kv_store import KVStore, SlotFile
-from runtime.kv_transfer import KVTransfer, runs
+from runtime.kv_store import ByteRows, KVStore, SlotFile
+from runtime.kv_transfer import KVTransfer
 from runtime.models.presets import random_model_config
 from tests.support.executors import AtOnce, Later
 
@@ -62,16 +65,6 @@ def down(sources: np.ndarray, targets: np.ndarray) -> BlockMove:
 
 def up(sources: np.ndarray, targets: np.ndarray) -> BlockMove:
     return order(Tier.HOST, Tier.DEVICE, sources, targets)
-
-
-def test_runs_count_up_on_both_sides() -> None:
-    assert list(runs(ids(3, 4, 5, 9, 8), ids(0, 1, 3, 4, 5))) == [
-        (3, 0, 2),
-        (5, 3, 1),
-        (9, 4, 1),
-        (8, 5, 1),
-    ]
-    assert list(runs(ids(), ids())) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -165,6 +158,70 @@ def test_a_device_block_is_written_to_the_disk_as_it_was(tmp_path: Path) -> None
     file.read(0, row)
     shape = before[:, :, 7].shape
     assert torch.equal(torch.from_numpy(row).view(torch.float32).view(shape), before[:, :, 7])
+
+
+def harm(transfer: KVTransfer, monkeypatch: pytest.MonkeyPatch, row: int) -> None:
+    """Let this row of host memory fail every look at it."""
+    looked = HostSums.intact
+    monkeypatch.setattr(
+        HostSums, "intact", lambda self, places: row not in places and looked(self, places)
+    )
+
+
+@pytest.mark.parametrize("how", ["settle", "arrived"])
+def test_a_row_that_has_changed_never_counts_as_arrived(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfer = make_transfer(make_pool())
+    transfer.move(down(ids(1, 2), ids(4, 5)))
+    harm(transfer, monkeypatch, 5)
+    transfer.move(up(ids(4), ids(6)))
+    transfer.settle(ids(6))
+    transfer.move(up(ids(5), ids(7)))
+    with pytest.raises(HostMemoryDamaged, match="not what was written there"):
+        getattr(transfer, how)(ids(7))
+
+
+def test_one_changed_byte_is_noticed() -> None:
+    class Careless(ThreadCopies):
+        def new_rows(self, count: int) -> ByteRows:
+            self.rows = super().new_rows(count)
+            return self.rows
+
+    pool = make_pool()
+    with mock.patch("runtime.kv_transfer.ThreadCopies", Careless):
+        transfer = make_transfer(pool)
+    copies = transfer._copies
+    assert isinstance(copies, Careless)
+    transfer.move(down(ids(1), ids(4)))
+    copies.rows[4, 17] ^= 8
+    transfer.move(up(ids(4), ids(6)))
+    with pytest.raises(HostMemoryDamaged):
+        transfer.settle(ids(6))
+
+
+def test_damaged_memory_reaches_the_disk_neither_before_nor_after_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, told = make_pool(), dict[int, bool]()
+    size = pool.blocks[:, :, 0].numel() * 4
+    file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
+    transfer = make_transfer(pool, AtOnce(), KVStore(file, AtOnce()))
+    cache = mock.Mock()
+    cache.moved = lambda number, ok: told.update({number: ok})
+    transfer.move(down(ids(1, 2), ids(4, 5)))
+    harm(transfer, monkeypatch, 5)
+    transfer.move(order(Tier.HOST, Tier.DISK, ids(4), ids(0)))
+    transfer.move(order(Tier.HOST, Tier.DISK, ids(5), ids(1)))
+    transfer.move(order(Tier.DEVICE, Tier.DISK, ids(5), ids(2)))
+    transfer.report(cache)
+    assert told == {0: True, 1: False, 2: True}
+    transfer.move(up(ids(5), ids(7)))
+    with pytest.raises(HostMemoryDamaged):
+        transfer.settle(ids(7))
+    transfer.move(order(Tier.DEVICE, Tier.DISK, ids(5), ids(3)))
+    transfer.report(cache)
+    assert told[3] is False
 
 
 def finish(store: KVStore, writer: Later) -> None:

@@ -209,7 +209,9 @@ def test_orders_end_with_their_number_and_count_bytes(tmp_path: Path) -> None:
     assert list(store.take_over()) == [(7, True)]
     kept = rows.copy()
     rows[:] = 0
-    store.read(order(Tier.DISK, Tier.HOST, ids(5, 3), ids(0, 1)), rows, ids(0, 1), nothing)
+    read = order(Tier.DISK, Tier.HOST, ids(5, 3), ids(0, 1))
+    store.read(read, rows, ids(0, 1), nothing, lambda: waited.append(2))
+    assert waited == [1, 2]
     assert list(store.take_over()) == [(7, True)]
     assert np.array_equal(rows[:2], kept[[2, 0]])
     assert store.bytes_written == store.bytes_read == 2 * BLOCK_BYTES
@@ -220,7 +222,10 @@ def test_a_damaged_block_fails_its_order_and_is_counted(tmp_path: Path) -> None:
     store.write(order(Tier.HOST, Tier.DISK, ids(0, 1), ids(0, 1)), rows, ids(0, 1), nothing)
     flip(tmp_path, SLOT + 2500)
     list(store.take_over())
-    store.read(order(Tier.DISK, Tier.HOST, ids(0, 1), ids(0, 1)), rows, ids(0, 1), nothing)
+    sealed: list[int] = []
+    read = order(Tier.DISK, Tier.HOST, ids(0, 1), ids(0, 1))
+    store.read(read, rows, ids(0, 1), nothing, lambda: sealed.append(1))
+    assert sealed == []
     assert list(store.take_over()) == [(7, False)]
     assert store.damaged_blocks == 1
 
