@@ -1,26 +1,26 @@
-"""Turns that step aside while their grammar is asked, so that others need not wait for it.
+"""Work on grammars that steps aside, so that turns which do not need it need not wait for it.
 
 What a turn emits for a drawn token may take a search through its grammar: mostly some
-microseconds, for a hostile schema many milliseconds. All searches of a step together have a
-share of the time that a step takes. What is not done by then goes on beside later steps, piece
-by piece and in turn; its turn is left out of steps until it is done, and nobody else is.
+microseconds, for a hostile schema many milliseconds; the first look at a new grammar takes
+longer. All such work of a step together has a share of the time that a step takes. What is not
+done by then goes on beside later steps, piece by piece and in turn; the turns that wait for it
+are left out of steps until it is done, and nobody else is.
 
 Knows work in pieces and the clock. Knows no grammar, no schedule and no cache.
 
-Always true: what a turn emits does not depend on when its work is done; a turn that stands
-aside has a piece done in every step, the one that has waited longest first.
+Always true: what work yields does not depend on when it is done; in every step some of it is
+done, that which has waited longest first.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, Protocol
 
-from runtime.emission import Taken
 from runtime.grammar_closing import Work
 from runtime.sequence import Sequence
 
 SHARE = 0.2
-"""Of the mean time of a step, for the searches of all turns together."""
+"""Of the mean time of a step, for all such work together."""
 _FIRST_STEP_S = 0.002
 _LEAST_S = 0.0001
 _IDLE_STEP_S = 0.005
@@ -28,44 +28,42 @@ _IDLE_STEP_S = 0.005
 _LEARNING_RATE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Settlement:
-    """What one turn makes of the tokens drawn for it, in the making."""
+class Errand(Protocol):
+    """Something to be done in pieces."""
 
-    sequence: Sequence
-    num_drafted: int
-    work: Work[Taken]
-    preemptions: int
-    """Of the turn when the tokens were drawn; more by now means that its KV is gone."""
+    @property
+    def work(self) -> Work[Any]: ...
 
     @property
     def is_void(self) -> bool:
-        """The turn has ended otherwise, or had to give way: then it will draw these tokens
-        again, and the same ones."""
-        sequence = self.sequence
-        return sequence.finish is not None or sequence.preemptions != self.preemptions
+        """Nobody waits for it any more."""
+        ...
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether an admitted turn must not run before it is done."""
+        ...
 
 
 class Aside:
-    """The turns that stand aside."""
+    """What stands aside."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._queue: deque[Settlement] = deque()
+        self._queue: deque[Errand] = deque()
         self._step_s = _FIRST_STEP_S
         self._left_s = 0.0
         self.spent_s = 0.0
-        """Time that settlements took since ``begin_step``."""
+        """Time that errands took since ``begin_step``."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return any(settlement.sequence is sequence for settlement in self._queue)
+        return any(errand.holds(sequence) for errand in self._queue)
 
     @property
     def mean_step_s(self) -> float:
-        """What steps take, settlements not counted."""
+        """What steps take, errands not counted."""
         return self._step_s
 
     def begin_step(self, *, idle: bool = False) -> None:
@@ -74,52 +72,51 @@ class Aside:
         self.spent_s = 0.0
 
     def end_step(self, seconds: float) -> None:
-        """A step took so long, settlements not counted."""
+        """A step took so long, errands not counted."""
         self._step_s += _LEARNING_RATE * (seconds - self._step_s)
 
     def drop_void(self) -> None:
-        """Forget what nobody waits for any more. To be called before turns are gone on with."""
-        kept: deque[Settlement] = deque()
-        for settlement in self._queue:
-            if settlement.is_void:
-                settlement.work.close()
+        """Forget what nobody waits for any more. To be called before work goes on."""
+        kept: deque[Errand] = deque()
+        for errand in self._queue:
+            if errand.is_void:
+                errand.work.close()
             else:
-                kept.append(settlement)
+                kept.append(errand)
         self._queue = kept
 
-    def settle(self, settlement: Settlement) -> Taken | None:
-        """What the turn takes, if that is known within what is left of the step's share; else
-        the turn stands aside."""
-        taken = self._work(settlement)
-        if taken is None:
-            self._queue.append(settlement)
-        return taken
+    def begin(self, errand: Errand) -> Any:
+        """The result, never None, if it is there within what is left of the step's share; else
+        None, and the errand stands aside."""
+        result = self._work(errand)
+        if result is None:
+            self._queue.append(errand)
+        return result
 
-    def go_on(self) -> list[tuple[Settlement, Taken]]:
+    def go_on(self) -> list[tuple[Errand, Any]]:
         """Work on what stands aside for what is left of the step's share, one piece at least;
-        returns what came to an end."""
-        done: list[tuple[Settlement, Taken]] = []
+        returns what came to an end, and its results."""
+        done: list[tuple[Errand, Any]] = []
         while self._queue:
-            settlement = self._queue.popleft()
-            taken = self._work(settlement)
-            if taken is None:
-                self._queue.append(settlement)
+            errand = self._queue.popleft()
+            result = self._work(errand)
+            if result is None:
+                self._queue.append(errand)
             else:
-                done.append((settlement, taken))
+                done.append((errand, result))
             if self._left_s <= 0.0:
                 break
         return done
 
-    def _work(self, settlement: Settlement) -> Taken | None:
+    def _work(self, errand: Errand) -> Any:
         started = self._clock()
         try:
             while True:
-                next(settlement.work)
+                next(errand.work)
                 if self._clock() - started >= self._left_s:
                     return None
         except StopIteration as end:
-            taken: Taken = end.value
-            return taken
+            return end.value
         finally:
             spent = self._clock() - started
             self._left_s -= spent

@@ -34,6 +34,27 @@ class Taken:
 NOTHING_TAKEN = Taken(0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Settlement:
+    """What one turn makes of the tokens drawn for it, in the making: an errand."""
+
+    sequence: Sequence
+    num_drafted: int
+    work: Work[Taken]
+    preemptions: int
+    """Of the turn when the tokens were drawn; more by now means that its KV is gone."""
+
+    @property
+    def is_void(self) -> bool:
+        """The turn has ended otherwise, or had to give way: then it will draw these tokens
+        again, and the same ones."""
+        sequence = self.sequence
+        return sequence.finish is not None or sequence.preemptions != self.preemptions
+
+    def holds(self, sequence: Sequence) -> bool:
+        return sequence is self.sequence
+
+
 class Emission:
     """Takes drawn tokens into turns and their answers."""
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
-from runtime.aside import Aside, Settlement
+from runtime.aside import Aside
 from runtime.batch import StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
 from runtime.drafting import Draft, Drafter, share_budget
-from runtime.emission import NOTHING_TAKEN, Emission, Taken
+from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.kv_transfer import KVTransfer
@@ -34,7 +34,7 @@ from runtime.messages import (
     StepStats,
 )
 from runtime.model_runner import ModelRunner
-from runtime.open_turns import OpenTurns
+from runtime.open_turns import Compilation, OpenTurns
 from runtime.sampler import Sampled, SampleRow, sample
 from runtime.scheduler import NO_DRAFT, Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState
@@ -99,12 +99,14 @@ class Engine:
         self._config = config
         self._clock = clock
         self._answers = Answers()
+        self.aside = Aside(clock)
         self._turns = OpenTurns(
             scheduler=scheduler,
             cache=cache,
             sessions=sessions,
             compiler=compiler,
             workers=workers,
+            aside=self.aside,
             tokenizer=tokenizer,
             answers=self._answers,
             config=config,
@@ -115,7 +117,6 @@ class Engine:
         self.emission = emission_type(
             tokenizer=tokenizer, answers=self._answers, max_context_tokens=info.max_context_tokens
         )
-        self.aside = Aside(clock)
         self._rows = StepRows(info.vocab_size)
         self._sessions = sessions
         self._counters = _Counters()
@@ -170,11 +171,12 @@ class Engine:
     def step(self) -> StepOutput | None:
         """Run one step; None when there is nothing to tell. The last one before the engine
         falls idle is always told, so that its figures are true while nothing happens."""
+        self.aside.begin_step()
         self._turns.take_compiled()
         if self._transfer is not None:
             self._transfer.report(self._cache)
             self._cache.tend()
-        now = self._clock()
+        now, spent_s = self._clock(), self.aside.spent_s
         drafts = self._drafts()
         schedule = self._scheduler.schedule(now, {s: d.tokens for s, d in drafts.items()})
         for sequence in schedule.admitted:
@@ -187,15 +189,15 @@ class Engine:
         self.aside.drop_void()
         chunks = [c for c in schedule.chunks if self._runs(c.sequence)]
         step_s = 0.0
-        self.aside.begin_step(idle=not chunks)
         if chunks:
             work = step_work(chunks)
             self._run([self._part(chunk, drafts) for chunk in chunks])
-            step_s = self._clock() - now - self.aside.spent_s
+            step_s = self._clock() - now - (self.aside.spent_s - spent_s)
             self.aside.end_step(step_s)
             self._learn(work, step_s)
         else:
-            self._settle_aside()
+            self.aside.begin_step(idle=True)
+            self._go_on_aside()
         self._idle_step = not chunks and not self.aside
         self._turns.report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
@@ -278,7 +280,7 @@ class Engine:
         except Exception:
             self._failed(parts)
             return None
-        self._settle_aside()
+        self._go_on_aside()
         try:
             rows = self._sample_rows(parts)
             return sample(logits, rows) if rows else _NOTHING_SAMPLED
@@ -296,23 +298,26 @@ class Engine:
         """What a turn takes of its drawn tokens; None while it stands aside."""
         sequence = part.chunk.sequence
         work = self.emission.taking(part, sampled, row)
-        return self.aside.settle(
-            Settlement(
-                sequence=sequence,
-                num_drafted=len(part.chunk.draft),
-                work=work,
-                preemptions=sequence.preemptions,
-            )
+        settlement = Settlement(
+            sequence=sequence,
+            num_drafted=len(part.chunk.draft),
+            work=work,
+            preemptions=sequence.preemptions,
         )
+        taken: Taken | None = self.aside.begin(settlement)
+        return taken
 
-    def _settle_aside(self) -> None:
-        """Go on with the turns that stand aside; those that are done run from the next step
-        on."""
-        for settlement, taken in self.aside.go_on():
-            sequence = settlement.sequence
+    def _go_on_aside(self) -> None:
+        """Go on with what stands aside; turns that waited for it run from the next step on."""
+        for errand, result in self.aside.go_on():
+            if isinstance(errand, Compilation):
+                self._turns.compiled(errand, result)
+                continue
+            assert isinstance(errand, Settlement)
+            sequence, taken = errand.sequence, result
             written = Chunk(sequence, sequence.num_computed, 0, False, NO_DRAFT)
             self._scheduler.advance(written, taken.accepted)
-            self._conclude(sequence, settlement.num_drafted, taken)
+            self._conclude(sequence, errand.num_drafted, taken)
 
     def _conclude(self, sequence: Sequence, num_drafted: int, taken: Taken) -> None:
         """Draw the consequences of what a turn took: for its drafter, and for itself."""

@@ -23,7 +23,7 @@ import llguidance
 import numpy as np
 
 from runtime.closing_tables import ClosingTables, MaskRow, Way, allowed
-from runtime.grammar_schemas import required_names, string_samples
+from runtime.grammar_schemas import reading_hints
 from tools_api.chat_format import Segment
 
 _Result = TypeVar("_Result")
@@ -103,14 +103,27 @@ class ClosingSearch:
     """The search for one grammar. ``finding`` changes nothing and may run in several threads;
     ``finding_behind`` remembers and may not."""
 
-    def __init__(self, tables: ClosingTables, lark: str) -> None:
+    def __init__(self, tables: ClosingTables) -> None:
+        """Knows nothing of its grammar yet; see ``preparing``."""
         self._tables = tables
         self._end_of_turn = tables.tokenizer.end_of_turn_id
         self._row_words = (tables.tokenizer.vocab_size + 31) // 32
         self._quote = self._encode('"')[-1]
-        self._required = required_names(lark)
-        self._hints = self._string_ends(string_samples(lark))
+        self._required: tuple[bytes, ...] = ()
+        self._hints: tuple[Way, ...] = ()
         self._known: OrderedDict[Way, Way] = OrderedDict()
+
+    def preparing(self, lark: str) -> Work[None]:
+        """Read what the grammar's schemas suggest. Without it the search finds less."""
+        hints = yield from reading_hints(lark)
+        self._required = hints.required
+        tails = dict.fromkeys(s[i:] for s in hints.samples for i in range(len(s)))
+        ends: list[Way] = []
+        for tail in tails:
+            yield
+            ends.append(self._encode(tail))
+        # Wherever a string stands in its pattern, one of them may finish it: fewest first.
+        self._hints = tuple(sorted(ends, key=_way_order)[:_MAX_HINTS])
 
     def find(self, matcher: llguidance.LLMatcher, *, limit: int, effort: Effort) -> Way | None:
         """``finding`` in one go."""
@@ -221,12 +234,6 @@ class ClosingSearch:
         # Where a value starts it may as well be a number or a word. Second, because a string
         # of digits looks the same, and there the quote is the end.
         return openers and openers[:2] + allowed(row, tables.literals, _MAX_WAYS)
-
-    def _string_ends(self, samples: list[str]) -> tuple[Way, ...]:
-        """Every tail of the samples as tokens, fewest first: wherever a string stands in its
-        pattern, one of them may finish it."""
-        tails = {sample[i:] for sample in samples for i in range(len(sample))}
-        return tuple(sorted(map(self._encode, tails), key=_way_order))[:_MAX_HINTS]
 
     def _encode(self, text: str) -> Way:
         return tuple(self._tables.tokenizer.encode([Segment(text)]).tolist())

@@ -2,7 +2,8 @@
 
 llguidance compiles; this module owns what is around it: one compilation however many ask,
 a memory bounded in bytes, the vocabulary as the library must see it, and a first look (mask
-and shortest ending) that finds grammars which only fail later.
+and shortest ending) that finds grammars which only fail later. The library's part runs beside
+other threads; the look is Python, and so work in pieces for whoever must not be held up.
 
 Knows the vocabulary's bytes. Knows no turns (``runtime.token_mask``) and no processes
 (``runtime.grammar_probe``, which tries hostile grammars elsewhere first).
@@ -19,7 +20,7 @@ from functools import lru_cache
 import llguidance
 
 from runtime.closing_tables import ClosingTables
-from runtime.grammar_closing import THOROUGH, ClosingSearch
+from runtime.grammar_closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar_refusal import GrammarRefused, refusal
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
@@ -48,6 +49,16 @@ class CompiledGrammar:
     search: ClosingSearch
     size_bytes: int
     """Estimate, for the cache's bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedGrammar:
+    """What the library made of a grammar; nobody knows yet whether it can be satisfied."""
+
+    spec: GrammarSpec
+    matcher: llguidance.LLMatcher
+    after_id: int | None
+    trigger_id: int | None
 
 
 class GrammarCompiler:
@@ -80,7 +91,7 @@ class GrammarCompiler:
         if running is not None:
             return running.result()
         try:
-            compiled = self._compile(spec)
+            compiled = complete(self.finishing(self.parse(spec)))
         except BaseException as error:
             mine.set_exception(error)
             with self._lock:
@@ -89,12 +100,14 @@ class GrammarCompiler:
         mine.set_result(compiled)
         with self._lock:
             del self._running[spec]
-            self._remember(compiled)
         return compiled
 
-    def is_cached(self, spec: GrammarSpec) -> bool:
+    def cached(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        """The compiled grammar if it is remembered."""
         with self._lock:
-            return spec in self._cache
+            if spec in self._cache:
+                self._cache.move_to_end(spec)
+            return self._cache.get(spec)
 
     @property
     def cache_bytes(self) -> int:
@@ -102,13 +115,20 @@ class GrammarCompiler:
         return self._cache_bytes
 
     def _remember(self, compiled: CompiledGrammar) -> None:
+        if compiled.spec in self._cache:
+            return
         self._cache[compiled.spec] = compiled
         self._cache_bytes += compiled.size_bytes
         while self._cache_bytes > self._max_cache_bytes:
             _, oldest = self._cache.popitem(last=False)
             self._cache_bytes -= oldest.size_bytes
 
-    def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+    def parse(self, spec: GrammarSpec) -> ParsedGrammar:
+        """The library's part of a compilation: long, but other threads run meanwhile.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced.
+        """
         after_id = self._phase_token(spec.after)
         trigger_id = self._phase_token(spec.trigger)
         try:
@@ -122,21 +142,34 @@ class GrammarCompiler:
         first.compute_bitmask()
         if first.is_error():  # some grammars fail only here
             raise refusal(first.get_error(), spec.lark)
-        search = ClosingSearch(self._closing_tables, spec.lark)
-        closing = search.find(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
+        return ParsedGrammar(spec=spec, matcher=matcher, after_id=after_id, trigger_id=trigger_id)
+
+    def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:
+        """The rest of a compilation, in pieces; remembers the result.
+
+        Raises:
+            GrammarRefused: nothing satisfies the grammar, as far as was looked.
+        """
+        spec, matcher = parsed.spec, parsed.matcher
+        search = ClosingSearch(self._closing_tables)
+        yield from search.preparing(spec.lark)
+        closing = yield from search.finding(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
         if closing is None:
             raise GrammarRefused(
                 f"found no output of at most {MAX_CLOSING_TOKENS} tokens that satisfies it"
             )
-        return CompiledGrammar(
+        compiled = CompiledGrammar(
             spec=spec,
             pristine=matcher,
-            after_id=after_id,
-            trigger_id=trigger_id,
+            after_id=parsed.after_id,
+            trigger_id=parsed.trigger_id,
             closing=closing,
             search=search,
             size_bytes=200_000 + 100 * len(spec.lark),
         )
+        with self._lock:
+            self._remember(compiled)
+        return compiled
 
     def _phase_token(self, name: str | None) -> int | None:
         if name is None:

@@ -6,7 +6,8 @@ no sense gives no samples.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
@@ -66,40 +67,43 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
         pending += [((*path, key), child, flag) for key, child, flag in reversed(children)]
 
 
-def required_names(lark: str) -> tuple[bytes, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What an output that satisfies the schemas will need."""
+
+    required: tuple[bytes, ...]
     """Names of required properties as JSON writes them, in order, at most 256."""
+    samples: tuple[str, ...]
+    """Short strings that match the patterns and formats, as far as they can be told; without
+    repetition, about 64 at most."""
+
+
+def reading_hints(lark: str) -> Generator[None, None, Hints]:
+    """The hints in a grammar's schemas. Pauses after each schema: there may be thousands."""
     names: dict[bytes, None] = {}
-    for _, block in json_blocks(lark):
-        for _, schema in subschemas(block):
-            required = schema.get("required")
-            for name in required if isinstance(required, list) else ():
-                if isinstance(name, str) and len(names) < _MAX_NAMES:
-                    names.setdefault(
-                        json.dumps(name, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
-                    )
-    return tuple(names)
-
-
-def string_samples(lark: str) -> list[str]:
-    """Short strings that match the patterns and formats of the grammar's schemas, as far as
-    they can be told; without repetition, at most 64."""
     samples: dict[str, None] = {}
     for _, block in json_blocks(lark):
         for _, schema in subschemas(block):
-            properties = schema.get("patternProperties")
-            patterns = [
-                schema.get("pattern"),
-                *(properties if isinstance(properties, dict) else ()),
-            ]
-            found = [_pattern_sample(p) for p in patterns if isinstance(p, str)]
-            if isinstance(schema.get("format"), str):
-                found.append(_FORMAT_SAMPLES.get(schema["format"]))
-            for sample in found:
-                if sample:
-                    samples.setdefault(sample)
-            if len(samples) >= _MAX_SAMPLES:
-                return list(samples)
-    return list(samples)
+            yield
+            required = schema.get("required")
+            for name in required if isinstance(required, list) else ():
+                if isinstance(name, str) and len(names) < _MAX_NAMES:
+                    written = json.dumps(name, ensure_ascii=False)[1:-1]
+                    names.setdefault(written.encode("utf-8", "replace"))
+            if len(samples) < _MAX_SAMPLES:
+                samples |= dict.fromkeys(_samples_of(schema))
+    return Hints(required=tuple(names), samples=tuple(samples))
+
+
+def _samples_of(schema: dict[str, Any]) -> Iterator[str]:
+    properties = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(properties if isinstance(properties, dict) else ())]
+    for pattern in patterns:
+        sample = _pattern_sample(pattern) if isinstance(pattern, str) else None
+        if sample:
+            yield sample
+    if isinstance(schema.get("format"), str) and schema["format"] in _FORMAT_SAMPLES:
+        yield _FORMAT_SAMPLES[schema["format"]]
 
 
 def _pattern_sample(pattern: str) -> str | None:

@@ -8,13 +8,16 @@ Always true: every request is answered with exactly one finish.
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
+from runtime.aside import Aside
 from runtime.config import EngineConfig
 from runtime.drafting import Drafter
 from runtime.estimates import OutputLengths
-from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar_closing import Work
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler, ParsedGrammar
 from runtime.grammar_refusal import GrammarRefused
 from runtime.messages import (
     ErrorKind,
@@ -28,10 +31,29 @@ from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
 from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
+from tools_api.grammar import GrammarSpec
 
 _POSITION_REPORT_S = 0.25
 _ANSWER_LEASE_S = 20.0
 """A session's KV is held so long after a final answer: one person in seven is back by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Compilation:
+    """A grammar on its way: parsed on another thread, then finished beside steps."""
+
+    spec: GrammarSpec
+    parsing: Future[ParsedGrammar]
+    work: Work[CompiledGrammar | Exception]
+    waiting: list[Sequence] = field(default_factory=list)
+    """Turns that want it."""
+
+    @property
+    def is_void(self) -> bool:
+        return not self.waiting
+
+    def holds(self, sequence: Sequence) -> bool:
+        return False  # none of them is admitted
 
 
 class OpenTurns:
@@ -45,6 +67,7 @@ class OpenTurns:
         sessions: SessionTokens,
         compiler: GrammarCompiler,
         workers: Executor,
+        aside: Aside,
         tokenizer: Tokenizer,
         answers: Answers,
         config: EngineConfig,
@@ -57,6 +80,7 @@ class OpenTurns:
         self._sessions = sessions
         self._compiler = compiler
         self._workers = workers
+        self._aside = aside
         self._tokenizer = tokenizer
         self._answers = answers
         self._config = config
@@ -64,14 +88,17 @@ class OpenTurns:
         self._drafter = drafter
         self._clock = clock
         self._output_lengths = OutputLengths()
-        self._compiling: dict[Sequence, Future[CompiledGrammar]] = {}
+        self._parsing: dict[GrammarSpec, Compilation] = {}
+        self._finishing: dict[GrammarSpec, Compilation] = {}
+        self._compiled: list[tuple[Sequence, CompiledGrammar]] = []
         self._open: dict[str, Sequence] = {}
         self._positions_reported_s = -1.0
 
     @property
     def num_compiling(self) -> int:
         """Turns that wait for their grammar."""
-        return len(self._compiling)
+        compilations = (*self._parsing.values(), *self._finishing.values())
+        return len(self._compiled) + sum(len(c.waiting) for c in compilations)
 
     def open(self, request: GenerationRequest) -> None:
         """Take a request in. Its answer comes at once or with a later step."""
@@ -108,7 +135,7 @@ class OpenTurns:
             self._scheduler.add(sequence)
             return
         sequence.state = SequenceState.COMPILING
-        self._compiling[sequence] = self._workers.submit(self._compiler.compile, request.grammar)
+        self._compile(sequence, request.grammar)
 
     def _refusal(self, sequence: Sequence) -> tuple[ErrorKind, str] | None:
         """Why a turn is not even queued; None if it is."""
@@ -127,33 +154,70 @@ class OpenTurns:
             f"{max(limit_s, 0.0):.1f} s are allowed; try again later"
         )
 
+    def _compile(self, sequence: Sequence, spec: GrammarSpec) -> None:
+        compiled = self._compiler.cached(spec)
+        if compiled is not None:
+            self._compiled.append((sequence, compiled))
+            return
+        compilation = self._parsing.get(spec) or self._finishing.get(spec)
+        if compilation is None:
+            parsing = self._workers.submit(self._compiler.parse, spec)
+            compilation = Compilation(spec=spec, parsing=parsing, work=self._finish_of(parsing))
+            self._parsing[spec] = compilation
+        compilation.waiting.append(sequence)
+
+    def _finish_of(self, parsing: Future[ParsedGrammar]) -> Work[CompiledGrammar | Exception]:
+        try:
+            return (yield from self._compiler.finishing(parsing.result()))
+        except Exception as error:
+            return error
+
     def take_compiled(self) -> None:
         """Queue the turns whose grammar is ready; end those whose grammar is refused."""
-        for sequence, future in list(self._compiling.items()):
-            if not future.done():
-                continue
-            del self._compiling[sequence]
-            error = future.exception()
-            if error is not None:
-                kind = (
-                    ErrorKind.GRAMMAR if isinstance(error, GrammarRefused) else ErrorKind.INTERNAL
-                )
-                self._close(sequence, FinishReason.ERROR, kind, str(error))
-                continue
-            compiled = future.result()
-            state = GrammarState(compiled, self._tokenizer)
-            limit = sequence.request.max_new_tokens
-            if state.closing_tokens(limit) is None:
-                self._close(
-                    sequence,
-                    FinishReason.ERROR,
-                    ErrorKind.BUDGET_TOO_SMALL,
-                    f"the shortest legal output takes about {len(compiled.closing)} tokens, "
-                    f"this turn may use {limit}",
-                )
-                continue
-            sequence.grammar = state
-            self._scheduler.add(sequence)
+        ready, self._compiled = self._compiled, []
+        for sequence, compiled in ready:
+            self._queue(sequence, compiled)
+        for spec, compilation in list(self._parsing.items()):
+            if compilation.parsing.done():
+                del self._parsing[spec]
+                self._finishing[spec] = compilation
+                result = self._aside.begin(compilation)
+                if result is not None:
+                    self.compiled(compilation, result)
+
+    def compiled(self, compilation: Compilation, result: CompiledGrammar | Exception) -> None:
+        """A compilation has come to its end."""
+        del self._finishing[compilation.spec]
+        for sequence in compilation.waiting:
+            if isinstance(result, Exception):
+                refused = isinstance(result, GrammarRefused)
+                kind = ErrorKind.GRAMMAR if refused else ErrorKind.INTERNAL
+                self._close(sequence, FinishReason.ERROR, kind, str(result))
+            else:
+                self._queue(sequence, result)
+
+    def _queue(self, sequence: Sequence, compiled: CompiledGrammar) -> None:
+        state = GrammarState(compiled, self._tokenizer)
+        limit = sequence.request.max_new_tokens
+        if state.closing_tokens(limit) is None:
+            message = (
+                f"the shortest legal output takes about {len(compiled.closing)} tokens, "
+                f"this turn may use {limit}"
+            )
+            self._close(sequence, FinishReason.ERROR, ErrorKind.BUDGET_TOO_SMALL, message)
+            return
+        sequence.grammar = state
+        self._scheduler.add(sequence)
+
+    def _stop_compiling(self, sequence: Sequence) -> None:
+        """The turn does not want its grammar any more. If nobody does, it is not finished."""
+        self._compiled = [entry for entry in self._compiled if entry[0] is not sequence]
+        for stage in (self._parsing, self._finishing):
+            for spec, compilation in list(stage.items()):
+                if sequence in compilation.waiting:
+                    compilation.waiting.remove(sequence)
+                    if compilation.is_void:
+                        del stage[spec]
 
     def cancel(self, request_id: str) -> None:
         """End a turn, wherever it stands. An unknown one is none."""
@@ -161,7 +225,7 @@ class OpenTurns:
         if sequence is None:
             return  # it has just ended, or never was
         if sequence.state is SequenceState.COMPILING:
-            del self._compiling[sequence]
+            self._stop_compiling(sequence)
             self._close(sequence, FinishReason.CANCELLED)
         elif sequence.state is SequenceState.WAITING:
             self._scheduler.drop_waiting(sequence)

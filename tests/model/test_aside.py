@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.aside import SHARE, Aside, Settlement
-from runtime.emission import Taken
+from runtime.aside import SHARE, Aside, Errand
+from runtime.emission import Settlement, Taken
 from runtime.grammar_closing import Work
 from runtime.messages import FinishReason, SamplingParams
 from runtime.sequence import Sequence
@@ -61,7 +61,7 @@ class Pieces:
 def test_what_fits_the_share_of_a_step_is_settled_at_once() -> None:
     aside = Aside(Ticks(0.0))
     aside.begin_step()
-    assert aside.settle(Pieces("a", 100, []).settlement()) == Taken(100)
+    assert aside.begin(Pieces("a", 100, []).settlement()) == Taken(100)
     assert len(aside) == 0
 
 
@@ -72,9 +72,9 @@ def test_what_does_not_fit_goes_on_in_turn_and_the_step_is_not_held_up() -> None
     works = [Pieces(name, 6, order) for name in "abc"]
     aside.begin_step()
     for work in works:
-        assert aside.settle(work.settlement()) is None
+        assert aside.begin(work.settlement()) is None
         assert work.sequence in aside
-    taken: list[tuple[Settlement, Taken]] = []
+    taken: list[tuple[Errand, Taken]] = []
     longest = 0.0
     while aside:
         aside.begin_step()
@@ -84,7 +84,7 @@ def test_what_does_not_fit_goes_on_in_turn_and_the_step_is_not_held_up() -> None
         aside.end_step(0.002)
     assert longest < SHARE * 0.002 + 4 * clock.tick_s
     assert [t.accepted for _, t in taken] == [6, 6, 6]
-    assert [s.sequence for s, _ in taken] == [work.sequence for work in works]
+    assert all(errand.holds(w.sequence) for (errand, _), w in zip(taken, works, strict=True))
 
 
 def test_the_share_follows_the_time_that_steps_take() -> None:
@@ -94,7 +94,7 @@ def test_the_share_follows_the_time_that_steps_take() -> None:
         for _ in range(100):
             aside.end_step(step_s)
         aside.begin_step()
-        aside.settle(Pieces("a", 10_000, order).settlement())
+        aside.begin(Pieces("a", 10_000, order).settlement())
         return len(order)
 
     assert pieces_of_a_step(0.1) > 8 * pieces_of_a_step(0.01)
@@ -105,7 +105,7 @@ def test_a_turn_that_ended_otherwise_is_forgotten() -> None:
     aside = Aside(Ticks(0.01))
     work = Pieces("a", 50, [])
     aside.begin_step()
-    assert aside.settle(work.settlement()) is None
+    assert aside.begin(work.settlement()) is None
     work.sequence.finish = FinishReason.CANCELLED
     aside.drop_void()
     assert aside.go_on() == []
@@ -125,7 +125,7 @@ def constrained(driver: EngineDriver, seed: int, limit: int = 40) -> str:
 
 def slow(driver: EngineDriver) -> EngineDriver:
     """Every piece of a search takes a step of its own."""
-    driver.engine.aside = Aside(Ticks(1.0))
+    driver.engine.aside._clock = Ticks(1.0)
     return driver
 
 
@@ -164,6 +164,43 @@ def test_the_others_emit_a_token_in_every_step() -> None:
         assert len(driver.results[free].tokens) == before + 1
         waited += len(driver.engine.aside) > 0
     assert waited > 100
+
+
+def test_a_new_grammar_is_looked_at_beside_steps() -> None:
+    """Its compilation is slow, another turn emits a token in every step; two turns that want
+    it share it, and one that is cancelled does not stop it."""
+    driver = slow(EngineDriver.load(max_draft_tokens=0))
+    free = driver.request(PROMPT, max_new_tokens=400)
+    while not driver.results[free].tokens:
+        driver.step()
+    names = [constrained(driver, seed) for seed in range(3)]
+    driver.step()
+    assert len(driver.engine.aside) == 1, "one compilation for all of them"
+    driver.cancel(names[0])
+    steps = 0
+    while not any(driver.results[name].start for name in names):
+        before = len(driver.results[free].tokens)
+        driver.step()
+        assert len(driver.results[free].tokens) == before + 1
+        steps += 1
+    assert steps > 5
+    driver.run()
+    finishes = [driver.results[name].finish for name in names]
+    assert finishes == [FinishReason.CANCELLED, FinishReason.STOP, FinishReason.STOP]
+
+
+def test_a_compilation_that_nobody_waits_for_is_dropped() -> None:
+    driver = slow(EngineDriver.load(max_draft_tokens=0))
+    name = constrained(driver, 0)
+    driver.step()
+    assert len(driver.engine.aside) == 1
+    driver.cancel(name)
+    driver.run()
+    assert driver.results[name].finish is FinishReason.CANCELLED
+    assert len(driver.engine.aside) == 0
+    again = constrained(driver, 0)
+    driver.run()
+    assert driver.results[again].finish is FinishReason.STOP
 
 
 def test_a_turn_that_is_alone_does_not_pause() -> None:
@@ -211,7 +248,8 @@ def test_a_turn_may_have_to_give_way_while_it_stands_aside(seed: int) -> None:
         gave_way = 0
         for _ in range(count):
             if driver.engine.has_work:
-                queue = list(driver.engine.aside._queue)
+                errands = driver.engine.aside._queue
+                queue = [errand for errand in errands if isinstance(errand, Settlement)]
                 driver.step()
                 gave_way += any(s.sequence.preemptions > s.preemptions for s in queue)
         return gave_way

@@ -136,7 +136,7 @@ def test_a_search_pauses_at_every_step_and_may_be_left_or_gone_on_with(
 def test_repairs_finish_what_a_token_left_half_written(tokenizer: Tokenizer, seed: int) -> None:
     rng = random.Random(seed)
     grammar = compiled(tokenizer, {"type": "string"})
-    search = ClosingSearch(ClosingTables(tokenizer), schema_spec({"type": "string"}).lark)
+    search = ClosingSearch(ClosingTables(tokenizer))
     quote = encode(tokenizer, '"')
     lead = rng.choice([0xC3, 0xE0, 0xE2, 0xED, 0xF0, 0xF4])
     token = next(

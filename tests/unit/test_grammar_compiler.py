@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runtime.grammar_closing import complete
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer
@@ -89,7 +90,7 @@ def test_grammars_are_remembered_within_the_bound_of_bytes(tokenizer: Tokenizer)
     grammars.compile(specs[1])
     assert grammars.compile(specs[0]) is first, "used again, so the other one is older"
     grammars.compile(specs[2])
-    assert [grammars.is_cached(spec) for spec in specs] == [True, False, True]
+    assert [grammars.cached(spec) is not None for spec in specs] == [True, False, True]
     assert grammars.cache_bytes <= 450_000
 
 
@@ -117,4 +118,22 @@ def test_a_refusal_reaches_everyone_and_is_not_remembered(tokenizer: Tokenizer) 
     for _ in range(2):
         with pytest.raises(GrammarRefused):
             grammars.compile(spec)
-    assert not grammars.is_cached(spec)
+    assert grammars.cached(spec) is None
+
+
+def test_a_compilation_may_be_finished_in_pieces(grammars: GrammarCompiler) -> None:
+    spec = schema_spec({"type": "array", "items": FLIGHT, "minItems": 3})
+    work = grammars.finishing(grammars.parse(spec))
+    for _ in range(5):
+        next(work)
+    assert grammars.cached(spec) is None
+    compiled = complete(work)
+    assert grammars.cached(spec) is compiled
+    assert grammars.compile(spec) is compiled
+
+
+def test_what_nothing_satisfies_is_refused_in_the_end(grammars: GrammarCompiler) -> None:
+    endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    work = grammars.finishing(grammars.parse(schema_spec(endless)))
+    with pytest.raises(GrammarRefused, match="found no output"):
+        complete(work)

@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from runtime.grammar_schemas import json_blocks, required_names, string_samples, subschemas
+from runtime.grammar_closing import complete
+from runtime.grammar_schemas import json_blocks, reading_hints, subschemas
 
 
 def lark(*schemas: str) -> str:
     return "start: a b\n" + "\n".join(f"r{i}: %json {text}" for i, text in enumerate(schemas))
+
+
+def string_samples(text: str) -> list[str]:
+    return list(complete(reading_hints(text)).samples)
+
+
+def required_names(text: str) -> tuple[bytes, ...]:
+    return complete(reading_hints(text)).required
 
 
 def test_blocks_come_in_order_and_rubbish_ends_them() -> None:
@@ -67,3 +76,10 @@ def test_schemas_that_make_no_sense_give_nothing() -> None:
     text = lark('{"required": "a", "pattern": 3, "patternProperties": [1], "format": {}}', "7")
     assert string_samples(text) == []
     assert required_names(text) == ()
+
+
+def test_hints_are_read_a_schema_at_a_time() -> None:
+    many = {"anyOf": [{"required": [f"n{i}"], "format": "date"} for i in range(50)]}
+    assert sum(1 for _ in reading_hints(lark(json.dumps(many)))) >= 50
+    assert len(required_names(lark(json.dumps(many)))) == 50
+    assert string_samples(lark(json.dumps(many))) == ["2000-01-01"]

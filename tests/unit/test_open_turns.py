@@ -7,6 +7,7 @@ import pytest
 
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
+from runtime.aside import Aside
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts
 from runtime.grammar_compiler import GrammarCompiler
@@ -39,12 +40,15 @@ class Rig:
         self.scheduler = Scheduler(self.cache, config, StepCosts())
         self.answers = Answers()
         self.tokenizer = small_tokenizer(folder)
+        self.aside = Aside(lambda: self.now)
+        self.aside.begin_step()
         self.turns = OpenTurns(
             scheduler=self.scheduler,
             cache=self.cache,
             sessions=SessionTokens(max_bytes=10_000),
             compiler=GrammarCompiler(self.tokenizer, max_cache_bytes=10**8),
             workers=AtOnce(),
+            aside=self.aside,
             tokenizer=self.tokenizer,
             answers=self.answers,
             config=config,
