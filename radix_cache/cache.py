@@ -26,6 +26,7 @@ from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import Node, Tier
 from radix_cache.publishing import Publisher
+from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.room import Room
 from radix_cache.stats import CacheStats, Counters
@@ -50,8 +51,9 @@ class PrefixCache:
         reserve_blocks: free blocks that only turns may take which have some already.
         lease_cap_s: no lease is longer.
         kappa: seconds of lease per second that restoring the transcript would cost.
-        restore_cost: tokens of a transcript -> seconds to bring it back. None: a turn is
+        restore_cost: tokens of a transcript -> seconds to compute it again. None: a turn is
             leased on the caller's word only.
+        reload_cost: likewise, to bring it up from host memory.
         residency_blocks: how many blocks leases may hold per tenant; None: any number.
         rescue_wait_s: a turn that is alone waits for leases that end within this time
             before it breaks any.
@@ -78,6 +80,7 @@ class PrefixCache:
         lease_cap_s: float = 120.0,
         kappa: float = 20.0,
         restore_cost: Callable[[int], float] | None = None,
+        reload_cost: Callable[[int], float] | None = None,
         residency_blocks: int | None = None,
         rescue_wait_s: float = 0.0,
         ghost_records: int = 16384,
@@ -102,6 +105,8 @@ class PrefixCache:
         self._debug = debug
         self._running: set[CachedSequence] = set()
         self._counters = Counters()
+        if mover is not None and restore_cost is not None and reload_cost is not None:
+            restore_cost = RestoreCost(restore_cost, reload_cost, self._counters).seconds
         self._pool = BlockPool(num_blocks)
         self._idle = IdleLeaves(Tier.DEVICE)
         self._tree = RadixTree(

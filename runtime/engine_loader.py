@@ -81,6 +81,7 @@ def assemble(
         clock=clock,
         policy=config.cache_policy,
         restore_cost=costs.restore_s,
+        reload_cost=tiers.transfer.up_s if tiers is not None else None,
         rescue_wait_s=_RESCUE_WAIT_S,
         mover=tiers.transfer if tiers is not None else None,
         host_blocks=tiers.host_blocks if tiers is not None else 0,

@@ -25,6 +25,10 @@ from runtime.kv_copies import Copies, Copy, StreamCopies, ThreadCopies
 from runtime.kv_pool import KVPool
 from runtime.kv_store import ByteRows, KVStore
 
+_FIRST_BYTES = 1 << 26
+_FIRST_BYTES_PER_S = 4e9
+"""The rate of copies that is assumed as long as few have been made."""
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -63,6 +67,7 @@ class KVTransfer:
         self._copies: Copies = ThreadCopies(pool, worker) if self._on_cpu else StreamCopies(pool)
         self._host = self._copies.new_rows(host_blocks)
         self._sums = HostSums(self._host)
+        self._block_size = pool.block_size
         self._damaged = False
         self._refused: list[int] = []
         self._store = store
@@ -189,6 +194,13 @@ class KVTransfer:
                 cache.moved(number, ok=ok)
         while self._refused:
             cache.moved(self._refused.pop(), ok=False)
+
+    def up_s(self, num_tokens: int) -> float:
+        """Seconds to bring the KV of so many tokens up from host memory, as it went so far."""
+        blocks = -(-num_tokens // self._block_size)
+        seconds = self._seconds["host_device"] + _FIRST_BYTES / _FIRST_BYTES_PER_S
+        num_bytes = blocks * int(self._host.shape[1])
+        return num_bytes * seconds / (self._bytes["host_device"] + _FIRST_BYTES)
 
     def totals(self) -> dict[str, tuple[int, float]]:
         """Bytes moved and seconds in which they moved since the start, by path."""

@@ -13,7 +13,7 @@ import torch
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, RunContent
 from runtime.host_sums import HostMemoryDamaged, HostSums
-from runtime.kv_copies import ThreadCopies
+from runtime.kv_copies import Copy, ThreadCopies
 from runtime.kv_pool import KVPool
 from runtime.kv_store import ByteRows, KVStore, SlotFile
 from runtime.kv_transfer import KVTransfer
@@ -102,6 +102,24 @@ def test_a_step_waits_for_the_copies_of_its_blocks_alone() -> None:
         assert transfer.arrived(ids(5))
         assert not transfer.busy
     assert transfer.totals()["host_device"][1] > 0
+
+
+def test_the_time_to_come_up_is_learnt_from_the_copies_made() -> None:
+    class Slow(ThreadCopies):
+        def up(self, rows: ByteRows, sources: np.ndarray, targets: np.ndarray) -> Copy:
+            return mock.Mock(done=True, seconds=100.0)
+
+    pool = make_pool()
+    with mock.patch("runtime.kv_transfer.ThreadCopies", Slow):
+        transfer = make_transfer(pool)
+    block_s = transfer.up_s(1)
+    assert 0 < block_s < 1e-3
+    assert transfer.up_s(BLOCK_SIZE) == block_s
+    assert transfer.up_s(BLOCK_SIZE + 1) == pytest.approx(2 * block_s)
+    transfer.move(down(ids(1), ids(0)))
+    transfer.move(up(ids(0), ids(2)))
+    assert not transfer.busy
+    assert transfer.up_s(1) > 1000 * block_s
 
 
 @pytest.mark.parametrize("seed", range(8))
