@@ -16,7 +16,12 @@ import numpy.typing as npt
 import torch
 
 from kernels.dispatch import wants_triton
-from kernels.paged_layout import PagedLayout, SequenceSpan, find_shared_prefixes
+from kernels.paged_layout import (
+    PagedLayout,
+    SequenceSpan,
+    SharedPrefixes,
+    find_shared_prefixes,
+)
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
@@ -118,23 +123,31 @@ class StepBatch:
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""
-        spans = tuple(self._span(index) for index in range(self.num_sequences))
-        shared = None
-        if wants_triton(device) and len(spans) > 1:
-            shared = find_shared_prefixes(
-                self.block_tables,
-                [span.context_length - span.num_queries for span in spans],
-                [span.num_queries for span in spans],
-                self.block_size,
-            )
+        shared = self.shared_prefixes() if wants_triton(device) else None
         return PagedLayout(
             query_starts=torch.from_numpy(self.query_starts).to(device, torch.int32),
             context_lengths=torch.from_numpy(self.context_lengths).to(device, torch.int32),
             block_tables=torch.from_numpy(self.block_tables).to(device),
             max_query_tokens=int(np.diff(self.query_starts).max()),
-            spans=spans,
+            spans=self.spans(),
             shared=None if shared is None else shared.to(device),
         )
+
+    def shared_prefixes(self) -> SharedPrefixes | None:
+        """Prefixes of the step that are worth reading once, on the host."""
+        if self.num_sequences < 2:
+            return None
+        counts = np.diff(self.query_starts)
+        return find_shared_prefixes(
+            self.block_tables,
+            (self.context_lengths - counts).tolist(),
+            counts.tolist(),
+            self.block_size,
+        )
+
+    def spans(self) -> tuple[SequenceSpan, ...]:
+        """The step's contexts for the host."""
+        return tuple(self._span(index) for index in range(self.num_sequences))
 
     def _span(self, index: int) -> SequenceSpan:
         length = int(self.context_lengths[index])

@@ -10,6 +10,7 @@ import sys
 import torch
 from torch import Tensor
 
+from kernels.dispatch import wants_triton
 from kernels.quantised_kv import FP8
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
@@ -17,6 +18,7 @@ from runtime.kv_pool import KVPool, block_bytes
 from runtime.models.config import LoadError
 from runtime.models.decoder import StepInputs
 from runtime.models.layers import WeightBits
+from runtime.step_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.weights import LoadedModel, free_memory_bytes, load_model
 
 _DTYPES = {
@@ -43,20 +45,39 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         kv_dtype: torch.dtype | None = None,
+        record: Recorder | None = None,
+        max_recorded_sequences: int = 256,
     ) -> None:
-        """``kv_dtype``: how keys and values are kept: int8, fp8 or (None) as the model computes."""
+        """
+        Args:
+            kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
+            record: records steps that only decode (``runtime.step_graphs``), which takes a
+                spare block; None runs every step as it comes.
+            max_recorded_sequences: steps of more are not recorded.
+        """
         self.model = model
+        self._num_blocks = num_blocks
         self.pool = KVPool(
             model.config,
-            num_blocks=num_blocks,
+            num_blocks=num_blocks + (record is not None),
             block_size=block_size,
             dtype=kv_dtype or model.dtype,
             device=model.device,
         )
+        self.graphs: StepGraphs | None = None
+        if record is not None:
+            self.graphs = StepGraphs(
+                model.decoder,
+                self.pool,
+                spare_block=num_blocks,
+                max_sequences=max_recorded_sequences,
+                record=record,
+            )
 
     @property
     def num_blocks(self) -> int:
-        return self.pool.num_blocks
+        """Blocks that steps may use."""
+        return self._num_blocks
 
     @property
     def block_size(self) -> int:
@@ -66,8 +87,14 @@ class ModelRunner:
         """Compute a step: write its KV, return logits of the rows asked for.
 
         Returns:
-            [R, vocab] float32 (float64 for float64 models); R may be 0.
+            [R, vocab] float32 (float64 for float64 models); R may be 0. To be used before the
+            next call.
         """
+        if self.graphs is not None:
+            with torch.inference_mode():
+                logits = self.graphs.forward(batch)
+            if logits is not None:
+                return logits
         device = self.model.device
         inputs = StepInputs(
             token_ids=torch.from_numpy(batch.token_ids).to(device),
@@ -108,8 +135,20 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
     num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
     return ModelRunner(
-        model, num_blocks=num_blocks, block_size=config.block_size, kv_dtype=kv_dtype
+        model,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        kv_dtype=kv_dtype,
+        record=CudaRecorder() if _records(model) else None,
+        max_recorded_sequences=config.max_running,
     )
+
+
+def _records(model: LoadedModel) -> bool:
+    """Whether steps of ``model`` can be recorded. Experts ask the host how many tokens each
+    of them has, and so do the torch versions of the kernels."""
+    experts = any(map(model.config.experts_of, range(model.config.num_layers)))
+    return model.device.type == "cuda" and wants_triton(model.device) and not experts
 
 
 def available_cores() -> int:

@@ -1,11 +1,16 @@
-"""Whole models on Triton's kernels: the same logits and tokens as on torch."""
+"""Whole models on Triton's kernels: the same logits as on torch, recorded steps among them."""
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import kernels.paged_layout
 from runtime.batch import SequenceInput
 from runtime.model_runner import ModelRunner
+from runtime.step_graphs import CudaRecorder, Recorder
 from runtime.weights import load_model
 
 NUM_BLOCKS = 24
@@ -48,3 +53,44 @@ def test_logits_are_those_of_torch(
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
     for found, wanted in zip(logits_of(family, device), expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def as_it_is(call: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    return call
+
+
+def decodes(seed: int, start: int, count: int) -> list[SequenceInput]:
+    """One token of each of ``count`` sequences that have their first 64 tokens in common."""
+    rng = np.random.default_rng(seed)
+    return [
+        SequenceInput(
+            tokens=rng.integers(0, 256, 1, dtype=np.int32),
+            start=start + index,
+            block_table=np.array([0, 1, 2, 3, 4 + 2 * index, 5 + 2 * index], dtype=np.int32),
+            num_logits=1,
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_recorded_decodes_are_the_plain_ones(
+    shared: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    monkeypatch.setattr(kernels.paged_layout, "_WORTH_TOKENS", 64 if shared else 1 << 20)
+    record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
+    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=device)
+    recording = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16, record=record)
+    plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
+    tokens = np.random.default_rng(0).integers(0, 256, 70, dtype=np.int32)
+    for runner in (recording, plain):
+        runner.pool.blocks.fill_(torch.nan)
+        for part in decodes(0, 0, 3):
+            runner.run([replace(part, tokens=tokens, start=0, num_logits=0)])
+    for start, count in ((65, 3), (66, 2), (66, 3)):
+        step = decodes(start, start, count)
+        found = recording.run(step).clone()
+        assert torch.allclose(found, plain.run(step), rtol=1e-4, atol=1e-4)
+    assert recording.graphs is not None
+    assert recording.graphs.num_graphs == 2
