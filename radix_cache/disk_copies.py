@@ -1,9 +1,9 @@
 """Blocks on disk that repeat what is cached above it, so that a restart finds whole transcripts.
 
-A block on disk is found again only by way of all blocks before it. But prefixes that many
-sessions share never leave the device, and at an orderly end everything is still above the
-disk. Copies fill these gaps. They are not in the tree, nothing is matched by them, and they
-give way where nothing idle on the disk is left that could.
+A block on disk is found again only by way of all blocks before it. But transcripts leave the
+device from their ends, prefixes that many sessions share never do, and at an orderly end
+everything is still above the disk. Copies fill these gaps. They are not in the tree, nothing
+is matched by them, and they give way where nothing idle on the disk is left that could.
 """
 
 from collections import OrderedDict
@@ -67,13 +67,14 @@ class DiskCopies:
         self._num_blocks = 0
 
     def copy(self, far: Node, *, most_blocks: int) -> bool:
-        """Order copies of what the path to ``far`` has above the disk and has no copy of; older
-        copies go where there would be more than ``most_blocks``. False: there is no room."""
+        """Order copies of what the path to ``far`` has above the disk and has no copy of; those
+        wanted longest ago go where there would be more than ``most_blocks``. False: there is no
+        room."""
         size = self._tree.block_size
         for node in path_from(far, 0):
             if node.tier == Tier.DISK:
                 break
-            if node.busy or (node.chain is not None and self._known(node.chain)):
+            if node.busy:
                 continue
             key, tokens, blocks = self._key_before(node), node.edge.token_ids(), None
             keys = chain_keys(key, tokens, size)
@@ -95,7 +96,11 @@ class DiskCopies:
         return True
 
     def _known(self, key: bytes) -> bool:
-        return key in self._runs or key in self._on_their_way
+        """Whether there is such a copy, or will be; it counts as wanted now."""
+        if key in self._runs:
+            self._runs.move_to_end(key)
+            return True
+        return key in self._on_their_way
 
     def _find_room(self, count: int, most_blocks: int) -> bool:
         while self._runs and self._num_blocks + count > most_blocks:

@@ -32,7 +32,7 @@ RUN_BLOCKS: Final = 64
 """Blocks leave the device and host memory in runs of at least so many, where there are."""
 _FREE_SHARE: Final = 8
 _COPY_SHARE: Final = 4
-"""What a quarter of the disk may be copies of, while it runs: prefixes that many share."""
+"""A quarter of the disk may be copies, while it runs: of what is above blocks on the disk."""
 
 
 class LowerTiers:
@@ -165,16 +165,14 @@ class LowerTiers:
             )
             self._being_written += node.size
             self._order_slowly(node, Tier.HOST, Tier.DISK, content)
-            self._copy_shared(node)
+            self._copy_above(node)
 
-    def _copy_shared(self, node: Node) -> None:
-        """See to it that what ``node`` shares with others above it is on the disk as well: it
-        may never go there by itself, and nothing below it is found again without it."""
+    def _copy_above(self, node: Node) -> None:
+        """See to it that what is above ``node`` is on the disk as well: it may never go there by
+        itself, and after a crash nothing below it is found without it."""
         assert self.disk is not None
         assert self._copies is not None
         above = node.parent
-        while above is not None and len(above.children) < 2:
-            above = above.parent
         if above is not None and above.parent is not None:
             self._copies.copy(above, most_blocks=self.disk.num_blocks // _COPY_SHARE)
 

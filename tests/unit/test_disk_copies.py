@@ -6,6 +6,7 @@ from tests.support.cache_turns import open_turn, run_turn, transcript
 from tests.support.tiered_driver import ContentMover
 
 BLOCK = 4
+AMPLE = {"num_blocks": 120, "host_blocks": 120, "disk_blocks": 500}
 
 
 def make_cache(mover: ContentMover, **sizes: int) -> PrefixCache:
@@ -29,10 +30,10 @@ def finish_orders(cache: PrefixCache, mover: ContentMover, *, ok: bool = True) -
         cache.moved(move.number, ok=ok)
 
 
-def restarted(mover: ContentMover) -> tuple[PrefixCache, ContentMover]:
+def restarted(mover: ContentMover, **sizes: int) -> tuple[PrefixCache, ContentMover]:
     again = ContentMover(BLOCK)
     again.content[Tier.DISK] = mover.content[Tier.DISK]
-    cache = make_cache(again)
+    cache = make_cache(again, **sizes)
     cache.load(mover.stored.values())
     return cache, again
 
@@ -113,6 +114,39 @@ def test_a_shared_prefix_is_copied_when_what_hangs_below_it_is_written() -> None
         finish_orders(cache, mover)
     assert cache.stats().moved_blocks["device_disk"] == 5
     assert found_after_restart(*restarted(mover), session(1)) == 56
+
+
+def test_a_session_of_which_a_part_is_on_disk_survives_a_crash_whole() -> None:
+    mover = ContentMover(BLOCK)
+    cache = make_cache(mover, num_blocks=104, host_blocks=66, disk_blocks=400)
+    tokens = transcript(400, seed=1)
+    noted(cache, mover, tokens, "s")
+    noted(cache, mover, transcript(80, seed=2), "other")
+    cache.tend()
+    finish_orders(cache, mover)
+    moved = cache.stats().moved_blocks
+    assert (moved["host_disk"], moved["device_disk"]) == (64, 36)
+    assert found_after_restart(*restarted(mover, **AMPLE), tokens) == 396
+
+
+def test_a_prefix_that_is_wanted_again_outlives_copies_that_are_not() -> None:
+    """A quarter of the disk holds copies; each session adds its own."""
+    mover = ContentMover(BLOCK)
+    cache = make_cache(mover, num_blocks=120, host_blocks=66, disk_blocks=280)
+    shared = transcript(80, seed=100)
+
+    def session(seed: int):  # type: ignore[no-untyped-def]
+        tokens = transcript(400, seed=seed)
+        tokens[:80] = shared
+        return tokens
+
+    for seed in range(1, 7):
+        noted(cache, mover, session(seed), f"s{seed}")
+        cache.tend()
+        finish_orders(cache, mover)
+    written = cache.stats().moved_blocks["device_disk"]
+    assert written == 20 + 5 * 16, "more than there is room for, and the prefix once"
+    assert found_after_restart(*restarted(mover, **AMPLE), session(5)) == 396
 
 
 def test_a_copy_that_cannot_be_written_is_given_up() -> None:
