@@ -70,6 +70,11 @@ class Answers:
     def __len__(self) -> int:
         return len(self._answers)
 
+    @property
+    def num_tokens(self) -> int:
+        """Emitted since the last call of ``take``."""
+        return sum(len(answer.tokens) for answer in self._answers.values())
+
     def of(self, request_id: str) -> Answer:
         """The request's answer, to be added to."""
         return self._answers.setdefault(request_id, Answer())

@@ -19,7 +19,8 @@ from runtime.aside import Aside
 from runtime.batch import StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
-from runtime.drafting import Draft, Drafter, share_budget
+from runtime.draft_rounds import DraftRounds
+from runtime.drafting import Draft, Drafter
 from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
@@ -48,11 +49,6 @@ _PAUSE_S = 0.002
 _IDLE_S = 0.05
 _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
-_LEAST_DRAFT = 4
-"""Draft tokens that each decoding turn could have, or no turn gets any."""
-_DRAFTING_SHARE = 0.5
-"""Of the mean time of a step: proposing for several turns takes no longer. Where a hostile
-grammar makes it slow, that turn goes without drafts."""
 _NOTHING_SAMPLED = Sampled(
     tokens=np.empty(0, dtype=np.int32), finite=np.empty(0, dtype=np.bool_), logprobs=()
 )
@@ -92,11 +88,11 @@ class Engine:
         self._transfer = transfer
         self._cache_report = CacheReport(cache, transfer)
         self._drafter = drafter
+        self._rounds = DraftRounds(drafter, config, clock)
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
         self._costs = costs
-        self._config = config
         self._clock = clock
         self._answers = Answers()
         self.aside = Aside(clock)
@@ -195,6 +191,8 @@ class Engine:
             step_s = self._clock() - now - (self.aside.spent_s - spent_s)
             self.aside.end_step(step_s)
             self._learn(work, step_s)
+            if not work.prefill_tokens:
+                self._rounds.observe(self._answers.num_tokens, step_s)
         else:
             self.aside.begin_step(idle=True)
             self._go_on_aside()
@@ -210,33 +208,10 @@ class Engine:
     # One step
 
     def _drafts(self) -> dict[Sequence, Draft]:
-        """Proposals for the turns that decode. None where so many do that their drafts would
-        share the step's budget in crumbs: proposing costs the host time as well."""
-        drafter, most = self._drafter, self._config.max_draft_tokens
+        """Proposals for the turns that decode."""
         decoding = [s for s in self._scheduler.running if s.decoding and self._runs(s)]
         decoding = [s for s in decoding if s.finish is None]
-        if drafter is None or len(decoding) * _LEAST_DRAFT > self._config.draft_tokens_per_step:
-            return {}
-        drafts = {}
-        until = self._clock() + self.aside.mean_step_s * _DRAFTING_SHARE
-        alone = len(self._scheduler.running) == 1
-
-        def may_go_on() -> bool:
-            return alone or self._clock() <= until
-
-        for sequence in decoding:
-            request = sequence.request
-            draft = drafter.propose(
-                request.session_id,
-                request.tenant,
-                sequence.buffer.view(),
-                sequence.grammar,
-                min(sequence.remaining - 1, most),
-                may_go_on=may_go_on,
-            )
-            if len(draft.tokens):
-                drafts[sequence] = draft
-        return share_budget(drafts, self._config.draft_tokens_per_step)
+        return self._rounds.propose(decoding, step_s=self.aside.mean_step_s)
 
     def _part(self, chunk: Chunk, drafts: Mapping[Sequence, Draft]) -> StepPart:
         """The chunk, and which of the tokens to come are certain: forced ones in its draft, or

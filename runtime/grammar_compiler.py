@@ -31,8 +31,12 @@ MAX_CLOSING_TOKENS = 8192
 
 _MAX_FORCED_TEXTS = 4096
 
-# An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar.
-_LIMITS = llguidance.LLParserLimits(max_lexer_states=30_000, verbose_errors=False)
+# An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar. The
+# fuel bounds what one mask or one look for forced tokens may cost, some 3 ms; 425 schemas from
+# practice do with half of it, and a fifth of the library's default is too little for some.
+_LIMITS = llguidance.LLParserLimits(
+    max_lexer_states=30_000, step_lexer_fuel=100_000, verbose_errors=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,14 @@ class GrammarCompiler:
             if spec in self._cache:
                 self._cache.move_to_end(spec)
             return self._cache.get(spec)
+
+    def forget(self, compiled: CompiledGrammar) -> None:
+        """Compile it anew when it is wanted next. A matcher that ran out of fuel leaves the
+        automaton, which all matchers of a grammar share, unfit for others."""
+        with self._lock:
+            if self._cache.get(compiled.spec) is compiled:
+                del self._cache[compiled.spec]
+                self._cache_bytes -= compiled.size_bytes
 
     @property
     def cache_bytes(self) -> int:

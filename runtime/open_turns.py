@@ -284,6 +284,8 @@ class OpenTurns:
         if self._drafter is not None and sequence.grammar is not None and sequence.grammar.bound:
             output = sequence.buffer.view()[sequence.prompt_length :]
             self._drafter.remember(request.tenant, output.copy())
+        if sequence.grammar is not None and sequence.grammar.failed is not None:
+            self._compiler.forget(sequence.grammar.compiled)
         self._sessions.close(request.session_id, ran=sequence.started)
         self._output_lengths.observe(request.session_id, output_tokens=sequence.num_emitted)
         answer = self._answers.of(request.request_id)

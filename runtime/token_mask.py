@@ -69,6 +69,10 @@ class GrammarState:
         """An end-of-turn token was emitted."""
 
     @property
+    def compiled(self) -> CompiledGrammar:
+        return self._compiled
+
+    @property
     def spec(self) -> GrammarSpec:
         return self._compiled.spec
 

@@ -138,6 +138,8 @@ def test_a_grammar_that_gives_up_inside_a_draft_fails_its_turn_alone() -> None:
     assert (failed.finish, failed.error) == (FinishReason.ERROR, ErrorKind.GRAMMAR)
     assert failed.accepted > 0
     assert failed.tokens == script[: len(failed.tokens)]
+    again = stage.turn(max_new_tokens=4000, grammar=hostile)
+    assert again.tokens[:5] == script[:5], "a later turn finds the grammar unspoilt"
     assert stage.turn(max_new_tokens=5).finish is FinishReason.LENGTH
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from runtime.grammar_closing import complete
-from runtime.grammar_compiler import GrammarCompiler
+from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer
-from tests.support.grammars import compiler, schema_spec, small_tokenizer
+from tests.support.grammars import compiler, encode, schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
 
 FLIGHT = {
@@ -119,6 +119,31 @@ def test_a_refusal_reaches_everyone_and_is_not_remembered(tokenizer: Tokenizer) 
         with pytest.raises(GrammarRefused):
             grammars.compile(spec)
     assert grammars.cached(spec) is None
+
+
+def test_a_grammar_that_ran_out_of_fuel_is_forgotten_and_compiled_anew(
+    tokenizer: Tokenizer,
+) -> None:
+    grammars = compiler(tokenizer)
+    spec = schema_spec({"type": "string", "pattern": "^(.{0,60}x){0,60}$"})
+
+    def walked(compiled: CompiledGrammar) -> int:
+        matcher, count = compiled.pristine.deep_copy(), 0
+        quote, x = (encode(tokenizer, letter)[0] for letter in '"x')
+        while count < 200 and matcher.consume_token(x if count else quote):
+            matcher.compute_bitmask()
+            count += 1
+        return count
+
+    first = grammars.compile(spec)
+    assert 1 < walked(first) < 200
+    assert walked(first) <= 1, "the automaton is shared, and unfit now"
+    grammars.forget(first)
+    second = grammars.compile(spec)
+    assert second is not first
+    assert walked(second) > 1
+    grammars.forget(first)
+    assert grammars.cached(spec) is second
 
 
 def test_a_compilation_may_be_finished_in_pieces(grammars: GrammarCompiler) -> None:
