@@ -81,7 +81,7 @@ class Emission:
         name = sequence.request.request_id
         answer = self._answers.of(name)
         answer.forwards = 1
-        answer.drafted += len(draft) - len(part.certain)
+        answer.drafted += sum(place not in part.certain for place in range(len(draft)))
         rows = {offset: first_row + n for n, offset in enumerate(part.row_offsets())}
         accepted = 0
         for offset in range(1 + len(draft)):

@@ -102,6 +102,13 @@ def test_what_the_grammar_forces_behind_a_drawn_token_comes_with_it(tokenizer: T
     assert {p.logprob for p in output.logprobs[1:]} == {0.0}
 
 
+def test_an_output_that_begins_forced_has_drafted_nothing(tokenizer: Tokenizer) -> None:
+    rig = Rig(tokenizer, GrammarSpec(lark='start: "nothing else"'))
+    _, output = rig.draw([], [], certain=(0,))
+    assert (output.drafted, output.accepted) == (0, 0)
+    assert output.forced == len(output.new_tokens) > 0
+
+
 def test_what_a_draft_knows_to_be_forced_needs_no_row(tokenizer: Tokenizer) -> None:
     spec = GrammarSpec(lark='start: /[ab]/ "-" /[cd]/ "!"')
     whole = encode(tokenizer, "a") + encode(tokenizer, "-") + encode(tokenizer, "d")
