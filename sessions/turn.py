@@ -225,7 +225,7 @@ class Turn:
                 certain = self._attempts < _MAX_ATTEMPTS
                 self._submit(step, cached=start.cached_tokens if certain else 0)
                 return
-        self._stats.start = start
+        self._stats.begin(start)
         self._clock.admitted(start.queue_s)
         step.events.append(self.events.in_progress(self._stats.brief()))
 

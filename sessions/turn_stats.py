@@ -87,7 +87,25 @@ class TurnStats:
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
 
+    def begin(self, start: TurnStart) -> None:
+        """The engine has admitted the turn.
+
+        Raises:
+            ValueError: its counts contradict each other; nothing is noted.
+        """
+        if not 0 <= start.cached_tokens <= start.input_tokens:
+            raise ValueError(f"{start.cached_tokens} of {start.input_tokens} tokens were cached")
+        self.start = start
+
     def add(self, output: SequenceOutput) -> None:
+        """Count what one step gave the turn.
+
+        Raises:
+            ValueError: as for ``begin``.
+        """
+        parts = (output.accepted, output.drafted), (output.forced, len(output.new_tokens))
+        if not all(0 <= part <= whole for part, whole in parts):
+            raise ValueError(f"contradicting counts of a step: (part, whole) are {parts}")
         self.forced += output.forced
         self.drafted += output.drafted
         self.accepted += output.accepted

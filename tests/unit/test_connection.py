@@ -214,6 +214,28 @@ def test_a_verdict_for_a_request_that_is_gone_is_ignored(rig: Rig, client: Clien
     assert rig.engine.requests == []
 
 
+# An engine that talks nonsense
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{"drafted": 1, "accepted": 2}, {"drafted": -1}, {"forced": 4}, {"forced": -1}, {"cached": 99}],
+)
+def test_counts_that_cannot_be_fail_their_turn_alone(
+    rig: Rig, client: Client, counts: dict[str, int]
+) -> None:
+    client.create(input="hi", stream_id="a")
+    client.create(input="hello", stream_id="b")
+    broken, sound = rig.engine.requests
+    rig.emit("abc", FinishReason.LENGTH, broken, **counts)
+    assert client.last["type"] == "response.failed"
+    assert client.response["error"]["code"] == "server_error"
+    rig.reply("ok" + END, sound)
+    assert client.last["type"] == "response.completed"
+    assert client.turn(input="again", stream_id="a")["status"] == "completed"
+    assert rig.store.running_turns == 0
+
+
 # Long prompts
 
 LONG = "x" * (LIMITS.max_inline_bytes + 1)
