@@ -76,12 +76,22 @@ class Emission:
         alone, so what is emitted is what a run without drafts emits (sample and compare;
         Leviathan et al. 2023, arXiv:2211.17192, for a drafter that proposes one token).
         """
+        name = part.chunk.sequence.request.request_id
+        self._answers.of(name).forwards = 1
+        looked_at: list[int] = []
+        taken = yield from self._emitting(part, sampled, first_row, looked_at)
+        in_vain = set(range(len(part.chunk.draft))) - set(part.certain) - set(looked_at)
+        self._answers.of(name).drafted += len(in_vain)
+        return taken
+
+    def _emitting(
+        self, part: StepPart, sampled: Sampled, first_row: int, looked_at: list[int]
+    ) -> Work[Taken]:
+        """``looked_at`` gets the places of the draft that were compared with what was drawn."""
         sequence, draft = part.chunk.sequence, part.chunk.draft.tolist()
         grammar = sequence.grammar
         name = sequence.request.request_id
         answer = self._answers.of(name)
-        answer.forwards = 1
-        answer.drafted += sum(place not in part.certain for place in range(len(draft)))
         rows = {offset: first_row + n for n, offset in enumerate(part.row_offsets())}
         accepted = 0
         for offset in range(1 + len(draft)):
@@ -108,7 +118,10 @@ class Emission:
             reason = self._emit(sequence, answer, token, logprob)
             agrees = offset < len(draft) and token == draft[offset]
             accepted += agrees
-            answer.accepted += agrees and not forced
+            if offset < len(draft) and not forced:
+                looked_at.append(offset)
+                answer.drafted += 1
+                answer.accepted += agrees
             if reason is not None:
                 return Taken(accepted, reason)
             if not agrees:
