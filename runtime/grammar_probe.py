@@ -164,7 +164,6 @@ class _Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt at the terminal is for the parent alone
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         self._checks = 0
@@ -356,6 +355,9 @@ def main(arguments: list[str]) -> int:
     # Whatever a library prints must not land among the frames.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # An interrupt at the terminal is for the parent alone. A group is enough: to processes of
+    # another session Linux gives a share of the CPU of their own, however nice they are.
+    os.setpgid(0, 0)
     os.nice(10)
     try:
         tokenizer = Tokenizer.load(

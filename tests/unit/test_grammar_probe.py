@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import struct
 import sys
 from collections.abc import Awaitable, Callable
@@ -177,6 +178,20 @@ def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:
             assert await probe.check(schema_spec({"const": number})) is None
 
     run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
+
+
+def test_the_child_gives_way_to_its_parent_and_hears_no_interrupt(tmp_path: Path) -> None:
+    """Niceness counts among processes of one session only, on Linux with its usual settings."""
+
+    async def scenario(probe: GrammarProbe) -> None:
+        (child,) = probe._children
+        assert child._process is not None
+        process_id = child._process.pid
+        assert os.getpriority(os.PRIO_PROCESS, process_id) >= os.getpriority(os.PRIO_PROCESS, 0) + 5
+        assert os.getsid(process_id) == os.getsid(0)
+        assert os.getpgid(process_id) != os.getpgid(0)
+
+    run(tmp_path, scenario)
 
 
 def test_stopping_in_mid_check_leaves_no_child_and_no_task(tmp_path: Path) -> None:
