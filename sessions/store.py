@@ -107,6 +107,10 @@ class ResponseTable:
         self._responses.move_to_end(response_id)
         return found[0]
 
+    def knows(self, digest: bytes) -> bool:
+        """Whether there may be a response whose history has this digest."""
+        return digest in self._by_digest
+
     def with_history(
         self, digest: bytes, items: Sequence[Item], connection_id: str
     ) -> StoredResponse | None:
@@ -325,6 +329,8 @@ class ConnectionStore:
             digests.append(roll(digests[-1], item))
         for length in range(len(items), 0, -1):
             for table in (self._private, self._shared):
+                if not table.knows(digests[length]):
+                    continue
                 found = table.with_history(digests[length], items[:length], self._connection_id)
                 if found is not None:
                     return found, length

@@ -11,7 +11,7 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tools_api import errors
 from tools_api.limits import DEFAULT_LIMITS, Limits
@@ -22,8 +22,10 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Id = Annotated[str, Field(max_length=512)]
 
 
-class TextPart(WireModel):
-    """One piece of a message."""
+class TextPart(BaseModel):
+    """One piece of a message. Made here alone, of checked parts, and by the thousand."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
 
     type: Literal["input_text", "output_text", "refusal"]
     text: str
@@ -162,18 +164,19 @@ def _parse_item(raw: object, path: str, limits: Limits) -> Item:
 
 def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[TextPart, ...]:
     content = raw.get("content")
-    own = "output_text" if raw.get("role") == "assistant" else "input_text"
     if isinstance(content, str):
-        return (TextPart.model_validate({"type": own, "text": content}),)
+        by_model = raw.get("role") == "assistant"
+        return (TextPart(type="output_text" if by_model else "input_text", text=content),)
     parts = []
-    for at, part in _parts(content, path, limits):
+    for index, part in enumerate(_parts(content, path, limits)):
         kind = part.get("type")
         if kind not in ("input_text", "output_text", "refusal"):
             raise _unsupported_type(
-                kind, join(at, "type"), "content", "input_text, output_text, refusal"
+                kind, join(path, index, "type"), "content", "input_text, output_text, refusal"
             )
-        key = "refusal" if kind == "refusal" else "text"
-        text = _text(part, key, at)
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise _no_text(text, join(path, index, "refusal" if kind == "refusal" else "text"))
         parts.append(TextPart(type=kind, text=text))
     return tuple(parts)
 
@@ -191,14 +194,17 @@ def _parse_texts(
     if raw is None and not required:
         return ()
     texts = []
-    for at, part in _parts(raw, path, limits):
+    for index, part in enumerate(_parts(raw, path, limits)):
         if part.get("type") != tag:
-            raise _unsupported_type(part.get("type"), join(at, "type"), "content", tag)
-        texts.append(_text(part, "text", at))
+            raise _unsupported_type(part.get("type"), join(path, index, "type"), "content", tag)
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise _no_text(text, join(path, index, "text"))
+        texts.append(text)
     return tuple(texts)
 
 
-def _parts(raw: object, path: str, limits: Limits) -> list[tuple[str, dict[str, Any]]]:
+def _parts(raw: object, path: str, limits: Limits) -> list[dict[str, Any]]:
     if raw is None:
         raise errors.missing_parameter(path)
     if not isinstance(raw, list):
@@ -208,16 +214,13 @@ def _parts(raw: object, path: str, limits: Limits) -> list[tuple[str, dict[str, 
     for i, part in enumerate(raw):
         if not isinstance(part, dict):
             raise errors.invalid_type(join(path, i), "an object", part)
-    return [(join(path, i), part) for i, part in enumerate(raw)]
+    return raw
 
 
-def _text(part: dict[str, Any], key: str, path: str) -> str:
-    text = part.get(key)
-    if text is None:
-        raise errors.missing_parameter(join(path, key))
-    if not isinstance(text, str):
-        raise errors.invalid_type(join(path, key), "a string", text)
-    return text
+def _no_text(found: object, path: str) -> errors.ApiError:
+    if found is None:
+        return errors.missing_parameter(path)
+    return errors.invalid_type(path, "a string", found)
 
 
 def _unsupported_type(kind: object, path: str, noun: str, known: str) -> errors.ApiError:

@@ -93,7 +93,7 @@ class SamplingOptions(VendorModel):
     """The output ends before the first of these; given as a string or an array."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
 
 
 class KeepwarmOptions(VendorModel):

@@ -29,6 +29,8 @@ Model = TypeVar("Model", bound=WireModel)
 
 
 def without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    if None not in raw.values():
+        return raw
     return {key: value for key, value in raw.items() if value is not None}
 
 

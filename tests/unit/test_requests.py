@@ -155,7 +155,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "keepwarm.sampling.presence_penalty",
     ),
     (
-        {"keepwarm": {"sampling": {"repetition_penalty": 0}}},
+        {"keepwarm": {"sampling": {"repetition_penalty": 0.009}}},
         "invalid_value",
         "keepwarm.sampling.repetition_penalty",
     ),
