@@ -230,7 +230,9 @@ class Simulation:
             max_running=setting.max_running,
             policy=mode.policy,
         )
-        self._scheduler = Scheduler(self._cache, config, seen, policy=mode.order)
+        self._scheduler = Scheduler(
+            self._cache, config, seen, policy=mode.order, tokens_per_step=stride
+        )
         self._lengths = OutputLengths()
         self._waiting_sessions = deque(sessions)
         self._arrivals: list[tuple[float, int, _Client]] = []
@@ -306,8 +308,7 @@ class Simulation:
             sequence = Sequence(
                 request, buffer, arrival_s=at_s, vouched=turn.kept_tokens if client.index else 0
             )
-            expected = min(OUTPUT_LIMIT, int(self._lengths.expected(name)))
-            sequence.expected_output = -(-expected // self._setting.stride)
+            sequence.expected_output = min(OUTPUT_LIMIT, int(self._lengths.expected(name)))
             client.first_token_s = None
             self._clients[sequence] = client
             self._scheduler.add(sequence)

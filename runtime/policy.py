@@ -7,12 +7,37 @@ first, divided by ``1 + wait / AGEING_S``, so that a long one is overtaken for a
 time; cold ones go by the start of their session, so that a session that has begun ends
 before others begin. A warm turn is never overtaken by ageing of a cold one: that would
 throw out what the running sessions need.
+
+How long an answer gets is not known before, but what a turn has said so far tells: most are
+short, and one that is not goes on for long. So turns pass through levels: above the first
+they are served in the order of arrival, and a turn of a lower level may have the place of a
+higher one's (multi-level feedback; cf. FastServe, arXiv:2305.05920).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 AGEING_S = 20.0
+ANSWER_LEVELS = (256, 1536)
+"""Tokens said at which a turn counts as longer."""
+PROMPT_LEVELS = (256, 1024)
+"""The same for the time its prompt takes to compute, in tokens that it could say meanwhile."""
+NUM_LEVELS = 3
+PATIENCE_S = 1200.0
+"""A turn comes down by a level for each so many seconds since it arrived."""
+
+
+def level(said: int, prompt: float, age_s: float) -> int:
+    """0 for short turns, more for those that have shown to be long.
+
+    Args:
+        said: tokens emitted so far.
+        prompt: decode steps that computing the rest of the prompt takes the time of.
+        age_s: seconds since the turn arrived.
+    """
+    by_answer = sum(said >= bound for bound in ANSWER_LEVELS)
+    by_prompt = sum(prompt >= bound for bound in PROMPT_LEVELS)
+    return max(0, max(by_answer, by_prompt) - int(age_s / PATIENCE_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +56,8 @@ class TurnFacts:
     """When the first turn of the session arrived."""
     service_s: float
     """Engine seconds that the tenant has had, by the account of ``ServiceAccount``."""
+    level: int = 0
+    """By ``level``."""
 
 
 Policy = Callable[[TurnFacts], tuple[float, ...]]
@@ -42,15 +69,17 @@ def fcfs(facts: TurnFacts) -> tuple[float, ...]:
 
 
 def short_turn_first(facts: TurnFacts) -> tuple[float, ...]:
-    """Warm before cold, least work first, aged; a turn about to miss its deadline goes
-    before the others of its priority. Tenants matter between equals only."""
-    return (*_class(facts), _order(facts), facts.service_s, facts.arrival_s)
+    """Warm before cold, lower levels first, in the lowest least work first, aged; a turn about
+    to miss its deadline goes before the others of its priority. Tenants matter between equals
+    only."""
+    order = (facts.level, _order(facts))
+    return (*_class(facts), *order, facts.service_s, facts.arrival_s)
 
 
 def fair(facts: TurnFacts) -> tuple[float, ...]:
     """Within a class, the tenant that has had the least service first, then as
     ``short_turn_first``."""
-    return (*_class(facts), facts.service_s, _order(facts), facts.arrival_s)
+    return (*_class(facts), facts.service_s, facts.level, _order(facts), facts.arrival_s)
 
 
 def _class(facts: TurnFacts) -> tuple[float, float, float]:
@@ -62,6 +91,8 @@ def _class(facts: TurnFacts) -> tuple[float, float, float]:
 def _order(facts: TurnFacts) -> float:
     if not facts.warm:
         return facts.session_start_s
+    if facts.level:
+        return facts.arrival_s
     return facts.work_s / (1.0 + facts.waited_s / AGEING_S)
 
 

@@ -7,6 +7,9 @@ turns. Admission needs free or evictable blocks; a turn that does not fit does n
 those behind it. When a running turn cannot grow, the one that is cheapest to restore gives
 way and is recomputed later.
 
+``max_running`` turns have a place. When all are taken, a long turn that runs is paused for a
+shorter one: it keeps its blocks and goes on when its turn comes again.
+
 Ids and counts only: no tensors, no wall clock. Always true between calls: a sequence holds
 a ``CachedSequence`` exactly while it is RUNNING or FLUSHING.
 """
@@ -24,9 +27,14 @@ from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts, StepWork
 from runtime.messages import TokenArray
-from runtime.policy import POLICIES, Policy, ServiceAccount, TurnFacts
+from runtime.policy import NUM_LEVELS, POLICIES, Policy, ServiceAccount, TurnFacts, level
 from runtime.sequence import Sequence, SequenceState
 
+Key = tuple[float, ...]
+Place = tuple[bool, Sequence | None]
+"""Whether there is one, and who has it now and is to be paused."""
+_FREE_PLACE: Place = (True, None)
+_NO_PLACE: Place = (False, None)
 NO_DRAFT: TokenArray = np.empty(0, dtype=np.int32)
 _NO_DRAFTS: Mapping[Sequence, TokenArray] = MappingProxyType({})
 _ALLOCATE_AHEAD_TOKENS = 32
@@ -40,6 +48,8 @@ _MIXED_STEPS = 32
 """Of steps that decode and could prefill, one in so many only decodes: the bound of the others
 is what decodes take by themselves, which only such a step tells."""
 _REMEMBERED_SESSIONS = 1 << 15
+_LONG_TURNS_SHARE = 8
+"""One place in so many, and at least one, is not taken from a long turn for a shorter one."""
 _NO_ROOM = (0, 0)
 _NO_BOUND_S = 3600.0
 
@@ -77,6 +87,9 @@ class Schedule:
     too_large: tuple[Sequence, ...]
     """Waiting sequences that would not fit the empty pool."""
     preempted: int
+    paused: tuple[Sequence, ...]
+    """Sequences that lost their place in this call; they keep their blocks and miss steps
+    until they have one again."""
 
     @property
     def empty(self) -> bool:
@@ -111,9 +124,11 @@ class _Step:
         "decode_rows",
         "decode_s",
         "exhausted",
+        "paused",
         "preempted",
         "tokens",
         "too_large",
+        "victims",
     )
 
     def __init__(self) -> None:
@@ -122,6 +137,8 @@ class _Step:
         self.exhausted: list[Sequence] = []
         self.too_large: list[Sequence] = []
         self.preempted = 0
+        self.paused: list[Sequence] = []
+        self.victims: list[tuple[Key, Sequence | None]] | None = None
         self.decode_rows = 0
         self.decode_context = 0
         self.decode_s = 0.0
@@ -140,8 +157,10 @@ class Scheduler:
         *,
         policy: Policy | None = None,
         arrived: Callable[[BlockArray], bool] | None = None,
+        tokens_per_step: int = 1,
     ) -> None:
-        """``arrived`` tells whether blocks that came back from host memory are there yet."""
+        """``arrived`` tells whether blocks that came back from host memory are there yet;
+        ``tokens_per_step`` is what a decode step of ``costs`` yields per turn."""
         self._cache = cache
         self._arrived = arrived or _always
         self._awaited: dict[Sequence, int] = {}
@@ -164,6 +183,10 @@ class Scheduler:
         self._session_starts: dict[str, float] = {}
         self._looked_at = 0
         self._mixed_steps = 0
+        self._tokens_per_step = tokens_per_step
+        self._paused: dict[Sequence, None] = {}
+        self._roomy = False
+        """Half of the pool was free at the last look: nothing has to make room for anything."""
 
     @property
     def waiting(self) -> Many[Sequence]:
@@ -174,6 +197,11 @@ class Scheduler:
     def running(self) -> Many[Sequence]:
         """Admitted sequences, flushing ones included, oldest admission first."""
         return self._running
+
+    @property
+    def paused(self) -> Iterable[Sequence]:
+        """Those of ``running`` that have no place at the moment."""
+        return self._paused.keys()
 
     @property
     def has_work(self) -> bool:
@@ -229,6 +257,7 @@ class Scheduler:
         sequence.cached = None
         sequence.state = SequenceState.DONE
         self._running.remove(sequence)
+        self._paused.pop(sequence, None)
         if self._decoders.pop(sequence, None) is not None:
             self._tenant_rows = None
         self._service.turn_closed(sequence.request.tenant)
@@ -259,12 +288,14 @@ class Scheduler:
         """
         step = _Step()
         prefills: list[Sequence] = []
-        if len(self._decoders) < len(self._running):
+        for sequence in [s for s in self._paused if s.state is not SequenceState.RUNNING]:
+            del self._paused[sequence]
+        if len(self._decoders) + len(self._paused) < len(self._running):
             for sequence in list(self._running):
                 if sequence.state is SequenceState.FLUSHING:
                     self._decoders.pop(sequence, None)
                     self._plan_flush(sequence, step.chunks)
-                elif sequence in self._decoders:
+                elif sequence in self._decoders or sequence in self._paused:
                     continue
                 elif sequence.decoding:
                     self._decoders[sequence] = Chunk(sequence, 0, 0, True, NO_DRAFT)
@@ -276,7 +307,7 @@ class Scheduler:
         if step.decode_rows:
             self._charge_decodes(step)
         admitted, too_large = step.admitted, step.too_large
-        if prefills or self._waiting:
+        if prefills or self._waiting or self._paused:
             self._share_out(now, prefills, step)
         return Schedule(
             chunks=tuple(step.chunks.values()),
@@ -284,6 +315,7 @@ class Scheduler:
             exhausted=tuple(step.exhausted),
             too_large=tuple(too_large),
             preempted=step.preempted,
+            paused=tuple(s for s in step.paused if s in self._paused),
         )
 
     def _plan_decodes(self, step: "_Step", drafts: Mapping[Sequence, TokenArray]) -> None:
@@ -361,7 +393,7 @@ class Scheduler:
         """The waiting sequences in the order in which they are considered."""
         return sorted(self._waiting, key=lambda s: self._key(s, now))
 
-    def _key(self, sequence: Sequence, now: float) -> tuple[float, ...]:
+    def _key(self, sequence: Sequence, now: float) -> Key:
         request = sequence.request
         waited = now - sequence.arrival_s
         work_s = self._work_s(sequence)
@@ -375,15 +407,26 @@ class Scheduler:
                 warm=sequence.cached is not None or self._warm(sequence),
                 session_start_s=sequence.session_start_s,
                 service_s=self._service.service_s(request.tenant),
+                level=self._level(sequence, waited),
             )
         )
 
+    def _level(self, sequence: Sequence, age_s: float) -> int:
+        length = len(sequence.buffer)
+        pending = sequence.num_pending
+        if sequence.cached is None:
+            pending = sequence.uncached_estimate
+        prefill_s = self._costs.prefill_s(pending, length - pending)
+        prompt = prefill_s / self._costs.decode_s(length) * self._tokens_per_step
+        return level(sequence.num_emitted, prompt, age_s)
+
     def _warm(self, sequence: Sequence) -> bool:
         """Whether a waiting turn counts as warm in the order: what it needs is here, or takes
-        less than a step to compute."""
+        less than a step to compute, or memory is plenty."""
         pending = sequence.uncached_estimate
         position = len(sequence.buffer) - pending
-        return sequence.warm or self._costs.prefill_s(pending, position) <= self._step_s
+        cheap = self._costs.prefill_s(pending, position) <= self._step_s
+        return self._roomy or sequence.warm or cheap
 
     def _work_s(self, sequence: Sequence) -> float:
         """Engine seconds until the turn's expected end."""
@@ -392,7 +435,7 @@ class Scheduler:
         pending = sequence.num_pending if runs else sequence.uncached_estimate
         output = max(sequence.expected_output - sequence.num_emitted, 0)
         prefill_s = self._costs.prefill_s(pending, length - pending)
-        return prefill_s + output * self._costs.decode_s(length)
+        return prefill_s + output / self._tokens_per_step * self._costs.decode_s(length)
 
     def _plan_flush(self, sequence: Sequence, chunks: dict[Sequence, Chunk]) -> None:
         assert sequence.cached is not None
@@ -486,15 +529,20 @@ class Scheduler:
         order = self._order(now, prefills)
         room = self._room() if self._waiting else _NO_ROOM
         blocked = 0
-        for sequence in order:
+        for key, sequence in order:
+            if sequence in self._paused and not self._resume(sequence, key, now, step):
+                continue
             if tokens <= 0 or seconds <= 0.0:
-                break
+                if not self._paused:
+                    break
+                continue
             if sequence.state is SequenceState.WAITING:
                 if self._blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks:
                     self.drop_waiting(sequence)
                     step.too_large.append(sequence)
                     continue
-                if blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
+                placed, longer = self._place(sequence, key, now, step)
+                if not placed or blocked >= _BLOCKED_ATTEMPTS_PER_STEP or self._must_wait(sequence):
                     continue
                 fits = self._may_fit(sequence, room)
                 if not fits or not self._try_admit(sequence):
@@ -503,7 +551,12 @@ class Scheduler:
                 room = self._room()
                 sequence.admitted_s = now
                 step.admitted.append(sequence)
-            if sequence.cached is not None and not self._arrived(sequence.cached.block_table):
+                if longer is not None:
+                    self._pause(longer, step)
+                step.victims = None
+            if sequence.cached is None:
+                continue
+            if not self._arrived(sequence.cached.block_table):
                 continue
             position = sequence.num_computed
             take = min(tokens, sequence.num_pending)
@@ -531,11 +584,14 @@ class Scheduler:
             seconds = _NO_BOUND_S
         return min(tokens, self._config.max_batch_tokens - used), seconds
 
-    def _order(self, now: float, prefills: list[Sequence]) -> list[Sequence]:
-        """Running prefills and waiting turns in the policy's order."""
+    def _order(self, now: float, prefills: list[Sequence]) -> list[tuple[Key, Sequence]]:
+        """Running prefills, paused and waiting turns in the policy's order."""
+        stats = self._cache.stats()
+        self._roomy = not self._strict and 2 * stats.free >= stats.total
         if self._waiting:
             self._look_again()
-        return sorted([*prefills, *self._waiting], key=lambda s: self._key(s, now))
+        candidates = (*prefills, *self._waiting, *self._paused)
+        return sorted(((self._key(s, now), s) for s in candidates), key=lambda pair: pair[0])
 
     def _look_again(self) -> None:
         """Ask the cache about one waiting turn, another one at each step: what it counted on
@@ -578,10 +634,66 @@ class Scheduler:
         return self._blocks_for(tokens) + self._cache.stats().leased
 
     def _must_wait(self, sequence: Sequence) -> bool:
-        """Whether admission must not be tried now: all places are taken, or a running turn
-        is about to write KV that this one will reuse."""
-        full = len(self._running) >= self._config.max_running
-        return full or self._is_read(sequence) or self._must_wait_for_another(sequence)
+        """Whether a running turn is about to write KV that this one will reuse, or a part of
+        the prompt is on its way."""
+        return self._is_read(sequence) or self._must_wait_for_another(sequence)
+
+    def _place(self, sequence: Sequence, key: Key, now: float, step: "_Step") -> Place:
+        """Whether there is a place for ``sequence``, and who is to be paused for it."""
+        if self._config.max_running > len(self._running) - len(self._paused):
+            return _FREE_PLACE
+        if self._strict:
+            return _NO_PLACE
+        if step.victims is None:
+            step.victims = self._victims_of_length(now)
+        mine = self._level(sequence, now - sequence.arrival_s)
+        victim_key, victim = step.victims[mine]
+        return (True, victim) if victim is not None and victim_key > key else _NO_PLACE
+
+    def _victims_of_length(self, now: float) -> list[tuple[Key, Sequence | None]]:
+        """By the level of who wants a place: the last one in the order of the longer turns
+        that run, None where none has to give its place."""
+        long: list[tuple[int, Sequence]] = []
+        for sequence in self._running:
+            if sequence not in self._paused and sequence.finish is None:
+                long.append((self._level(sequence, now - sequence.arrival_s), sequence))
+        long = [(length, sequence) for length, sequence in long if length]
+        none: tuple[Key, Sequence | None] = ((), None)
+        if len(long) <= max(1, self._config.max_running // _LONG_TURNS_SHARE):
+            return [none] * (NUM_LEVELS)
+        keyed = [(length, self._key(sequence, now), sequence) for length, sequence in long]
+        return [
+            max(((k, s) for n, k, s in keyed if n > mine), key=lambda pair: pair[0], default=none)
+            for mine in range(NUM_LEVELS)
+        ]
+
+    def _pause(self, sequence: Sequence, step: "_Step") -> None:
+        step.victims = None
+        step.chunks.pop(sequence, None)
+        step.paused.append(sequence)
+        self._paused[sequence] = None
+        if self._decoders.pop(sequence, None) is not None:
+            self._tenant_rows = None
+
+    def _resume(self, sequence: Sequence, key: Key, now: float, step: "_Step") -> bool:
+        """Give a paused turn a place if there is one for it; a decode gets its token. True if
+        it is a prefill that goes on."""
+        placed, victim = self._place(sequence, key, now, step)
+        if not placed:
+            return False
+        if victim is not None:
+            self._pause(victim, step)
+        step.victims = None
+        del self._paused[sequence]
+        if not sequence.decoding:
+            return True
+        if self._grow(sequence, step):
+            chunk = self._decoders[sequence] = _chunk(sequence, sequence.num_pending)
+            step.chunks[sequence] = chunk
+            self._tenant_rows = None
+        elif sequence.state is SequenceState.RUNNING:
+            step.exhausted.append(sequence)
+        return False
 
     def _is_read(self, sequence: Sequence) -> bool:
         """Whether a part of the prompt is on its way from the disk."""

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from runtime import policy
 from runtime.scheduler import Schedule
 from runtime.sequence import Sequence, SequenceState
 from tests.support.scheduler_bench import Bench
@@ -15,11 +16,12 @@ class _Load:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
+        self.places = rng.choice([1, 3, 12])
         self.bench = Bench(
             num_blocks=rng.choice([10, 24, 100]),
             max_batch_tokens=rng.choice([3, 16, 64]),
             prefill_tokens_beside_decodes=rng.choice([2, 64]),
-            max_running=rng.choice([1, 3, 12]),
+            max_running=self.places,
             output_reserve_percent=rng.choice([0, 100]),
             session_context_percent=rng.choice([50, 150]),
             policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
@@ -71,10 +73,14 @@ class _Load:
             for s in bench.scheduler.running
             if s.decoding and s.state is SequenceState.RUNNING
         }
+        had_no_place = set(bench.scheduler.paused)
         schedule = bench.step(lease_s=self.rng.choice([0.0, 0.05, 5.0]), flush=True)
         for sequence, (emitted, preemptions) in decoding.items():
             gave_way = sequence.preemptions == preemptions + 1
-            assert gave_way or sequence.num_emitted == emitted + 1, "a decode skipped a step"
+            paused = sequence in schedule.paused or sequence in had_no_place
+            told = gave_way or paused
+            assert told or sequence.num_emitted == emitted + 1, "a decode skipped a step"
+        assert len(bench.scheduler.running) - len(list(bench.scheduler.paused)) <= self.places
         assert sum(s.preemptions for s in self.all) >= bench.preempted
         self._no_more_than_fits(schedule)
         for sequence in [s for s in self.open if s in bench.done]:
@@ -85,6 +91,12 @@ class _Load:
     def _no_more_than_fits(self, schedule: Schedule) -> None:
         assert not schedule.exhausted, "a turn ended for want of room that fits alone"
         assert not schedule.too_large
+
+
+@pytest.fixture(autouse=True)
+def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of these loads are a few tokens long; some are to count as long ones."""
+    monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -107,16 +119,18 @@ def test_every_turn_ends_no_decode_skips_and_every_block_comes_back(seed: int) -
     assert stats.free + stats.evictable + stats.reserved == stats.total
 
 
-def test_the_random_loads_do_make_turns_give_way() -> None:
+def test_the_random_loads_do_make_turns_give_way_and_pause() -> None:
     """Guards the test above."""
-    total = 0
+    total = paused = 0
     for seed in range(25):
         load = _Load(seed)
         for _ in range(60):
             load.arrive()
             load.step()
+            paused += bool(list(load.bench.scheduler.paused))
         total += load.bench.preempted
     assert total > 10
+    assert paused > 10
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -8,13 +8,16 @@ are evicted and preempted. Every token that came out is compared with the refere
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from runtime import policy
 from runtime.drafting import Draft
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import FinishReason, SamplingParams, TokenArray
+from runtime.scheduler import Schedule, Scheduler
 from runtime.token_mask import GrammarState
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -128,6 +131,12 @@ class _Guesser:
     def close(self, session_id: str) -> None: ...
 
 
+@pytest.fixture(autouse=True)
+def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers here are a few tokens long; some are to count as long, and be paused."""
+    monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_schedules_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
@@ -230,6 +239,35 @@ def _play(
     if guesser is not None:
         assert 0 < sum(r.accepted for r in results) < sum(r.drafted for r in results)
     return [case.prompt + driver.results[name].tokens for name, case in cases.items()]
+
+
+def test_a_paused_turn_gives_the_tokens_of_a_plain_run(
+    reference: ReferenceModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[object] = []
+    schedule = Scheduler.schedule
+
+    def noting(scheduler: Scheduler, *arguments: Any) -> Schedule:
+        plan = schedule(scheduler, *arguments)
+        paused.extend(plan.paused)
+        return plan
+
+    monkeypatch.setattr(Scheduler, "schedule", noting)
+    driver = EngineDriver.load(num_blocks=200, block_size=4, max_running=2, max_draft_tokens=0)
+    greedy = SamplingParams(temperature=0)
+    cases: dict[str, _Case] = {}
+    for n in range(6):
+        prompt, limit = [40 + n] * 9, 14 if n < 2 else 2
+        name = driver.request(prompt, max_new_tokens=limit, sampling=greedy)
+        cases[name] = _Case(prompt, greedy, limit, None)
+        for _ in range(4):
+            driver.step()
+    driver.run()
+    assert paused
+    for name, case in cases.items():
+        tokens = driver.results[name].tokens
+        assert len(tokens) == case.limit
+        assert case.difference(driver, reference, tokens) == len(tokens), name
 
 
 def test_the_random_schedules_do_preempt_and_evict() -> None:

@@ -7,11 +7,15 @@ import pytest
 
 from runtime.policy import (
     AGEING_S,
+    ANSWER_LEVELS,
+    PATIENCE_S,
     POLICIES,
+    PROMPT_LEVELS,
     ServiceAccount,
     TurnFacts,
     fair,
     fcfs,
+    level,
     short_turn_first,
 )
 
@@ -61,6 +65,23 @@ def test_cold_turns_go_by_the_start_of_their_session() -> None:
     assert short_turn_first(older) < short_turn_first(
         replace(TURN, warm=False, session_start_s=6.0)
     )
+
+
+def test_a_turn_rises_by_what_it_has_said_or_has_to_read_and_comes_down_with_time() -> None:
+    assert level(ANSWER_LEVELS[0] - 1, PROMPT_LEVELS[0] - 1, 0.0) == 0
+    assert level(ANSWER_LEVELS[0], 0.0, 0.0) == 1
+    assert level(0, PROMPT_LEVELS[0], 0.0) == 1
+    assert level(ANSWER_LEVELS[1], 0.0, 0.0) == level(0, PROMPT_LEVELS[1], 0.0) == 2
+    assert level(ANSWER_LEVELS[1], 0.0, PATIENCE_S) == 1
+    assert level(ANSWER_LEVELS[1], 0.0, 9 * PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("order", [short_turn_first, fair])
+def test_longer_turns_come_after_short_ones_and_go_by_arrival(order) -> None:
+    long = replace(TURN, level=1, work_s=0.001, waited_s=1e6)
+    assert order(TURN) < order(long)
+    assert order(long) < order(replace(long, level=2, arrival_s=0.0))
+    assert order(replace(long, work_s=9.0)) < order(replace(long, arrival_s=10.5, work_s=0.1))
 
 
 def test_a_turn_about_to_miss_its_deadline_goes_first_within_its_class() -> None:
