@@ -6,7 +6,8 @@ sockets needs neither a model nor the protocol.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -39,6 +40,31 @@ INFO = EngineInfo(
     num_parameters=10,
     load_s=0.0,
 )
+
+
+class Bench(Protocol):
+    """A hub that runs, with what a test puts around it."""
+
+    task: asyncio.Task[None]
+
+
+AnyBench = TypeVar("AnyBench", bound=Bench)
+
+
+def play(
+    make: Callable[[], AnyBench], scenario: Callable[[AnyBench], Coroutine[Any, Any, None]]
+) -> None:
+    """Run ``scenario`` with a bench of its own, made in the event loop, and stop its hub."""
+
+    async def main() -> None:
+        bench = make()
+        try:
+            await scenario(bench)
+        finally:
+            bench.task.cancel()
+            await asyncio.gather(bench.task, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 def generation(request_id: str) -> GenerationRequest:

@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-from runtime.messages import EngineInfo, StepStats
+from runtime.messages import StepStats
 from sessions.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
 from sessions.ledger import TurnReport, TurnUsage
 from sessions.store import SessionView
 from sessions.tenants import Principal
+from tests.support.fake_engine import INFO as BY_HAND
 
 ACME = Principal(tenant="acme", operator=False)
 OPERATOR = Principal(tenant="boss", operator=True)
@@ -46,17 +47,7 @@ REPORT = TurnReport(
     ttft_s=0.5,
     total_s=2.5,
 )
-INFO = EngineInfo(
-    model_name="tiny",
-    device="cpu",
-    dtype="float32",
-    vocab_size=300,
-    max_context_tokens=1000,
-    block_size=16,
-    kv_capacity_tokens=4096,
-    num_parameters=10,
-    load_s=0.1,
-)
+INFO = replace(BY_HAND, model_name="tiny", load_s=0.1)
 
 
 class Board:

@@ -18,6 +18,7 @@ from tests.support.fake_engine import (
     EchoConnection,
     HandEngine,
     not_started,
+    play,
     tokens,
 )
 from tools_api.grammar import GrammarSpec
@@ -115,15 +116,7 @@ class Bench:
 
 
 def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        bench = Bench()
-        try:
-            await scenario(bench)
-        finally:
-            bench.task.cancel()
-            await asyncio.gather(bench.task, return_exceptions=True)
-
-    asyncio.run(main())
+    play(Bench, scenario)
 
 
 def test_requests_of_one_turn_of_the_loop_reach_the_engine_in_one_batch() -> None:

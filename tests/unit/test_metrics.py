@@ -1,28 +1,20 @@
 """Every metric is documented, has its unit in its name, and counts what it says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.messages import EngineInfo, StepStats
+from runtime.messages import StepStats
 from sessions.ledger import TurnReport, TurnUsage
 from sessions.metrics import Metrics, kv_usage
+from tests.support.fake_engine import INFO as BY_HAND
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
 ROW = re.compile(r"\| `(keepwarm_\w+)` \| (\w+) \|([^|]*)\|")
-INFO = EngineInfo(
-    model_name="tiny",
-    device="cpu",
-    dtype="float32",
-    vocab_size=300,
-    max_context_tokens=1000,
-    block_size=16,
-    kv_capacity_tokens=4096,
-    num_parameters=10,
-    load_s=0.1,
-)
+INFO = replace(BY_HAND, model_name="tiny", load_s=0.1)
 USAGE = TurnUsage(
     input_tokens=100,
     cached_tokens=75,

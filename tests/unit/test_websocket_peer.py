@@ -16,7 +16,7 @@ from sessions.dashboard import Dashboard
 from sessions.hub import Hub
 from sessions.metrics import Metrics
 from sessions.websocket_peer import SLICE_BYTES, TURN_S, SocketTimes, WebSocketPeer
-from tests.support.fake_engine import INFO, EchoConnection, HandEngine, tokens
+from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 
 TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
 MAX_UNSENT = 1000
@@ -140,15 +140,7 @@ class Bench:
 
 
 def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        bench = Bench()
-        try:
-            await scenario(bench)
-        finally:
-            bench.task.cancel()
-            await asyncio.gather(bench.task, return_exceptions=True)
-
-    asyncio.run(main())
+    play(Bench, scenario)
 
 
 def test_a_text_frame_is_answered() -> None:
