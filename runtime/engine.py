@@ -25,6 +25,7 @@ from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.kv_transfer import KVTransfer
+from runtime.lookahead import Lookahead
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -36,7 +37,7 @@ from runtime.messages import (
 )
 from runtime.model_runner import ModelRunner
 from runtime.open_turns import Compilation, OpenTurns
-from runtime.sampler import Sampled, SampleRow, sample
+from runtime.sampler import Drawing, Sampled, SampleRow
 from runtime.scheduler import NO_DRAFT, Chunk, Scheduler, step_work
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
@@ -82,6 +83,7 @@ class Engine:
         drafter: Drafter | None = None,
         transfer: KVTransfer | None = None,
         emission_type: type[Emission] = Emission,
+        looks_ahead: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
@@ -92,6 +94,7 @@ class Engine:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
+        self.ahead = Lookahead(runner) if looks_ahead else None
         self._costs = costs
         self._clock = clock
         self._answers = Answers()
@@ -251,17 +254,37 @@ class Engine:
             batch = StepBatch.build([p.step_input() for p in parts], self.info.block_size)
             if self._transfer is not None:
                 self._transfer.settle(batch.block_tables)
-            logits = self._runner.forward(batch)
+            logits = None if self.ahead is None else self.ahead.take(parts, batch)
+            if logits is None:
+                logits = self._runner.forward(batch)
         except Exception:
             self._failed(parts)
             return None
         self._go_on_aside()
         try:
             rows = self._sample_rows(parts)
-            return sample(logits, rows) if rows else _NOTHING_SAMPLED
+            if not rows:
+                return _NOTHING_SAMPLED
+            drawing = Drawing(logits, rows)
+            self._look_ahead(parts, drawing)
+            return drawing.result()
         except Exception:
             self._failed(parts)
             return None
+
+    def _look_ahead(self, parts: list[StepPart], drawing: Drawing) -> None:
+        """Begin the next step, unless something is known that would change it: a turn waits
+        or stands aside, or so few decode that they get drafts."""
+        if self.ahead is None:
+            return
+        drafts = self._rounds.expects_drafts(len(parts))
+        waits = self._scheduler.waiting or self._turns.num_compiling or self.aside
+        batch = None if drafts or waits else self.ahead.foresee(parts)
+        if batch is None:
+            return
+        if self._transfer is not None:
+            self._transfer.settle(batch.block_tables)
+        self.ahead.begin(parts, batch, drawing)
 
     def _failed(self, parts: list[StepPart]) -> None:
         log.exception("step failed sequences=%d", len(parts))

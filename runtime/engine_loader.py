@@ -66,8 +66,10 @@ def assemble(
     workers: Executor | None = None,
     costs: StepCosts | None = None,
     emission_type: type[Emission] = Emission,
+    looks_ahead: bool | None = None,
 ) -> Engine:
-    """Wire an engine around a runner and a tokenizer that exist already.
+    """Wire an engine around a runner and a tokenizer that exist already. ``looks_ahead``: begin
+    steps before the last one's tokens are known; None: on a GPU.
 
     Raises:
         LoadError: the memory or the folder for KV below the device cannot be had.
@@ -123,6 +125,7 @@ def assemble(
         drafter=drafter or _drafter(config, tokenizer),
         transfer=None if tiers is None else tiers.transfer,
         emission_type=emission_type,
+        looks_ahead=model.device.type == "cuda" if looks_ahead is None else looks_ahead,
         clock=clock,
     )
 

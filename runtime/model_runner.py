@@ -83,8 +83,13 @@ class ModelRunner:
     def block_size(self) -> int:
         return self.pool.block_size
 
-    def forward(self, batch: StepBatch) -> Tensor:
+    def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
         """Compute a step: write its KV, return logits of the rows asked for.
+
+        Args:
+            batch: the step.
+            tokens: [T] int64 on the model's device, in place of the batch's own, for a step
+                whose tokens the host does not know yet.
 
         Returns:
             [R, vocab] float32 (float64 for float64 models); R may be 0. To be used before the
@@ -92,12 +97,12 @@ class ModelRunner:
         """
         if self.graphs is not None:
             with torch.inference_mode():
-                logits = self.graphs.forward(batch)
+                logits = self.graphs.forward(batch, tokens)
             if logits is not None:
                 return logits
         device = self.model.device
         inputs = StepInputs(
-            token_ids=torch.from_numpy(batch.token_ids).to(device),
+            token_ids=torch.from_numpy(batch.token_ids).to(device) if tokens is None else tokens,
             positions=torch.from_numpy(batch.positions).to(device),
             slots=torch.from_numpy(batch.slots).to(device),
             logit_rows=torch.from_numpy(batch.logit_rows).to(device),

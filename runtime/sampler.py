@@ -6,6 +6,7 @@ for a sequence (accepted draft, end of turn) is the engine's business.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,26 +50,60 @@ class Sampled:
     and temperature; None where the row did not ask."""
 
 
-def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
-    """Draw one token for each row of ``logits`` [rows, vocab], which is not changed.
+class Drawing:
+    """A draw of one token for each row of logits, under way where the logits are.
 
     Order: penalties, grammar mask, temperature, top-k, top-p, min-p, draw.
-
-    Raises:
-        ValueError: the number of rows differs.
     """
-    if logits.shape[0] != len(rows):
-        raise ValueError(f"{logits.shape[0]} rows of logits for {len(rows)} rows of parameters")
-    tokens = draw(logits, _batch(rows)).cpu().numpy().astype(np.int32)
-    finite = tokens != NOT_FINITE
-    tokens[~finite] = NO_TOKEN
-    return Sampled(
-        tokens=tokens,
-        finite=finite,
-        logprobs=tuple(
-            _logprob(logits[index], int(tokens[index]), row) for index, row in enumerate(rows)
-        ),
-    )
+
+    def __init__(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
+        """Begin to draw from ``logits`` [rows, vocab], which are not changed.
+
+        Raises:
+            ValueError: the number of rows differs.
+        """
+        if logits.shape[0] != len(rows):
+            raise ValueError(f"{logits.shape[0]} rows of logits for {len(rows)} of parameters")
+        self._logits = logits
+        self._rows = rows
+        self.tokens: Tensor = draw(logits, _batch(rows))
+        """[rows] int64 on the device; below zero where no token can be drawn."""
+        self._arrived: Any = None
+        self._on_host = self.tokens
+        if self.tokens.device.type == "cuda":
+            self._on_host = torch.empty(len(rows), dtype=torch.int64, pin_memory=True)
+            self._on_host.copy_(self.tokens, non_blocking=True)
+            cuda: Any = torch.cuda  # its events have no types
+            self._arrived = cuda.Event()
+            self._arrived.record()
+        self._result: Sampled | None = None
+
+    def result(self) -> Sampled:
+        """What was drawn; waits for it, and for nothing that was begun later. To be asked for
+        log-probabilities before the logits are gone."""
+        if self._result is None:
+            self._result = self._finish()
+        return self._result
+
+    def _finish(self) -> Sampled:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        tokens = self._on_host.numpy().astype(np.int32)
+        finite = tokens != NOT_FINITE
+        tokens[~finite] = NO_TOKEN
+        return Sampled(
+            tokens=tokens,
+            finite=finite,
+            logprobs=tuple(
+                _logprob(self._logits[index], int(tokens[index]), row)
+                for index, row in enumerate(self._rows)
+            ),
+        )
+
+
+def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
+    """Draw one token for each row: a ``Drawing`` and its result."""
+    return Drawing(logits, rows).result()
 
 
 def _batch(rows: Sequence[SampleRow]) -> SamplingBatch:

@@ -149,8 +149,9 @@ class StepGraphs:
         """Recorded so far."""
         return len(self._steps)
 
-    def forward(self, batch: StepBatch) -> Tensor | None:
-        """Logits of ``batch``, to be used before the next call; None if it is not for this."""
+    def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
+        """Logits of ``batch``, to be used before the next call; None if it is not for this.
+        ``tokens`` [sequences] on the device stand for those of the batch."""
         sequences = batch.num_sequences
         if batch.num_tokens != sequences or sequences > self._max_sequences:
             return None
@@ -164,7 +165,7 @@ class StepGraphs:
             made = _RecordedStep(self._decoder, self._pool, step, spread)
             made.record(self._record)
             self._steps[bucket] = made
-        logits = self._steps[bucket].run(step, spread)
+        logits = self._steps[bucket].run(step, spread, tokens)
         if len(batch.logit_rows) == sequences:
             return logits[:sequences]
         return logits[torch.from_numpy(batch.logit_rows).to(self._device)]
@@ -192,12 +193,15 @@ class _RecordedStep:
         """Record the step as it is in the buffers."""
         self._run = record(self._forward)
 
-    def run(self, step: StepBatch, shared: SharedPrefixes | None) -> Tensor:
-        """[sequences, vocab]: logits of another step of the same bucket."""
+    def run(self, step: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
+        """[sequences, vocab]: logits of another step of the same bucket, its first tokens taken
+        from ``tokens`` if they are given."""
         new = _tensors(step, shared)
         for host, buffer, part in zip(self._host, self._buffers, new, strict=True):
             host.copy_(part)
             buffer.copy_(host, non_blocking=True)
+        if tokens is not None:
+            self._buffers[0][: len(tokens)].copy_(tokens)
         if self._needs_spans:
             self._inputs = self._over_buffers(step, shared is not None)
         return self._run()

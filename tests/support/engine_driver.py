@@ -66,6 +66,8 @@ class Result:
     def take(self, output: SequenceOutput) -> None:
         if self.finish is not None:
             self.after_finish += 1
+        assert 0 <= output.accepted <= output.drafted
+        assert 0 <= output.forced <= len(output.new_tokens)
         self.tokens += output.new_tokens.tolist()
         self.forced += output.forced
         self.forwards += output.forwards
@@ -103,6 +105,7 @@ class EngineDriver:
         cls,
         drafter: Drafter | None = None,
         workers: Executor | None = None,
+        looks_ahead: bool | None = None,
         **settings: object,
     ) -> "EngineDriver":
         """A float64 random model on one thread unless ``settings`` say otherwise."""
@@ -120,7 +123,13 @@ class EngineDriver:
             runner.model.tokenizer_folder, vocab_size=runner.model.config.vocab_size
         )
         engine = assemble(
-            config, runner, tokenizer, clock=clock, drafter=drafter, workers=workers or AtOnce()
+            config,
+            runner,
+            tokenizer,
+            clock=clock,
+            drafter=drafter,
+            workers=workers or AtOnce(),
+            looks_ahead=looks_ahead,
         )
         return cls(engine, runner, tokenizer, clock)
 
