@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime.host_sums import HostMemoryDamaged, HostSums
 from runtime.kv_store import BLOCKS, slot_bytes
 from runtime.messages import FinishReason, SamplingParams
 from tests.support.engine_driver import EngineDriver
-from tests.support.executors import Later
+from tests.support.executors import AtOnce, Later
 
 BLOCK = 4
 BLOCK_BYTES = 8 * 2 * 2 * 32 * BLOCK
@@ -337,3 +338,24 @@ def test_a_disk_that_fills_up_loses_nothing(
     assert driver.engine._cache.stats().failed_blocks > 0
     driver.engine.check()
     driver.engine.close()
+
+
+def test_a_session_whose_kv_was_harmed_in_host_memory_ends_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = EngineDriver.load(
+        workers=AtOnce(),
+        num_blocks=20,
+        block_size=BLOCK,
+        host_kv_bytes=64 * BLOCK_BYTES,
+        session_context_percent=10_000,
+    )
+    rng = random.Random(0)
+    prompts = {name: words(rng, 50) for name in "ab"}
+    for name, prompt in prompts.items():
+        driver.turn(prompt, session=name, max_new_tokens=OUTPUT)
+    monkeypatch.setattr(HostSums, "intact", lambda self, places: False)
+    again = driver.request(prompts["a"], session="a", max_new_tokens=OUTPUT)
+    with pytest.raises(HostMemoryDamaged):
+        driver.run()
+    assert not driver.results[again].tokens
