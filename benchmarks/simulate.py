@@ -135,8 +135,16 @@ def bars(results: Results) -> list[Bar]:
     )
     overall = [gain(results, "slots", FCFS_LRU, n) for n in ("mean_s", "p95_s")] if slots else None
     answer.append(bar("short_turn_overall", min(overall) if overall else None, 1.0))
-    answer.append(bar("host_tier_gain", None, 2.5))
+    answer.append(bar("host_tier_gain", host_gain(results), 2.5))
     return answer
+
+
+def host_gain(results: Results) -> float | None:
+    """Ours with host memory against first come, first served without, at the same load."""
+    if ("1_5", FCFS_LRU.name) not in results or ("host", OURS.name) not in results:
+        return None
+    before, after = results["1_5", FCFS_LRU.name], results["host", OURS.name]
+    return min(mean_of(before, n) / mean_of(after, n) for n in ("mean_s", "session_s"))
 
 
 def jobs(profile: DeviceProfile, loads: Many[str], stride: int) -> list[Job]:
@@ -153,6 +161,10 @@ def jobs(profile: DeviceProfile, loads: Many[str], stride: int) -> list[Job]:
                 stride=stride,
             )
             modes: tuple[Mode, ...] = (FCFS_LRU, OURS)
+        elif load == "host":
+            at_a_time = LOADS["1_5"]
+            setting = Setting(sessions=at_a_time, profile=profile, host_tier=True, stride=stride)
+            modes = (FCFS_LRU, OURS)
         else:
             setting = Setting(sessions=LOADS[load], profile=profile, stride=stride)
             modes = MODES if load in CONTINUUM_BARS else (FCFS_LRU, OURS)
@@ -234,7 +246,7 @@ def options() -> argparse.ArgumentParser:
     answer.add_argument("--quick", action="store_true", help="12 short sessions, seconds")
     answer.add_argument(
         "--loads",
-        default=",".join([*LOADS, "slots"]),
+        default=",".join([*LOADS, "slots", "host"]),
         metavar="RHO,...",
         help="which loads to run (default: %(default)s)",
     )

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.host_link import HostLink
 from benchmarks.trace_sessions import Session, Turn
 from radix_cache.cache import CachedSequence, PrefixCache
 from runtime.config import EngineConfig, PolicyName
@@ -42,6 +43,8 @@ class DeviceProfile:
     kv_tokens: int
     reload_token_s: float
     """Seconds per token that comes back from host memory."""
+    host_kv_tokens: int = 0
+    """What host memory holds, where a setting uses it."""
 
     @classmethod
     def load(cls, path: Path) -> "DeviceProfile":
@@ -51,6 +54,7 @@ class DeviceProfile:
             costs=CostProfile(**{name: row[name] for name in names}),
             kv_tokens=row["kv_tokens"],
             reload_token_s=row["reload_token_s"],
+            host_kv_tokens=row.get("host_kv_tokens", 0),
         )
 
 
@@ -100,6 +104,8 @@ class Setting:
     """That many run at a time."""
     profile: DeviceProfile
     unlimited_kv: bool = False
+    host_tier: bool = False
+    """What leaves the device stays in host memory."""
     max_running: int = 256
     max_gap_s: float = 300.0
     gap_scale: float = 1.0
@@ -212,9 +218,18 @@ class Simulation:
         self._seen = seen
         kv_tokens = 1 << 28 if setting.unlimited_kv else profile.kv_tokens
         kind = PrefixCache if mode.queue_protects else _PinsGiveWay
+        self._link = HostLink(
+            kv_tokens // setting.block_size,
+            block_s=profile.reload_token_s * setting.block_size,
+            clock=lambda: self._now,
+        )
+        host_tokens = profile.host_kv_tokens if setting.host_tier else 0
         self._cache = kind(
             kv_tokens // setting.block_size,
             setting.block_size,
+            mover=self._link if host_tokens else None,
+            host_blocks=host_tokens // setting.block_size,
+            reload_cost=lambda tokens: tokens * profile.reload_token_s,
             clock=lambda: self._now,
             policy="lease" if mode.lease else "lru",
             kappa=mode.kappa,
@@ -231,7 +246,12 @@ class Simulation:
             policy=mode.policy,
         )
         self._scheduler = Scheduler(
-            self._cache, config, seen, policy=mode.order, tokens_per_step=stride
+            self._cache,
+            config,
+            seen,
+            policy=mode.order,
+            arrived=self._link.arrived,
+            tokens_per_step=stride,
         )
         self._lengths = OutputLengths()
         self._waiting_sessions = deque(sessions)
@@ -250,6 +270,7 @@ class Simulation:
         idle_s = 0.0
         while self._arrivals or self._scheduler.has_work:
             self._take_arrivals()
+            self._cache.tend()
             plan = self._scheduler.schedule(self._now)
             self._preemptions += plan.preempted
             if plan.exhausted or plan.too_large:
@@ -264,6 +285,7 @@ class Simulation:
             # Nothing runs: the next arrival, or the next time at which a lease may be over.
             due = self._arrivals[0][0] if self._arrivals else self._now + 1.0
             due = min(due, self._now + 1.0) if self._scheduler.has_work else due
+            due = min(due, self._link.free_s) if self._link.free_s > self._now else due
             idle_s += due - self._now if self._scheduler.has_work else 0.0
             if idle_s > _MAX_IDLE_S:
                 raise RuntimeError("turns wait and nothing runs: the scheduler is stuck")

@@ -94,7 +94,7 @@ def choose(sessions: list[Session], count: int, seed: int) -> list[Session]:
 
 def _tokens(units: TokenArray, num_tokens: int) -> TokenArray:
     """int32 [num_tokens]; the last unit may be cut."""
-    grid = units[:, None] * _UNIT + np.arange(_UNIT, dtype=np.int32)
+    grid = units[:, None] * np.int32(_UNIT) + np.arange(_UNIT, dtype=np.int32)
     return grid.reshape(-1)[:num_tokens]
 
 

@@ -615,7 +615,8 @@ class Scheduler:
             and sequence.request.base_session_id is None
             and not sequence.preemptions
         ):
-            bound = self._config.session_context_percent * self._cache.usable_blocks // 100
+            capacity = self._cache.usable_blocks + self._cache.stats().host_total
+            bound = self._config.session_context_percent * capacity // 100
             if self._live_blocks(length) > bound:
                 return False
         missing = self._blocks_for(length + 1) - (length - sequence.uncached_estimate) // (

@@ -34,6 +34,17 @@ def test_a_gain_is_the_ratio_of_the_means_over_the_seeds() -> None:
     assert values["hit_rho_1_5"] == pytest.approx(0.85)
 
 
+def test_host_memory_is_held_against_the_baseline_without() -> None:
+    results = {
+        ("1_5", FCFS_LRU.name): [outcome(10.0)],
+        ("1_5", CONTINUUM_LIKE.name): [outcome(9.0)],
+        ("1_5", OURS.name): [outcome(8.0)],
+        ("host", FCFS_LRU.name): [outcome(5.0)],
+        ("host", OURS.name): [outcome(4.0)],
+    }
+    assert {bar.name: bar.value for bar in bars(results)}["host_tier_gain"] == 2.5
+
+
 def test_what_was_not_run_has_no_value_and_no_verdict() -> None:
     assert {bar.met for bar in bars({})} == {None}
 

@@ -1,5 +1,7 @@
 """Recorded sessions on the real scheduler and cache, in virtual time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,17 @@ def test_without_limits_on_memory_everything_but_the_new_is_cached() -> None:
     run = Simulation(fleet, FCFS_LRU, setting).run()
     fresh = sum(t.prompt_tokens - t.cached_tokens for t in run.turns)
     assert fresh <= 72 * (150 + 64)
+
+
+def test_with_host_memory_all_comes_back_but_takes_its_time() -> None:
+    fleet = [session(f"s{i}", 100_000 * i, 6) for i in range(12)]
+    ends = {}
+    for reload_s in (1e-6, 5e-4):
+        device = replace(DEVICE, host_kv_tokens=1 << 16, reload_token_s=reload_s)
+        setting = Setting(sessions=8, profile=device, host_tier=True, stride=4)
+        run = Simulation(fleet, FCFS_LRU, setting).run()
+        fresh = sum(t.prompt_tokens - t.cached_tokens for t in run.turns)
+        assert fresh <= 72 * (150 + 64)
+        ends[reload_s] = run.mean_s
+    without = Simulation(fleet, FCFS_LRU, replace(setting, host_tier=False)).run().mean_s
+    assert ends[1e-6] < ends[5e-4] < without
