@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import benchmarks.gpu
-from benchmarks.gpu import FULL, Wrong, bars, check, main, measure, table
+from benchmarks import gpu_cases
+from benchmarks.gpu import bars, main, measure, table
+from benchmarks.gpu_cases import Wrong, check
+from benchmarks.gpu_plan import FULL
 from runtime.models.presets import random_model_config
 
 TINY = replace(
@@ -47,9 +49,9 @@ def test_every_part_is_measured_and_tabled(device: torch.device) -> None:
 def test_a_kernel_that_is_wrong_is_not_measured(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = benchmarks.gpu.paged_attention
+    right = gpu_cases.paged_attention
     monkeypatch.setattr(
-        benchmarks.gpu, "paged_attention", lambda *args, **kw: right(*args, **kw) * 1.001
+        gpu_cases, "paged_attention", lambda *args, **kw: right(*args, **kw) * 1.001
     )
     with pytest.raises(Wrong, match="is off by"):
         check(TINY, torch.float32, device)

@@ -1,0 +1,89 @@
+"""What the GPU benchmark measures: shapes, contexts, models."""
+
+from dataclasses import dataclass
+
+from runtime.models.config import ModelConfig, RopeConfig
+
+BLOCK_SIZE = 16
+
+QWEN3_06B = ModelConfig(
+    model_type="qwen3",
+    vocab_size=151936,
+    hidden_size=1024,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=3072,
+    max_context_tokens=40960,
+    rope=RopeConfig(theta=1000000.0),
+    tie_embeddings=True,
+    qk_norm=True,
+)
+QWEN3_8B = ModelConfig(
+    model_type="qwen3",
+    vocab_size=151936,
+    hidden_size=4096,
+    num_layers=36,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=12288,
+    max_context_tokens=40960,
+    rope=RopeConfig(theta=1000000.0),
+    qk_norm=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    checks: tuple[tuple[tuple[int, int], ...], ...]
+    """Batches that must agree with the reference; (context, new tokens) of each sequence."""
+    attention: tuple[tuple[str, tuple[int, ...]], ...]
+    """Decodes: name and context lengths."""
+    verify: tuple[int, int, tuple[int, ...]]
+    """Sequences, context and the numbers of query tokens."""
+    shared_prefix: tuple[int, int, int]
+    """Sequences, tokens they share, tokens each has of its own."""
+    models: tuple[tuple[str, ModelConfig], ...]
+    steps: tuple[tuple[int, int], ...]
+    """Whole steps: (sequences, context)."""
+    copy_bytes: int
+    round_bytes: int
+    """KV that calls go round before they meet the same pool again."""
+
+
+FULL = Plan(
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    checks=(
+        ((4096, 1), (17, 1), (1, 1), (30000, 1)),
+        ((3000, 5), (40, 32), (9, 9)),
+        ((2048, 2048), (5000, 300)),
+        ((5000, 1), (700, 500), (90, 4)),
+    ),
+    attention=(
+        ("B1 1k", (1024,)),
+        ("B1 4k", (4096,)),
+        ("B1 32k", (32768,)),
+        ("B1 128k", (131072,)),
+        ("B4 32k", (32768,) * 4),
+        ("B16 4k", (4096,) * 16),
+        ("B32 4k", (4096,) * 32),
+        ("B64 4k", (4096,) * 64),
+        ("B64 12k", (12288,) * 64),
+        ("15 x 512 + 64k", (512,) * 15 + (65536,)),
+    ),
+    verify=(16, 8192, (1, 2, 4, 8, 16, 32)),
+    shared_prefix=(64, 8192, 4096),
+    models=(("Qwen3-0.6B", QWEN3_06B), ("Qwen3-8B", QWEN3_8B)),
+    steps=tuple((batch, context) for context in (4096, 32768) for batch in (1, 16, 64)),
+    copy_bytes=4 << 30,
+    round_bytes=512 << 20,
+)
