@@ -24,7 +24,7 @@ SHARE = 0.2
 _FIRST_STEP_S = 0.002
 _LEAST_S = 0.0001
 _IDLE_STEP_S = 0.005
-"""What is left to do then is only interrupted to hear of new messages."""
+"""Where nobody waits, work is only interrupted to hear of new messages."""
 _LEARNING_RATE = 0.1
 
 
@@ -67,7 +67,7 @@ class Aside:
         return self._step_s
 
     def begin_step(self, *, idle: bool = False) -> None:
-        """A new share of time begins; ``idle``: the step computes nothing else."""
+        """A new share of time begins; ``idle``: nobody would wait for the step."""
         self._left_s = _IDLE_STEP_S if idle else max(SHARE * self._step_s, _LEAST_S)
         self.spent_s = 0.0
 

@@ -170,7 +170,8 @@ class Engine:
     def step(self) -> StepOutput | None:
         """Run one step; None when there is nothing to tell. The last one before the engine
         falls idle is always told, so that its figures are true while nothing happens."""
-        self.aside.begin_step()
+        scheduler = self._scheduler
+        self.aside.begin_step(idle=not scheduler.waiting and len(scheduler.running) <= 1)
         self._turns.take_compiled()
         if self._transfer is not None:
             self._transfer.report(self._cache)

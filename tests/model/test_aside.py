@@ -213,6 +213,20 @@ def test_a_turn_that_is_alone_does_not_pause() -> None:
             assert driver.engine.pause_s == 0.0
 
 
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_a_turn_steps_aside_only_where_somebody_waits(neighbours: int) -> None:
+    driver = EngineDriver.load(max_draft_tokens=0)
+    driver.engine.aside._clock = Ticks(0.00004)
+    for _ in range(neighbours):
+        driver.request(PROMPT, max_new_tokens=1000)
+    name = constrained(driver, 1)
+    stood_aside = 0
+    while driver.results[name].finish is None:
+        driver.step()
+        stood_aside += driver.results[name].start is not None and len(driver.engine.aside) > 0
+    assert (stood_aside > 0) is bool(neighbours)
+
+
 def test_a_turn_may_be_cancelled_while_it_stands_aside() -> None:
     driver = slow(EngineDriver.load(max_draft_tokens=4))
     name = constrained(driver, 2)

@@ -3,11 +3,12 @@
 Path by path: the same seeds give the same tokens with and without drafts and forced runs, in
 float64. In law: on a model with few outputs the engine's outputs fit the exact law, which
 is computed here from the logits and the grammar in a few lines of their own; four verifiers
-with classic faults do not.
+with classic faults do not. KEEPWARM_LAW_SAMPLES sets how many outputs are drawn for that.
 """
 
 import itertools
 import math
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -128,6 +129,7 @@ def test_forced_tokens_inside_drafts_get_no_logits(monkeypatch: pytest.MonkeyPat
 
 # The law
 
+SAMPLES = int(os.environ.get("KEEPWARM_LAW_SAMPLES", "4000"))
 LETTERS = [ord(c) for c in "abcdefghijkl"]
 CHOICES = ("abc", "efgh", "d", "ijk", "abcd", "kl")
 """What the grammar allows at each place of an output; one of them is forced."""
@@ -225,7 +227,7 @@ def _p_value(outputs: Sequence[Path]) -> float:
 
 def test_outputs_follow_the_exact_law() -> None:
     assert len(LAW) == 288
-    assert _p_value(list(_outputs(4000, None))) > 1e-4
+    assert _p_value(list(_outputs(SAMPLES, None))) > 1e-4
 
 
 class _Wrong:
