@@ -15,7 +15,7 @@ next one begins.
 import heapq
 import json
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from benchmarks.host_link import HostLink
@@ -49,9 +49,9 @@ class DeviceProfile:
     @classmethod
     def load(cls, path: Path) -> "DeviceProfile":
         row = json.loads(path.read_text())
-        names = ("prefill_token_s", "prefill_pair_s", "decode_step_s", "decode_context_s")
+        names = [field.name for field in fields(CostProfile)]
         return cls(
-            costs=CostProfile(**{name: row[name] for name in names}),
+            costs=CostProfile(**{name: row[name] for name in names if name in row}),
             kv_tokens=row["kv_tokens"],
             reload_token_s=row["reload_token_s"],
             host_kv_tokens=row.get("host_kv_tokens", 0),
@@ -208,9 +208,8 @@ class Simulation:
         # One step of the scheduler is ``stride`` steps of the device.
         costs = profile.costs
         seen = StepCosts(
-            CostProfile(
-                prefill_token_s=costs.prefill_token_s,
-                prefill_pair_s=costs.prefill_pair_s,
+            replace(
+                costs,
                 decode_step_s=costs.decode_step_s * stride,
                 decode_context_s=costs.decode_context_s * stride,
             )
@@ -343,6 +342,7 @@ class Simulation:
             profile = self._setting.profile.costs
             seconds += profile.prefill_token_s * work.prefill_tokens
             seconds += profile.prefill_pair_s * work.prefill_pairs
+            seconds += profile.prefill_chunk_s * work.prefill_chunks
         prefill_s = seconds
         sampling = [(c, *self._yield(c)) for c in chunks if c.samples]
         for step in range(self._setting.stride):

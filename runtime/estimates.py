@@ -1,10 +1,10 @@
 """What work costs on this machine, learnt from the steps that ran. Pure; fed by the engine.
 
 A step costs ``prefill + decode`` seconds: prefill of n tokens behind c others takes
-``alpha * n + beta * n * (c + n / 2)``, the decodes of a step together ``gamma + delta *
+``phi + alpha * n + beta * n * (c + n / 2)``, the decodes of a step together ``gamma + delta *
 sum(context)``. Two least-squares fits of relative errors with a forgetting factor, so that
 small chunks, which the bound of a step is about, count as much as large ones: steps that
-only decode teach gamma and delta, steps with prefill teach alpha and beta after the decode
+only decode teach gamma and delta, steps with prefill teach phi, alpha and beta after the decode
 share is taken off. Always true: no coefficient is negative, and with nothing observed they are the
 initial ones.
 """
@@ -12,6 +12,8 @@ initial ones.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
+from operator import mul
 
 _FORGET = 0.99
 _PRIOR = 1e-5
@@ -27,6 +29,8 @@ class CostProfile:
     """alpha: per prefill token."""
     prefill_pair_s: float = 0.0
     """beta: per prefill token and token before it."""
+    prefill_chunk_s: float = 0.0
+    """phi: per chunk, however short."""
     decode_step_s: float = 1e-2
     """gamma: per step that decodes, however many turns do."""
     decode_context_s: float = 0.0
@@ -40,57 +44,86 @@ class StepWork:
     prefill_tokens: int = 0
     prefill_pairs: float = 0.0
     """Sum of ``n * (c + n / 2)`` over the prefill chunks."""
+    prefill_chunks: int = 0
     decode_rows: int = 0
     decode_context: int = 0
     """Tokens of context that the decodes read."""
 
 
-class _LineFit:
-    """Two coefficients of ``y = a * x0 + b * x1`` by least squares with forgetting. A weak
-    prior keeps their ratio where the data do not tell them apart."""
+class _Fit:
+    """Coefficients ``a`` of ``y = sum(a[i] * x[i])`` by least squares with forgetting, none of
+    them negative. A weak prior keeps their ratio where the data do not tell them apart."""
 
-    def __init__(self, a: float, b: float) -> None:
-        self._start = (a, b)
-        self.a, self.b = a, b
-        self._s00 = self._s01 = self._s11 = self._t0 = self._t1 = 0.0
+    def __init__(self, *start: float) -> None:
+        self._start = start
+        self.values = list(start)
+        indices = range(len(start))
+        self._squares = [[0.0 for _ in indices] for _ in indices]
+        self._products = [0.0 for _ in indices]
         self._count = 0
+        self._supports = [
+            support for size in indices for support in combinations(indices, size + 1)
+        ]
+        self._supports.reverse()
 
-    def observe(self, x0: float, x1: float, y: float, *, of: float) -> None:
+    def observe(self, *inputs: float, y: float, of: float) -> None:
         """Learn that ``y`` was right; errors count relative to ``of``."""
         if of <= 0.0:
             return
-        x0, x1, y = x0 / of, x1 / of, y / of
+        x = [value / of for value in inputs]
+        y = y / of
         if self._count >= _TRUSTED_AFTER:  # a hiccup of the machine says nothing of the work
-            y = min(y, _OUTLIER * (self.a * x0 + self.b * x1))
+            y = min(y, _OUTLIER * sum(map(mul, self.values, x)))
         self._count += 1
-        self._s00 = _FORGET * self._s00 + x0 * x0
-        self._s01 = _FORGET * self._s01 + x0 * x1
-        self._s11 = _FORGET * self._s11 + x1 * x1
-        self._t0 = _FORGET * self._t0 + x0 * y
-        self._t1 = _FORGET * self._t1 + x1 * y
+        for row, left in zip(self._squares, x, strict=True):
+            for j, right in enumerate(x):
+                row[j] = _FORGET * row[j] + left * right
+        self._products = [_FORGET * t + left * y for t, left in zip(self._products, x, strict=True)]
         self._solve()
 
     def _solve(self) -> None:
-        r0, r1 = _PRIOR * self._s00, _PRIOR * self._s11
-        s00, s11 = self._s00 + r0, self._s11 + r1
-        t0, t1 = self._t0 + r0 * self._start[0], self._t1 + r1 * self._start[1]
-        determinant = s00 * s11 - self._s01 * self._s01
-        if determinant > 0.0:
-            a = (t0 * s11 - t1 * self._s01) / determinant
-            b = (t1 * s00 - t0 * self._s01) / determinant
-            if a >= 0.0 and b >= 0.0:
-                self.a, self.b = a, b
-                return
-        # At the border of what makes sense one of the two explains all.
-        errors = []
-        if s00:
-            a = max(t0 / s00, 0.0)
-            errors.append((a * a * s00 - 2 * a * t0, a, 0.0))
-        if s11:
-            b = max(t1 / s11, 0.0)
-            errors.append((b * b * s11 - 2 * b * t1, 0.0, b))
-        if errors:
-            _, self.a, self.b = min(errors)
+        """The best solution is the free one of some of the coefficients, the others 0: all
+        of them unless one would be negative."""
+        indices = range(len(self.values))
+        pulls = [_PRIOR * self._squares[i][i] for i in indices]
+        products = [self._products[i] + pulls[i] * self._start[i] for i in indices]
+        best, best_error = None, 0.0
+        for support in self._supports:
+            rows = [
+                [self._squares[i][j] + (pulls[i] if i == j else 0.0) for j in support]
+                + [products[i]]
+                for i in support
+            ]
+            found = _solution(rows)
+            if found is None or min(found) < 0.0:
+                continue
+            # The error of a least-squares solution, but for what all have in common.
+            error = -sum(map(mul, found, (products[i] for i in support)))
+            if best is None or error < best_error:
+                best, best_error = dict(zip(support, found, strict=True)), error
+            if len(support) == len(indices):
+                break
+        if best is not None:
+            self.values = [best.get(i, 0.0) for i in indices]
+
+
+def _solution(rows: list[list[float]]) -> list[float] | None:
+    """Of the symmetric positive system ``rows`` with its right side behind; None if it has
+    none. ``rows`` are used up."""
+    size = len(rows)
+    for i, pivot_row in enumerate(rows):
+        pivot = pivot_row[i]
+        if pivot <= 0.0:
+            return None
+        for row in rows[i + 1 :]:
+            factor = row[i] / pivot
+            for j in range(i, size + 1):
+                row[j] -= factor * pivot_row[j]
+    answer = [0.0] * size
+    for i in reversed(range(size)):
+        rest = sum(rows[i][j] * answer[j] for j in range(i + 1, size))
+        answer[i] = (rows[i][size] - rest) / rows[i][i]
+    return answer
 
 
 class StepCosts:
@@ -109,28 +142,34 @@ class StepCosts:
         restore_s: Callable[[int], float] | None = None,
     ) -> None:
         start = profile or CostProfile()
-        self._prefill = _LineFit(start.prefill_token_s, start.prefill_pair_s)
-        self._decode = _LineFit(start.decode_step_s, start.decode_context_s)
+        self._prefill = _Fit(start.prefill_token_s, start.prefill_pair_s, start.prefill_chunk_s)
+        self._decode = _Fit(start.decode_step_s, start.decode_context_s)
         self._restore_s = restore_s
 
     @property
     def profile(self) -> CostProfile:
         """The coefficients of this moment."""
+        token_s, pair_s, chunk_s = self._prefill.values
+        step_s, context_s = self._decode.values
         return CostProfile(
-            prefill_token_s=self._prefill.a,
-            prefill_pair_s=self._prefill.b,
-            decode_step_s=self._decode.a,
-            decode_context_s=self._decode.b,
+            prefill_token_s=token_s,
+            prefill_pair_s=pair_s,
+            prefill_chunk_s=chunk_s,
+            decode_step_s=step_s,
+            decode_context_s=context_s,
         )
 
     def prefill_s(self, num_tokens: int, position: int = 0) -> float:
-        """Seconds to prefill ``num_tokens`` behind ``position`` others."""
-        pairs = num_tokens * (position + num_tokens / 2)
-        return self._prefill.a * num_tokens + self._prefill.b * pairs
+        """Seconds to prefill ``num_tokens`` behind ``position`` others in one go."""
+        if num_tokens <= 0:
+            return 0.0
+        token_s, pair_s, chunk_s = self._prefill.values
+        return chunk_s + num_tokens * (token_s + pair_s * (position + num_tokens / 2))
 
     def decode_s(self, context: int) -> float:
         """Seconds of a step that only decodes and reads ``context`` tokens in all."""
-        return self._decode.a + self._decode.b * context
+        step_s, context_s = self._decode.values
+        return step_s + context_s * context
 
     def restore_s(self, num_tokens: int) -> float:
         """Seconds to bring back the KV of a transcript of ``num_tokens``."""
@@ -140,8 +179,10 @@ class StepCosts:
 
     def prefill_tokens_within(self, seconds: float, position: int) -> int:
         """How many tokens behind ``position`` others take at most ``seconds`` to prefill."""
-        linear = self._prefill.a + self._prefill.b * position
-        half = self._prefill.b / 2
+        token_s, pair_s, chunk_s = self._prefill.values
+        seconds -= chunk_s
+        linear = token_s + pair_s * position
+        half = pair_s / 2
         if seconds <= 0.0:
             return 0
         if half > 0.0:
@@ -153,12 +194,13 @@ class StepCosts:
         """Learn from one step that took ``seconds``."""
         if work.prefill_tokens == 0:
             if work.decode_rows:
-                self._decode.observe(1.0, float(work.decode_context), seconds, of=seconds)
+                self._decode.observe(1.0, float(work.decode_context), y=seconds, of=seconds)
             return
         decode_s = self.decode_s(work.decode_context) if work.decode_rows else 0.0
         rest_s = max(seconds - decode_s, 0.0)
         tokens, pairs = float(work.prefill_tokens), work.prefill_pairs
-        self._prefill.observe(tokens, pairs, rest_s, of=seconds)
+        chunks = float(work.prefill_chunks)
+        self._prefill.observe(tokens, pairs, chunks, y=rest_s, of=seconds)
 
 
 class OutputLengths:

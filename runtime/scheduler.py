@@ -99,7 +99,7 @@ class Schedule:
 def step_work(chunks: Iterable[Chunk]) -> StepWork:
     """What a step with ``chunks`` costs, in the units of the cost model. To be asked before
     the step's results are applied."""
-    tokens = rows = context = 0
+    tokens = rows = context = prefills = 0
     pairs = 0.0
     for chunk in chunks:
         sequence, n = chunk.sequence, chunk.num_tokens
@@ -107,10 +107,15 @@ def step_work(chunks: Iterable[Chunk]) -> StepWork:
             rows += 1
             context += chunk.start + n
         else:
+            prefills += 1
             tokens += n
             pairs += n * (chunk.start + n / 2)
     return StepWork(
-        prefill_tokens=tokens, prefill_pairs=pairs, decode_rows=rows, decode_context=context
+        prefill_tokens=tokens,
+        prefill_pairs=pairs,
+        prefill_chunks=prefills,
+        decode_rows=rows,
+        decode_context=context,
     )
 
 

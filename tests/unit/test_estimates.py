@@ -7,13 +7,18 @@ import pytest
 from runtime.estimates import CostProfile, OutputLengths, StepCosts, StepWork
 
 TRUTH = CostProfile(
-    prefill_token_s=3e-5, prefill_pair_s=1e-9, decode_step_s=4e-3, decode_context_s=3e-8
+    prefill_token_s=3e-5,
+    prefill_pair_s=1e-9,
+    prefill_chunk_s=2e-3,
+    decode_step_s=4e-3,
+    decode_context_s=3e-8,
 )
 
 
 def step_s(work: StepWork) -> float:
     prefill_s = TRUTH.prefill_token_s * work.prefill_tokens
     prefill_s += TRUTH.prefill_pair_s * work.prefill_pairs
+    prefill_s += TRUTH.prefill_chunk_s * work.prefill_chunks
     if not work.decode_rows:
         return prefill_s
     return prefill_s + TRUTH.decode_step_s + TRUTH.decode_context_s * work.decode_context
@@ -25,6 +30,7 @@ def random_work(rng: random.Random) -> StepWork:
     return StepWork(
         prefill_tokens=n,
         prefill_pairs=n * (rng.randint(0, 150_000) + n / 2),
+        prefill_chunks=n > 0,
         decode_rows=rows,
         decode_context=rows and rng.randint(rows, 800_000),
     )
@@ -39,8 +45,8 @@ def test_predictions_approach_a_steady_machine(seed: int, noise: float) -> None:
         work = random_work(rng)
         costs.observe(work, seconds=step_s(work) * rng.uniform(1 - noise, 1 + noise))
     tolerance = 0.03 + noise
-    for n, c in [(300, 0), (300, 100_000), (100_000, 0)]:
-        truth = step_s(StepWork(prefill_tokens=n, prefill_pairs=n * (c + n / 2)))
+    for n, c in [(4, 0), (300, 0), (300, 100_000), (100_000, 0)]:
+        truth = step_s(StepWork(prefill_tokens=n, prefill_pairs=n * (c + n / 2), prefill_chunks=1))
         assert costs.prefill_s(n, c) == pytest.approx(truth, rel=tolerance)
     for context in (1_000, 500_000):
         truth = step_s(StepWork(decode_rows=1, decode_context=context))
@@ -56,6 +62,7 @@ def test_no_coefficient_becomes_negative_whatever_is_observed(seed: int) -> None
         profile = costs.profile
         assert profile.prefill_token_s >= 0
         assert profile.prefill_pair_s >= 0
+        assert profile.prefill_chunk_s >= 0
         assert profile.decode_step_s >= 0
         assert profile.decode_context_s >= 0
 
@@ -76,7 +83,7 @@ def test_the_tokens_within_a_time_take_that_time_and_one_more_is_too_many(
 ) -> None:
     costs = StepCosts(TRUTH)
     tokens = costs.prefill_tokens_within(seconds, position)
-    assert costs.prefill_s(tokens, position) <= seconds * (1 + 1e-9)
+    assert not tokens or costs.prefill_s(tokens, position) <= seconds * (1 + 1e-9)
     assert costs.prefill_s(tokens + 1, position) > seconds
 
 
@@ -100,3 +107,13 @@ def test_output_lengths_follow_each_session_and_forget_the_oldest() -> None:
     lengths.observe("a", output_tokens=200)
     lengths.observe("c", output_tokens=300)
     assert [lengths.expected(name) for name in "abc"] == [200, 300, 300]
+
+
+def test_what_a_chunk_costs_however_short_it_is_is_told_apart_from_its_tokens() -> None:
+    costs = StepCosts()
+    for number in range(400):
+        n = (4, 16, 64, 512)[number % 4]
+        work = StepWork(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1)
+        costs.observe(work, seconds=step_s(work))
+    assert costs.profile.prefill_chunk_s == pytest.approx(TRUTH.prefill_chunk_s, rel=0.02)
+    assert costs.prefill_tokens_within(TRUTH.prefill_chunk_s, 0) <= 1
