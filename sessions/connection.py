@@ -18,6 +18,7 @@ from functools import partial
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.effects import Effects, GrammarCheck, Outbox
+from sessions.intake import Waiting, place
 from sessions.lanes import Lane, Lanes
 from sessions.ledger import Budget, nano_dollars
 from sessions.long_plans import LongPlans, takes_long
@@ -39,21 +40,11 @@ GOING_AWAY = 1001
 SERVICE_RESTART = 1012
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A frame that waits for its lane: a create, or the answer to a faulty one."""
-
-    content: CreateRequest | ApiError
-    num_bytes: int
-    """Of its frame."""
-    arrival_s: float
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Job:
     """A lane's active request. ``turn`` is there once it has started."""
 
-    lane: Lane[_Waiting]
+    lane: Lane[Waiting]
     request: CreateRequest
     num_bytes: int
     arrival_s: float
@@ -76,7 +67,7 @@ class Connection:
         self._service = service
         self._visible = ConnectionStore(service.store, tenant=tenant, connection_id=connection_id)
         limits = service.limits
-        self._lanes: Lanes[_Waiting] = Lanes(
+        self._lanes: Lanes[Waiting] = Lanes(
             max_names=limits.max_stream_ids, max_active=limits.max_active_responses
         )
         self._opened_s = service.clock()
@@ -102,7 +93,7 @@ class Connection:
         try:
             event = decode(frame, self._service.limits)
         except ApiError as error:
-            self._enqueue(error, error.stream_id, 0, may_open_lane=False)
+            self._enqueue(error, error.stream_id, len(frame))
         else:
             if isinstance(event, CreateRequest):
                 self._accept(event, len(frame))
@@ -226,41 +217,16 @@ class Connection:
             age_s = self._service.limits.connection_age_s
             self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
         else:
-            self._enqueue(request, request.stream_id, num_bytes, may_open_lane=True)
+            self._enqueue(request, request.stream_id, num_bytes)
 
     def _enqueue(
-        self,
-        content: CreateRequest | ApiError,
-        stream_id: str | None,
-        num_bytes: int,
-        *,
-        may_open_lane: bool,
+        self, content: CreateRequest | ApiError, stream_id: str | None, num_bytes: int
     ) -> None:
-        """Put a create, or the answer to a faulty one, in its lane's order."""
-        limits = self._service.limits
-        find = self._lanes.find if may_open_lane else self._lanes.known
-        lane = find(stream_id)
-        if isinstance(content, ApiError):
-            busy = lane is not None and (lane.active or lane.waiting)
-            if not busy or self._lanes.num_waiting >= limits.max_waiting_responses:
-                self._send_error(content, stream_id)
-                return
-        elif lane is None:
-            assert stream_id is not None
-            self._send_error(
-                errors.stream_limit_reached(stream_id, limits.max_stream_ids), stream_id
-            )
-            return
-        elif self._lanes.num_waiting >= limits.max_waiting_responses:
-            self._send_error(
-                errors.overloaded(
-                    f"{limits.max_waiting_responses} requests wait on this connection"
-                ),
-                stream_id,
-            )
-            return
-        assert lane is not None
-        self._lanes.add(lane, _Waiting(content, num_bytes, self._service.clock()))
+        service = self._service
+        waiting = Waiting(content, num_bytes, service.clock())
+        error = place(self._lanes, waiting, stream_id, service.limits)
+        if error is not None:
+            self._send_error(error, stream_id)
 
     def _refuse_steering(self, request: SteerRequest) -> None:
         job = next(
