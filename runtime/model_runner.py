@@ -144,15 +144,15 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         num_blocks=num_blocks,
         block_size=config.block_size,
         kv_dtype=kv_dtype,
-        record=CudaRecorder() if _records(model) else None,
+        record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
     )
 
 
-def _records(model: LoadedModel) -> bool:
-    """Whether steps of ``model`` can be recorded. Experts ask the host how many tokens each
-    of them has, and so do the torch versions of the kernels."""
-    experts = any(map(model.config.experts_of, range(model.config.num_layers)))
+def _records(model: LoadedModel, *, quantised: bool) -> bool:
+    """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
+    tokens each of them has, and so do the torch versions of the kernels."""
+    experts = quantised and any(map(model.config.experts_of, range(model.config.num_layers)))
     return model.device.type == "cuda" and wants_triton(model.device) and not experts
 
 

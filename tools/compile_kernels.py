@@ -34,6 +34,13 @@ from kernels.triton_elementwise import (
     norm_warps,
     silu_mul_kernel,
 )
+from kernels.triton_grouped import COLUMNS_EACH as COLUMNS_OF_EXPERTS
+from kernels.triton_grouped import (
+    FEW_ROWS,
+    INPUTS_EACH,
+    MANY_ROWS,
+    grouped_matmul_kernel,
+)
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
 from kernels.triton_prefix import PROGRAMS, shared_prefix_kernel
 from kernels.triton_sampling import (
@@ -137,6 +144,25 @@ def builds() -> Iterator[Build]:
         num_warps=4,
     )
     yield from _sampling(151936)
+    for block in (FEW_ROWS, MANY_ROWS):
+        yield Build(
+            name=f"grouped_matmul {block} rows",
+            kernel=grouped_matmul_kernel,
+            types=_pointers("bf16", "x", "matrices")
+            | _pointers("i64", "rows", "starts")
+            | _pointers("bf16", "out"),
+            constants={
+                "OUTPUTS": 1536,
+                "INPUTS": 2048,
+                "EXPERTS": 128,
+                "PADDED": 128,
+                "BLOCK_M": block,
+                "BLOCK_N": COLUMNS_OF_EXPERTS,
+                "BLOCK_K": INPUTS_EACH,
+            },
+            num_warps=4,
+            needs="HGMMA" if block >= 64 else "LDGSTS",
+        )
 
 
 def _sampling(vocab: int) -> Iterator[Build]:

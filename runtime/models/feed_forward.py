@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.activation import silu_mul
+from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
 from runtime.models.config import ExpertsConfig, ModelConfig
 from runtime.models.layers import WeightBits, WeightSource, fused_linear
 
@@ -37,7 +38,10 @@ def load_feed_forward(
     prefix = f"model.layers.{layer}.mlp"
     experts = config.experts_of(layer)
     if experts is not None:
-        return ExpertMlp(prefix, config.hidden_size, experts, source, bits)
+        router = source.tensor(f"{prefix}.gate.weight", (experts.num_experts, config.hidden_size))
+        if bits == 16 and multiplies_grouped(router):
+            return GroupedExpertMlp(prefix, router, experts, source)
+        return ExpertMlp(prefix, router, experts, source, bits)
     size = config.intermediate_size
     return GatedMlp(prefix, config.hidden_size, size, source, bits, bias=config.mlp_bias)
 
@@ -81,38 +85,70 @@ class ExpertMlp:
     def __init__(
         self,
         prefix: str,
-        hidden: int,
+        router: Tensor,
         experts: ExpertsConfig,
         source: WeightSource,
         bits: WeightBits,
     ) -> None:
-        self._per_token = experts.per_token
-        self._normalise = experts.normalise
-        self._router = source.tensor(f"{prefix}.gate.weight", (experts.num_experts, hidden))
+        self._config = experts
+        self._router = router
+        hidden = router.shape[1]
         size = experts.intermediate_size
         self._experts = [
             GatedMlp(f"{prefix}.experts.{index}", hidden, size, source, bits, bias=False)
             for index in range(experts.num_experts)
         ]
-        router_bytes = self._router.numel() * self._router.element_size()
-        self.step_bytes = router_bytes + self._per_token * self._experts[0].step_bytes
+        router_bytes = router.numel() * router.element_size()
+        self.step_bytes = router_bytes + experts.per_token * self._experts[0].step_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = self._route(x)
+        weights, chosen = _route(x, self._router, self._config)
         order = chosen.flatten().argsort(stable=True)
         counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
         output = torch.zeros_like(x)
         for expert, picks in zip(self._experts, torch.split(order, counts), strict=True):
             if picks.numel():
-                rows = picks // self._per_token
+                rows = picks // self._config.per_token
                 output.index_add_(0, rows, expert(x[rows]) * weights.flatten()[picks, None])
         return output
 
-    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(weights, experts), each [tokens, per_token]."""
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        likely = functional.linear(x, self._router).softmax(-1, dtype=wide)
-        weights, chosen = likely.topk(self._per_token, dim=-1)
-        if self._normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights.to(x.dtype), chosen
+
+class GroupedExpertMlp:
+    """The same with all experts' matrices stacked, for one product over all of them. Nothing of
+    a step waits for the host, and a token's parts are summed up in the order of its choice."""
+
+    def __init__(
+        self, prefix: str, router: Tensor, experts: ExpertsConfig, source: WeightSource
+    ) -> None:
+        self._config = experts
+        self._router = router
+        hidden, size, count = router.shape[1], experts.intermediate_size, experts.num_experts
+        self._gate_up = router.new_empty(count, 2 * size, hidden)
+        self._down = router.new_empty(count, hidden, size)
+        for index in range(count):
+            name = f"{prefix}.experts.{index}"
+            self._gate_up[index, :size] = source.tensor(f"{name}.gate_proj.weight", (size, hidden))
+            self._gate_up[index, size:] = source.tensor(f"{name}.up_proj.weight", (size, hidden))
+            self._down[index] = source.tensor(f"{name}.down_proj.weight", (hidden, size))
+        weights = experts.per_token * 3 * size * hidden
+        self.step_bytes = (router.numel() + weights) * router.element_size()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weights, chosen = _route(x, self._router, self._config)
+        order, starts = sorted_by_expert(chosen.flatten(), self._config.num_experts)
+        rows = order // self._config.per_token
+        gated = silu_mul(grouped_matmul(x, self._gate_up, rows, starts))
+        each = torch.arange(len(order), device=x.device)
+        parts = torch.empty(*chosen.shape, x.shape[1], dtype=x.dtype, device=x.device)
+        parts.flatten(0, 1)[order] = grouped_matmul(gated, self._down, each, starts)
+        return (parts * weights[:, :, None]).sum(1)
+
+
+def _route(x: Tensor, router: Tensor, experts: ExpertsConfig) -> tuple[Tensor, Tensor]:
+    """(weights, experts), each [tokens, per_token]."""
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    likely = functional.linear(x, router).softmax(-1, dtype=wide)
+    weights, chosen = likely.topk(experts.per_token, dim=-1)
+    if experts.normalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights.to(x.dtype), chosen

@@ -45,7 +45,9 @@ def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
     return [runner.run(step).cpu() for step in steps()]
 
 
-@pytest.mark.parametrize("family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny"])
+@pytest.mark.parametrize(
+    "family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
+)
 def test_logits_are_those_of_torch(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
