@@ -95,7 +95,7 @@ class EngineConfig:
 
     session_context_percent: int = 150
     """A new session waits while the transcripts of those that run, wait or are leased, and its
-    own, exceed this share of the KV capacity. Not with ``fcfs``."""
+    own, exceed this share of the KV capacity, host memory included. Not with ``fcfs``."""
 
     max_draft_tokens: int = 16
     """Draft tokens one turn may have verified in a step; 0 turns drafting off."""
