@@ -281,8 +281,8 @@ class Connection:
             if store.running_turns >= limits.max_queued_turns:
                 raise errors.overloaded(f"{store.running_turns} turns are open")
             job.grammar = turn_grammar(self._service, request)
-        except ApiError as error:
-            self._refuse(job, error)
+        except Exception as error:
+            self._begin(job, error)
             return
         if job.grammar is None:
             self._enter_session(job)
@@ -329,7 +329,7 @@ class Connection:
         self._begin(job, plan)
 
     def _begin(self, job: _Job, plan: TurnPlan | Exception) -> None:
-        """Start a turn that is planned, or refuse it."""
+        """Start a turn that is planned, or refuse it for what kept it from being planned."""
         service = self._service
         if isinstance(plan, ApiError):
             self._refuse(job, plan)

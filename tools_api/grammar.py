@@ -138,7 +138,9 @@ def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:
     closed = {"type": "object", **schema, "additionalProperties": False}
     declared = schema.get("properties", {})
     required = schema.get("required", [])
-    if not isinstance(required, list) or not all(name in declared for name in required):
+    if not isinstance(declared, dict) or not isinstance(required, list):
+        return schema  # whoever compiles it says what is wrong
+    if not all(isinstance(name, str) and name in declared for name in required):
         return schema
     return closed
 

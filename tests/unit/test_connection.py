@@ -214,6 +214,40 @@ def test_a_verdict_for_a_request_that_is_gone_is_ignored(rig: Rig, client: Clien
     assert rig.engine.requests == []
 
 
+@pytest.mark.parametrize("required", [[[]], [{"a": 1}, "x"], [None], 5, "x"])
+def test_a_schema_that_requires_nonsense_is_the_schemas_fault_or_nobodys(
+    rig: Rig, client: Client, required: Any
+) -> None:
+    parameters = {"type": "object", "properties": {"x": {}}, "required": required}
+    function = {"type": "function", "name": "f", "parameters": parameters}
+    (event,) = client.create(input="hi", tools=[function])
+    assert event["type"] in ("response.created", "error")
+    assert event.get("status") != 500
+    (event,) = client.create(
+        input="hi",
+        stream_id="b",
+        tools=[function | {"parameters": {"properties": 5, "required": required}}],
+    )
+    assert event.get("status") != 500
+
+
+def test_a_grammar_that_breaks_is_an_internal_error_of_its_request_alone(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("secret")
+
+    client.create(input="hi", stream_id="a")
+    with monkeypatch.context() as patch:
+        patch.setattr("sessions.connection.turn_grammar", broken)
+        (event,) = client.create(input="hi", stream_id="b")
+    assert (event["status"], event["error"]["code"]) == (500, None)
+    assert "secret" not in event["error"]["message"]
+    rig.reply("ok" + END)
+    assert client.last["type"] == "response.completed"
+    assert client.turn(input="again", stream_id="b")["status"] == "completed"
+
+
 # An engine that talks nonsense
 
 
