@@ -54,8 +54,9 @@ class _Fit:
     """Coefficients ``a`` of ``y = sum(a[i] * x[i])`` by least squares with forgetting, none of
     them negative. A weak prior keeps their ratio where the data do not tell them apart."""
 
-    def __init__(self, *start: float) -> None:
+    def __init__(self, *start: float, forget: float) -> None:
         self._start = start
+        self._forget = forget
         self.values = list(start)
         indices = range(len(start))
         self._squares = [[0.0 for _ in indices] for _ in indices]
@@ -77,8 +78,10 @@ class _Fit:
         self._count += 1
         for row, left in zip(self._squares, x, strict=True):
             for j, right in enumerate(x):
-                row[j] = _FORGET * row[j] + left * right
-        self._products = [_FORGET * t + left * y for t, left in zip(self._products, x, strict=True)]
+                row[j] = self._forget * row[j] + left * right
+        self._products = [
+            self._forget * t + left * y for t, left in zip(self._products, x, strict=True)
+        ]
         self._solve()
 
     def _solve(self) -> None:
@@ -133,6 +136,7 @@ class StepCosts:
         profile: where the fit starts.
         restore_s: tokens of a transcript -> seconds to bring its KV back. None: it is
             computed again.
+        forget: what a step counts relative to the next one; 1: all count alike.
     """
 
     def __init__(
@@ -140,10 +144,12 @@ class StepCosts:
         profile: CostProfile | None = None,
         *,
         restore_s: Callable[[int], float] | None = None,
+        forget: float = _FORGET,
     ) -> None:
         start = profile or CostProfile()
-        self._prefill = _Fit(start.prefill_token_s, start.prefill_pair_s, start.prefill_chunk_s)
-        self._decode = _Fit(start.decode_step_s, start.decode_context_s)
+        prefill = (start.prefill_token_s, start.prefill_pair_s, start.prefill_chunk_s)
+        self._prefill = _Fit(*prefill, forget=forget)
+        self._decode = _Fit(start.decode_step_s, start.decode_context_s, forget=forget)
         self._restore_s = restore_s
 
     @property

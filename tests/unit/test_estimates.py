@@ -117,3 +117,14 @@ def test_what_a_chunk_costs_however_short_it_is_is_told_apart_from_its_tokens() 
         costs.observe(work, seconds=step_s(work))
     assert costs.profile.prefill_chunk_s == pytest.approx(TRUTH.prefill_chunk_s, rel=0.02)
     assert costs.prefill_tokens_within(TRUTH.prefill_chunk_s, 0) <= 1
+
+
+def test_a_fit_that_forgets_nothing_gives_the_mean_of_all_steps() -> None:
+    fading, whole = StepCosts(), StepCosts(forget=1.0)
+    work = StepWork(decode_rows=1, decode_context=1)
+    for number in range(4000):
+        for costs in (fading, whole):
+            costs.observe(work, seconds=1e-3 if number < 2000 else 2e-3)
+    assert fading.decode_s(1) == pytest.approx(2e-3, rel=0.01)
+    # Of relative errors: sum(1 / y) / sum(1 / y ** 2).
+    assert whole.decode_s(1) == pytest.approx(1.2e-3, rel=0.01)
