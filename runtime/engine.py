@@ -171,7 +171,8 @@ class Engine:
         """Run one step; None when there is nothing to tell. The last one before the engine
         falls idle is always told, so that its figures are true while nothing happens."""
         scheduler = self._scheduler
-        self.aside.begin_step(idle=not scheduler.waiting and len(scheduler.running) <= 1)
+        turns = len(scheduler.running) + len(scheduler.waiting) + self._turns.num_compiling
+        self.aside.begin_step(idle=turns <= 1)
         self._turns.take_compiled()
         if self._transfer is not None:
             self._transfer.report(self._cache)

@@ -36,6 +36,7 @@ from runtime.grammar_refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 
+_NICENESS = 10
 _LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
 _OUT_OF_MEMORY = 77
@@ -167,6 +168,8 @@ class _Child:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         self._checks = 0
+        with contextlib.suppress(OSError):  # from its first import on
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
         try:
             hello = await asyncio.wait_for(self._read(), _START_TIMEOUT_S)
         except (TimeoutError, asyncio.IncompleteReadError):
@@ -358,7 +361,6 @@ def main(arguments: list[str]) -> int:
     # An interrupt at the terminal is for the parent alone. A group is enough: to processes of
     # another session Linux gives a share of the CPU of their own, however nice they are.
     os.setpgid(0, 0)
-    os.nice(10)
     try:
         tokenizer = Tokenizer.load(
             options.folder, vocab_size=options.vocab_size, model_type=options.model_type

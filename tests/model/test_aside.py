@@ -220,11 +220,14 @@ def test_a_turn_steps_aside_only_where_somebody_waits(neighbours: int) -> None:
     for _ in range(neighbours):
         driver.request(PROMPT, max_new_tokens=1000)
     name = constrained(driver, 1)
-    stood_aside = 0
+    compiling = running = 0
     while driver.results[name].finish is None:
         driver.step()
-        stood_aside += driver.results[name].start is not None and len(driver.engine.aside) > 0
-    assert (stood_aside > 0) is bool(neighbours)
+        stands_aside = len(driver.engine.aside) > 0
+        running += driver.results[name].start is not None and stands_aside
+        compiling += driver.results[name].start is None and stands_aside
+    assert (running > 0) is bool(neighbours)
+    assert (compiling > 0) is bool(neighbours)
 
 
 def test_a_turn_may_be_cancelled_while_it_stands_aside() -> None:
