@@ -130,8 +130,8 @@ def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> Gen
     )
 
 
-def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> list[float]:
-    """Latency of every turn, seconds, with real pauses."""
+def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> tuple[list[float], float]:
+    """Latency of every turn, seconds, with real pauses, and the share of prompt tokens hit."""
     emission = engine.emission
     assert isinstance(emission, _RecordedLengths)
     banned = tuple(sorted(tokenizer.end_of_turn_ids))
@@ -140,6 +140,7 @@ def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> list[float]:
     due: list[tuple[float, _Client]] = []
     clients: dict[str, _Client] = {}
     latencies: list[float] = []
+    prompt_tokens = cached_tokens = 0
 
     def next_session(now: float) -> None:
         if ahead:
@@ -168,6 +169,9 @@ def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> list[float]:
         for answer in output.outputs:
             client = clients[answer.request_id]
             client.length += len(answer.new_tokens)
+            if answer.start is not None:
+                prompt_tokens += answer.start.input_tokens
+                cached_tokens += answer.start.cached_tokens
             if answer.finish is None:
                 continue
             if answer.finish is not FinishReason.STOP:
@@ -179,7 +183,7 @@ def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> list[float]:
                 next_session(now)
             else:
                 due.append((now + min(client.turn.gap_s, 300.0) * GAP_SCALE, client))
-    return latencies
+    return latencies, cached_tokens / prompt_tokens
 
 
 def simulated(load: Load, mode: Mode, costs: StepCosts) -> float:
@@ -297,7 +301,8 @@ def main() -> int:
         kind = replace(config, policy=mode.policy, cache_policy="lease" if mode.lease else "lru")
         costs[mode.name] = WholeRun()
         engine = engine_for(runner, tokenizer, kind, costs[mode.name])
-        latencies = play(engine, tokenizer, load)
+        latencies, hits = play(engine, tokenizer, load)
+        figures[f"{mode.name} hit"] = round(hits, 4)
         real[mode.name] = statistics.fmean(latencies)
         figures[f"{mode.name} mean_s"] = round(real[mode.name], 4)
         figures[f"{mode.name} p95_s"] = round(float(np.percentile(latencies, 95)), 4)
