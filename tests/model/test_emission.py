@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from runtime.answers import Answers
-from runtime.emission import Emission, Taken
-from runtime.grammar_closing import complete
+from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
+from runtime.grammar_closing import Work, complete
 from runtime.messages import (
     ErrorKind,
     FinishReason,
@@ -176,3 +176,21 @@ def test_the_limit_puts_the_legal_end_in_the_place_of_what_was_drawn(tokenizer: 
     assert taken.finish is FinishReason.STOP
     assert output.new_tokens.tolist() == [*encode(tokenizer, "."), tokenizer.end_of_turn_id]
     assert [p.token for p in output.logprobs] == output.new_tokens.tolist()
+
+
+def test_a_settlement_is_void_once_its_turn_ended_or_gave_way(tokenizer: Tokenizer) -> None:
+    def work() -> Work[Taken]:
+        yield
+        return NOTHING_TAKEN
+
+    turn, other = Rig(tokenizer).sequence, Rig(tokenizer).sequence
+    settlement = Settlement(sequence=turn, num_drafted=0, work=work(), preemptions=0)
+    assert settlement.holds(turn)
+    assert not settlement.holds(other)
+    assert not settlement.is_void
+    turn.preemptions += 1
+    assert settlement.is_void
+    again = Settlement(sequence=turn, num_drafted=0, work=work(), preemptions=1)
+    assert not again.is_void
+    turn.finish = FinishReason.CANCELLED
+    assert again.is_void
