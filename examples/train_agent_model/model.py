@@ -25,10 +25,10 @@ class ModelShape:
     vocab_size: int
     hidden_size: int = 128
     num_hidden_layers: int = 5
-    num_attention_heads: int = 4
-    num_key_value_heads: int = 4
+    num_attention_heads: int = 6
+    num_key_value_heads: int = 6
     head_dim: int = 32
-    intermediate_size: int = 256
+    intermediate_size: int = 384
     rope_theta: float = 1_000_000.0
     rms_norm_eps: float = 1e-6
 
@@ -67,6 +67,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Mix ``v`` [batch, heads, length, head_dim] by the scores of ``q`` on earlier ``k``.
 

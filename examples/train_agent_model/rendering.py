@@ -2,9 +2,10 @@
 
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
 is learned; the hardest choices count three times: whether to call or to answer, the names of
-tools and parameters, and how a value begins (with a quote or without). Beside that the words of
-a question are labelled with whether the tools' schemas say them too: a task of its own, whose
-answer the choice between a call and a refusal needs.
+tools and parameters, how a value begins (with a quote or without) and what comes after it
+(another argument or none). Beside that the words of a question are labelled with whether the
+tools' schemas say them too: a task of its own, whose answer the choice between a call and a
+refusal needs.
 """
 
 import json
@@ -45,7 +46,7 @@ class Part:
     special: bool = False
     weight: float = 0.0
     heavy: tuple[tuple[int, int], ...] = ()
-    """Spans of characters that count CHOICE_WEIGHT times."""
+    """Spans of UTF-8 bytes that count CHOICE_WEIGHT times."""
 
     known: tuple[tuple[int, bool], ...] = ()
     """Of each word: the UTF-8 bytes up to its end, and whether the tools' schemas hold it."""
@@ -94,8 +95,12 @@ def _call(call: Call) -> list[Part]:
     heavy = [(text.index(call.name), text.index(call.name) + len(call.name))]
     for number, (name, value) in enumerate(call.arguments.items()):
         text += "{" if number == 0 else ", "
-        heavy.append((len(text) + 1, len(text) + len(name) + len('"": "')))
-        text += f'"{name}": {json.dumps(value, ensure_ascii=False)}'
+        begin = len(text.encode()) + 1
+        heavy.append((begin, begin + len(name) + len('": "')))
+        written = json.dumps(value, ensure_ascii=False)
+        text += f'"{name}": {written}'
+        end = len(text.encode())
+        heavy.append((end - written.endswith('"'), end + 1))
     text += "}}\n"
     return [
         _special(CALL, CHOICE_WEIGHT),
@@ -216,7 +221,7 @@ class SessionEncoder:
         return ends
 
     def _weights(self, part: Part, ends: list[int]) -> list[float]:
-        """Weigh tokens by span; bytes equal characters up to the last heavy span."""
+        """Weigh tokens by the spans they touch."""
         if not part.heavy:
             return [part.weight] * len(ends)
         weights, start = [], 0

@@ -102,22 +102,24 @@ def test_only_what_the_assistant_writes_is_learned(
     assert written == expected
 
 
-def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
-    encoder: SessionEncoder, tokenizer: Tokenizer
+@pytest.mark.parametrize("seed", range(12))
+def test_whether_to_call_the_names_and_where_values_begin_and_end_weigh_most(
+    encoder: SessionEncoder, tokenizer: Tokenizer, seed: int
 ) -> None:
-    generator = SessionGenerator(4, held_out=True)
+    generator = SessionGenerator(seed, held_out=True)
     session = generator.session(num_questions=1)
     while not session.questions[0].steps or len(session.questions[0].steps[0].calls) > 1:
         session = generator.session(num_questions=1)
     encoded = encoder.encode(session_parts(session))
     ids, weights = encoded.ids, encoded.weights
     heavy = b"".join(tokenizer.token_bytes(int(i)) for i in ids[weights == CHOICE_WEIGHT])
-    calls = [step.calls[0] for step in session.questions[0].steps]
-    expected = "".join(
-        f"<tool_call>{re.escape(call.name)}"
-        + "".join(rf'{re.escape(name)}": ("|\d{{1,2}})' for name in call.arguments)
-        for call in calls
-    )
+    expected = ""
+    for call in (step.calls[0] for step in session.questions[0].steps):
+        arguments = [
+            f'{re.escape(name)}": "' + '"' if isinstance(value, str) else rf'{name}": \d{{1,2}}'
+            for name, value in call.arguments.items()
+        ]
+        expected += f"<tool_call>{re.escape(call.name)}" + ', "'.join(arguments) + r"}}\s?"
     found = re.match(expected, heavy.decode())
     assert found
     answer = heavy.decode()[found.end() :]
