@@ -25,7 +25,8 @@ from runtime.config import EngineConfig, PolicyName
 from runtime.estimates import CostProfile, OutputLengths, StepCosts
 from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
 from runtime.policy import Policy, TurnFacts
-from runtime.scheduler import Chunk, Scheduler, step_work
+from runtime.schedule import Chunk, step_work
+from runtime.scheduler import Scheduler
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
 
 OUTPUT_LIMIT = 32_768

@@ -38,7 +38,8 @@ from runtime.messages import (
 from runtime.model_runner import ModelRunner
 from runtime.open_turns import Compilation, OpenTurns
 from runtime.sampler import Drawing, Sampled, SampleRow
-from runtime.scheduler import NO_DRAFT, Chunk, Scheduler, step_work
+from runtime.schedule import NO_DRAFT, Chunk, step_work
+from runtime.scheduler import Scheduler
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
 from runtime.step_rows import StepPart, StepRows

@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.batch import SequenceInput
 from runtime.sampler import SampleRow
-from runtime.scheduler import Chunk
+from runtime.schedule import Chunk
 from runtime.sequence import Sequence
 from runtime.token_mask import GrammarState, MaskRow
 

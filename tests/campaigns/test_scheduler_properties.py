@@ -5,7 +5,7 @@ import random
 import pytest
 
 from runtime import policy
-from runtime.scheduler import Schedule
+from runtime.schedule import Schedule
 from runtime.sequence import Sequence, SequenceState
 from tests.support.scheduler_bench import Bench
 

@@ -15,7 +15,7 @@ from runtime.messages import (
     TokenLogprob,
 )
 from runtime.sampler import Sampled
-from runtime.scheduler import Chunk
+from runtime.schedule import Chunk
 from runtime.sequence import Sequence, TokenBuffer
 from runtime.step_rows import StepPart
 from runtime.token_mask import GrammarState

@@ -17,7 +17,8 @@ from runtime import policy
 from runtime.drafting import Draft
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import FinishReason, SamplingParams, TokenArray
-from runtime.scheduler import Schedule, Scheduler
+from runtime.schedule import Schedule
+from runtime.scheduler import Scheduler
 from runtime.token_mask import GrammarState
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference

@@ -22,7 +22,7 @@ from runtime.emission import Taken
 from runtime.grammar_closing import Work
 from runtime.messages import SamplingParams
 from runtime.sampler import Sampled
-from runtime.scheduler import Chunk
+from runtime.schedule import Chunk
 from runtime.step_rows import StepPart
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.table_model import FixedDrafts, replace_model

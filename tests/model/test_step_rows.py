@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from runtime.messages import GenerationRequest, SamplingParams
-from runtime.scheduler import Chunk
+from runtime.schedule import Chunk
 from runtime.sequence import Sequence, TokenBuffer
 from runtime.step_rows import StepPart, StepRows
 from runtime.token_mask import GrammarState, MaskRow

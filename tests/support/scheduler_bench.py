@@ -6,8 +6,14 @@ from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
 from runtime.estimates import StepCosts
 from runtime.messages import FinishReason, GenerationRequest, SamplingParams
-from runtime.scheduler import Schedule, Scheduler
+from runtime.schedule import Schedule
+from runtime.scheduler import Scheduler
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
+
+
+def tokens_of(schedule: Schedule) -> dict[str, int]:
+    """Tokens of each chunk, by the name of its request."""
+    return {c.sequence.request.request_id: c.num_tokens for c in schedule.chunks}
 
 
 class Bench:

@@ -1,0 +1,33 @@
+"""Turns on their way from waiting to their end."""
+
+from runtime.policy import ANSWER_LEVELS
+from tests.support.scheduler_bench import Bench
+
+
+def test_a_thousand_turns_may_go_at_once() -> None:
+    bench = Bench(num_blocks=64)
+    for _ in range(1000):
+        bench.add(8, limit=2)
+    bench.step()
+    for waiting in list(bench.scheduler.waiting):
+        bench.scheduler.drop_waiting(waiting)
+    for running in list(bench.scheduler.running):
+        bench.scheduler.end(running, lease_s=0.0)
+    assert not bench.scheduler.has_work
+    stats = bench.cache.stats()
+    assert stats.free + stats.evictable == stats.total
+
+
+def test_a_paused_turn_may_be_cancelled() -> None:
+    bench = Bench(num_blocks=400, max_running=2, debug=False)
+    for _ in range(2):
+        bench.add(4, limit=400)
+    for _ in range(ANSWER_LEVELS[0] + 2):
+        bench.step()
+    bench.add(4, limit=9)
+    bench.step()
+    (paused,) = bench.scheduler.paused
+    bench.scheduler.end(paused, lease_s=0.0)
+    assert not list(bench.scheduler.paused)
+    bench.run()
+    assert paused not in bench.done
