@@ -8,6 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.upload import upload
+
 MAX_DECODE_QUERIES = 32
 """Sequences of up to this many query tokens are decodes (or verifications of drafts), whose
 cost is the reading of their context; those of more are prefill chunks."""
@@ -44,9 +46,9 @@ class SharedPrefixes:
     def to(self, device: torch.device) -> "SharedPrefixes":
         """The same on ``device``."""
         return SharedPrefixes(
-            members=self.members.to(device),
-            lengths=self.lengths.to(device),
-            skips=self.skips.to(device),
+            members=upload(self.members, device),
+            lengths=upload(self.lengths, device),
+            skips=upload(self.skips, device),
         )
 
 

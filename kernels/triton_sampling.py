@@ -29,6 +29,7 @@ from kernels.masked_sampling import (
     SamplingBatch,
     WholeNumbers,
 )
+from kernels.upload import upload
 
 TOKENS_EACH = 1024
 """Tokens of a tile."""
@@ -309,8 +310,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
     device = logits.device
     numbers = WholeNumbers.of(batch, vocab)
     limited = bool(((numbers.top_k > 0) | (numbers.top_p > 0)).any())
-    packed = packed_numbers(numbers, batch).to(device)
-    words = None if batch.masks is None else batch.masks.to(device).contiguous()
+    packed = upload(packed_numbers(numbers, batch), device)
+    words = None if batch.masks is None else upload(batch.masks.contiguous(), device)
     tiles = triton.cdiv(vocab, TOKENS_EACH)
     best = torch.empty(rows, tiles, dtype=torch.float32, device=device)
     first = torch.empty(rows, tiles, dtype=torch.int32, device=device)
@@ -349,8 +350,8 @@ def penalised(logits: Tensor, penalties: Penalties) -> Tensor:
     """See ``kernels.masked_sampling.penalised_reference``."""
     shaped = logits.clone()
     parts = penalties.factors, 1 / penalties.factors, penalties.deductions
-    factors = torch.from_numpy(np.stack(parts).astype(np.float32)).to(logits.device)
-    at = torch.from_numpy(np.stack((penalties.rows, penalties.tokens))).to(logits.device)
+    factors = upload(np.stack(parts).astype(np.float32), logits.device)
+    at = upload(np.stack((penalties.rows, penalties.tokens)), logits.device)
     count = at.shape[1]
     penalise_kernel[triton.cdiv(count, TOKENS_EACH),](
         shaped,

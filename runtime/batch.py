@@ -22,6 +22,7 @@ from kernels.paged_layout import (
     SharedPrefixes,
     find_shared_prefixes,
 )
+from kernels.upload import upload
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
@@ -125,9 +126,9 @@ class StepBatch:
         """The step's contexts as the attention wants them."""
         shared = self.shared_prefixes() if wants_triton(device) else None
         return PagedLayout(
-            query_starts=torch.from_numpy(self.query_starts).to(device, torch.int32),
-            context_lengths=torch.from_numpy(self.context_lengths).to(device, torch.int32),
-            block_tables=torch.from_numpy(self.block_tables).to(device),
+            query_starts=upload(self.query_starts.astype(np.int32), device),
+            context_lengths=upload(self.context_lengths.astype(np.int32), device),
+            block_tables=upload(self.block_tables, device),
             max_query_tokens=int(np.diff(self.query_starts).max()),
             spans=self.spans(),
             shared=None if shared is None else shared.to(device),

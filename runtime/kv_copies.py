@@ -11,14 +11,18 @@ import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from kernels.upload import upload
 from radix_cache.block_pool import BlockArray
 from runtime.kv_pool import KVPool
 from runtime.kv_store import ByteRows
+
+_ROUNDED_BYTES = 1 << 26
+"""Less host memory than this may be rounded up."""
 
 
 class Copy(Protocol):
@@ -120,7 +124,9 @@ class ThreadCopies:
 
 
 class _StreamCopy:
-    def __init__(self, start: torch.cuda.Event, end: torch.cuda.Event, kept: torch.Tensor) -> None:
+    """On the way up. ``kept`` is what must not go before the copy is done."""
+
+    def __init__(self, start: torch.cuda.Event, end: torch.cuda.Event, *kept: object) -> None:
         self._start = start
         self._end = end
         self._kept = kept
@@ -134,10 +140,17 @@ class _StreamCopy:
         return float(self._start.elapsed_time(self._end)) / 1000
 
     def settle(self) -> None:
-        torch.cuda.current_stream(self._kept.device).wait_event(self._end)
+        torch.cuda.current_stream().wait_event(self._end)
 
     def wait(self) -> None:
         self._end.synchronize()
+
+
+class _GatheredCopy(_StreamCopy):
+    """On the way down: the blocks themselves were read by the computing stream."""
+
+    def settle(self) -> None:
+        """What the device does next comes after the gathering anyway."""
 
 
 class StreamCopies:
@@ -145,7 +158,7 @@ class StreamCopies:
 
     On the way down the blocks are gathered by the computing stream, before anything that
     comes later writes to them; on the way up they are put in place by the other stream, after
-    all that was given to the computing one before.
+    all that was given to the computing one before. The host waits for nothing.
     """
 
     def __init__(self, pool: KVPool) -> None:
@@ -156,18 +169,24 @@ class StreamCopies:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         _, _, _, *self._block_shape = pool.blocks.shape
         self._num_layers = pool.blocks.shape[0]
+        self._block_bytes = self._blocks[:, :, 0].numel() * self._blocks.element_size()
 
     def new_rows(self, count: int) -> ByteRows:
-        size = self._blocks[:, :, 0].numel() * self._blocks.element_size()
-        return torch.empty((count, size), dtype=torch.uint8, pin_memory=True).numpy()
+        """Pinned. torch rounds what it pins up to a power of two, which is too much of much."""
+        if count * self._block_bytes < _ROUNDED_BYTES:
+            shape = count, self._block_bytes
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+        rows = np.empty((count, self._block_bytes), dtype=np.uint8)
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(cudart.cudaHostRegister(rows.ctypes.data, rows.nbytes, 0)))
+        return rows
 
     def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
-        computing = torch.cuda.current_stream(self._device)
-        index = torch.from_numpy(sources).to(self._device, torch.int64)
+        index = upload(sources.astype(np.int64), self._device)
         gathered = self._blocks.index_select(2, index).movedim(2, 0).contiguous()
         flat = gathered.view(len(sources), -1).view(torch.uint8)
         start, end = _events()
-        self._stream.wait_stream(computing)
+        self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             start.record()
             places = np.arange(len(targets), dtype=np.int32)
@@ -176,11 +195,11 @@ class StreamCopies:
                 below.copy_(flat[place : place + count], non_blocking=True)
             end.record()
         flat.record_stream(self._stream)
-        return _StreamCopy(start, end, flat)
+        return _GatheredCopy(start, end, flat, rows)
 
     def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy:
         start, end = _events()
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             start.record()
             flat = torch.empty(
@@ -190,14 +209,16 @@ class StreamCopies:
             for row, place, count in runs(sources, places):
                 below = torch.from_numpy(rows[row : row + count])
                 flat[place : place + count].copy_(below, non_blocking=True)
-            index = torch.from_numpy(targets).to(self._device, torch.int64)
+            index = upload(targets.astype(np.int64), self._device)
             blocks = flat.view(self._blocks.dtype)
             blocks = blocks.view(len(sources), self._num_layers, 2, *self._block_shape)
             self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
             end.record()
-        return _StreamCopy(start, end, flat)
+        return _StreamCopy(start, end, flat, rows)
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    """Around a copy. A thread that waits for its end sleeps."""
+    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     return start, end

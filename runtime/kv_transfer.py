@@ -95,6 +95,7 @@ class KVTransfer:
     def _down(self, blocks: BlockArray, rows: ByteRows, places: BlockArray) -> None:
         if not self._on_cpu:
             self._let_checks_end(places)
+            self._let_arrive(blocks)
         copy = self._copies.down(blocks, rows, places)
         sums = self._sums if rows is self._host else None
 
@@ -115,6 +116,12 @@ class KVTransfer:
         for flight in self._flights:
             if flight.arriving and np.isin(flight.host_blocks, places).any():
                 flight.check.result()
+
+    def _let_arrive(self, blocks: BlockArray) -> None:
+        """Before the computing stream reads blocks that the other one may still be writing."""
+        for flight in self._flights:
+            if flight.arriving and np.isin(flight.device_blocks, blocks).any():
+                flight.copy.settle()
 
     def _write(self, move: BlockMove) -> None:
         assert self._store is not None

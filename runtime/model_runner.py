@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernels.dispatch import wants_triton
 from kernels.quantised_kv import FP8
+from kernels.upload import upload
 from runtime.batch import SequenceInput, StepBatch
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
 from runtime.kv_pool import KVPool, block_bytes
@@ -102,10 +103,10 @@ class ModelRunner:
                 return logits
         device = self.model.device
         inputs = StepInputs(
-            token_ids=torch.from_numpy(batch.token_ids).to(device) if tokens is None else tokens,
-            positions=torch.from_numpy(batch.positions).to(device),
-            slots=torch.from_numpy(batch.slots).to(device),
-            logit_rows=torch.from_numpy(batch.logit_rows).to(device),
+            token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
+            positions=upload(batch.positions, device),
+            slots=upload(batch.slots, device),
+            logit_rows=upload(batch.logit_rows, device),
             highest_position=int(batch.context_lengths.max()) - 1,
             layout=batch.layout(device),
         )

@@ -21,6 +21,7 @@ from kernels.masked_sampling import (
     allowed_tokens,
 )
 from kernels.masked_sampling import sample as draw
+from kernels.upload import upload
 from runtime.messages import SamplingParams, TokenArray, TokenLogprob
 
 
@@ -53,7 +54,8 @@ class Sampled:
 class Drawing:
     """A draw of one token for each row of logits, under way where the logits are.
 
-    Order: penalties, grammar mask, temperature, top-k, top-p, min-p, draw.
+    Order: penalties, grammar mask, temperature, top-k, top-p, min-p, draw. Log-probabilities
+    are begun as well: when the constructor returns, the logits have been asked for all.
     """
 
     def __init__(self, logits: Tensor, rows: Sequence[SampleRow]) -> None:
@@ -64,23 +66,24 @@ class Drawing:
         """
         if logits.shape[0] != len(rows):
             raise ValueError(f"{logits.shape[0]} rows of logits for {len(rows)} of parameters")
-        self._logits = logits
-        self._rows = rows
         self.tokens: Tensor = draw(logits, _batch(rows))
         """[rows] int64 on the device; below zero where no token can be drawn."""
+        self._on_host = _on_its_way(self.tokens)
+        self._likely = [
+            None
+            if row.params.top_logprobs is None
+            else _begin_logprob(logits[index], self.tokens[index : index + 1], row)
+            for index, row in enumerate(rows)
+        ]
         self._arrived: Any = None
-        self._on_host = self.tokens
         if self.tokens.device.type == "cuda":
-            self._on_host = torch.empty(len(rows), dtype=torch.int64, pin_memory=True)
-            self._on_host.copy_(self.tokens, non_blocking=True)
             cuda: Any = torch.cuda  # its events have no types
             self._arrived = cuda.Event()
             self._arrived.record()
         self._result: Sampled | None = None
 
     def result(self) -> Sampled:
-        """What was drawn; waits for it, and for nothing that was begun later. To be asked for
-        log-probabilities before the logits are gone."""
+        """What was drawn; waits for it, and for nothing that was begun later."""
         if self._result is None:
             self._result = self._finish()
         return self._result
@@ -95,8 +98,8 @@ class Drawing:
             tokens=tokens,
             finite=finite,
             logprobs=tuple(
-                _logprob(self._logits[index], int(tokens[index]), row)
-                for index, row in enumerate(self._rows)
+                None if likely is None or token == NO_TOKEN else _logprob(token, *likely)
+                for token, likely in zip(tokens.tolist(), self._likely, strict=True)
             ),
         )
 
@@ -160,19 +163,31 @@ def _penalties(rows: Sequence[SampleRow]) -> Penalties | None:
     )
 
 
-def _logprob(logits: Tensor, token: int, row: SampleRow) -> TokenLogprob | None:
-    top = row.params.top_logprobs
-    if top is None or token == NO_TOKEN:
-        return None
-    choices = logits.numel()
+def _begin_logprob(logits: Tensor, token: Tensor, row: SampleRow) -> tuple[Tensor, Tensor]:
+    """On their way to the host: log-probabilities of ``token`` [1] and of the likeliest ones
+    behind it, and which ones these are."""
+    top, choices = row.params.top_logprobs, logits.numel()
+    assert top is not None
     if row.mask is not None:
-        allowed = allowed_tokens(torch.from_numpy(row.mask), choices).to(logits.device)
-        logits = logits.masked_fill(~allowed, -torch.inf)
+        allowed = allowed_tokens(torch.from_numpy(row.mask), choices)
         choices = int(allowed.sum())
+        logits = logits.masked_fill(~upload(allowed, logits.device), -torch.inf)
     logprobs = logits.log_softmax(-1)
     best = logprobs.topk(min(top, choices))
+    drawn = logprobs.gather(0, token.clamp(min=0))
+    return _on_its_way(torch.cat((drawn, best.values))), _on_its_way(best.indices)
+
+
+def _logprob(token: int, values: Tensor, best: Tensor) -> TokenLogprob:
+    drawn, *others = values.tolist()
     return TokenLogprob(
-        token=token,
-        logprob=float(logprobs[token]),
-        top=tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)),
+        token=token, logprob=drawn, top=tuple(zip(best.tolist(), others, strict=True))
     )
+
+
+def _on_its_way(tensor: Tensor) -> Tensor:
+    """The same on the host; on a GPU it is there when the stream has got so far."""
+    if tensor.device.type != "cuda":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

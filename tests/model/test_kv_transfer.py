@@ -13,12 +13,13 @@ import torch
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, RunContent
 from runtime.host_sums import HostMemoryDamaged, HostSums
-from runtime.kv_copies import Copy, ThreadCopies
+from runtime.kv_copies import Copy, StreamCopies, ThreadCopies
 from runtime.kv_pool import KVPool
 from runtime.kv_store import ByteRows, KVStore, SlotFile
 from runtime.kv_transfer import KVTransfer
 from runtime.models.presets import random_model_config
 from tests.support.executors import AtOnce, Later
+from tests.support.streams import Timeline
 
 MODEL = random_model_config("qwen3-tiny")
 BLOCKS, BLOCK_SIZE, HOST = 12, 4, 16
@@ -248,3 +249,24 @@ def finish(store: KVStore, writer: Later) -> None:
         writer.run_some()
         over += store.take_over()
     assert all(ok for _, ok in over)
+
+
+def test_a_stream_gathers_blocks_that_came_up_when_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU, whose computing stream does not wait for what comes up by itself."""
+    pool, timeline = make_pool(), Timeline()
+    transfer = make_transfer(pool)
+    timeline.install(monkeypatch)
+    monkeypatch.setattr(transfer, "_on_cpu", False)
+    monkeypatch.setattr(transfer, "_copies", StreamCopies(pool))
+    monkeypatch.setattr(transfer, "_land", lambda: None)  # nothing is over yet
+    with timeline:
+        transfer.move(down(ids(1, 2), ids(0, 1)))
+        transfer.move(up(ids(0), ids(5)))
+        transfer.move(down(ids(3), ids(2)))
+        transfer.move(down(ids(5), ids(3)))
+    placed = timeline.places("index_copy_")[-1]
+    other, gathered = timeline.places("index_select")[-2:]
+    assert timeline.before(placed, gathered)
+    assert not timeline.before(placed, other)

@@ -6,7 +6,7 @@ import torch
 
 from kernels.masked_sampling import NO_TOKEN
 from runtime.messages import SamplingParams
-from runtime.sampler import SampleRow, sample
+from runtime.sampler import Drawing, SampleRow, sample
 
 VOCAB = 100
 
@@ -145,3 +145,20 @@ def test_the_only_token_a_mask_allows_is_certain() -> None:
     (logprob,) = sample(logits, [row]).logprobs
     assert logprob is not None
     assert (logprob.token, logprob.logprob, logprob.top) == (5, 0.0, ((5, 0.0),))
+
+
+def test_log_probabilities_are_taken_before_the_logits_go() -> None:
+    """The next step writes over them: a GPU's recorded steps have one place for all logits."""
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=(3, VOCAB)))
+    params = SamplingParams(temperature=0.7, top_logprobs=2)
+    rows = [
+        SampleRow(params=params, position=0),
+        SampleRow(params=SamplingParams(), position=0),
+        SampleRow(params=params, position=1, mask=pack([3, 4])),
+    ]
+    expected = sample(logits.clone(), rows)
+    drawing = Drawing(logits, rows)
+    logits.fill_(torch.nan)
+    assert drawing.result().logprobs == expected.logprobs
+    assert drawing.result().tokens.tolist() == expected.tokens.tolist()
+    assert [entry is None for entry in expected.logprobs] == [False, True, False]
