@@ -1,8 +1,11 @@
 """Long turns that are paused for shorter ones."""
 
+import pytest
+
+from runtime import policy
 from runtime.policy import ANSWER_LEVELS
 from runtime.sequence import SequenceState
-from tests.support.scheduler_bench import Bench
+from tests.support.scheduler_bench import Bench, tokens_of
 
 
 def test_a_long_answer_gives_its_place_to_a_short_turn_and_goes_on_after_it() -> None:
@@ -18,6 +21,7 @@ def test_a_long_answer_gives_its_place_to_a_short_turn_and_goes_on_after_it() ->
     schedule = bench.step()
     assert schedule.admitted == (short,)
     assert schedule.paused == (long[-1],), "the last one of the long"
+    assert long[-1] not in [chunk.sequence for chunk in schedule.chunks]
     assert list(bench.scheduler.paused) == [long[-1]]
     assert bench.cache.stats().protected > before, "it keeps its blocks"
     bench.run()
@@ -54,6 +58,28 @@ def test_a_turn_of_higher_priority_is_not_paused_for_one_of_lower() -> None:
     waiting = bench.add(4, limit=3)
     bench.step()
     assert waiting.state is SequenceState.WAITING
+
+
+def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes first, since its tenant has had least; with its chunk the tenant has had most."""
+    monkeypatch.setattr(policy, "PROMPT_LEVELS", (2, 6))
+    bench = Bench(num_blocks=2000, max_running=2, policy="fair", step_ms=60, debug=False)
+    bench.add(10, limit=1, tenant="b")
+    first = bench.add(1500, tenant="a")
+    second = bench.add(1500, tenant="b")
+    for _ in range(2):
+        bench.step()
+    computed = [first.num_computed, second.num_computed]
+    short = bench.add(10, tenant="b")
+    schedule = bench.step()
+    assert schedule.admitted == (short,)
+    assert schedule.paused == (first,)
+    assert tokens_of(schedule) == {"r4": 10, "r3": 4}
+    assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 4]
+    bench.run()
+    assert set(bench.done) >= {first, second, short}
 
 
 def test_first_come_first_served_pauses_nobody() -> None:
