@@ -8,11 +8,14 @@ Always true: the array may be changed or dropped as soon as ``upload`` returns. 
 memory is torch's, which keeps it until the copy is done.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+_ALIGNED_BYTES = 64
 
 
 def upload(array: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -23,3 +26,50 @@ def upload(array: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     if not tensor.numel():
         return torch.empty_like(tensor, device=device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class FixedPlaces:
+    """Arrays that are put in the same places of the device again and again, in one copy.
+
+    Always true: a copy under way brings what was written before it; the next writing waits
+    until it has been made.
+    """
+
+    def __init__(self, like: Sequence[Tensor], device: torch.device) -> None:
+        """Room for arrays of the shapes and dtypes of ``like``, on the host and on ``device``."""
+        size = sum(_room(part) for part in like)
+        host = torch.empty(size, dtype=torch.uint8)
+        self._arrived: Any = None
+        if device.type != "cpu":
+            host = host.pin_memory()
+            cuda: Any = torch.cuda  # its events have no types
+            self._arrived = cuda.Event()
+        self._host, self._device = host, torch.empty(size, dtype=torch.uint8, device=device)
+        self._written = _views(self._host, like)
+        self.tensors = _views(self._device, like)
+        """Where the arrays are on the device, in the order of ``like``."""
+
+    def write(self, arrays: Sequence[Tensor]) -> None:
+        """Begin to put new ``arrays`` in place, behind what the device was given before."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        for place, array in zip(self._written, arrays, strict=True):
+            place.copy_(array)
+        self._device.copy_(self._host, non_blocking=True)
+        if self._arrived is not None:
+            self._arrived.record()
+
+
+def _room(tensor: Tensor) -> int:
+    """Bytes of a place, in whole units that any dtype and kernel likes."""
+    size = tensor.numel() * tensor.element_size()
+    return -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+
+
+def _views(memory: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    views, at = [], 0
+    for part in like:
+        size = part.numel() * part.element_size()
+        views.append(memory[at : at + size].view(part.dtype).view(part.shape))
+        at += _room(part)
+    return views

@@ -31,7 +31,8 @@ _DTYPES = {
 _BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
 _KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
 """How keys and values may be kept, and where."""
-_KV_SHARE_OF_FREE_MEMORY = 0.25
+_KV_SHARE_OF_FREE_MEMORY = {"cuda": 0.8, "cpu": 0.25}
+"""By default. A GPU keeps a fifth for what steps need and for what is recorded of them."""
 _KV_BYTES_ON_CPU = 4 << 30
 """Default ceiling on a CPU, where the memory belongs to others as well."""
 
@@ -152,9 +153,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
 
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels."""
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
     experts = quantised and any(map(model.config.experts_of, range(model.config.num_layers)))
-    return model.device.type == "cuda" and wants_triton(model.device) and not experts
+    on_triton = wants_triton(model.device) and model.dtype != torch.float64
+    return model.device.type == "cuda" and on_triton and not experts
 
 
 def available_cores() -> int:
@@ -193,7 +195,10 @@ def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.d
     if config.kv_cache_bytes is not None:
         budget = config.kv_cache_bytes
     else:
-        budget = int(free_memory_bytes(model.device) * _KV_SHARE_OF_FREE_MEMORY)
+        if model.device.type == "cuda":
+            torch.cuda.empty_cache()  # what loading left behind
+        share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
+        budget = int(free_memory_bytes(model.device) * share)
         if model.device.type == "cpu":
             budget = min(budget, _KV_BYTES_ON_CPU)
     if budget < 2 * size:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from kernels.dispatch import wants_triton
 from kernels.paged_layout import PagedLayout, SharedPrefixes
+from kernels.upload import FixedPlaces, upload
 from runtime.batch import StepBatch
 from runtime.kv_pool import KVPool
 from runtime.models.decoder import Decoder, StepInputs
@@ -39,21 +40,26 @@ class Recorder(Protocol):
 
 class CudaRecorder:
     """Records CUDA graphs. Their intermediate buffers share one pool of memory, so what a
-    replay returned is gone with the next one."""
+    replay returned is gone with the next one.
+
+    Other threads may copy KV and wait for it meanwhile: only this one is watched for calls that
+    a recording does not allow.
+    """
 
     def __init__(self) -> None:
         cuda: Any = torch.cuda  # its graphs and streams have no types
         self._cuda = cuda
         self._memory = cuda.graph_pool_handle()
+        self._aside = cuda.Stream()  # one: libraries keep memory for each stream they have seen
 
     def __call__(self, call: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        aside = self._cuda.Stream()
+        aside = self._aside
         aside.wait_stream(self._cuda.current_stream())
         with self._cuda.stream(aside):  # compiles kernels and sets up libraries
             call()
         self._cuda.current_stream().wait_stream(aside)
         graph = self._cuda.CUDAGraph()
-        with self._cuda.graph(graph, pool=self._memory):
+        with self._cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
             output = call()
 
         def replay() -> Tensor:
@@ -168,7 +174,7 @@ class StepGraphs:
         logits = self._steps[bucket].run(step, spread, tokens)
         if len(batch.logit_rows) == sequences:
             return logits[:sequences]
-        return logits[torch.from_numpy(batch.logit_rows).to(self._device)]
+        return logits[upload(batch.logit_rows, self._device)]
 
 
 class _RecordedStep:
@@ -181,11 +187,8 @@ class _RecordedStep:
         self._pool = pool
         self._device = pool.blocks.device
         self._needs_spans = not wants_triton(self._device)
-        on_gpu = self._device.type == "cuda"
-        self._host = [
-            part.pin_memory() if on_gpu else part.clone() for part in _tensors(step, shared)
-        ]
-        self._buffers = [part.to(self._device, copy=True) for part in self._host]
+        self._places = FixedPlaces(_tensors(step, shared), self._device)
+        self._places.write(_tensors(step, shared))
         self._inputs = self._over_buffers(step, shared is not None)
         self._run: Callable[[], Tensor] = self._forward
 
@@ -196,12 +199,9 @@ class _RecordedStep:
     def run(self, step: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
         """[sequences, vocab]: logits of another step of the same bucket, its first tokens taken
         from ``tokens`` if they are given."""
-        new = _tensors(step, shared)
-        for host, buffer, part in zip(self._host, self._buffers, new, strict=True):
-            host.copy_(part)
-            buffer.copy_(host, non_blocking=True)
+        self._places.write(_tensors(step, shared))
         if tokens is not None:
-            self._buffers[0][: len(tokens)].copy_(tokens)
+            self._places.tensors[0][: len(tokens)].copy_(tokens)
         if self._needs_spans:
             self._inputs = self._over_buffers(step, shared is not None)
         return self._run()
@@ -210,7 +210,7 @@ class _RecordedStep:
         return self._decoder.forward(self._inputs, self._pool)
 
     def _over_buffers(self, step: StepBatch, has_shared: bool) -> StepInputs:
-        tokens, positions, slots, rows, starts, lengths, tables, *shared = self._buffers
+        tokens, positions, slots, rows, starts, lengths, tables, *shared = self._places.tensors
         return StepInputs(
             token_ids=tokens,
             positions=positions,

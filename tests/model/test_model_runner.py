@@ -1,12 +1,17 @@
 """The forward pass over paged KV: identities that scheduling relies on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from runtime import model_runner
 from runtime.batch import SequenceInput
+from runtime.config import EngineConfig
+from runtime.kv_pool import block_bytes
 from runtime.messages import SamplingParams, TokenArray
-from runtime.model_runner import ModelRunner
+from runtime.model_runner import ModelRunner, _records
 from runtime.sampler import SampleRow, sample
 from runtime.weights import load_model
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -155,3 +160,44 @@ def test_random_schedules_give_the_reference_engines_tokens(family: str, seed: i
     model = ReferenceModel.random(family)
     for turn, tokens in zip(turns, emitted, strict=True):
         assert first_difference(model, turn, tokens) == len(tokens)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "name", "quantised", "expected"),
+    [
+        ("cuda", torch.bfloat16, "qwen3-tiny", False, True),
+        ("cuda", torch.bfloat16, "qwen3-tiny", True, True),
+        ("cuda", torch.float64, "qwen3-tiny", False, False),
+        ("cuda", torch.bfloat16, "qwen3-moe-tiny", False, True),
+        ("cuda", torch.bfloat16, "qwen3-moe-tiny", True, False),
+        ("cpu", torch.bfloat16, "qwen3-tiny", False, False),
+    ],
+)
+def test_steps_are_recorded_where_nothing_in_them_asks_the_host(
+    device: str, dtype: torch.dtype, name: str, quantised: bool, expected: bool
+) -> None:
+    model = load_model(f"random:{name}", dtype=torch.float32, device=CPU)
+    elsewhere = replace(model, device=torch.device(device), dtype=dtype)
+    assert _records(elsewhere, quantised=quantised) is expected
+
+
+def test_a_gpu_gives_most_of_what_is_free_to_keys_and_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
+    order: list[str] = []
+
+    def free(device: torch.device) -> int:
+        order.append(device.type)
+        return 1 << 40
+
+    monkeypatch.setattr(model_runner, "free_memory_bytes", free)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("emptied"))
+    block = block_bytes(model.config, 16, torch.float32)
+    on_gpu = replace(model, device=torch.device("cuda"))
+    config = EngineConfig(model="random:qwen3-tiny")
+    assert model_runner._blocks_that_fit(config, on_gpu, torch.float32) * block == pytest.approx(
+        0.8 * (1 << 40), rel=1e-3
+    )
+    assert order == ["emptied", "cuda"]
+    assert model_runner._blocks_that_fit(config, model, torch.float32) == (4 << 30) // block

@@ -3,7 +3,8 @@
 On a CPU "recording" is calling: what is tested is the buckets, the padding and the buffers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +16,9 @@ from kernels.paged_layout import SharedPrefixes
 from runtime import step_graphs
 from runtime.batch import SequenceInput, StepBatch
 from runtime.model_runner import ModelRunner
-from runtime.step_graphs import Bucket, padded, padded_prefixes
+from runtime.step_graphs import Bucket, CudaRecorder, padded, padded_prefixes
 from runtime.weights import load_model
+from tests.support.streams import MAIN, Timeline
 
 CPU = torch.device("cpu")
 FAMILIES = ["qwen3-tiny", "llama-tiny", "mistral-tiny"]
@@ -183,3 +185,42 @@ def test_shared_prefixes_are_filled_up_with_groups_of_nobody() -> None:
     assert filled.members.tolist() == [[0, 2], [1, 4], [3, -1], [-1, -1]]
     assert filled.lengths.tolist() == [64, 128, 64, 0]
     assert filled.skips.tolist() == [64, 128, 64, 64, 128, 0, 0, 0]
+
+
+def test_a_recording_warms_up_aside_and_lets_other_threads_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeline, options, replays = Timeline(), [], []
+    timeline.install(monkeypatch)
+
+    class Graph:
+        def replay(self) -> None:
+            replays.append(self)
+
+    @contextmanager
+    def graph(made: Graph, **more: object) -> Iterator[None]:
+        options.append(more)
+        timeline.current = "recording"
+        yield
+        timeline.current = MAIN
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph, raising=False)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    buffer = torch.zeros(2)
+    record = CudaRecorder()
+    with timeline:
+        buffer.fill_(1)
+        written = len(timeline.entries) - 1
+        replay = record(lambda: buffer.add(1))
+        record(lambda: buffer.add(2))
+        buffer.fill_(3)
+    adds = timeline.places("add")
+    streams = [timeline.entries[at][0] for at in adds]
+    assert streams == [streams[0], "recording", streams[0], "recording"]
+    assert streams[0] != MAIN
+    assert timeline.before(written, adds[0])
+    assert timeline.before(adds[0], len(timeline.entries) - 1)
+    assert options == [{"pool": "pool", "capture_error_mode": "thread_local"}] * 2
+    assert torch.equal(replay(), torch.full((2,), 2.0))
+    assert len(replays) == 1

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.upload import upload
+from kernels.upload import FixedPlaces, upload
 from runtime.batch import SequenceInput, StepBatch
+from tests.support.streams import Timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = torch.device("meta")
@@ -18,7 +19,6 @@ MADE_ONCE = {
     "runtime/models/checkpoint.py",
     "runtime/models/random_weights.py",
     "runtime/models/rotary.py",
-    "runtime/step_graphs.py",
 }
 """What these put there, they put there when something is loaded or first seen."""
 REFERENCES = {"kernels/masked_sampling.py", "kernels/upload.py"}
@@ -104,3 +104,44 @@ def test_nothing_that_a_step_does_copies_to_the_device_in_another_way() -> None:
                 if node.func.attr == "to" and devices and call != "shared.to(device)":
                     offenders.append(f"{name}: {call}")
     assert offenders == []
+
+
+def arrays(seed: int) -> list[torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    return [
+        torch.from_numpy(rng.integers(0, 99, 5)),
+        torch.from_numpy(rng.integers(0, 99, (3, 7), dtype=np.int32)),
+        torch.empty(0, dtype=torch.int64),
+        torch.from_numpy(rng.integers(0, 99, 1)),
+    ]
+
+
+def test_arrays_stand_in_the_same_places_each_time() -> None:
+    places = FixedPlaces(arrays(0), torch.device("cpu"))
+    at = [place.data_ptr() for place in places.tensors]
+    for seed in (0, 1):
+        places.write(arrays(seed))
+        for place, array in zip(places.tensors, arrays(seed), strict=True):
+            assert torch.equal(place, array)
+            assert place.dtype == array.dtype
+    assert [place.data_ptr() for place in places.tensors] == at
+    assert all(place % 8 == 0 for place in at)
+
+
+def test_arrays_are_not_written_over_while_they_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step begun ahead stands behind the one before in the stream, and so do its arrays."""
+    timeline = Timeline()
+    timeline.install(monkeypatch)
+    places = FixedPlaces(arrays(0), ELSEWHERE)
+    with timeline:
+        places.write(arrays(0))
+        first = len(timeline.entries)
+        places.write(arrays(1))
+    copies = timeline.places("copy_")
+    assert len(copies) == 2 * (len(arrays(0)) + 1)
+    (waited,) = [at for at in timeline.places("host waits") if at >= first]
+    assert waited < min(at for at in copies if at >= first)
+    sent = max(at for at in copies if at < first)
+    assert timeline.before(sent, timeline.entries[waited][2])
