@@ -30,8 +30,6 @@ from runtime.scheduler import Scheduler
 from runtime.sequence import Sequence, SequenceState, TokenBuffer
 
 OUTPUT_LIMIT = 32_768
-ANSWER_LEASE_S = 20.0
-"""After a final answer, as in ``runtime.engine``."""
 _CHECK_EVERY = 997
 _MAX_IDLE_S = 3600.0
 
@@ -234,7 +232,7 @@ class Simulation:
             policy="lease" if mode.lease else "lru",
             kappa=mode.kappa,
             restore_cost=self._truth.restore_s,
-            rescue_wait_s=5.0 if mode.lease else 0.0,
+            rescue_share=1.0 if mode.lease else 0.0,
         )
         config = EngineConfig(
             num_blocks=kv_tokens // setting.block_size,
@@ -407,10 +405,8 @@ class Simulation:
 
     def _end(self, sequence: Sequence) -> None:
         client = self._clients.pop(sequence)
-        lease_s = self._mode.lease_s
-        if lease_s is None and not _ended_in_call(sequence, client):
-            lease_s = ANSWER_LEASE_S
-        self._scheduler.end(sequence, lease_s=lease_s)
+        answered = not _ended_in_call(sequence, client)
+        self._scheduler.end(sequence, lease_s=self._mode.lease_s, answered=answered)
 
     def _follow(self, client: _Client) -> None:
         client.index += 1

@@ -55,8 +55,8 @@ class PrefixCache:
             leased on the caller's word only.
         reload_cost: likewise, to bring it up from host memory.
         residency_blocks: how many blocks leases may hold per tenant; None: any number.
-        rescue_wait_s: a turn that is alone waits for leases that end within this time
-            before it breaks any.
+        rescue_share: a turn that is alone waits for leases that end within this share of
+            the time that computing its prompt takes, before it breaks any.
         ghost_records: evicted runs remembered for the account of misses.
         mover: copies blocks between tiers; without it what is evicted is forgotten.
         host_blocks: blocks of host memory below the device; 0 for none.
@@ -82,7 +82,7 @@ class PrefixCache:
         restore_cost: Callable[[int], float] | None = None,
         reload_cost: Callable[[int], float] | None = None,
         residency_blocks: int | None = None,
-        rescue_wait_s: float = 0.0,
+        rescue_share: float = 0.0,
         ghost_records: int = 16384,
         mover: BlockMover | None = None,
         host_blocks: int = 0,
@@ -127,7 +127,7 @@ class PrefixCache:
             clock=clock,
             leasing=policy == "lease",
             residency_blocks=residency_blocks,
-            rescue_wait_s=rescue_wait_s,
+            rescue_share=rescue_share,
         )
         self._known = KnownSessions(self._tree, self._retention)
         self._misses = MissAccount(self._tree, capacity=ghost_records)
@@ -316,6 +316,7 @@ class PrefixCache:
         sequence: CachedSequence,
         *,
         lease_s: float | None = None,
+        answered: bool = False,
         keep_handle: bool = True,
     ) -> None:
         """End the turn: its private blocks are freed, its published ones stay in the tree.
@@ -325,12 +326,13 @@ class PrefixCache:
         Args:
             lease_s: how long to protect what it leaves, at most the cap; 0: not at all; None:
                 as long as the restore cost suggests.
+            answered: the turn ended in an answer, not in a call: the estimate is shorter.
             keep_handle: False forgets the session.
 
         Raises:
             ValueError: a finished sequence.
         """
-        self._turns.finish(sequence, lease_s, keep_handle)
+        self._turns.finish(sequence, lease_s, keep_handle, answered)
         if self._debug:
             self.check()
 

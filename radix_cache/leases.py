@@ -14,6 +14,10 @@ from radix_cache.handle import SessionHandle
 from radix_cache.nodes import LEASED
 
 _DUE_SHARE: Final = 0.8
+_ANSWER_SHARE: Final = 0.3
+"""Lease after an answer in shares of that after a tool call: people take longer than tools, and
+many never come back."""
+_ANSWER_CAP_SHARE: Final = 0.5
 
 
 class Leases:
@@ -45,14 +49,19 @@ class Leases:
         self._due: list[tuple[float, int, SessionHandle, float]] = []
         self._order = 0
 
-    def length_s(self, num_tokens: int, wanted_s: float | None) -> float:
-        """Seconds to hold a transcript of ``num_tokens``; ``wanted_s`` replaces the
-        estimate."""
-        if wanted_s is None:
-            if self._restore_cost is None:
-                return 0.0
-            wanted_s = self._kappa * self._restore_cost(num_tokens)
-        return min(self._cap_s, wanted_s)
+    def restore_s(self, num_tokens: int) -> float:
+        """Seconds to bring the KV of ``num_tokens`` back; 0 where that is unknown."""
+        return self._restore_cost(num_tokens) if self._restore_cost is not None else 0.0
+
+    def length_s(self, num_tokens: int, wanted_s: float | None, *, answered: bool = False) -> float:
+        """Seconds to hold a transcript of ``num_tokens``; ``wanted_s`` replaces the estimate,
+        which is shorter when the turn has ``answered`` and a person is to come back."""
+        if wanted_s is not None:
+            return min(self._cap_s, wanted_s)
+        estimate_s = self._kappa * self.restore_s(num_tokens)
+        if answered:
+            return min(_ANSWER_CAP_SHARE * self._cap_s, _ANSWER_SHARE * estimate_s)
+        return min(self._cap_s, estimate_s)
 
     def watch(self, handle: SessionHandle, now: float) -> None:
         """From now on ``take_ended`` and ``live`` know of this lease, and ``take_due`` of the

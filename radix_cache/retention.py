@@ -27,8 +27,8 @@ class Retention:
         leasing: False for plain LRU.
         residency_blocks: how many blocks may be held by leases alone, per tenant; the longest
             lease ends where they become more. None: any number.
-        rescue_wait_s: a turn that is alone waits for leases that end within this time
-            before it breaks any.
+        rescue_share: a turn that is alone waits for leases that end within this share of
+            the time that computing its prompt takes, before it breaks any.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Retention:
         clock: Callable[[], float],
         leasing: bool,
         residency_blocks: int | None,
-        rescue_wait_s: float,
+        rescue_share: float,
     ) -> None:
         if residency_blocks is not None and residency_blocks < 0:
             raise ValueError(f"a residency budget of {residency_blocks} blocks")
@@ -50,7 +50,7 @@ class Retention:
         self._clock = clock
         self._leasing = leasing
         self._residency = residency_blocks
-        self._rescue_wait_s = rescue_wait_s
+        self._rescue_share = rescue_share
 
     def rights(self, sequence: CachedSequence | None, *, alone: bool) -> int:
         """The highest class that a turn may evict; None asks for a cold one.
@@ -60,8 +60,10 @@ class Retention:
         """
         runs = sequence is not None and sequence.admitted
         if alone:
-            wait = 0.0 if runs else self._rescue_wait_s
-            if not wait or self._leases.next_end_s > self._clock() + wait:
+            if sequence is None or runs or not self._rescue_share:
+                return QUEUED
+            wait_s = self._rescue_share * self._leases.restore_s(sequence.num_prompt_tokens)
+            if self._leases.next_end_s > self._clock() + wait_s:
                 return QUEUED
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
@@ -94,11 +96,14 @@ class Retention:
         handle.lease_ran_out = handle.queued = False
         handle.expected_s = 0.0
 
-    def turn_ended(self, handle: SessionHandle, lease_s: float | None) -> None:
+    def turn_ended(
+        self, handle: SessionHandle, lease_s: float | None, *, answered: bool = False
+    ) -> None:
         """Let a running session go, with a lease of ``lease_s`` seconds, None for the
         estimate, 0 for none but the one it may still have."""
         if self._leasing and lease_s != 0.0 and handle.length:
-            seconds = self._leases.length_s(handle.length * self._tree.block_size, lease_s)
+            tokens = handle.length * self._tree.block_size
+            seconds = self._leases.length_s(tokens, lease_s, answered=answered)
             if seconds > 0.0:
                 handle.leased_until = self._clock() + seconds
                 self._counters.leases_granted += 1

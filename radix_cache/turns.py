@@ -192,7 +192,13 @@ class Turns:
         sequence.num_shared_blocks = target
         self.num_private -= target - shared
 
-    def finish(self, sequence: CachedSequence, lease_s: float | None, keep_handle: bool) -> None:
+    def finish(
+        self,
+        sequence: CachedSequence,
+        lease_s: float | None,
+        keep_handle: bool,
+        answered: bool = False,
+    ) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
         self._release_private(sequence, sequence.num_shared_blocks)
@@ -212,7 +218,7 @@ class Turns:
             handle.known = max(handle.known, handle.length)
             handle.node.last_use = tree.next_tick()
         if keep:
-            self._retention.turn_ended(handle, lease_s if admitted else 0.0)
+            self._retention.turn_ended(handle, lease_s if admitted else 0.0, answered=answered)
         else:
             if current:
                 del self._sessions[handle.session_id]

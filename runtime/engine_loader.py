@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
 _DRAFT_INDEX_BYTES = 256 * 1024 * 1024
 _DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
-_RESCUE_WAIT_S = 5.0
+_RESCUE_SHARE = 1.0
 
 
 class EngineLoadError(Exception):
@@ -84,7 +84,7 @@ def assemble(
         policy=config.cache_policy,
         restore_cost=costs.restore_s,
         reload_cost=tiers.transfer.up_s if tiers is not None else None,
-        rescue_wait_s=_RESCUE_WAIT_S,
+        rescue_share=_RESCUE_SHARE,
         mover=tiers.transfer if tiers is not None else None,
         host_blocks=tiers.host_blocks if tiers is not None else 0,
         disk_blocks=tiers.disk_blocks if tiers is not None else 0,

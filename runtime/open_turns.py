@@ -34,8 +34,6 @@ from runtime.tokenizer import Tokenizer
 from tools_api.grammar import GrammarSpec
 
 _POSITION_REPORT_S = 0.25
-_ANSWER_LEASE_S = 20.0
-"""A session's KV is held so long after a final answer: one person in seven is back by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -267,7 +265,7 @@ class OpenTurns:
         if ended_well and self._scheduler.wants_flush(sequence):
             sequence.state = SequenceState.FLUSHING
         else:
-            self._scheduler.end(sequence, lease_s=_lease_s(sequence, reason))
+            self._let_go(sequence, reason)
         sequence.finish = reason
         self._close(sequence, reason, error, message)
 
@@ -304,9 +302,13 @@ class OpenTurns:
             "raise --kv-cache-mib",
         )
 
+    def _let_go(self, sequence: Sequence, reason: FinishReason | None) -> None:
+        lease_s, answered = _lease_s(sequence, reason), not _ends_in_call(sequence)
+        self._scheduler.end(sequence, lease_s=lease_s, answered=answered)
+
     def flushed(self, sequence: Sequence) -> None:
         """The tail of a finished turn is written."""
-        self._scheduler.end(sequence, lease_s=_lease_s(sequence, sequence.finish))
+        self._let_go(sequence, sequence.finish)
 
     def fail(self, sequence: Sequence) -> None:
         """End a turn whose step failed."""
@@ -342,16 +344,16 @@ class OpenTurns:
             self._answers.of(sequence.request.request_id).queue_position = position
 
 
+def _ends_in_call(sequence: Sequence) -> bool:
+    request, grammar = sequence.request, sequence.grammar
+    in_call = grammar is not None and request.grammar is not None and request.grammar.trigger
+    return request.expects_tool_call or bool(in_call and grammar is not None and grammar.bound)
+
+
 def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
-    """Seconds to hold the session's KV after this turn: the client's hint plus slack, None
-    for the cache's own estimate after a tool call, a short time after an answer."""
+    """Seconds to hold the session's KV after this turn: the client's hint plus slack after a
+    tool call, None for the cache's own estimate."""
     if reason is not FinishReason.STOP:
         return 0.0
-    grammar = sequence.grammar
-    request = sequence.request
-    spec = request.grammar
-    in_call = grammar is not None and spec is not None and spec.trigger and grammar.bound
-    if not (request.expects_tool_call or in_call):
-        return _ANSWER_LEASE_S
-    hint = request.expected_tool_s
-    return None if hint is None else hint + 2.0
+    hint = sequence.request.expected_tool_s
+    return None if hint is None or not _ends_in_call(sequence) else hint + 2.0

@@ -103,10 +103,10 @@ class Roster:
         """A paused turn has a place again."""
         del self.paused[sequence]
 
-    def end(self, sequence: Sequence, *, lease_s: float | None) -> None:
+    def end(self, sequence: Sequence, *, lease_s: float | None, answered: bool = False) -> None:
         """Let a running turn go: its blocks stay in the tree, evictable or leased."""
         assert sequence.cached is not None
-        self._cache.finish(sequence.cached, lease_s=lease_s)
+        self._cache.finish(sequence.cached, lease_s=lease_s, answered=answered)
         sequence.cached = None
         sequence.state = SequenceState.DONE
         self.running.remove(sequence)

@@ -115,12 +115,12 @@ class Scheduler:
         """Forget a sequence that was never admitted or is waiting again."""
         self._roster.drop_waiting(sequence)
 
-    def end(self, sequence: Sequence, *, lease_s: float | None) -> None:
+    def end(self, sequence: Sequence, *, lease_s: float | None, answered: bool = False) -> None:
         """Let a running sequence go: its blocks stay in the tree, evictable or leased.
 
         Whole blocks with KV are published first; the partial last block returns to the pool.
         """
-        self._roster.end(sequence, lease_s=lease_s)
+        self._roster.end(sequence, lease_s=lease_s, answered=answered)
 
     def predicted_first_token_s(self, sequence: Sequence) -> float:
         """Seconds until ``sequence``, which is not queued yet, would emit its first token."""

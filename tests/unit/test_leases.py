@@ -41,6 +41,14 @@ def test_a_lease_is_kappa_times_the_restore_cost_or_the_hint(
     assert make_leases().length_s(tokens, wanted_s) == expected_s
 
 
+@pytest.mark.parametrize(("tokens", "expected_s"), [(500, 1.5), (16_000, 48.0), (50_000, 50.0)])
+def test_after_an_answer_the_estimate_is_shorter_and_so_is_the_cap(
+    tokens: int, expected_s: float
+) -> None:
+    assert make_leases().length_s(tokens, None, answered=True) == expected_s
+    assert make_leases().length_s(tokens, 7.0, answered=True) == 7.0
+
+
 def test_without_a_restore_cost_only_a_hint_makes_a_lease() -> None:
     leases = Leases(cap_s=100.0, kappa=10.0, restore_cost=None)
     assert leases.length_s(5000, None) == 0.0

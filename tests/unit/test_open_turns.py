@@ -36,7 +36,7 @@ class Rig:
     def __init__(self, folder: Path, **settings: object) -> None:
         self.now = 0.0
         config = EngineConfig(num_blocks=64, block_size=BLOCK, **settings)  # type: ignore[arg-type]
-        self.cache = PrefixCache(64, BLOCK, clock=lambda: self.now)
+        self.cache = PrefixCache(64, BLOCK, clock=lambda: self.now, restore_cost=lambda _: 3.2)
         self.scheduler = Scheduler(self.cache, config, StepCosts())
         self.answers = Answers()
         self.tokenizer = small_tokenizer(folder)

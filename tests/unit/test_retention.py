@@ -24,7 +24,7 @@ def make_cache(
     *,
     policy: Policy = "lease",
     residency_blocks: int | None = None,
-    rescue_wait_s: float = 0.0,
+    rescue_share: float = 0.0,
 ) -> PrefixCache:
     return PrefixCache(
         num_blocks,
@@ -34,7 +34,7 @@ def make_cache(
         kappa=10.0,
         restore_cost=lambda tokens: tokens / 10,
         residency_blocks=residency_blocks,
-        rescue_wait_s=rescue_wait_s,
+        rescue_share=rescue_share,
         debug=True,
     )
 
@@ -118,7 +118,7 @@ def test_a_turn_that_is_alone_takes_all_that_does_not_run() -> None:
 
 def test_a_lone_turn_waits_for_a_lease_that_ends_soon() -> None:
     clock = Clock()
-    cache = make_cache(8, clock, rescue_wait_s=5.0)
+    cache = make_cache(8, clock, rescue_share=1.0)
     run_turn(cache, transcript(16, seed=1), "leased", lease_s=8.0)
     cold = cache.begin(session_id="cold", tenant="t", tokens=transcript(48, seed=4))
     assert cache.available_blocks(cold) == 8
@@ -130,7 +130,7 @@ def test_a_lone_turn_waits_for_a_lease_that_ends_soon() -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_running_turn_that_must_grow_takes_leased_blocks_at_once(alone: bool) -> None:
-    cache = make_cache(14, rescue_wait_s=5.0)
+    cache = make_cache(14, rescue_share=1.0)
     if not alone:
         keep_busy(cache)
     run_turn(cache, transcript(16, seed=1), "leased", lease_s=3.0)
@@ -140,6 +140,16 @@ def test_a_running_turn_that_must_grow_takes_leased_blocks_at_once(alone: bool) 
     cache.allocate(cold, free + 1)
     assert resident(cache, 1, 16) == 3
     assert cache.stats().leases["broken"] == 1
+
+
+def test_a_lone_turn_waits_no_longer_than_its_own_prompt_takes() -> None:
+    cache = make_cache(12, rescue_share=1.0)
+    run_turn(cache, transcript(16, seed=1), "leased", lease_s=3.0)
+    cheap = cache.begin(session_id="cheap", tenant="t", tokens=transcript(28, seed=2))
+    assert cache.available_blocks(cheap) == 12
+    cache.finish(cheap)
+    dear = cache.begin(session_id="dear", tenant="t", tokens=transcript(32, seed=3))
+    assert cache.available_blocks(dear) == 8
 
 
 def test_a_lease_ends_by_the_clock() -> None:
