@@ -23,6 +23,8 @@ from runtime.sequence import Sequence, TokenBuffer
 BLOCK = 256
 STEPS = 150
 REPETITIONS = 5
+TOKENS = np.full(1024, 7, dtype=np.int32)
+"""What a step's draw brings, a token for each row."""
 
 
 def decoding(count: int) -> Scheduler:
@@ -53,7 +55,9 @@ def decoding(count: int) -> Scheduler:
 
 def step(scheduler: Scheduler) -> None:
     """Plan, and commit a token for each sequence that the plan lets sample."""
-    for chunk in scheduler.schedule(0.0).chunks:
+    plan = scheduler.schedule(0.0)
+    scheduler.said(plan.decodes, TOKENS[: len(plan.decodes)])
+    for chunk in plan.others:
         scheduler.advance(chunk)
         if chunk.samples:
             chunk.sequence.buffer.append(7)

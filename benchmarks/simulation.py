@@ -273,8 +273,9 @@ class Simulation:
             self._preemptions += plan.preempted
             if plan.exhausted or plan.too_large:
                 raise RuntimeError("a turn of the trace does not fit the simulated device")
-            if plan.chunks:
-                self._play(plan.chunks)
+            chunks = plan.chunks
+            if chunks:
+                self._play(chunks)
                 steps += 1
                 idle_s = 0.0
                 if steps % _CHECK_EVERY == 0:
@@ -333,7 +334,7 @@ class Simulation:
             self._clients[sequence] = client
             self._scheduler.add(sequence)
 
-    def _play(self, chunks: tuple[Chunk, ...]) -> None:
+    def _play(self, chunks: list[Chunk]) -> None:
         """Cost the plan, then give each turn what it computed."""
         work = step_work(chunks)
         seconds = 0.0
@@ -398,7 +399,7 @@ class Simulation:
         sequence.final_length = len(sequence.buffer)
         sequence.finish = FinishReason.STOP
         if self._scheduler.wants_flush(sequence):
-            sequence.state = SequenceState.FLUSHING
+            self._scheduler.flush(sequence)
         else:
             self._end(sequence)
         self._follow(client)

@@ -68,7 +68,8 @@ class Admission:
 
     def _live_blocks(self, more_tokens: int) -> int:
         """Blocks of the transcripts that run, are leased, or wait for their next turn."""
-        tokens = more_tokens + sum(len(s.buffer) for s in self._roster.running)
+        tokens = more_tokens + self._roster.decoders.num_tokens
+        tokens += sum(len(s.buffer) for s in self._roster.running if s.row is None)
         tokens += sum(
             len(s.buffer)
             for s in self._roster.waiting

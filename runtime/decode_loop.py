@@ -1,7 +1,8 @@
-"""Every running decode gets its token: the loop that each step runs for each turn.
+"""Every running decode gets its token, and those with drafts what the step has room for.
 
-Decodes come first in a step and are never skipped; drafts are cut to the step's budget for
-them. Knows no waiting turns and no prefill.
+Decodes come first in a step and are never skipped. Only turns that need blocks or have a draft
+are looked at one by one; all others are operations on arrays. Knows no waiting turns and no
+prefill.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from runtime.growth import Growth
 from runtime.messages import TokenArray
 from runtime.policy import ServiceAccount
 from runtime.roster import Roster
-from runtime.schedule import NO_DRAFT, Chunk, StepPlan
+from runtime.schedule import NO_DRAFT, Chunk, Decodes, StepPlan
 from runtime.sequence import Sequence, SequenceState
 
 Drafts = Mapping[Sequence, TokenArray]
@@ -38,70 +39,55 @@ class DecodeLoop:
         self._service = service
 
     def plan(self, step: StepPlan, drafts: Drafts) -> None:
-        """A chunk for each decoding turn, and its draft; turns that have ended meanwhile write
-        their tails."""
-        chunks = step.chunks
-        running = SequenceState.RUNNING
-        context = 0
-        special: list[tuple[Sequence, Chunk]] = []
-        for sequence, chunk in self._roster.decoders.items():
-            length = sequence.buffer.length
-            if sequence.state is not running or length > sequence.block_limit or drafts:
-                special.append((sequence, chunk))
-                continue
-            start = sequence.num_computed
-            chunk.start = start
-            chunk.num_tokens = length - start
-            chunk.draft = NO_DRAFT
-            chunks[sequence] = chunk
-            context += length
-        for sequence, chunk in special:
-            context += self._plan_one(sequence, chunk, step, drafts)
-        step.decode_rows = len(chunks)
-        step.decode_context = context
+        """Blocks for the decoding turns that need some, and a chunk for each with a draft. The
+        others' part is what the arrays say of them at the end."""
+        decoders = self._roster.decoders
+        special = dict.fromkeys(decoders.that_need_blocks())
+        if drafts:
+            special = dict.fromkeys(s for s in decoders.sequences if s in drafts or s in special)
+        for sequence in special:
+            if sequence in decoders:  # has not given way to an earlier one
+                self._grow(sequence, step, drafts.get(sequence, NO_DRAFT))
+        num_tails = sum(sequence not in decoders for sequence in step.chunks)
+        step.decode_rows = len(decoders) - len(step.exhausted) + num_tails
+        step.decode_context = decoders.num_tokens - sum(len(s.buffer) for s in step.exhausted)
         if step.decode_rows:
             self._charge(step)
 
-    def _plan_one(
-        self,
-        sequence: Sequence,
-        chunk: Chunk,
-        step: StepPlan,
-        drafts: Mapping[Sequence, TokenArray],
-    ) -> int:
-        """A turn that needs blocks, has a draft or has ended; returns the context it reads."""
-        if sequence.cached is None:
-            return 0  # gave way to an earlier one in this loop
-        if sequence.state is SequenceState.FLUSHING:
-            self._roster.decoders.pop(sequence)
-            self._growth.flush(sequence, step)
-            return 0
+    def _grow(self, sequence: Sequence, step: StepPlan, draft: TokenArray) -> None:
         if not self._growth.grow(sequence, step):
             if sequence.state is SequenceState.RUNNING:
                 step.exhausted.append(sequence)
-            return 0
-        draft = drafts.get(sequence, NO_DRAFT)[: self._draft_budget - step.draft_tokens]
-        draft = draft if self._growth.room_for(sequence, len(draft)) else NO_DRAFT
-        chunk.start = sequence.num_computed
-        chunk.num_tokens = sequence.num_pending
-        chunk.draft = draft
-        step.chunks[sequence] = chunk
-        step.draft_tokens += len(draft)
-        return len(sequence.buffer)
+            return
+        draft = draft[: self._draft_budget - step.draft_tokens]
+        if len(draft) and self._growth.room_for(sequence, len(draft)):
+            step.chunks[sequence] = chunk = Chunk.of(sequence, sequence.num_pending)
+            chunk.draft = draft
+            step.draft_tokens += len(draft)
 
     def resume(self, sequence: Sequence, step: StepPlan) -> None:
         """A decode that was paused has its place again and its token in this step."""
         if self._growth.grow(sequence, step):
-            chunk = self._roster.decode(sequence)
-            chunk.start = sequence.num_computed
-            chunk.num_tokens = sequence.num_pending
-            step.chunks[sequence] = chunk
+            self._roster.decoders.add(sequence)
         elif sequence.state is SequenceState.RUNNING:
             step.exhausted.append(sequence)
+
+    def num_tokens(self, step: StepPlan) -> int:
+        """What the step computes so far."""
+        decoders = self._roster.decoders
+        tails = sum(c.num_tokens for s, c in step.chunks.items() if s not in decoders)
+        exhausted = sum(sequence.num_pending for sequence in step.exhausted)
+        return decoders.num_pending - exhausted + tails + step.draft_tokens
+
+    def decodes(self, step: StepPlan) -> Decodes:
+        """The decodes that have no chunk of their own."""
+        decoders = self._roster.decoders
+        apart = {s for s in (*step.chunks, *step.exhausted) if s in decoders}
+        return decoders.decodes(without=apart)
 
     def _charge(self, step: StepPlan) -> None:
         """Put the decodes of a step on the accounts of their tenants."""
         step.decode_s = self._costs.decode_s(step.decode_context)
         share_s = step.decode_s / step.decode_rows
-        for tenant, count in self._roster.decoders_by_tenant.items():
+        for tenant, count in self._roster.decoders.by_tenant.items():
             self._service.charge(tenant, share_s * count)

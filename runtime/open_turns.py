@@ -263,7 +263,7 @@ class OpenTurns:
         sequence.final_length = len(sequence.buffer)
         ended_well = reason not in (FinishReason.ERROR, FinishReason.CANCELLED)
         if ended_well and self._scheduler.wants_flush(sequence):
-            sequence.state = SequenceState.FLUSHING
+            self._scheduler.flush(sequence)
         else:
             self._let_go(sequence, reason)
         sequence.finish = reason

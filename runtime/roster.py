@@ -8,9 +8,9 @@ is RUNNING or FLUSHING; decoding and paused turns are among the running ones.
 """
 
 from radix_cache.cache import CachedSequence, PrefixCache
+from runtime.decoders import Decoders
 from runtime.policy import ServiceAccount
 from runtime.prompt_lookup import PromptLookup
-from runtime.schedule import NO_DRAFT, Chunk
 from runtime.sequence import Sequence, SequenceState
 
 _REMEMBERED_SESSIONS = 1 << 15
@@ -26,22 +26,11 @@ class Roster:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         """Admitted ones, flushing ones included, oldest admission first."""
-        self.decoders: dict[Sequence, Chunk] = {}
-        """The running ones that decode, each with the chunk that its steps reuse."""
+        self.decoders = Decoders(cache.block_size)
+        """The running ones that decode."""
         self.paused: dict[Sequence, None] = {}
         """The running ones that have no place at the moment."""
-        self._tenant_rows: dict[str, int] | None = None
         self._session_starts: dict[str, float] = {}
-
-    @property
-    def decoders_by_tenant(self) -> dict[str, int]:
-        if self._tenant_rows is None:
-            rows: dict[str, int] = {}
-            for sequence in self.decoders:
-                tenant = sequence.request.tenant
-                rows[tenant] = rows.get(tenant, 0) + 1
-            self._tenant_rows = rows
-        return self._tenant_rows
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new turn."""
@@ -75,33 +64,27 @@ class Roster:
 
     def admit(self, sequence: Sequence, cached: CachedSequence) -> None:
         """A waiting turn runs from now on, with the blocks of ``cached``."""
-        size = self._cache.block_size
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens
-        sequence.block_limit = cached.num_blocks * size
-        sequence.publish_at = sequence.num_computed + size
+        sequence.block_limit = cached.num_blocks * self._cache.block_size
         sequence.state = SequenceState.RUNNING
         self.waiting.remove(sequence)
         self.running.append(sequence)
 
-    def decode(self, sequence: Sequence) -> Chunk:
-        """A running turn decodes from now on; returns the chunk that its steps reuse."""
-        chunk = self.decoders[sequence] = Chunk(sequence, 0, 0, True, NO_DRAFT)
-        self._tenant_rows = None
-        return chunk
-
-    def stop_decoding(self, sequence: Sequence) -> None:
-        if self.decoders.pop(sequence, None) is not None:
-            self._tenant_rows = None
-
     def pause(self, sequence: Sequence) -> None:
         """A running turn loses its place and keeps its blocks."""
         self.paused[sequence] = None
-        self.stop_decoding(sequence)
+        self.decoders.discard(sequence)
 
     def resume(self, sequence: Sequence) -> None:
         """A paused turn has a place again."""
         del self.paused[sequence]
+
+    def flush(self, sequence: Sequence) -> None:
+        """A running turn has ended for the client; its tail is still to be written."""
+        sequence.state = SequenceState.FLUSHING
+        self.paused.pop(sequence, None)
+        self.decoders.discard(sequence)
 
     def end(self, sequence: Sequence, *, lease_s: float | None, answered: bool = False) -> None:
         """Let a running turn go: its blocks stay in the tree, evictable or leased."""
@@ -111,7 +94,7 @@ class Roster:
         sequence.state = SequenceState.DONE
         self.running.remove(sequence)
         self.paused.pop(sequence, None)
-        self.stop_decoding(sequence)
+        self.decoders.discard(sequence)
         self._service.turn_closed(sequence.request.tenant)
 
     def give_way(self, sequence: Sequence) -> None:

@@ -1,9 +1,11 @@
 """The plan of one step as data: which tokens of which turns are computed.
 
-Knows turns and the units of the cost model. Knows no cache and no order of turns.
+Turns that decode are told as arrays, all others as chunks. Knows turns and the units of the cost
+model. Knows no cache and no order of turns.
 """
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +13,14 @@ import numpy as np
 from runtime.estimates import StepWork
 from runtime.messages import TokenArray
 from runtime.sequence import Sequence
+from runtime.turn_arrays import IntArray
 
 NO_DRAFT: TokenArray = np.empty(0, dtype=np.int32)
 _DECODE_RUN_TOKENS = 64
 
 
 class Chunk:
-    """``num_tokens`` pending tokens of one sequence, from ``start`` on, and a draft.
-
-    Made by the scheduler, read by its caller until the next plan: the chunk of a decode is
-    the same object at each step.
-    """
+    """``num_tokens`` pending tokens of one sequence, from ``start`` on, and a draft."""
 
     __slots__ = ("draft", "num_tokens", "samples", "sequence", "start")
 
@@ -43,11 +42,47 @@ class Chunk:
         return cls(sequence, sequence.num_computed, num_tokens, samples, NO_DRAFT)
 
 
+class Decodes:
+    """Turns that decode in a step without a draft: arrays with an entry for each.
+
+    Holds until the next plan; a turn that ends or gives way meanwhile must be left out.
+    """
+
+    __slots__ = ("ends", "rows", "sequences", "starts")
+
+    def __init__(
+        self, sequences: tuple[Sequence, ...], rows: IntArray, starts: IntArray, ends: IntArray
+    ) -> None:
+        self.sequences = sequences
+        self.rows = rows
+        """int64 [n]: the turns' rows, ascending."""
+        self.starts = starts
+        """int64 [n]: first pending token."""
+        self.ends = ends
+        """int64 [n]: known tokens."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, entries: Many[int]) -> "Decodes":
+        """Some of them, by their places."""
+        turns = tuple([self.sequences[n] for n in entries])
+        at = np.array(entries, dtype=np.int64)
+        return Decodes(turns, self.rows[at], self.starts[at], self.ends[at])
+
+    def chunks(self) -> list[Chunk]:
+        """The same, one by one."""
+        places = zip(self.sequences, self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [Chunk(turn, start, end - start, True, NO_DRAFT) for turn, start, end in places]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The plan of one step."""
 
-    chunks: tuple[Chunk, ...]
+    decodes: Decodes
+    others: tuple[Chunk, ...]
+    """Decodes with drafts, prefill, and the tails of turns that have ended."""
     admitted: tuple[Sequence, ...]
     """Sequences whose prefix was matched in this call; they have not reported it yet."""
     exhausted: tuple[Sequence, ...]
@@ -60,12 +95,13 @@ class Schedule:
     until they have one again."""
 
     @property
-    def empty(self) -> bool:
-        return not self.chunks
+    def chunks(self) -> list[Chunk]:
+        """All of it, one by one."""
+        return [*self.decodes.chunks(), *self.others]
 
 
 class StepPlan:
-    """A plan in the making."""
+    """A plan in the making. The roster's decoders are part of it unless they are exhausted."""
 
     __slots__ = (
         "admitted",
@@ -82,6 +118,7 @@ class StepPlan:
 
     def __init__(self) -> None:
         self.chunks: dict[Sequence, Chunk] = {}
+        """Of turns that do not decode, or with a draft."""
         self.admitted: list[Sequence] = []
         self.exhausted: list[Sequence] = []
         self.too_large: list[Sequence] = []
@@ -93,10 +130,6 @@ class StepPlan:
         self.decode_s = 0.0
         self.draft_tokens = 0
         """Which the chunks do not count."""
-
-    @property
-    def num_tokens(self) -> int:
-        return self.draft_tokens + sum(chunk.num_tokens for chunk in self.chunks.values())
 
 
 def step_work(chunks: Iterable[Chunk]) -> StepWork:

@@ -10,7 +10,7 @@ Ties together the parts that each know one thing: the roster, the decode loop, t
 places, admission, growth. Ids and counts only: no tensors, no wall clock.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from types import MappingProxyType
 
@@ -18,7 +18,7 @@ from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
 from runtime.admission import NO_ROOM, Admission
 from runtime.config import EngineConfig
-from runtime.decode_loop import DecodeLoop
+from runtime.decode_loop import DecodeLoop, Drafts
 from runtime.estimates import StepCosts
 from runtime.growth import Growth
 from runtime.messages import TokenArray
@@ -26,11 +26,11 @@ from runtime.places import Places
 from runtime.policy import POLICIES, Policy, ServiceAccount
 from runtime.prompt_lookup import PromptLookup
 from runtime.roster import Roster
-from runtime.schedule import Chunk, Schedule, StepPlan
+from runtime.schedule import Chunk, Decodes, Schedule, StepPlan
 from runtime.sequence import Sequence, SequenceState
 from runtime.turn_order import Key, TurnOrder
 
-_NO_DRAFTS: Mapping[Sequence, TokenArray] = MappingProxyType({})
+_NO_DRAFTS: Drafts = MappingProxyType({})
 _BLOCKED_ATTEMPTS_PER_STEP = 16
 _LEAST_CHUNK_TOKENS = 4
 _ROW_STEP = 16
@@ -115,6 +115,11 @@ class Scheduler:
         """Forget a sequence that was never admitted or is waiting again."""
         self._roster.drop_waiting(sequence)
 
+    def flush(self, sequence: Sequence) -> None:
+        """A running sequence has ended for the client: the next step writes its tail, and then
+        it is to be ended."""
+        self._roster.flush(sequence)
+
     def end(self, sequence: Sequence, *, lease_s: float | None, answered: bool = False) -> None:
         """Let a running sequence go: its blocks stay in the tree, evictable or leased.
 
@@ -139,14 +144,22 @@ class Scheduler:
         """Note that the KV of the chunk and of ``accepted`` draft tokens is written, and
         publish the blocks they filled. What was rejected is overwritten later."""
         sequence = chunk.sequence
-        computed = sequence.num_computed + chunk.num_tokens + accepted
-        sequence.num_computed = computed
-        if computed >= sequence.publish_at:
-            assert sequence.cached is not None
-            self._cache.commit(sequence.cached, sequence.buffer.view()[:computed])
-            sequence.publish_at = (computed // self._block_size + 1) * self._block_size
+        before = sequence.num_computed
+        sequence.num_computed = computed = before + chunk.num_tokens + accepted
+        if computed // self._block_size > before // self._block_size:
+            self._publish(sequence, computed)
 
-    def schedule(self, now: float, drafts: Mapping[Sequence, TokenArray] = _NO_DRAFTS) -> Schedule:
+    def said(self, decodes: Decodes, tokens: TokenArray) -> None:
+        """Note that the KV of all ``decodes`` is written and that each turn has said one of
+        ``tokens``, int32 [n], and goes on."""
+        for sequence in self._roster.decoders.said(decodes, tokens):
+            self._publish(sequence, sequence.num_computed)
+
+    def _publish(self, sequence: Sequence, computed: int) -> None:
+        assert sequence.cached is not None
+        self._cache.commit(sequence.cached, sequence.buffer.view()[:computed])
+
+    def schedule(self, now: float, drafts: Drafts = _NO_DRAFTS) -> Schedule:
         """Plan the next step.
 
         Args:
@@ -163,7 +176,8 @@ class Scheduler:
         if prefills or roster.waiting or roster.paused:
             self._share_out(now, prefills, step)
         return Schedule(
-            chunks=tuple(step.chunks.values()),
+            decodes=self._decodes.decodes(step),
+            others=tuple(step.chunks.values()),
             admitted=tuple(step.admitted),
             exhausted=tuple(step.exhausted),
             too_large=tuple(step.too_large),
@@ -175,19 +189,17 @@ class Scheduler:
         """The running turns whose prompt is not computed yet. Those that have come to its end
         decode from now on; those that have ended write their tails."""
         roster = self._roster
-        for sequence in [s for s in roster.paused if s.state is not SequenceState.RUNNING]:
-            roster.resume(sequence)
+        roster.decoders.tidy()
         if len(roster.decoders) + len(roster.paused) >= len(roster.running):
             return []
         prefills: list[Sequence] = []
         for sequence in list(roster.running):
             if sequence.state is SequenceState.FLUSHING:
-                roster.decoders.pop(sequence, None)
                 self._growth.flush(sequence, step)
             elif sequence in roster.decoders or sequence in roster.paused:
                 continue
             elif sequence.decoding:
-                roster.decode(sequence)
+                roster.decoders.add(sequence)
             else:
                 prefills.append(sequence)
         return prefills
@@ -196,7 +208,7 @@ class Scheduler:
         """Give the step's prefill budget to running prefills and to waiting turns, in one
         order, so that a short turn passes a long prefill that has begun."""
         roster = self._roster
-        rows = step.num_tokens
+        rows = self._decodes.num_tokens(step)
         tokens, seconds = self._prefill_budget(step, rows, len(prefills) + len(roster.waiting))
         order = self._order.sort(now, prefills)
         room = self._admission.room() if roster.waiting else NO_ROOM

@@ -13,49 +13,80 @@ import numpy as np
 from radix_cache.cache import CachedSequence
 from runtime.messages import FinishReason, GenerationRequest, TokenArray
 from runtime.token_mask import GrammarState
+from runtime.turn_arrays import Row, TurnArrays
 
 _WARM_SHARE = 0.8
 
 
 class TokenBuffer:
-    """Append-only int32 array with amortised O(1) append; ``view()`` copies nothing."""
+    """Append-only int32 array with amortised O(1) append; ``view()`` copies nothing.
 
-    __slots__ = ("_array", "length")
+    While its turn decodes, steps put tokens into the turn's row; they are stored here when
+    somebody looks, or when the row's tail is full.
+    """
+
+    __slots__ = ("_array", "_row", "_stored")
 
     def __init__(self, tokens: TokenArray | None = None) -> None:
-        self.length = 0 if tokens is None else len(tokens)
-        self._array = np.empty(max(64, self.length + self.length // 4), dtype=np.int32)
+        self._row: Row | None = None
+        self._stored = 0 if tokens is None else len(tokens)
+        self._array = np.empty(max(64, self._stored + self._stored // 4), dtype=np.int32)
         if tokens is not None:
-            self._array[: self.length] = tokens
+            self._array[: self._stored] = tokens
 
     def __len__(self) -> int:
-        return self.length
+        return self._stored if self._row is None else self._row.length
 
     def view(self) -> TokenArray:
         """The tokens, int32 [len]. Valid until the next append or truncate."""
-        return self._array[: self.length]
+        self.settle()
+        return self._array[: self._stored]
 
     def append(self, token: int) -> None:
-        if self.length == len(self._array):
-            self._reserve(self.length + 1)
-        self._array[self.length] = token
-        self.length += 1
+        self.settle()
+        if self._stored == len(self._array):
+            self._reserve(self._stored + 1)
+        self._array[self._stored] = token
+        self._set(self._stored + 1)
 
     def extend(self, tokens: TokenArray) -> None:
-        end = self.length + len(tokens)
-        if end > len(self._array):
-            self._reserve(end)
-        self._array[self.length : end] = tokens
-        self.length = end
+        self.settle()
+        self._store(tokens)
+        self._set(self._stored)
 
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"truncate to {length}, {self.length} tokens held")
-        self.length = length
+        if not 0 <= length <= len(self):
+            raise ValueError(f"truncate to {length}, {len(self)} tokens held")
+        self.settle()
+        self._set(length)
+
+    def settle(self) -> None:
+        """Store what steps have put into the row's tail."""
+        row = self._row
+        if row is not None and row.length != self._stored:
+            self._store(row.tail(self._stored, row.length))
+
+    def share(self, row: Row | None) -> None:
+        """From now on steps put tokens into ``row``, which has the same length; None: into no
+        row any more."""
+        self.settle()
+        self._row = row
+
+    def _set(self, length: int) -> None:
+        self._stored = length
+        if self._row is not None:
+            self._row.length = length
+
+    def _store(self, tokens: TokenArray) -> None:
+        end = self._stored + len(tokens)
+        if end > len(self._array):
+            self._reserve(end)
+        self._array[self._stored : end] = tokens
+        self._stored = end
 
     def _reserve(self, length: int) -> None:
         grown = np.empty(max(length, 2 * len(self._array)), dtype=np.int32)
-        grown[: self.length] = self._array[: self.length]
+        grown[: self._stored] = self._array[: self._stored]
         self._array = grown
 
 
@@ -75,9 +106,10 @@ class Sequence:
     """One request on its way. ``buffer`` is the session's own token buffer."""
 
     __slots__ = (
+        "_block_limit",
+        "_num_computed",
         "admitted_s",
         "arrival_s",
-        "block_limit",
         "buffer",
         "cached",
         "expected_output",
@@ -85,12 +117,11 @@ class Sequence:
         "finish",
         "grammar",
         "last_reported_position",
-        "num_computed",
         "preemptions",
         "prompt_length",
-        "publish_at",
         "request",
         "reusable",
+        "row",
         "session_start_s",
         "started",
         "state",
@@ -114,12 +145,11 @@ class Sequence:
         self.prompt_length = len(buffer)
         self.arrival_s = arrival_s
         self.admitted_s: float | None = None
-        self.num_computed = 0
+        self.row: Row | None = None
+        """Where steps write while the turn decodes."""
+        self._num_computed = 0
+        self._block_limit = 0
         self.cached: CachedSequence | None = None
-        self.block_limit = 0
-        """Tokens that the blocks of ``cached`` hold."""
-        self.publish_at = 0
-        """``num_computed`` at which another whole block can be published."""
         self.grammar: GrammarState | None = None
         self.state = SequenceState.WAITING
         self.finish: FinishReason | None = None
@@ -135,6 +165,51 @@ class Sequence:
         self.expected_output = 0
         self.stop_tail = b""
         self.last_reported_position: int | None = None
+
+    def open_row(self, arrays: TurnArrays, block_size: int) -> Row:
+        """The turn decodes from now on: what steps change of it is in the arrays."""
+        computed = self._num_computed
+        self.row = arrays.open(
+            length=len(self.buffer),
+            computed=computed,
+            block_limit=self._block_limit,
+            publish_at=(computed // block_size + 1) * block_size,
+        )
+        self.buffer.share(self.row)
+        return self.row
+
+    def close_row(self) -> None:
+        """The turn does not decode any more."""
+        row = self.row
+        assert row is not None
+        self._num_computed, self._block_limit = row.computed, row.block_limit
+        self.buffer.share(None)
+        self.row = None
+        row.arrays.close(row)
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens whose KV is written."""
+        return self._num_computed if self.row is None else self.row.computed
+
+    @num_computed.setter
+    def num_computed(self, value: int) -> None:
+        if self.row is None:
+            self._num_computed = value
+        else:
+            self.row.computed = value
+
+    @property
+    def block_limit(self) -> int:
+        """Tokens that the blocks of ``cached`` hold."""
+        return self._block_limit if self.row is None else self.row.block_limit
+
+    @block_limit.setter
+    def block_limit(self, value: int) -> None:
+        if self.row is None:
+            self._block_limit = value
+        else:
+            self.row.block_limit = value
 
     @property
     def num_emitted(self) -> int:

@@ -73,7 +73,11 @@ class Bench:
         schedule = self.scheduler.schedule(self.now)
         self.now += 0.01
         self.preempted += schedule.preempted
-        for chunk in schedule.chunks:
+        goes_on = [s.remaining > 1 for s in schedule.decodes.sequences]
+        together = schedule.decodes.only([n for n, more in enumerate(goes_on) if more])
+        last = schedule.decodes.only([n for n, more in enumerate(goes_on) if not more])
+        self.scheduler.said(together, np.full(len(together), 7, dtype=np.int32))
+        for chunk in [*last.chunks(), *schedule.others]:
             sequence = chunk.sequence
             self.scheduler.advance(chunk)
             if sequence.state is SequenceState.FLUSHING:
@@ -88,7 +92,7 @@ class Bench:
             sequence.final_length = len(sequence.buffer)
             if flush and self.scheduler.wants_flush(sequence):
                 sequence.finish = FinishReason.STOP
-                sequence.state = SequenceState.FLUSHING
+                self.scheduler.flush(sequence)
             else:
                 self.scheduler.end(sequence, lease_s=lease_s)
         return schedule

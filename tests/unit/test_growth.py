@@ -36,7 +36,7 @@ def test_a_finished_turns_tail_gives_way_before_any_running_turn() -> None:
     tail.buffer.extend(np.array([1, 2, 3], dtype=np.int32))
     tail.final_length = len(tail.buffer)
     tail.finish = FinishReason.STOP
-    tail.state = SequenceState.FLUSHING
+    bench.scheduler.flush(tail)
     assert tokens_of(bench.step()) == {"r2": 1}
     assert tail.state is SequenceState.DONE
     bench.run()

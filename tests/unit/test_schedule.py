@@ -1,11 +1,9 @@
 """The plan of a step as data, and what it costs."""
 
-import numpy as np
-
 from runtime.estimates import StepWork
 from runtime.messages import FinishReason
-from runtime.schedule import NO_DRAFT, Chunk, StepPlan, step_work
-from tests.support.scheduler_bench import Bench
+from runtime.schedule import Chunk, step_work
+from tests.support.scheduler_bench import Bench, tokens_of
 
 
 def test_the_work_of_a_step_tells_decodes_from_prefill() -> None:
@@ -36,12 +34,19 @@ def test_a_chunk_samples_if_it_reaches_the_last_known_token_and_one_is_wanted() 
     assert not Chunk.of(silent, 10).samples
 
 
-def test_a_plan_counts_the_tokens_of_drafts_beside_those_of_chunks() -> None:
-    bench = Bench()
-    turn = bench.add(5)
-    step = StepPlan()
-    assert step.num_tokens == 0
-    step.chunks[turn] = Chunk(turn, 0, 5, True, np.ones(3, dtype=np.int32))
-    step.draft_tokens += 3
-    assert step.num_tokens == 8
-    assert len(NO_DRAFT) == 0
+def test_decodes_are_told_as_arrays_and_one_by_one() -> None:
+    bench = Bench(prefill_tokens_beside_decodes=16)
+    for prompt in (3, 5):
+        bench.add(prompt, limit=9)
+    bench.step()
+    bench.add(8, limit=1)
+    schedule = bench.scheduler.schedule(bench.now)
+    decodes = schedule.decodes
+    assert [s.request.request_id for s in decodes.sequences] == ["r1", "r2"]
+    assert (decodes.starts.tolist(), decodes.ends.tolist()) == ([3, 5], [4, 6])
+    assert [(c.start, c.num_tokens, c.samples) for c in decodes.chunks()] == [
+        (3, 1, True),
+        (5, 1, True),
+    ]
+    assert tokens_of(schedule) == {"r1": 1, "r2": 1, "r3": 8}
+    assert [c.sequence.request.request_id for c in schedule.others] == ["r3"]
