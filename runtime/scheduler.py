@@ -247,7 +247,8 @@ class Scheduler:
             cost_s = self._costs.prefill_s(take, sequence.num_computed)
             step.chunks[sequence] = Chunk.of(sequence, take)
             self._service.charge(sequence.request.tenant, cost_s)
-            tokens -= take
+            # What is left of a budget that cut a prompt short is not worth another chunk's cost.
+            tokens = tokens - take if take == sequence.num_pending else 0
             seconds -= 0.0 if self._strict else cost_s
 
     def _prefill_budget(self, step: StepPlan, used: int, num_candidates: int) -> tuple[int, float]:

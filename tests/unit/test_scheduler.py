@@ -70,3 +70,14 @@ def test_one_step_in_many_only_decodes_beside_a_long_prefill() -> None:
     bench.add(400, limit=1)
     alone = [n for n in range(90) if "r2" not in tokens_of(bench.step())]
     assert alone == [31, 63]
+
+
+def test_a_step_begins_no_prompt_behind_one_that_it_cuts_short() -> None:
+    bench = Bench(num_blocks=400)
+    bench.add(3, limit=200)
+    bench.step()
+    long = bench.add(300, limit=1)
+    bench.add(320, limit=1)
+    while long.num_computed < 300:
+        step = tokens_of(bench.step())
+        assert long.num_computed == 300 or "r3" not in step
