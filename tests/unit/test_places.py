@@ -67,8 +67,8 @@ def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step
     monkeypatch.setattr(policy, "PROMPT_LEVELS", (2, 6))
     bench = Bench(num_blocks=2000, max_running=2, policy="fair", step_ms=60, debug=False)
     bench.add(10, limit=1, tenant="b")
-    first = bench.add(1500, tenant="a")
-    second = bench.add(1500, tenant="b")
+    first = bench.add(450, tenant="a")
+    second = bench.add(450, tenant="b")
     for _ in range(2):
         bench.step()
     computed = [first.num_computed, second.num_computed]
@@ -76,8 +76,8 @@ def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step
     schedule = bench.step()
     assert schedule.admitted == (short,)
     assert schedule.paused == (first,)
-    assert tokens_of(schedule) == {"r4": 10, "r3": 4}
-    assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 4]
+    assert tokens_of(schedule) == {"r4": 10, "r3": 106}
+    assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 106]
     bench.run()
     assert set(bench.done) >= {first, second, short}
 
