@@ -1,28 +1,38 @@
-"""The next step of turns that only decode, begun before the host knows this step's tokens.
+"""The next step of turns that decode, begun before the host knows this step's tokens.
 
-Once this step's draw is under way, the model is given the same turns again, with the drawn
-tokens where they are, on the device. While it computes, the host takes the tokens into their
-turns, answers and schedules. If the next step turns out to be the one foreseen, its logits are
-there or on their way; if a turn has ended, was cancelled or has to give way, or another came,
-what was computed is thrown away.
+Once this step's draw is under way, the model is given the turns again that can be expected to
+go on by one token, with the drawn tokens where they are, on the device. While it computes, the
+host takes the tokens into their turns, answers and schedules. Turns under a grammar are no
+exception: what they wait for is the mask of the next draw, and the host makes that while the
+model computes what the draw is from.
 
-Turns under a grammar are left out, since what comes next is for the host to say; a step with
-one of them foresees nothing. So does one whose blocks do not hold another token, or that
-is asked for log-probabilities, which are read from the logits later.
+What was foreseen is used turn by turn. A turn that has ended, was cancelled or gave way drops
+out of it. A turn of which more is to be computed after all (what its grammar forces behind the
+token, a draft) or something else (its limit left no choice but another token), and every prefill
+is computed in a second pass of the same step. So no turn misses a step, and each step is the
+one that the scheduler planned.
+
+A second pass reads the weights again. So a step is begun only if that costs less, weighed by how
+often steps of its kind have had one, than what the host takes between two steps.
 
 Always true: logits are handed out only for the very inputs they were computed from: the same
-turns, tokens, places and blocks. What was thrown away has written only places of blocks that
+turn, token, place and blocks. What was thrown away has written only places of blocks that
 its turn had to itself and that nobody takes for written, as a rejected draft does.
 """
 
 import logging
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from kernels.upload import upload
 from runtime.batch import SequenceInput, StepBatch
+from runtime.estimates import StepCosts
 from runtime.model_runner import ModelRunner
 from runtime.sampler import Drawing
 from runtime.sequence import Sequence
@@ -30,88 +40,236 @@ from runtime.step_rows import StepPart
 
 log = logging.getLogger(__name__)
 
+_LEARNING_RATE = 1 / 16
+_IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is known of the next step when it could be begun."""
+
+    drafts: bool
+    """Drafts are tried in it."""
+    crowd: bool
+    """Turns wait for a place, for their grammar or aside."""
+    mixed: bool
+    """Some turn of this step goes on otherwise than by one token."""
+
+
+@dataclass(slots=True)
+class _Experience:
+    """Of steps of one kind: the share that needed a second pass."""
+
+    share: float = 0.0
+
+    def learn(self, needed: bool) -> None:
+        self.share += _LEARNING_RATE * (needed - self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """Turns that are expected to go on by one token each."""
+
+    kind: Kind
+    turns: dict[Sequence, tuple[int, int]]
+    """Of each, its place among them and how often it had given way."""
+    rows: list[int]
+    """Rows of this step's draw, from which their tokens come."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Foreseen:
-    turns: tuple[tuple[Sequence, int], ...]
-    """Sequences, and how often each had given way."""
+class _Begun:
     batch: StepBatch
     """The step but for its tokens."""
     drawing: Drawing
-    """Where its tokens come from."""
+    rows: list[int]
     logits: Tensor
 
 
 class Lookahead:
     """At most one step ahead of one runner."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        costs: StepCosts,
+        clock: Callable[[], float],
+        *,
+        always: bool = False,
+    ) -> None:
+        """``always`` begins every step that can be, whether it pays or not: for tests."""
         self._runner = runner
-        self._foreseen: _Foreseen | None = None
+        self._costs = costs
+        self._clock = clock
+        self._always = always
+        self._prospect: Prospect | None = None
+        self._begun: _Begun | None = None
+        self._known: dict[Kind, _Experience] = {}
+        self._arrived_s: float | None = None
+        self._host_s = 0.0
         self.hits = 0
         self.misses = 0
-        """Steps computed ahead that were used, and that were thrown away."""
+        """Steps begun ahead of which something was used, and of which nothing was."""
+        self.second_passes = 0
+        """Of the hits, how many needed a second pass."""
 
-    def take(self, parts: Many[StepPart], batch: StepBatch) -> Tensor | None:
-        """Logits of the step, if it is the one that was foreseen. What was foreseen is
-        forgotten."""
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen is None:
-            return None
-        if _turns(parts) != foreseen.turns or not _same(batch, foreseen):
+    def logits(self, parts: Many[StepPart], batch: StepBatch) -> Tensor:
+        """Logits of the step, computed ahead or now. What was foreseen is forgotten."""
+        prospect, self._prospect = self._prospect, None
+        begun, self._begun = self._begun, None
+        self._learn(parts, prospect)
+        if prospect is None or begun is None:
+            return self._runner.forward(batch)
+        places, used = _agreeing(parts, batch, prospect, begun)
+        if not used:
             self.misses += 1
-            return None
+            return self._runner.forward(batch)
         self.hits += 1
-        return foreseen.logits
+        if len(used) == len(parts):
+            if used == list(range(begun.logits.shape[0])):
+                return begun.logits
+            return self._picked(begun.logits, used)
+        self.second_passes += 1
+        # A copy: the second pass may take the place of the first one's logits.
+        first = self._picked(begun.logits, used)
+        others = [part for at, part in enumerate(parts) if places[at] < 0]
+        second = self._runner.run([part.step_input() for part in others])
+        return self._picked(torch.cat((first, second)), _merged(parts, places, len(used)))
 
-    def foresee(self, parts: Many[StepPart]) -> StepBatch | None:
-        """The step after that of ``parts`` but for its tokens, if every turn of it can be
-        expected to go on."""
-        if not parts or not all(map(_expects_another, parts)):
+    def _picked(self, logits: Tensor, rows: list[int]) -> Tensor:
+        index = upload(np.array(rows, dtype=np.int64), logits.device)
+        return logits.index_select(0, index)
+
+    def _learn(self, parts: Many[StepPart], prospect: Prospect | None) -> None:
+        arrived_s, self._arrived_s = self._arrived_s, None
+        if prospect is None or all(part.chunk.sequence not in prospect.turns for part in parts):
+            return  # the engine may have had nothing to do in between
+        if arrived_s is not None:
+            self._host_s += _LEARNING_RATE * (self._clock() - arrived_s - self._host_s)
+        others = any(not _goes_on(part, prospect) for part in parts)
+        self._known.setdefault(prospect.kind, _Experience()).learn(others)
+
+    def foresee(
+        self,
+        parts: Many[StepPart],
+        *,
+        drafts: bool = False,
+        crowd: bool = False,
+        make_room: Callable[[Sequence], bool],
+    ) -> StepBatch | None:
+        """The step after that of ``parts`` but for its tokens, as far as turns can be
+        expected to go on; None if there is none, or if to begin it would not pay.
+
+        Args:
+            parts: this step.
+            drafts: drafts will be tried in the next one.
+            crowd: turns wait for something.
+            make_room: whether a turn has blocks for another token, or gets them now.
+        """
+        turns: dict[Sequence, tuple[int, int]] = {}
+        rows, row, mixed = [], -1, False
+        for part in parts:
+            row += len(part.row_offsets())
+            sequence = part.chunk.sequence
+            if _expects_another(part) and make_room(sequence):
+                turns[sequence] = len(turns), sequence.preemptions
+                rows.append(row)
+            elif not (part.chunk.samples and sequence.remaining <= 1):
+                mixed = True
+        if not turns:
             return None
-        inputs = [_next_input(part.chunk.sequence) for part in parts]
-        return StepBatch.build(inputs, self._runner.block_size)
+        kind = Kind(drafts=drafts, crowd=crowd, mixed=mixed)
+        self._prospect = Prospect(kind=kind, turns=turns, rows=rows)
+        if not self._pays(kind):
+            return None
+        return StepBatch.build(list(map(_next_input, turns)), self._runner.block_size)
 
-    def begin(self, parts: Many[StepPart], batch: StepBatch, drawing: Drawing) -> None:
-        """Begin the step that was foreseen behind that of ``parts``, with the tokens of its
-        ``drawing``."""
+    def _pays(self, kind: Kind) -> bool:
+        share = self._known.setdefault(kind, _Experience()).share
+        return self._always or share * self._costs.decode_s(0) <= self._host_s
+
+    def begin(self, batch: StepBatch, drawing: Drawing) -> None:
+        """Begin what was foreseen, behind the step of ``drawing``, with its tokens."""
+        assert self._prospect is not None
+        rows, tokens = self._prospect.rows, drawing.tokens
+        if rows != list(range(tokens.shape[0])):
+            tokens = tokens[upload(np.array(rows, dtype=np.int64), tokens.device)]
         try:
             # What is no token is not looked up; its turn ends with this step.
-            logits = self._runner.forward(batch, tokens=drawing.tokens.clamp(min=0))
+            logits = self._runner.forward(batch, tokens=tokens.clamp(min=0))
         except Exception:
-            log.exception("step ahead failed sequences=%d", len(parts))
+            log.exception("step ahead failed sequences=%d", len(rows))
             return
-        self._foreseen = _Foreseen(_turns(parts), batch, drawing, logits)
+        self._begun = _Begun(batch, drawing, rows, logits)
+
+    def arrived(self) -> None:
+        """This step's tokens are on the host: from now on it alone is what a step waits for."""
+        self._arrived_s = self._clock()
 
 
-def _turns(parts: Many[StepPart]) -> tuple[tuple[Sequence, int], ...]:
-    return tuple((part.chunk.sequence, part.chunk.sequence.preemptions) for part in parts)
+def _agreeing(
+    parts: Many[StepPart], batch: StepBatch, prospect: Prospect, begun: _Begun
+) -> tuple[list[int], list[int]]:
+    """For each part its place in what was begun, or -1; and the places in the order of the
+    parts that have one."""
+    places = np.array(
+        [
+            prospect.turns[part.chunk.sequence][0] if _goes_on(part, prospect) else -1
+            for part in parts
+        ],
+        dtype=np.int64,
+    )
+    at = np.flatnonzero(places >= 0)
+    mine, theirs = batch.query_starts[at], places[at]
+    drawn = begun.drawing.result().tokens[begun.rows]
+    width = min(batch.block_tables.shape[1], begun.batch.block_tables.shape[1])
+    same = (
+        (batch.token_ids[mine] == drawn[theirs])
+        & (batch.positions[mine] == begun.batch.positions[theirs])
+        & (batch.slots[mine] == begun.batch.slots[theirs])
+        & (batch.block_tables[at, :width] == begun.batch.block_tables[theirs, :width]).all(axis=1)
+    )
+    places[at[~same]] = -1
+    return places.tolist(), theirs[same].tolist()
 
 
-def _same(batch: StepBatch, foreseen: _Foreseen) -> bool:
-    other = foreseen.batch
+def _merged(parts: Many[StepPart], places: list[int], num_used: int) -> list[int]:
+    """Where each row of a step lies when the rows that were computed ahead come first."""
+    order, ahead, behind = [], 0, num_used
+    for part, place in zip(parts, places, strict=True):
+        if place >= 0:
+            order.append(ahead)
+            ahead += 1
+        else:
+            count = len(part.row_offsets())
+            order += range(behind, behind + count)
+            behind += count
+    return order
+
+
+def _goes_on(part: StepPart, prospect: Prospect) -> bool:
+    """Whether a turn does what was expected of it, as far as its tokens need not be known."""
+    chunk = part.chunk
+    known = prospect.turns.get(chunk.sequence)
     return (
-        np.array_equal(batch.token_ids, foreseen.drawing.result().tokens)
-        and np.array_equal(batch.positions, other.positions)
-        and np.array_equal(batch.slots, other.slots)
-        and np.array_equal(batch.logit_rows, other.logit_rows)
-        and np.array_equal(batch.block_tables, other.block_tables)
+        known is not None
+        and known[1] == chunk.sequence.preemptions
+        and chunk.num_tokens == 1
+        and chunk.samples
+        and not len(chunk.draft)
+        and not part.certain
     )
 
 
 def _expects_another(part: StepPart) -> bool:
     """Whether a turn draws one token now and, for all that is known, one in the next step."""
     sequence, chunk = part.chunk.sequence, part.chunk
-    grammar = sequence.grammar
     return (
         chunk.samples
         and not len(chunk.draft)
         and len(part.row_offsets()) == 1
         and sequence.cached is not None
-        and sequence.block_limit > len(sequence.buffer)
         and sequence.remaining > 1
-        and (grammar is None or not grammar.bound)
-        and sequence.request.sampling.top_logprobs is None
     )
 
 
