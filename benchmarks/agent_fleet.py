@@ -75,6 +75,11 @@ class _RecordedLengths(Emission):
             return FinishReason.STOP
         return reason
 
+    def limit(self, sequence: Sequence) -> int:
+        most = super().limit(sequence)
+        wanted = self.ends.get(sequence.request.request_id)
+        return most if wanted is None else min(most, sequence.prompt_length + wanted)
+
 
 class WholeRun(StepCosts):
     """What the engine learns, and beside it the mean of all its steps: towards the end of a

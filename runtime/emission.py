@@ -16,6 +16,7 @@ from runtime.answers import Answer, Answers
 from runtime.grammar_closing import Work
 from runtime.messages import ErrorKind, FinishReason, TokenLogprob
 from runtime.sampler import Sampled
+from runtime.schedule import Decodes
 from runtime.sequence import Sequence
 from runtime.step_rows import StepPart
 from runtime.tokenizer import Tokenizer
@@ -83,6 +84,30 @@ class Emission:
         in_vain = set(range(len(part.chunk.draft))) - set(part.certain) - set(looked_at)
         self._answers.of(name).drafted += len(in_vain)
         return taken
+
+    def take_plain(self, decodes: Decodes, sampled: Sampled) -> list[int]:
+        """Tell what was drawn for turns that say just that and go on: no grammar, no stop string
+        and no limit has a say in it. Returns their places in ``decodes``, whose rows are the
+        first of the draw; their buffers are not touched."""
+        plain: list[int] = []
+        ends = self._tokenizer.end_of_turn_ids
+        drawn = zip(decodes.sequences, decodes.ends.tolist(), sampled.tokens.tolist(), strict=False)
+        for place, (sequence, length, token) in enumerate(drawn):
+            sampling = sequence.request.sampling
+            if sequence.grammar is not None or sampling.stop or sampling.top_logprobs is not None:
+                continue
+            if token < 0 or token in ends or length + 1 >= self.limit(sequence):
+                continue
+            answer = self._answers.of(sequence.request.request_id)
+            answer.forwards = 1
+            answer.tokens.append(token)
+            plain.append(place)
+        return plain
+
+    def limit(self, sequence: Sequence) -> int:
+        """Tokens at which a turn ends by itself, at the latest."""
+        most = sequence.prompt_length + sequence.request.max_new_tokens
+        return min(most, self._max_context_tokens)
 
     def _emitting(
         self, part: StepPart, sampled: Sampled, first_row: int, looked_at: list[int]

@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
 from runtime.aside import Aside
@@ -39,7 +38,7 @@ from runtime.messages import (
 from runtime.model_runner import ModelRunner
 from runtime.open_turns import Compilation, OpenTurns
 from runtime.sampler import Drawing, Sampled, SampleRow
-from runtime.schedule import NO_DRAFT, Chunk, step_work
+from runtime.schedule import NO_DRAFT, Chunk, Decodes, step_work
 from runtime.scheduler import Scheduler
 from runtime.sequence import Sequence, SequenceState
 from runtime.session_tokens import SessionTokens
@@ -96,7 +95,7 @@ class Engine:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
-        self.ahead = Lookahead(runner, costs, clock) if looks_ahead else None
+        self.ahead = Lookahead(runner) if looks_ahead else None
         self._costs = costs
         self._clock = clock
         self._answers = Answers()
@@ -190,11 +189,12 @@ class Engine:
             self._turns.finish(sequence, FinishReason.CONTEXT)
         self._counters.preemptions += schedule.preempted
         self.aside.drop_void()
-        chunks = [c for c in schedule.chunks if self._runs(c.sequence)]
+        decodes = self._that_run(schedule.decodes)
+        chunks = decodes.chunks() + [c for c in schedule.others if self._runs(c.sequence)]
         step_s = 0.0
         if chunks:
             work = step_work(chunks)
-            self._run([self._part(chunk, drafts) for chunk in chunks])
+            self._run([self._part(chunk, drafts) for chunk in chunks], decodes)
             step_s = self._clock() - now - (self.aside.spent_s - spent_s)
             self.aside.end_step(step_s)
             self._learn(work, step_s)
@@ -216,15 +216,23 @@ class Engine:
 
     def _drafts(self) -> dict[Sequence, Draft]:
         """Proposals for the turns that decode."""
-        decoding = [s for s in self._scheduler.running if s.decoding and self._runs(s)]
-        decoding = [s for s in decoding if s.finish is None]
+        if self._drafter is None:
+            return {}
+        running = [s for s in self._scheduler.running if s.row is not None or s.decoding]
+        decoding = [s for s in running if s.finish is None and self._runs(s)]
         return self._rounds.propose(decoding, step_s=self.aside.mean_step_s)
+
+    def _that_run(self, decodes: Decodes) -> Decodes:
+        running = [n for n, sequence in enumerate(decodes.sequences) if self._runs(sequence)]
+        return decodes if len(running) == len(decodes) else decodes.only(running)
 
     def _part(self, chunk: Chunk, drafts: Mapping[Sequence, Draft]) -> StepPart:
         """The chunk, and which of the tokens to come are certain: forced ones in its draft, or
         the first of the turn's output."""
         sequence = chunk.sequence
         draft, grammar = drafts.get(sequence), sequence.grammar
+        if draft is None and sequence.row is not None:
+            return StepPart(chunk)
         if not self.emission.takes_forced_tokens or not chunk.samples:
             return StepPart(chunk)
         if draft is not None:
@@ -236,13 +244,21 @@ class Engine:
         )
         return StepPart(chunk, (0,) if begins_forced else ())
 
-    def _run(self, parts: list[StepPart]) -> None:
+    def _run(self, parts: list[StepPart], decodes: Decodes) -> None:
+        """Compute the parts of a step, those of ``decodes`` first, and let each turn take what
+        was drawn for it: those that just say it all at once, the others one by one."""
         sampled = self._compute(parts)
         if sampled is None:
             return
+        plain = self.emission.take_plain(decodes, sampled)
+        self._scheduler.said(decodes.only(plain), sampled.tokens[np.array(plain, dtype=np.int64)])
+        done = set(plain)
         row = 0
-        for part in parts:
+        for place, part in enumerate(parts):
             chunk = part.chunk
+            if place in done:
+                row += 1
+                continue
             taken: Taken | None = NOTHING_TAKEN
             if chunk.samples:
                 taken = self._settle(part, sampled, row)
@@ -258,10 +274,9 @@ class Engine:
             batch = StepBatch.build([p.step_input() for p in parts], self.info.block_size)
             if self._transfer is not None:
                 self._transfer.settle(batch.block_tables)
-            if self.ahead is None:
+            logits = None if self.ahead is None else self.ahead.take(parts, batch)
+            if logits is None:
                 logits = self._runner.forward(batch)
-            else:
-                logits = self.ahead.logits(parts, batch)
         except Exception:
             self._failed(parts)
             return None
@@ -271,41 +286,25 @@ class Engine:
             if not rows:
                 return _NOTHING_SAMPLED
             drawing = Drawing(logits, rows)
-            if self.ahead is None:
-                return drawing.result()
-            self._look_ahead(self.ahead, parts, drawing)
-            sampled = drawing.result()
-            self.ahead.arrived()
-            return sampled
+            self._look_ahead(parts, drawing)
+            return drawing.result()
         except Exception:
             self._failed(parts)
             return None
 
-    def _look_ahead(self, ahead: Lookahead, parts: list[StepPart], drawing: Drawing) -> None:
-        """Begin the next step if that pays."""
-        crowd = bool(self._scheduler.waiting or self._turns.num_compiling or self.aside)
+    def _look_ahead(self, parts: list[StepPart], drawing: Drawing) -> None:
+        """Begin the next step, unless something is known that would change it: a turn waits
+        or stands aside, or so few decode that they get drafts."""
+        if self.ahead is None:
+            return
         drafts = self._rounds.expects_drafts(len(parts))
-        batch = ahead.foresee(parts, drafts=drafts, crowd=crowd, make_room=self._make_room)
+        waits = self._scheduler.waiting or self._turns.num_compiling or self.aside
+        batch = None if drafts or waits else self.ahead.foresee(parts)
         if batch is None:
             return
         if self._transfer is not None:
             self._transfer.settle(batch.block_tables)
-        ahead.begin(batch, drawing)
-
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Have blocks for one more token than a turn has, which it will want anyway; not from
-        those who run, nor while they are short of blocks."""
-        if sequence.block_limit > len(sequence.buffer):
-            return True
-        stats, cached = self._cache.stats(), sequence.cached
-        if cached is None or stats.free + stats.idle < 2 * len(self._scheduler.running):
-            return False
-        try:
-            self._cache.allocate(cached, 1)
-        except OutOfBlocks:
-            return False
-        sequence.block_limit = cached.num_blocks * self.info.block_size
-        return True
+        self.ahead.begin(parts, batch, drawing)
 
     def _failed(self, parts: list[StepPart]) -> None:
         log.exception("step failed sequences=%d", len(parts))
@@ -352,7 +351,9 @@ class Engine:
 
     def _runs(self, sequence: Sequence) -> bool:
         """Whether a turn takes part in steps: it has not ended, and does not stand aside."""
-        return sequence.state is not SequenceState.DONE and sequence not in self.aside
+        if sequence.state is SequenceState.DONE:
+            return False
+        return not self.aside or sequence not in self.aside
 
     def _sample_rows(self, parts: list[StepPart]) -> list[SampleRow]:
         started = self._clock()

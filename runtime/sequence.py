@@ -42,6 +42,13 @@ class TokenBuffer:
         self.settle()
         return self._array[: self._stored]
 
+    def part(self, start: int, end: int) -> TokenArray:
+        """Tokens from ``start`` to ``end``, int32. Valid until the next step."""
+        row = self._row
+        if row is not None and self._stored <= start:
+            return row.tail(start, end)
+        return self.view()[start:end]
+
     def append(self, token: int) -> None:
         self.settle()
         if self._stored == len(self._array):

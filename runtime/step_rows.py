@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.batch import SequenceInput
+from runtime.messages import SamplingParams, TokenArray
 from runtime.sampler import SampleRow
 from runtime.schedule import Chunk
 from runtime.sequence import Sequence
 from runtime.token_mask import GrammarState, MaskRow
+
+_REMEMBERED_MASKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class StepPart:
         chunk = self.chunk
         sequence = chunk.sequence
         assert sequence.cached is not None
-        tokens = sequence.buffer.view()[chunk.start : chunk.start + chunk.num_tokens]
+        tokens = sequence.buffer.part(chunk.start, chunk.start + chunk.num_tokens)
         return SequenceInput(
             tokens=np.concatenate((tokens, chunk.draft)) if len(chunk.draft) else tokens,
             start=chunk.start,
@@ -56,6 +59,8 @@ class StepRows:
     def __init__(self, vocab_size: int) -> None:
         self._mask_words = -(-vocab_size // 32)
         self._all_allowed = np.full(self._mask_words, 0xFFFFFFFF, dtype=np.uint32)
+        self._banning: dict[tuple[int, ...], MaskRow] = {}
+        """Masks by what they keep out; not to be written to."""
 
     def rows(self, parts: Many[StepPart]) -> list[SampleRow]:
         """The rows of all parts, in their order."""
@@ -63,15 +68,18 @@ class StepRows:
 
     def _rows(self, part: StepPart) -> list[SampleRow]:
         sequence, draft = part.chunk.sequence, part.chunk.draft
-        emitted = sequence.buffer.view()[sequence.prompt_length :]
-        if len(draft):
-            emitted = np.concatenate((emitted, draft))
+        params, length = sequence.request.sampling, len(sequence.buffer)
+        emitted: TokenArray | None = None
+        if _penalises(params):
+            emitted = sequence.buffer.view()[sequence.prompt_length :]
+            if len(draft):
+                emitted = np.concatenate((emitted, draft))
         known = sequence.num_emitted
         return [
             SampleRow(
-                params=sequence.request.sampling,
-                position=len(sequence.buffer) + offset,
-                emitted=emitted[: known + offset],
+                params=params,
+                position=length + offset,
+                emitted=None if emitted is None else emitted[: known + offset],
                 mask=mask,
             )
             for offset, mask in self._masks(part)
@@ -104,7 +112,21 @@ class StepRows:
             banned += grammar.blocked_tokens(remaining)
         if not banned:
             return None
-        words = self._all_allowed.copy()
-        for token in banned:
-            words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
-        return words.view(np.int32)
+        mask = self._banning.get(banned)
+        if mask is None:
+            words = self._all_allowed.copy()
+            for token in banned:
+                words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+            mask = self._banning[banned] = words.view(np.int32)
+            if len(self._banning) > _REMEMBERED_MASKS:
+                del self._banning[next(iter(self._banning))]
+        return mask
+
+
+def _penalises(params: SamplingParams) -> bool:
+    """Whether what a turn has said changes what it says next."""
+    return (
+        params.repetition_penalty != 1
+        or params.frequency_penalty != 0
+        or params.presence_penalty != 0
+    )

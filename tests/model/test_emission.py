@@ -15,7 +15,7 @@ from runtime.messages import (
     TokenLogprob,
 )
 from runtime.sampler import Sampled
-from runtime.schedule import Chunk
+from runtime.schedule import Chunk, Decodes
 from runtime.sequence import Sequence, TokenBuffer
 from runtime.step_rows import StepPart
 from runtime.token_mask import GrammarState
@@ -88,6 +88,58 @@ def test_a_draft_is_taken_as_far_as_it_is_what_was_drawn(
     assert output.new_tokens.tolist() == emitted
     assert taken.accepted == output.accepted == accepted
     assert (output.drafted, output.forwards) == (len(draft), 1)
+
+
+PLAIN: list[tuple[dict[str, object], int, bool]] = [
+    ({}, 11, True),
+    ({"limit": 3}, 11, True),
+    ({"limit": 2}, 11, False),
+    ({"stop": ("x",)}, 11, False),
+    ({"top_logprobs": 1}, 11, False),
+    ({}, -1, False),
+]
+
+
+def _decodes(rigs: list[Rig]) -> Decodes:
+    lengths = np.array([len(rig.sequence.buffer) for rig in rigs])
+    turns = tuple([rig.sequence for rig in rigs])
+    return Decodes(turns, np.arange(len(rigs)), lengths - 1, lengths)
+
+
+@pytest.mark.parametrize(("request_", "drawn", "plain"), PLAIN)
+def test_only_turns_that_nothing_else_has_a_say_in_are_taken_together(
+    tokenizer: Tokenizer, request_: dict[str, object], drawn: int, plain: bool
+) -> None:
+    rig = Rig(tokenizer, **request_)
+    rig.sequence.buffer.append(9)
+    sampled = Sampled(
+        tokens=np.array([drawn], dtype=np.int32),
+        logprobs=(None,),
+        finite=np.array([drawn >= 0]),
+    )
+    assert rig.emission.take_plain(_decodes([rig]), sampled) == ([0] if plain else [])
+    outputs = rig.answers.take()
+    assert [output.new_tokens.tolist() for output in outputs] == ([[drawn]] if plain else [])
+    assert all(output.forwards == 1 for output in outputs)
+
+
+def test_neither_an_end_nor_a_grammar_nor_the_last_place_is_taken_together(
+    tokenizer: Tokenizer,
+) -> None:
+    ends, bound, full = Rig(tokenizer), Rig(tokenizer, CHOICE), Rig(tokenizer)
+    full.sequence.buffer.extend(np.zeros(996, dtype=np.int32))
+    rigs = [ends, bound, full]
+    sampled = Sampled(
+        tokens=np.array([tokenizer.end_of_turn_id, 11, 11], dtype=np.int32),
+        logprobs=(None, None, None),
+        finite=np.ones(3, dtype=np.bool_),
+    )
+    for place, rig in enumerate(rigs):
+        alone = Sampled(
+            tokens=sampled.tokens[place : place + 1], logprobs=(None,), finite=sampled.finite[:1]
+        )
+        assert not rig.emission.take_plain(_decodes([rig]), alone)
+    assert not ends.emission.take_plain(_decodes(rigs), sampled)
 
 
 def test_what_the_grammar_forces_behind_a_drawn_token_comes_with_it(tokenizer: Tokenizer) -> None:

@@ -23,6 +23,7 @@ def chunk_of(
     said: tuple[int, ...] = (),
     limit: int = 40,
     banned: tuple[int, ...] = (),
+    **sampling: float,
 ) -> Chunk:
     request = GenerationRequest(
         request_id="r",
@@ -32,7 +33,7 @@ def chunk_of(
         base_offset=0,
         new_tokens=np.array(PROMPT, dtype=np.int32),
         max_new_tokens=limit,
-        sampling=SamplingParams(),
+        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
         banned_tokens=banned,
     )
     sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
@@ -58,7 +59,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def test_each_draft_token_adds_a_row_that_knows_what_came_before(tokenizer: Tokenizer) -> None:
-    chunk = chunk_of(tokenizer, draft=[21, 22], said=(9,))
+    chunk = chunk_of(tokenizer, draft=[21, 22], said=(9,), repetition_penalty=1.5)
     rows = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
     assert [row.position for row in rows] == [4, 5, 6]
     assert [list(row.emitted) for row in rows if row.emitted is not None] == [
@@ -67,6 +68,16 @@ def test_each_draft_token_adds_a_row_that_knows_what_came_before(tokenizer: Toke
         [9, 21, 22],
     ]
     assert [row.mask for row in rows] == [None, None, None]
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "frequency_penalty", "presence_penalty"])
+def test_what_was_said_is_told_where_a_penalty_asks_for_it(tokenizer: Tokenizer, name: str) -> None:
+    chunk = chunk_of(tokenizer, draft=[], said=(9, 8), **{name: 1.5})
+    (row,) = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
+    assert row.emitted is not None
+    assert row.emitted.tolist() == [9, 8]
+    (row,) = StepRows(tokenizer.vocab_size).rows([StepPart(chunk_of(tokenizer, draft=[]))])
+    assert row.emitted is None
 
 
 def test_masks_follow_the_draft_and_leave_the_turn_where_it_is(tokenizer: Tokenizer) -> None:
@@ -103,10 +114,12 @@ def test_a_part_that_draws_nothing_has_no_rows(tokenizer: Tokenizer) -> None:
 
 
 def test_where_no_grammar_binds_only_banned_tokens_are_out(tokenizer: Tokenizer) -> None:
-    chunk = chunk_of(tokenizer, draft=[], banned=(0, 31, 32, 100))
-    (row,) = StepRows(tokenizer.vocab_size).rows([StepPart(chunk)])
     everything = set(range(tokenizer.vocab_size))
-    assert allowed(row.mask, tokenizer.vocab_size) == everything - {0, 31, 32, 100}
+    rows = StepRows(tokenizer.vocab_size)
+    for banned in [(0, 31, 32, 100), (7,), (0, 31, 32, 100), ()]:
+        chunk = chunk_of(tokenizer, draft=[], banned=banned)
+        (row,) = rows.rows([StepPart(chunk)])
+        assert allowed(row.mask, tokenizer.vocab_size) == everything - set(banned)
 
 
 def test_a_call_is_not_opened_where_it_would_not_fit(tokenizer: Tokenizer) -> None:
