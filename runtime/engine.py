@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
+from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
 from runtime.aside import Aside
@@ -95,7 +96,7 @@ class Engine:
         self._scheduler = scheduler
         self._cache = cache
         self._runner = runner
-        self.ahead = Lookahead(runner) if looks_ahead else None
+        self.ahead = Lookahead(runner, costs, clock) if looks_ahead else None
         self._costs = costs
         self._clock = clock
         self._answers = Answers()
@@ -274,9 +275,10 @@ class Engine:
             batch = StepBatch.build([p.step_input() for p in parts], self.info.block_size)
             if self._transfer is not None:
                 self._transfer.settle(batch.block_tables)
-            logits = None if self.ahead is None else self.ahead.take(parts, batch)
-            if logits is None:
+            if self.ahead is None:
                 logits = self._runner.forward(batch)
+            else:
+                logits = self.ahead.logits(parts, batch)
         except Exception:
             self._failed(parts)
             return None
@@ -286,25 +288,41 @@ class Engine:
             if not rows:
                 return _NOTHING_SAMPLED
             drawing = Drawing(logits, rows)
-            self._look_ahead(parts, drawing)
-            return drawing.result()
+            if self.ahead is None:
+                return drawing.result()
+            self._look_ahead(self.ahead, parts, drawing)
+            sampled = drawing.result()
+            self.ahead.arrived()
+            return sampled
         except Exception:
             self._failed(parts)
             return None
 
-    def _look_ahead(self, parts: list[StepPart], drawing: Drawing) -> None:
-        """Begin the next step, unless something is known that would change it: a turn waits
-        or stands aside, or so few decode that they get drafts."""
-        if self.ahead is None:
-            return
+    def _look_ahead(self, ahead: Lookahead, parts: list[StepPart], drawing: Drawing) -> None:
+        """Begin the next step if that pays."""
+        crowd = bool(self._scheduler.waiting or self._turns.num_compiling or self.aside)
         drafts = self._rounds.expects_drafts(len(parts))
-        waits = self._scheduler.waiting or self._turns.num_compiling or self.aside
-        batch = None if drafts or waits else self.ahead.foresee(parts)
+        batch = ahead.foresee(parts, drafts=drafts, crowd=crowd, make_room=self._make_room)
         if batch is None:
             return
         if self._transfer is not None:
             self._transfer.settle(batch.block_tables)
-        self.ahead.begin(parts, batch, drawing)
+        ahead.begin(batch, drawing)
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Have blocks for one more token than a turn has, which it will want anyway; not from
+        those who run, nor while they are short of blocks."""
+        if sequence.block_limit > len(sequence.buffer):
+            return True
+        stats, cached = self._cache.stats(), sequence.cached
+        if cached is None or stats.free + stats.idle < 2 * len(self._scheduler.running):
+            return False
+        try:
+            self._cache.allocate(cached, 1)
+        except OutOfBlocks:
+            return False
+        sequence.block_limit = cached.num_blocks * self.info.block_size
+        return True
 
     def _failed(self, parts: list[StepPart]) -> None:
         log.exception("step failed sequences=%d", len(parts))
