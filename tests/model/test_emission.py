@@ -110,7 +110,7 @@ def _decodes(rigs: list[Rig]) -> Decodes:
 def test_only_turns_that_nothing_else_has_a_say_in_are_taken_together(
     tokenizer: Tokenizer, request_: dict[str, object], drawn: int, plain: bool
 ) -> None:
-    rig = Rig(tokenizer, **request_)
+    rig = Rig(tokenizer, None, **request_)
     rig.sequence.buffer.append(9)
     sampled = Sampled(
         tokens=np.array([drawn], dtype=np.int32),

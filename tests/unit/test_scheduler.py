@@ -81,3 +81,13 @@ def test_a_step_begins_no_prompt_behind_one_that_it_cuts_short() -> None:
     while long.num_computed < 300:
         step = tokens_of(bench.step())
         assert long.num_computed == 300 or "r3" not in step
+
+
+def test_blocks_that_decodes_fill_are_found_while_their_turn_still_speaks() -> None:
+    bench = Bench()
+    turn = bench.add(3, limit=40)
+    for _ in range(14):
+        bench.step()
+    transcript = turn.buffer.view()
+    found = bench.cache.match_length(session_id="other", tenant="t", tokens=transcript)
+    assert found == turn.num_computed // 4 * 4 == 16

@@ -51,7 +51,8 @@ def test_single_numbers_and_arrays_are_the_same_memory() -> None:
 
 def test_a_gap_never_asks_for_blocks() -> None:
     arrays = TurnArrays()
-    row = _open(arrays, 1 << 40)
+    row = arrays.open(length=9, computed=8, block_limit=8, publish_at=12)
+    assert (arrays.length > arrays.block_limit).any()
     arrays.close(row)
     assert not (arrays.length > arrays.block_limit).any()
 
