@@ -85,6 +85,10 @@ class EngineConfig:
     """Milliseconds of prefill in one step while others wait for it. Beside running decodes it
     is no longer than these take by themselves."""
 
+    startup_profile_ms: int = 250
+    """Milliseconds at the start for a few timed steps, which tell the scheduler what work costs
+    before turns do. 0: it learns from turns alone."""
+
     first_token_limit_s: int = 600
     """A turn whose first token is predicted to take longer than this many seconds is refused
     as overloaded at once."""
@@ -174,6 +178,7 @@ _BOUNDS = (
     ("max_draft_tokens", 0, 64),
     ("draft_tokens_per_step", 0, 1 << 12),
     ("step_ms", 1, 1 << 20),
+    ("startup_profile_ms", 0, 1 << 20),
     ("first_token_limit_s", 1, 1 << 20),
     ("hung_after_s", 0, 1 << 20),
     ("step_limit_s", 1, 1 << 20),

@@ -97,7 +97,7 @@ class Engine:
         self._cache = cache
         self._runner = runner
         self.ahead = Lookahead(runner, costs, clock) if looks_ahead else None
-        self._costs = costs
+        self.costs = costs
         self._clock = clock
         self._answers = Answers()
         self.aside = Aside(clock)
@@ -381,7 +381,7 @@ class Engine:
 
     def _learn(self, work: StepWork, seconds: float) -> None:
         self._counters.prefill_tokens += work.prefill_tokens
-        self._costs.observe(work, seconds=seconds)
+        self.costs.observe(work, seconds=seconds)
 
     def _stats(self, step_s: float, emitted: int) -> StepStats:
         counters, self._counters = self._counters, _Counters()

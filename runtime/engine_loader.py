@@ -18,6 +18,7 @@ from runtime.model_runner import ModelRunner, load_runner
 from runtime.models.config import LoadError
 from runtime.scheduler import Scheduler
 from runtime.session_tokens import SessionTokens
+from runtime.startup_profile import measured_profile
 from runtime.tokenizer import Tokenizer, TokenizerError
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,15 @@ def load_engine(config: EngineConfig, *, clock: Callable[[], float] = time.monot
             model_type=model.model_type,
         )
         load_s = time.monotonic() - started
-        engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s)
+        costs = StepCosts(
+            measured_profile(
+                runner,
+                seconds=config.startup_profile_ms / 1000,
+                max_batch_tokens=config.max_batch_tokens,
+                clock=clock,
+            )
+        )
+        engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
