@@ -3,8 +3,9 @@
 The engine runs in this process on the shipped model. Sessions are those of the traces with
 lengths divided by 32 and pauses by 20, N at a time in a closed loop, the KV capacity chosen
 so that N mean contexts are 1.9 times as much. Token contents are made up; a turn ends at its
-recorded length. First come first served with plain LRU, then ours, then both again in the
-simulator with the costs that the engine's steps had on the whole.
+recorded length. First come first served with plain LRU, then ours, each again in the
+simulator with the costs that the engine's steps had on the whole. Figures of the bars are means
+over several fleets.
 
 ``itl_p99_ratio``: the 99th percentile of the time between two tokens of eight running turns
 with contexts of the fleet's mean length, while a prompt of the longest supported length is
@@ -28,7 +29,7 @@ from runtime.config import EngineConfig
 from runtime.emission import Emission
 from runtime.engine import Engine
 from runtime.engine_loader import assemble
-from runtime.estimates import StepCosts, StepWork
+from runtime.estimates import CostProfile, StepCosts, StepWork
 from runtime.messages import (
     FinishReason,
     GenerationRequest,
@@ -263,6 +264,77 @@ def p99(values: list[float]) -> float:
     return float(np.percentile(values, 99))
 
 
+def load_of(chains: list[Session], *, sessions: int, at_a_time: int, seed: int) -> Load:
+    """A fleet, and the memory in which it makes the pressure ``RHO``."""
+    fleet = choose(chains, sessions, seed)
+    contexts = [turn.prompt_tokens for chain in fleet for turn in chain.turns]
+    largest = max(len(turn.tokens) for chain in fleet for turn in chain.turns)
+    kv_tokens = max(int(at_a_time * statistics.fmean(contexts) / RHO), largest + 1024)
+    return Load(fleet=fleet, at_a_time=at_a_time, kv_tokens=kv_tokens // BLOCK * BLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One fleet under one mode."""
+
+    latencies_s: list[float]
+    hit: float
+    simulated_s: float
+    """The mean turn latency that the simulator predicts."""
+    costs: CostProfile
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(self.latencies_s)
+
+
+def outcomes_of(load: Load, config: EngineConfig) -> dict[str, Outcome]:
+    """Play one fleet under both modes, and predict each with what its steps cost."""
+    config = replace(config, num_blocks=load.kv_tokens // BLOCK)
+    runner = load_runner(config)
+    tokenizer = tokenizer_of(runner)
+    outcomes = {}
+    for mode in (FCFS_LRU, OURS):
+        kind = replace(config, policy=mode.policy, cache_policy="lease" if mode.lease else "lru")
+        costs = WholeRun()
+        engine = engine_for(runner, tokenizer, kind, costs)
+        latencies, hit = play(engine, tokenizer, load)
+        predicted = simulated(load, mode, costs.mean)
+        outcomes[mode.name] = Outcome(
+            latencies_s=latencies, hit=hit, simulated_s=predicted, costs=costs.mean.profile
+        )
+    return outcomes
+
+
+def tokenizer_of(runner: ModelRunner) -> Tokenizer:
+    model = runner.model
+    return Tokenizer.load(
+        model.tokenizer_folder, vocab_size=model.config.vocab_size, model_type=model.model_type
+    )
+
+
+def gap_ratios(
+    config: EngineConfig, *, context: int, runs: int
+) -> tuple[list[float], dict[str, Any]]:
+    """``itl_p99_ratio`` of several runs, and figures of the last one."""
+    ratios = []
+    figures: dict[str, Any] = {}
+    for _ in range(runs):
+        wide = replace(config, kv_cache_bytes=512 << 20)
+        runner = load_runner(wide)
+        tokenizer = tokenizer_of(runner)
+        engine = engine_for(runner, tokenizer, wide, StepCosts())
+        loaded = token_gaps(engine, context=context, longest=True, wanted=1200)
+        engine = engine_for(runner, tokenizer, wide, StepCosts())
+        quiet = token_gaps(engine, context=context, longest=False, wanted=len(loaded))
+        ratios.append(p99(loaded) / p99(quiet))
+        figures["itl_gaps"] = len(loaded)
+        figures["itl_p99_ms"] = round(p99(loaded) * 1000, 2)
+        figures["itl_p99_quiet_ms"] = round(p99(quiet) * 1000, 2)
+    figures["itl_p99_ratio_runs"] = [round(r, 3) for r in ratios]
+    return ratios, figures
+
+
 def options() -> argparse.ArgumentParser:
     answer = parser(__doc__)
     answer.add_argument("--model", default="default")
@@ -270,7 +342,9 @@ def options() -> argparse.ArgumentParser:
     answer.add_argument("--at-a-time", type=int, default=32, help="(default: %(default)s)")
     answer.add_argument("--turns", type=int, default=16, help="of each (default: %(default)s)")
     answer.add_argument("--threads", type=int, default=None)
-    answer.add_argument("--seed", type=int, default=1)
+    answer.add_argument(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3], help="one fleet each (default: 1 2 3)"
+    )
     return answer
 
 
@@ -281,57 +355,33 @@ def main() -> int:
     except DataMissing as error:
         return report_missing("agent_fleet", error, UNMEASURED, as_json=arguments.json)
     chains = load_chains(path, max_turns=arguments.turns, scale=LENGTH_SCALE)
-    fleet = choose(chains, arguments.sessions, arguments.seed)
-    contexts = [turn.prompt_tokens for chain in fleet for turn in chain.turns]
-    largest = max(len(turn.tokens) for chain in fleet for turn in chain.turns)
-    kv_tokens = int(arguments.at_a_time * statistics.fmean(contexts) / RHO)
-    kv_tokens = max(kv_tokens, largest + 1024) // BLOCK * BLOCK
-    load = Load(fleet=fleet, at_a_time=arguments.at_a_time, kv_tokens=kv_tokens)
     config = EngineConfig(
-        model=arguments.model,
-        num_blocks=kv_tokens // BLOCK,
-        block_size=BLOCK,
-        threads=arguments.threads,
-        max_draft_tokens=0,
+        model=arguments.model, block_size=BLOCK, threads=arguments.threads, max_draft_tokens=0
     )
-    runner = load_runner(config)
-    model = runner.model
-    tokenizer = Tokenizer.load(
-        model.tokenizer_folder, vocab_size=model.config.vocab_size, model_type=model.model_type
-    )
-    figures: dict[str, float] = {"kv_tokens": kv_tokens, "turns": len(contexts)}
-    real: dict[str, float] = {}
-    costs: dict[str, WholeRun] = {}
+    loads = [
+        load_of(chains, sessions=arguments.sessions, at_a_time=arguments.at_a_time, seed=seed)
+        for seed in arguments.seeds
+    ]
+    played = [outcomes_of(load, config) for load in loads]
+    figures: dict[str, Any] = {"kv_tokens": [load.kv_tokens for load in loads]}
+    means, errors = {}, []
     for mode in (FCFS_LRU, OURS):
-        kind = replace(config, policy=mode.policy, cache_policy="lease" if mode.lease else "lru")
-        costs[mode.name] = WholeRun()
-        engine = engine_for(runner, tokenizer, kind, costs[mode.name])
-        latencies, hits = play(engine, tokenizer, load)
-        figures[f"{mode.name} hit"] = round(hits, 4)
-        real[mode.name] = statistics.fmean(latencies)
-        figures[f"{mode.name} mean_s"] = round(real[mode.name], 4)
-        figures[f"{mode.name} p95_s"] = round(float(np.percentile(latencies, 95)), 4)
-    errors = []
-    for mode in (FCFS_LRU, OURS):
-        predicted = simulated(load, mode, costs[mode.name].mean)
-        figures[f"{mode.name} costs"] = asdict(costs[mode.name].mean.profile)  # type: ignore[assignment]
-        figures[f"{mode.name} simulated mean_s"] = round(predicted, 4)
-        errors.append(abs(predicted / real[mode.name] - 1))
-    ratios = []
-    context = int(statistics.fmean(contexts))
-    for _ in range(3):
-        wide = replace(config, num_blocks=None, kv_cache_bytes=512 << 20)
-        wide_runner = load_runner(wide)
-        engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
-        loaded = token_gaps(engine, context=context, longest=True, wanted=1200)
-        engine = engine_for(wide_runner, tokenizer, wide, StepCosts())
-        quiet = token_gaps(engine, context=context, longest=False, wanted=len(loaded))
-        ratios.append(p99(loaded) / p99(quiet))
-        figures["itl_gaps"] = len(loaded)
-        figures["itl_p99_ms"] = round(p99(loaded) * 1000, 2)
-        figures["itl_p99_quiet_ms"] = round(p99(quiet) * 1000, 2)
-    figures["itl_p99_ratio_runs"] = [round(r, 3) for r in ratios]  # type: ignore[assignment]
-    gain = real[FCFS_LRU.name] / real[OURS.name]
+        fleets = [outcomes[mode.name] for outcomes in played]
+        means[mode.name] = statistics.fmean(fleet.mean_s for fleet in fleets)
+        predicted = statistics.fmean(fleet.simulated_s for fleet in fleets)
+        errors.append(abs(predicted / means[mode.name] - 1))
+        p95s = [float(np.percentile(fleet.latencies_s, 95)) for fleet in fleets]
+        figures |= {
+            f"{mode.name} mean_s": [round(fleet.mean_s, 4) for fleet in fleets],
+            f"{mode.name} simulated mean_s": [round(fleet.simulated_s, 4) for fleet in fleets],
+            f"{mode.name} p95_s": [round(value, 4) for value in p95s],
+            f"{mode.name} hit": [round(fleet.hit, 4) for fleet in fleets],
+            f"{mode.name} costs": [asdict(fleet.costs) for fleet in fleets],
+        }
+    contexts = [t.prompt_tokens for load in loads for chain in load.fleet for t in chain.turns]
+    ratios, gaps = gap_ratios(config, context=int(statistics.fmean(contexts)), runs=3)
+    figures |= {"turns": len(contexts)} | gaps
+    gain = means[FCFS_LRU.name] / means[OURS.name]
     values = (gain, max(errors), statistics.median(ratios))
     bars = [
         replace(bar, value=round(value, 4)) for bar, value in zip(UNMEASURED, values, strict=True)
