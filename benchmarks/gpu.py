@@ -2,18 +2,23 @@
 
     python -m benchmarks.gpu --out DIR
 
-Attention (decode, a batch of unequal lengths, verification of drafts, a shared prefix), then
-whole steps of Qwen3-0.6B and 8B shapes with random weights. Writes DIR/gpu.json and
-DIR/gpu.md. Where torch sees no GPU, it says so and exits with 0.
+Attention (decode, a batch of unequal lengths, verification of drafts, a shared prefix, keys and
+values in fp8), whole steps of Qwen3-0.6B and 8B shapes with random weights, the draw, products in
+fp8, experts, recorded steps and steps begun ahead. Writes DIR/gpu.json and DIR/gpu.md after each
+part: a part that fails says so, and the others are measured all the same. Where torch sees no
+GPU, it says so and exits with 0.
 
-``benchmarks.gpu_plan`` says what is measured, ``benchmarks.gpu_cases`` how.
+``benchmarks.gpu_plan`` says what is measured; ``gpu_cases``, ``gpu_kernels``, ``gpu_graphs`` and
+``gpu_engine`` beside it how.
 """
 
 import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,30 +34,74 @@ from benchmarks.gpu_cases import (
     measure_steps,
     measure_verify,
 )
+from benchmarks.gpu_graphs import measure_graphs
+from benchmarks.gpu_kernels import (
+    measure_experts,
+    measure_fp8_kv,
+    measure_fp8_products,
+    measure_sampling,
+)
 from benchmarks.gpu_plan import FULL, Plan
 from benchmarks.report import Bar, report
 
+Part = Callable[[float], list[dict[str, Any]]]
 LARGE_KV_BYTES = 256_000_000
 BAR_SHARE_OF_COPY = 0.85
 
 
-def measure(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """All figures of ``plan``.
+def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Part]:
+    """What is measured, in its order; each is given what a copy reaches."""
+    return {
+        "attention": lambda rate: measure_attention(plan, rate, dtype, device),
+        "verify": lambda rate: measure_verify(plan, dtype, device),
+        "shared_prefix": lambda rate: measure_shared_prefix(plan, dtype, device),
+        "fp8_kv": lambda rate: measure_fp8_kv(plan, rate, dtype, device),
+        "sampling": lambda rate: measure_sampling(plan, rate, device),
+        "fp8_products": lambda rate: measure_fp8_products(plan, rate, dtype, device),
+        "experts": lambda rate: measure_experts(plan, rate, dtype, device),
+        "steps": lambda rate: measure_steps(plan, rate, dtype, device),
+        "graphs": lambda rate: measure_graphs(plan, dtype, device),
+        "lookahead": lambda rate: _engine().measure_lookahead(plan, dtype, device),
+    }
+
+
+def _engine() -> Any:
+    """Loaded when its turn comes: an engine needs libraries that the kernels do without."""
+    return importlib.import_module("benchmarks.gpu_engine")
+
+
+def measure(
+    plan: Plan,
+    dtype: torch.dtype,
+    device: torch.device,
+    keep: Callable[[dict[str, Any]], None] = lambda figures: None,
+) -> dict[str, Any]:
+    """All figures of ``plan``: rows by part, and under ``failed`` what became of the others.
+
+    Args:
+        keep: is called with what is there after each part.
 
     Raises:
-        Wrong: a kernel disagrees with its reference.
+        Wrong: attention disagrees with its reference.
     """
     with torch.inference_mode():
         error = check(plan, dtype, device)
         rate = copy_rate(plan, device)
-        return {
-            "relative_error": error,
-            "copy_bytes_per_s": rate,
-            "attention": measure_attention(plan, rate, dtype, device),
-            "verify": measure_verify(plan, dtype, device),
-            "shared_prefix": measure_shared_prefix(plan, dtype, device),
-            "steps": measure_steps(plan, rate, dtype, device),
-        }
+    figures: dict[str, Any] = {"relative_error": error, "copy_bytes_per_s": rate}
+    figures |= {"failed": {}, "seconds": {}}
+    for name, part in parts(plan, dtype, device).items():
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                figures[name] = part(rate)
+        except Exception:
+            figures[name] = []
+            figures["failed"][name] = traceback.format_exc()
+        figures["seconds"][name] = time.perf_counter() - began
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        keep(figures)
+    return figures
 
 
 def bars(figures: dict[str, Any]) -> list[Bar]:
@@ -65,6 +114,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     ]
     short = [attention[case]["us"] for case in ("B1 1k", "B1 4k") if case in attention]
     steps = {(row["model"], row["batch"], row["context"]): row for row in figures["steps"]}
+    prefix = [row["faster_than_flat"] for row in figures["shared_prefix"]]
 
     def step(batch: int) -> float | None:
         ms: float | None = steps.get(("Qwen3-8B", batch, 4096), {}).get("ms")
@@ -82,7 +132,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
         Bar(name="step_8b_b64_4k_ms", value=step(64), op="<=", bar=15.6),
         Bar(
             name="shared_prefix_over_flat",
-            value=figures["shared_prefix"][-1]["faster_than_flat"],
+            value=prefix[-1] if prefix else None,
             op=">=",
             bar=2.2,
         ),
@@ -92,8 +142,11 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
 def table(title: str, figures: dict[str, Any]) -> str:
     """The figures as a Markdown page."""
     lines = [f"# {title}", "", f"copy: {figures['copy_bytes_per_s'] / 1e12:.2f} TB/s"]
-    for part in ("attention", "verify", "shared_prefix", "steps"):
-        rows = figures[part]
+    for part, trace in figures["failed"].items():
+        lines += ["", f"{part} failed: {trace.splitlines()[-1]}"]
+    for part, rows in figures.items():
+        if not isinstance(rows, list) or not rows:
+            continue
         names = list(dict.fromkeys(name for row in rows for name in row))
         lines += ["", f"## {part}", "", f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
         lines += [f"| {' | '.join(_cell(row.get(name)) for name in names)} |" for row in rows]
@@ -115,20 +168,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("skipped: torch sees no GPU, so nothing was measured and the bars stay open")
         return 0
     device = torch.device("cuda")
+    versions = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
+    versions["triton"] = str(importlib.import_module("triton").__version__)
+    chosen.out.mkdir(parents=True, exist_ok=True)
     try:
-        figures = measure(FULL, torch.bfloat16, device)
+        figures = measure(
+            FULL, torch.bfloat16, device, lambda some: write(chosen.out, versions, some)
+        )
     except Wrong as error:
         print(f"nothing measured: {error}", file=sys.stderr)
         return 1
-    versions = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
-    versions["triton"] = str(importlib.import_module("triton").__version__)
+    for part, trace in figures["failed"].items():
+        print(f"{part} failed:\n{trace}", file=sys.stderr)
+    code = report("gpu", versions | figures, bars(figures), as_json=chosen.json)
+    return 1 if figures["failed"] else code
+
+
+def write(folder: Path, versions: dict[str, str], figures: dict[str, Any]) -> None:
+    """The figures so far, for programs and for people."""
     day = datetime.now(UTC).strftime("%Y-%m-%d")
-    chosen.out.mkdir(parents=True, exist_ok=True)
     title = f"{day}, {', '.join(f'{name} {value}' for name, value in versions.items())}"
     answer = {"date": day, **versions, **figures}
-    (chosen.out / "gpu.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
-    (chosen.out / "gpu.md").write_text(table(title, figures), encoding="utf-8")
-    return report("gpu", versions | figures, bars(figures), as_json=chosen.json)
+    (folder / "gpu.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    (folder / "gpu.md").write_text(table(title, figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

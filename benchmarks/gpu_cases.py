@@ -77,6 +77,20 @@ def seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> floa
     return statistics.median(times[5:]) / len(calls)
 
 
+def wall_seconds(call: Callable[[], object], device: torch.device, repeats: int = 9) -> float:
+    """Median time of ``call`` by the clock, what the host does in it included."""
+    times: list[float] = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[repeats // 3 :])
+
+
 def make_layout(
     shapes: Sequence[tuple[int, int]], num_blocks: int, device: torch.device
 ) -> PagedLayout:

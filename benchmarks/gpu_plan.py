@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from runtime.models.config import ModelConfig, RopeConfig
+from runtime.models.config import ExpertsConfig, ModelConfig, RopeConfig
 
 BLOCK_SIZE = 16
 
@@ -56,6 +56,22 @@ class Plan:
     copy_bytes: int
     round_bytes: int
     """KV that calls go round before they meet the same pool again."""
+    sampling: tuple[tuple[int, int], ...]
+    """Draws: (rows, vocabulary)."""
+    matrices: tuple[tuple[str, int, int], ...]
+    """Products in fp8: name, outputs, inputs."""
+    matrix_rows: tuple[int, ...]
+    fp8_decodes: tuple[tuple[str, tuple[int, ...]], ...]
+    """Decodes over keys and values in fp8: name and context lengths."""
+    experts: ExpertsConfig
+    experts_hidden: int
+    expert_tokens: tuple[int, ...]
+    graph_steps: tuple[tuple[int, int], ...]
+    """Steps by a runner that records and by one that does not: (sequences, context)."""
+    engine_turns: tuple[int, ...]
+    """How many turns decode side by side in a whole engine."""
+    engine_prompt: int
+    engine_steps: int
 
 
 FULL = Plan(
@@ -86,4 +102,26 @@ FULL = Plan(
     steps=tuple((batch, context) for context in (4096, 32768) for batch in (1, 16, 64)),
     copy_bytes=4 << 30,
     round_bytes=512 << 20,
+    sampling=((1, 151936), (64, 151936)),
+    matrices=(("8B gate and up", 24576, 4096), ("8B down", 4096, 12288)),
+    matrix_rows=(1, 16, 64, 2048),
+    fp8_decodes=(
+        ("B1 4k", (4096,)),
+        ("B1 128k", (131072,)),
+        ("B64 4k", (4096,) * 64),
+        ("B64 12k", (12288,) * 64),
+    ),
+    experts=ExpertsConfig(
+        num_experts=128,
+        per_token=8,
+        intermediate_size=768,
+        normalise=True,
+        layers=(True,),
+    ),
+    experts_hidden=2048,
+    expert_tokens=(1, 16, 64, 2048),
+    graph_steps=((1, 4096), (16, 4096), (64, 4096)),
+    engine_turns=(1, 16, 64),
+    engine_prompt=1024,
+    engine_steps=96,
 )

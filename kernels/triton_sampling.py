@@ -11,6 +11,8 @@ and a sum of floats meet (penalties) is compiled without fusing them.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 import triton
@@ -300,18 +302,42 @@ def draw_kernel(
     tl.store(tokens_ptr + row, token.to(tl.int64))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice:
+    """What the kernels are told of a batch, on the device."""
+
+    numbers: Tensor
+    """See ``packed_numbers``."""
+    words: Tensor | None
+    """The rows' masks, [rows, words] int32."""
+    limited: bool
+    """Some row has top-k or top-p."""
+
+
 def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
     """See ``kernels.masked_sampling.sample_reference``; logits are float32, tokens stay on
     their device."""
-    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     if batch.penalties is not None:
         logits = penalised(logits, batch.penalties)
+    return draw(logits, put_on_device(batch, logits.shape[1], logits.device))
+
+
+def put_on_device(batch: SamplingBatch, vocab_size: int, device: torch.device) -> OnDevice:
+    """The parameters of ``batch`` but for its penalties."""
+    numbers = WholeNumbers.of(batch, vocab_size)
+    return OnDevice(
+        numbers=upload(packed_numbers(numbers, batch), device),
+        words=None if batch.masks is None else upload(batch.masks.contiguous(), device),
+        limited=bool(((numbers.top_k > 0) | (numbers.top_p > 0)).any()),
+    )
+
+
+def draw(logits: Tensor, told: OnDevice) -> Tensor:
+    """One token per row of ``logits`` [rows, vocab] float32: kernels alone."""
+    logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     rows, vocab = logits.shape
     device = logits.device
-    numbers = WholeNumbers.of(batch, vocab)
-    limited = bool(((numbers.top_k > 0) | (numbers.top_p > 0)).any())
-    packed = upload(packed_numbers(numbers, batch), device)
-    words = None if batch.masks is None else upload(batch.masks.contiguous(), device)
+    packed, words, limited = told.numbers, told.words, told.limited
     tiles = triton.cdiv(vocab, TOKENS_EACH)
     best = torch.empty(rows, tiles, dtype=torch.float32, device=device)
     first = torch.empty(rows, tiles, dtype=torch.int32, device=device)

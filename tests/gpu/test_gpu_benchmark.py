@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from benchmarks import gpu_cases
+from benchmarks import gpu, gpu_cases, gpu_kernels
 from benchmarks.gpu import bars, main, measure, table
 from benchmarks.gpu_cases import Wrong, check
+from benchmarks.gpu_kernels import FILTERS
 from benchmarks.gpu_plan import FULL
+from kernels.masked_sampling import SamplingBatch, sample_reference
+from runtime.models.config import ExpertsConfig
 from runtime.models.presets import random_model_config
 
 TINY = replace(
@@ -25,7 +29,23 @@ TINY = replace(
     steps=((2, 20),),
     copy_bytes=1 << 16,
     round_bytes=1 << 14,
+    sampling=((2, 300),),
+    matrices=(("gate", 48, 32),),
+    matrix_rows=(1, 5),
+    fp8_decodes=(("B2", (20, 33)),),
+    experts=ExpertsConfig(
+        num_experts=4, per_token=2, intermediate_size=16, normalise=True, layers=(True,)
+    ),
+    experts_hidden=32,
+    expert_tokens=(1, 9),
+    graph_steps=((2, 20),),
+    engine_turns=(2,),
+    engine_prompt=8,
+    engine_steps=3,
 )
+PARTS = ["attention", "verify", "shared_prefix", "fp8_kv", "sampling", "fp8_products", "experts"]
+PARTS += ["steps", "graphs"]
+"""And ``lookahead``, for which there is ``tests/model/test_gpu_engine_benchmark.py``."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +53,70 @@ def _triton_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
 
 
-def test_every_part_is_measured_and_tabled(device: torch.device) -> None:
-    figures = measure(TINY, torch.float32, device)
+def test_every_part_is_measured_and_tabled(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = gpu.parts(TINY, torch.float32, device)
+    assert list(everything) == [*PARTS, "lookahead"]
+    del everything["lookahead"]
+    monkeypatch.setattr(gpu, "parts", lambda *args: everything)
+    kept: list[list[str]] = []
+    figures = measure(TINY, torch.float32, device, lambda some: kept.append(list(some)))
+    assert figures["failed"] == {}
+    assert list(figures["seconds"]) == PARTS
+    assert [some[-1] for some in kept] == PARTS
     assert [row["case"] for row in figures["attention"]] == ["B1 1k", "skewed"]
     assert [row["queries"] for row in figures["verify"]] == [1, 3]
     assert [row["way"] for row in figures["shared_prefix"]] == ["flat", "once"]
     assert figures["steps"][0]["ms"] > 0
     assert figures["relative_error"] < 1e-5
-    assert "| skewed |" in table("tiny", figures)
+    assert len(figures["sampling"]) == len(FILTERS)
+    assert [row["rows"] for row in figures["fp8_products"]] == [1, 5]
+    assert [row["experts_used"] for row in figures["experts"]] == [2, 4]
+    assert figures["graphs"][0]["faster_recorded"] > 0
+    page = table("tiny", figures)
+    assert all(f"## {part}" in page for part in PARTS)
+    assert "| skewed |" in page
     values = {bar.name: bar.value for bar in bars(figures)}
     assert values["b1_up_to_4k_us"] == figures["attention"][0]["us"]
     assert values["step_8b_b1_4k_ms"] is None
+
+
+def test_a_part_that_fails_says_so_and_the_others_are_measured(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(logits: Tensor, batch: SamplingBatch) -> Tensor:
+        return sample_reference(logits, batch) + 1
+
+    few = ("sampling", "shared_prefix", "verify")
+    everything = gpu.parts
+    monkeypatch.setattr(gpu, "parts", lambda *args: {name: everything(*args)[name] for name in few})
+    monkeypatch.setattr(gpu_kernels, "sample_reference", other)
+    monkeypatch.setattr(gpu, "measure_shared_prefix", lambda *args: 1 / 0)
+    figures = measure(TINY, torch.float32, device)
+    assert "tokens differ" in figures["failed"]["sampling"]
+    assert list(figures["failed"]) == ["sampling", "shared_prefix"]
+    assert len(figures["verify"]) == 2
+    figures |= {"attention": [], "steps": []}
+    assert "sampling failed: benchmarks.gpu_cases.Wrong" in table("tiny", figures)
+    assert {bar.value for bar in bars(figures)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("fp8_kv", "paged_attention_reference"),
+        ("fp8_products", "fp8_matmul_reference"),
+        ("experts", "grouped_matmul_reference"),
+    ],
+)
+def test_a_part_whose_kernel_is_wrong_is_not_measured(
+    part: str, name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(gpu_kernels, name)
+    monkeypatch.setattr(gpu_kernels, name, lambda *args, **more: right(*args, **more) * 1.02)
+    with pytest.raises(Wrong, match="off by"):
+        gpu.parts(TINY, torch.float32, device)[part](1.0)
 
 
 def test_a_kernel_that_is_wrong_is_not_measured(

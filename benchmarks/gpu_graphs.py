@@ -1,0 +1,82 @@
+"""A runner's decode steps, recorded and not. By the clock: recording saves the host's time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_cases import (
+    RandomSource,
+    Wrong,
+    blocks_for,
+    make_batch,
+    step_seconds,
+    wall_seconds,
+)
+from benchmarks.gpu_plan import BLOCK_SIZE, Plan
+from runtime.model_runner import ModelRunner
+from runtime.models.config import ModelConfig
+from runtime.models.decoder import Decoder
+from runtime.step_graphs import CudaRecorder, Recorder
+from runtime.weights import BYTE_TOKENIZER, LoadedModel
+
+_AGREES = 2e-2
+"""Of the norm of logits: padding changes the order in which libraries sum up."""
+
+
+def make_model(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """Random weights drawn on the device, with the tokenizer of bytes."""
+    return LoadedModel(
+        name="random",
+        config=config,
+        decoder=Decoder(config, RandomSource(dtype, device), dtype, device),
+        tokenizer_folder=BYTE_TOKENIZER,
+        dtype=dtype,
+        device=device,
+        load_s=0.0,
+    )
+
+
+def recorder(device: torch.device) -> Recorder:
+    """What records on ``device``; a CPU only calls, to see that all fits together."""
+    return CudaRecorder() if device.type == "cuda" else _calls
+
+
+def _calls(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    return call
+
+
+def measure_graphs(plan: Plan, dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
+    """A decode step of a runner, recorded and not, beside what its kernels take.
+
+    Raises:
+        Wrong: the two give other logits.
+    """
+    rows: list[dict[str, Any]] = []
+    name, config = plan.models[0]
+    model = make_model(config, dtype, device)
+    for sequences, context in plan.graph_steps:
+        shapes = [(context, 1)] * sequences
+        batch = make_batch(shapes, blocks_for(shapes))
+        row: dict[str, Any] = {"model": name, "batch": sequences, "context": context}
+        logits: list[Tensor] = []
+        for label, record in (("plain", None), ("recorded", recorder(device))):
+            runner = ModelRunner(
+                model, num_blocks=blocks_for(shapes), block_size=BLOCK_SIZE, record=record
+            )
+            generator = torch.Generator(device=device).manual_seed(0)
+            for index in range(config.num_layers):
+                for part in runner.pool.layer(index):
+                    part[: runner.num_blocks].normal_(generator=generator)
+            logits.append(runner.forward(batch).float().clone())
+            taken = wall_seconds(lambda: runner.forward(batch), device)  # noqa: B023
+            row[f"{label}_ms"] = taken * 1e3
+        error = float((logits[1] - logits[0]).norm() / logits[0].norm())
+        if not error <= _AGREES:
+            raise Wrong(f"a recorded step of {sequences} is off by {error:.2g} of the norm")
+        kernels = step_seconds(model.decoder, sequences, context, dtype, device)
+        row["kernels_ms"] = kernels * 1e3
+        row["faster_recorded"] = row["plain_ms"] / row["recorded_ms"]
+        rows.append(row)
+    return rows
