@@ -13,9 +13,10 @@ Always true: a CompiledGrammar can be satisfied, and is never changed by who wal
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import llguidance
 
@@ -46,6 +47,8 @@ class CompiledGrammar:
     spec: GrammarSpec
     pristine: llguidance.LLMatcher
     """At the start; copied, never fed."""
+    build: Callable[[], llguidance.LLMatcher]
+    """Makes another ``pristine``, that shares nothing with this one."""
     after_id: int | None
     trigger_id: int | None
     closing: tuple[int, ...]
@@ -61,6 +64,7 @@ class ParsedGrammar:
 
     spec: GrammarSpec
     matcher: llguidance.LLMatcher
+    build: Callable[[], llguidance.LLMatcher]
     after_id: int | None
     trigger_id: int | None
 
@@ -147,14 +151,17 @@ class GrammarCompiler:
             lark = resolve_specials(spec.lark, self._tokenizer.special_id)
         except LookupError as error:
             raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
-        matcher = llguidance.LLMatcher(self._vocabulary, lark, log_level=0, limits=_LIMITS)
+        build = partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
+        matcher = build()
         if matcher.is_error():
             raise refusal(matcher.get_error(), spec.lark)
         first = matcher.deep_copy()
         first.compute_bitmask()
         if first.is_error():  # some grammars fail only here
             raise refusal(first.get_error(), spec.lark)
-        return ParsedGrammar(spec=spec, matcher=matcher, after_id=after_id, trigger_id=trigger_id)
+        return ParsedGrammar(
+            spec=spec, matcher=matcher, build=build, after_id=after_id, trigger_id=trigger_id
+        )
 
     def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:
         """The rest of a compilation, in pieces; remembers the result.
@@ -173,6 +180,7 @@ class GrammarCompiler:
         compiled = CompiledGrammar(
             spec=spec,
             pristine=matcher,
+            build=parsed.build,
             after_id=parsed.after_id,
             trigger_id=parsed.trigger_id,
             closing=closing,

@@ -26,6 +26,10 @@ from tools_api.grammar import GrammarSpec
 
 MaskRow = npt.NDArray[np.int32]
 
+_RENEWALS = 3
+_RENEWED_CHARS = 16_384
+"""A longer grammar takes too long to build again while others wait."""
+
 
 class GrammarState:
     """One turn's place in its grammar. Not thread-safe; only the engine loop touches it.
@@ -38,9 +42,11 @@ class GrammarState:
     __slots__ = (
         "_compiled",
         "_end_of_turn_ids",
+        "_fed",
         "_free_until",
         "_guard",
         "_matcher",
+        "_renewals",
         "_row",
         "_row_valid",
         "_run",
@@ -55,6 +61,9 @@ class GrammarState:
         self._tokenizer = tokenizer
         self._end_of_turn_ids = tuple(sorted(tokenizer.end_of_turn_ids))
         self._matcher = compiled.pristine.deep_copy()
+        self._fed: list[int] = []
+        """What the matcher has consumed."""
+        self._renewals = _RENEWALS if len(compiled.spec.lark) <= _RENEWED_CHARS else 0
         self._guard: BudgetGuard | None = BudgetGuard(compiled.search, compiled.closing)
         phases = (compiled.after_id, compiled.trigger_id)
         self._free_until = [token for token in phases if token is not None]
@@ -219,8 +228,9 @@ class GrammarState:
         state = GrammarState.__new__(GrammarState)
         for name in ("_compiled", "_tokenizer", "_end_of_turn_ids", "_free_until"):
             setattr(state, name, getattr(self, name))
-        for name in ("_run_known", "_row_valid", "failed", "ended"):
+        for name in ("_renewals", "_run_known", "_row_valid", "failed", "ended"):
             setattr(state, name, getattr(self, name))
+        state._fed = list(self._fed)
         state._matcher = self._matcher.deep_copy()
         state._guard = None
         state._run = list(self._run)
@@ -239,19 +249,35 @@ class GrammarState:
         if token in self._end_of_turn_ids:
             # Never fed: the library does not count it, and a rollback would go wrong.
             self.ended = True
-        elif self._matcher.consume_token(token):
+        elif self._consume([token]):
             if self._guard is not None:
                 self._guard.advance([token])
         else:
             self._fail(_matcher_error(self._matcher))
 
+    def _consume(self, tokens: list[int]) -> bool:
+        if not self._matcher.consume_tokens(tokens) and not (
+            self._renew() and self._matcher.consume_tokens(tokens)
+        ):
+            return False
+        self._fed += tokens
+        return True
+
+    def _renew(self) -> bool:
+        """Walk to the same place in an automaton of this turn's own: all matchers of a grammar
+        share one, and it is unfit for all of them once one has run out of fuel."""
+        if not self._renewals:
+            return False
+        self._renewals -= 1
+        self._matcher = self._compiled.build()
+        return not self._fed or self._matcher.consume_tokens(self._fed)
+
     def _find_run(self, limit: int) -> None:
         """Collect forced tokens in ``_run`` and feed them to the matcher."""
-        matcher = self._matcher
         run: list[int] = []
         self._run_known = True
         while len(run) < limit:
-            forced = matcher.compute_ff_tokens()
+            forced = self._matcher.compute_ff_tokens()
             if not forced:
                 self._compute_row()
                 only = _only_bit(self._row)
@@ -262,8 +288,8 @@ class GrammarState:
                 run += forced
                 self._row_valid = False
                 break
-            if not matcher.consume_tokens(forced):
-                self._fail(_matcher_error(matcher))
+            if not self._consume(forced):
+                self._fail(_matcher_error(self._matcher))
                 return
             self._row_valid = False
             if self._guard is not None:
@@ -281,6 +307,8 @@ class GrammarState:
             self._row[:] = 0
             return
         self._matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
+        if self._matcher.is_error() and self._renew():
+            self._matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
         if self._matcher.is_error():
             self._fail(_matcher_error(self._matcher))
 

@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from runtime import token_mask
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
@@ -366,6 +367,43 @@ def test_running_out_of_fuel_is_a_failure_of_the_turn(
     assert state.failed is not None
     assert "\n" not in state.failed
     assert mask_of(state, tokenizer) == []
+
+
+COSTLY = {"type": "string", "pattern": "^(.{0,60}x){0,60}$"}
+
+
+def run_out_of_fuel(state: GrammarState, tokenizer: Tokenizer) -> None:
+    x = encode(tokenizer, "x")
+    state.advance(encode(tokenizer, '"'))
+    for _ in range(200):
+        if x[0] not in mask_of(state, tokenizer):
+            break
+        state.advance(x)
+    assert state.failed is not None
+
+
+def test_a_turn_that_runs_out_of_fuel_leaves_the_others_of_its_grammar_alone(
+    grammars: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    quote, x = encode(tokenizer, '"'), encode(tokenizer, "x")
+    hostile, other = (start(grammars, tokenizer, COSTLY) for _ in range(2))
+    other.advance([*quote, *x])
+    before, first = (mask_of(s, tokenizer) for s in (other.copy(), hostile.copy()))
+    run_out_of_fuel(hostile, tokenizer)
+    assert mask_of(other, tokenizer) == before
+    other.advance([*x, *quote])
+    assert (other.failed, other.accepting) == (None, True)
+    assert mask_of(start(grammars, tokenizer, COSTLY), tokenizer) == first
+
+
+def test_a_long_grammar_is_not_built_again_while_others_wait(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_mask, "_RENEWED_CHARS", 10)
+    hostile, other = (start(grammars, tokenizer, COSTLY) for _ in range(2))
+    run_out_of_fuel(hostile, tokenizer)
+    assert mask_of(other, tokenizer) == []
+    assert other.failed is not None
 
 
 def test_padding_of_the_embedding_is_never_allowed(tmp_path: Path) -> None:
