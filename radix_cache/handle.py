@@ -10,7 +10,9 @@ class SessionHandle(Holder):
     """Where a session's transcript ends in the tree. The cache's own; not for its callers."""
 
     __slots__ = (
+        "away_since_s",
         "expected_s",
+        "hinted",
         "known",
         "leased_until",
         "queued",
@@ -31,6 +33,10 @@ class SessionHandle(Holder):
         """Blocks the session had in the tree when its last turn ended."""
         self.leased_until = 0.0
         """End of the lease, on the cache's clock; 0 where there is none."""
+        self.away_since_s = 0.0
+        """When the lease was given, on the cache's clock."""
+        self.hinted = False
+        """The caller said how long the lease is to be."""
         self.expected_s = 0.0
         """When the session is expected back: the end of its last lease, if it was given one."""
         self.queued = False

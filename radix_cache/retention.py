@@ -2,7 +2,8 @@
 
 A session that is not running is queued (its next turn has arrived), leased (its tool runs)
 or idle. Any turn takes idle blocks. A warm turn, one that finds most of its transcript here,
-also takes leased ones, the lease with the longest time to go first. A turn that is alone may
+also takes leased ones, first of the session that is thought to be back last: its end goes, and
+what is not needed of it stays leased. A turn that is alone may
 take all that no turn runs on, so that nothing blocks for ever. With leasing off, sessions
 are idle between turns and only age decides.
 """
@@ -51,6 +52,8 @@ class Retention:
         self._leasing = leasing
         self._residency = residency_blocks
         self._rescue_share = rescue_share
+        self._broken: list[tuple[SessionHandle, float]] = []
+        """Since the last ``keep_rest``, with the ends of their leases."""
 
     def rights(self, sequence: CachedSequence | None, *, alone: bool) -> int:
         """The highest class that a turn may evict; None asks for a cold one.
@@ -105,7 +108,9 @@ class Retention:
             tokens = handle.length * self._tree.block_size
             seconds = self._leases.length_s(tokens, lease_s, answered=answered)
             if seconds > 0.0:
-                handle.leased_until = self._clock() + seconds
+                handle.away_since_s = self._clock()
+                handle.leased_until = handle.away_since_s + seconds
+                handle.hinted = lease_s is not None
                 self._counters.leases_granted += 1
         self.settle(handle)
 
@@ -126,8 +131,9 @@ class Retention:
                 self._counters.leases_over_budget += 1
 
     def break_claim(self, rights: int, sessions: Iterable[SessionHandle]) -> None:
-        """Let one session of a class up to ``rights`` go idle: the one whose lease has longest
-        to go, else of the queued ones the least recently used, published prefixes last.
+        """Let one session of a class up to ``rights`` go idle: the leased one that is thought to
+        be back last, else of the queued ones the least recently used, published prefixes last.
+        ``keep_rest`` is to follow when the blocks are taken.
 
         A session is used by every turn that passes through its blocks; of two that the same
         turn used the longer one goes, since the shorter one's blocks are of no use without it.
@@ -135,8 +141,9 @@ class Retention:
         """
         leased = self._leases.live()
         if leased:
-            victim = max(leased, key=lambda h: h.leased_until)
-            self._counters.leases_broken += 1
+            now = self._clock()
+            victim = max(leased, key=lambda h: _away_s(h, now))
+            self._broken.append((victim, victim.leased_until))
         else:
             assert rights >= QUEUED
             victim = min(
@@ -151,6 +158,17 @@ class Retention:
             self._counters.leases_broken += victim.leased_until > 0.0
         self._end_lease(victim)
 
+    def keep_rest(self) -> None:
+        """Sessions whose lease was broken hold on to what was not taken of them: most of the
+        time that is nearly all, and with it they come back warm."""
+        for handle, until in self._broken:
+            if handle.length and not handle.node.tier:
+                handle.leased_until = until
+                self._tree.hold(handle, LEASED)
+            else:
+                self._counters.leases_broken += 1
+        self._broken.clear()
+
     def forget(self, handle: SessionHandle) -> None:
         """Take ``handle`` off the tree; its blocks stay there, idle."""
         self._counters.leases_released += handle.leased_until > 0.0
@@ -160,3 +178,10 @@ class Retention:
     def _end_lease(self, handle: SessionHandle) -> None:
         handle.leased_until = 0.0
         self._tree.hold(handle, IDLE)
+
+
+def _away_s(handle: SessionHandle, now: float) -> float:
+    """Seconds until a leased session is thought to be back: what its caller said, else as long
+    again as it has been away. Most pauses are short and a few very long, so that the longer one
+    has lasted the longer it goes on."""
+    return handle.leased_until - now if handle.hinted else now - handle.away_since_s

@@ -88,6 +88,7 @@ class Room:
                 self._retention.break_claim(rights, self._sessions.values())
                 continue
             missing -= self._evict_tail(leaf, missing)
+        self._retention.keep_rest()
 
     def bring_back(self, handle: SessionHandle, tick: int, reserve: int) -> None:
         """Order a session's blocks one tier up, as far as free blocks but ``reserve`` and idle

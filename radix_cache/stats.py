@@ -57,8 +57,8 @@ class CacheStats:
     failed_blocks: int
     """Blocks that could not be written to the disk or read from it unharmed."""
     leases: dict[str, int]
-    """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` for
-    another turn, ``over_budget`` of the tenant, ``released`` with their session."""
+    """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` when
+    other turns took all blocks, ``over_budget`` of the tenant, ``released`` with their session."""
 
 
 @dataclass(slots=True)

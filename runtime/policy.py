@@ -4,8 +4,8 @@ that fairness between tenants goes by.
 Smaller keys go first. Nothing here reads a clock or a cache; the scheduler passes both in.
 The default serves warm turns before cold ones. Among warm ones the least predicted work goes
 first, divided by ``1 + wait / AGEING_S``, so that a long one is overtaken for a bounded
-time; cold ones go by the start of their session, so that a session that has begun ends
-before others begin. A warm turn is never overtaken by ageing of a cold one: that would
+time; cold ones go by arrival, so that sessions that have not begun and those that lost their
+blocks share the wait. A warm turn is never overtaken by ageing of a cold one: that would
 throw out what the running sessions need.
 
 How long an answer gets is not known before, but what a turn has said so far tells: most are
@@ -69,17 +69,16 @@ def fcfs(facts: TurnFacts) -> tuple[float, ...]:
 
 
 def short_turn_first(facts: TurnFacts) -> tuple[float, ...]:
-    """Warm before cold, lower levels first, in the lowest least work first, aged; a turn about
-    to miss its deadline goes before the others of its priority. Tenants matter between equals
-    only."""
-    order = (facts.level, _order(facts))
-    return (*_class(facts), *order, facts.service_s, facts.arrival_s)
+    """Warm before cold, lower levels first, in the lowest least work first, aged; cold ones as
+    they come. A turn about to miss its deadline goes before the others of its priority. Tenants
+    matter between equals only."""
+    return (*_class(facts), *_order(facts), facts.service_s, facts.arrival_s)
 
 
 def fair(facts: TurnFacts) -> tuple[float, ...]:
     """Within a class, the tenant that has had the least service first, then as
     ``short_turn_first``."""
-    return (*_class(facts), facts.service_s, facts.level, _order(facts), facts.arrival_s)
+    return (*_class(facts), facts.service_s, *_order(facts), facts.arrival_s)
 
 
 def _class(facts: TurnFacts) -> tuple[float, float, float]:
@@ -88,12 +87,14 @@ def _class(facts: TurnFacts) -> tuple[float, float, float]:
     return (-facts.priority, 0.0 if urgent else 1.0, 0.0 if facts.warm else 1.0)
 
 
-def _order(facts: TurnFacts) -> float:
+def _order(facts: TurnFacts) -> tuple[float, float]:
+    """Level and place in it. A cold turn has no level: it waits for memory, and by their length
+    the longest would wait for all others."""
     if not facts.warm:
-        return facts.session_start_s
+        return (0, facts.arrival_s)
     if facts.level:
-        return facts.arrival_s
-    return facts.work_s / (1.0 + facts.waited_s / AGEING_S)
+        return (facts.level, facts.arrival_s)
+    return (0, facts.work_s / (1.0 + facts.waited_s / AGEING_S))
 
 
 POLICIES: dict[str, Policy] = {

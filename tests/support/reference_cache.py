@@ -99,14 +99,19 @@ class ReferenceCache:
     def allocate(self, name: str, count: int) -> None:
         session = self.sessions[name]
         rights = self.rights(session)
+        ended: list[tuple[ModelSession, float]] = []
         while self.free < count:
-            self.evict_one(rights)
+            ended += self.evict_one(rights)
+        for left, until in ended:
+            if left.path:
+                left.leased_until, left.broken = until, False
         session.private += count
         if not session.admitted:
             session.admitted, session.queued, session.leased_until = True, False, 0.0
             session.broken = False
 
-    def evict_one(self, rights: int) -> None:
+    def evict_one(self, rights: int) -> list[tuple[ModelSession, float]]:
+        """A block, or a claim: a lease that ends is returned with the end it had."""
         classes = self.classes()
         leaves = [k for k in classes if classes[k] == IDLE and not self.has_child(k)]
         if leaves:
@@ -115,14 +120,16 @@ class ReferenceCache:
             for session in self.sessions.values():
                 while session.path and self.key(session.owner, session.path) is None:
                     session.path = session.path[: -self.block]
-            return
+            return []
         held = [s for s in self.sessions.values() if IDLE < self.session_class(s) <= rights]
         leased = [s for s in held if self.session_class(s) == LEASED]
         if leased:
             session = max(leased, key=lambda s: s.leased_until)
         else:
             session = min(held, key=lambda s: (s.owner is None, self.last_use(s), -len(s.path)))
+        ended = [(session, session.leased_until)] if leased else []
         session.queued, session.leased_until, session.broken = False, 0.0, True
+        return ended
 
     def has_child(self, key: Key) -> bool:
         owner, prefix = key

@@ -11,6 +11,7 @@ from runtime.policy import (
     PATIENCE_S,
     POLICIES,
     PROMPT_LEVELS,
+    Policy,
     ServiceAccount,
     TurnFacts,
     fair,
@@ -60,11 +61,11 @@ def test_no_wait_lets_a_cold_turn_overtake_a_warm_one(policy) -> None:
     assert policy(TURN) < policy(cold)
 
 
-def test_cold_turns_go_by_the_start_of_their_session() -> None:
-    older = replace(TURN, warm=False, session_start_s=5.0, work_s=100.0, arrival_s=99.0)
-    assert short_turn_first(older) < short_turn_first(
-        replace(TURN, warm=False, session_start_s=6.0)
-    )
+@pytest.mark.parametrize("order", [short_turn_first, fair])
+def test_cold_turns_go_by_arrival_however_long_and_whoever_began_first(order: Policy) -> None:
+    first = replace(TURN, warm=False, session_start_s=9.0, work_s=100.0, level=2)
+    assert order(first) < order(replace(first, arrival_s=10.5, work_s=0.1, level=0))
+    assert order(first) < order(replace(first, arrival_s=10.5, session_start_s=0.0))
 
 
 def test_a_turn_rises_by_what_it_has_said_or_has_to_read_and_comes_down_with_time() -> None:

@@ -63,23 +63,78 @@ def test_a_cold_turn_takes_idle_blocks_and_never_leased_ones() -> None:
     assert (resident(cache, 1, 16), resident(cache, 2, 16)) == (4, 0)
 
 
-def test_a_warm_turn_breaks_the_lease_with_the_longest_time_to_go() -> None:
+def grow_warm(cache: PrefixCache, seed: int, num_blocks: int) -> None:
+    """The session ``warm``, of ``seed`` and 16 tokens, comes back and takes blocks."""
+    warm = cache.begin(
+        session_id="warm",
+        tenant="t",
+        tokens=transcript(30, seed=seed),
+        base_session_id="warm",
+        base_offset=16,
+    )
+    assert warm.warm
+    cache.allocate(warm, num_blocks)
+
+
+def test_a_warm_turn_breaks_the_lease_of_whom_it_expects_last() -> None:
     cache = make_cache(17)
     keep_busy(cache)
     for seed, lease_s in ((1, 20.0), (2, 80.0), (3, 40.0)):
         run_turn(cache, transcript(16, seed=seed), f"s{seed}", lease_s=lease_s)
     run_turn(cache, transcript(16, seed=4), "warm", lease_s=10.0)
-    warm = cache.begin(
-        session_id="warm",
-        tenant="t",
-        tokens=transcript(30, seed=4),
-        base_session_id="warm",
-        base_offset=16,
-    )
-    assert warm.warm
-    cache.allocate(warm, 4)
+    grow_warm(cache, 4, 4)
     assert [resident(cache, seed, 16) for seed in (1, 2, 3)] == [4, 0, 4]
     assert cache.stats().leases["broken"] == 1
+
+
+@pytest.mark.parametrize(
+    ("left_at", "taken"),
+    [((0.0, 3.0, 6.0), 1), ((3.0, 0.0, 6.0), 2)],
+    ids=["the first left first", "the second left first"],
+)
+def test_without_a_hint_who_has_been_away_longest_is_expected_last(
+    left_at: tuple[float, ...], taken: int
+) -> None:
+    clock = Clock()
+    cache = make_cache(17, clock)
+    keep_busy(cache)
+    for left_s, seed in sorted(zip(left_at, (1, 2, 3), strict=True)):
+        clock.now = left_s
+        run_turn(cache, transcript(16, seed=seed), f"s{seed}", lease_s=None)
+    run_turn(cache, transcript(16, seed=4), "warm", lease_s=None)
+    grow_warm(cache, 4, 4)
+    assert [resident(cache, seed, 16) for seed in (1, 2, 3)] == [
+        0 if seed == taken else 4 for seed in (1, 2, 3)
+    ]
+
+
+def test_a_hinted_pause_goes_before_others_only_if_it_has_longer_to_go() -> None:
+    for hint_s, expected in ((3.0, (4, 0)), (9.0, (0, 4))):
+        clock = Clock()
+        cache = make_cache(13, clock)
+        keep_busy(cache)
+        run_turn(cache, transcript(16, seed=2), "guessed", lease_s=None)
+        clock.now = 5.0
+        run_turn(cache, transcript(16, seed=1), "hinted", lease_s=hint_s)
+        run_turn(cache, transcript(16, seed=4), "warm", lease_s=None)
+        grow_warm(cache, 4, 4)
+        assert (resident(cache, 1, 16), resident(cache, 2, 16)) == expected
+
+
+def test_what_a_warm_turn_leaves_of_a_lease_stays_leased_until_its_end() -> None:
+    clock = Clock()
+    cache = make_cache(9, clock)
+    keep_busy(cache)
+    run_turn(cache, transcript(16, seed=1), "away", lease_s=50.0)
+    run_turn(cache, transcript(16, seed=4), "warm", lease_s=10.0)
+    grow_warm(cache, 4, 1)
+    assert resident(cache, 1, 16) == 3
+    stats = cache.stats()
+    assert (stats.leased, stats.idle, stats.leases["broken"]) == (3, 0, 0)
+    assert cache.available_blocks() == 0, "a cold turn has no claim on the rest"
+    clock.now = 50.0
+    assert cache.available_blocks() == 3
+    assert cache.stats().leases["expired"] == 1
 
 
 def test_nobody_takes_a_queued_session_while_something_runs() -> None:
@@ -138,8 +193,7 @@ def test_a_running_turn_that_must_grow_takes_leased_blocks_at_once(alone: bool) 
     cache.allocate(cold, 6)
     free = cache.stats().free
     cache.allocate(cold, free + 1)
-    assert resident(cache, 1, 16) == 3
-    assert cache.stats().leases["broken"] == 1
+    assert resident(cache, 1, 16) == cache.stats().leased == 3
 
 
 def test_a_lone_turn_waits_no_longer_than_its_own_prompt_takes() -> None:
