@@ -1,9 +1,9 @@
 """What a prompt's token and a decode take on this machine, found out before the first turn.
 
-Prompts of growing length, and a decode behind each, are computed some times: the first time
-pays for what is made once (compiled kernels, prepared products, recorded steps) and does not
-count, of the others the shortest does. Nothing is fitted: what costs grow by with the context
-shows only far beyond what there is time for, and is learnt from turns.
+Prompts of growing length, and a step of some turns that decode behind each, are computed some
+times: the first time pays for what is made once (compiled kernels, prepared products, recorded
+steps) and does not count, of the others the shortest does. Nothing is fitted: what costs grow by
+with the context shows only far beyond what there is time for, and is learnt from turns.
 
 Knows a runner and a clock. Knows no turns and no cache: it runs while the pool belongs to nobody
 yet.
@@ -22,6 +22,9 @@ from runtime.estimates import CostProfile
 from runtime.model_runner import ModelRunner
 
 _PROMPTS = (16, 64, 256, 1024)
+_DECODES = 8
+"""Turns in a step that decodes: one alone would make the others' prompts wait too long where the
+time of a step grows with them."""
 _TIMES = 3
 
 
@@ -41,11 +44,11 @@ def measured_profile(
     for length in _PROMPTS:
         if length > max_batch_tokens or length + 1 > longest:
             break
-        prompt_s = trials.shortest_s(length, 0, expected_s=length * profile.prefill_token_s)
+        prompt_s = trials.shortest_s(1, length, 0, expected_s=length * profile.prefill_token_s)
         if prompt_s is None:
             break
         profile = replace(profile, prefill_token_s=prompt_s / length)
-        decode_s = trials.shortest_s(1, length, expected_s=profile.decode_step_s)
+        decode_s = trials.shortest_s(_DECODES, 1, length, expected_s=profile.decode_step_s)
         if decode_s is None:
             break
         profile = replace(profile, decode_step_s=decode_s)
@@ -60,22 +63,25 @@ class _Trials:
         self._clock = clock
         self._until = until
 
-    def shortest_s(self, num_tokens: int, position: int, *, expected_s: float) -> float | None:
-        """The shortest time of a step that counts; None if there was no time for one."""
+    def shortest_s(
+        self, num_turns: int, num_tokens: int, position: int, *, expected_s: float
+    ) -> float | None:
+        """The shortest time of a step that counts, in which that many turns compute so many
+        tokens each; None if there was no time for one."""
         shortest_s: float | None = None
         for number in range(_TIMES):
             started = self._clock()
             if started + expected_s > self._until:
                 break
-            _run(self._runner, num_tokens, position)
+            _run(self._runner, num_turns, num_tokens, position)
             expected_s = self._clock() - started
             if number and expected_s > 0.0:
                 shortest_s = min(expected_s, shortest_s or expected_s)
         return shortest_s
 
 
-def _run(runner: ModelRunner, num_tokens: int, position: int) -> None:
-    """One step of tokens that say nothing, in the pool's first blocks."""
+def _run(runner: ModelRunner, num_turns: int, num_tokens: int, position: int) -> None:
+    """One step of tokens that say nothing, all in the pool's first blocks."""
     size = runner.block_size
     tokens = np.arange(position, position + num_tokens) % runner.model.config.vocab_size
     step = SequenceInput(
@@ -84,4 +90,4 @@ def _run(runner: ModelRunner, num_tokens: int, position: int) -> None:
         block_table=np.arange(-(-(position + num_tokens) // size), dtype=np.int32),
         num_logits=1,
     )
-    runner.run([step])[0, 0].item()  # waits for the device
+    runner.run([step] * num_turns)[0, 0].item()  # waits for the device
