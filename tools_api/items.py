@@ -134,7 +134,19 @@ def parse_items(
         raise errors.invalid_type(path, "a string or an array", raw)
     if len(raw) > limits.max_input_items:
         raise errors.invalid_value(path, f"more than {limits.max_input_items} items")
+    if _count_parts(raw) > limits.max_input_parts:
+        raise errors.invalid_value(path, f"more than {limits.max_input_parts} content parts")
     return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
+
+
+def _count_parts(raw: list[Any]) -> int:
+    return sum(
+        len(parts)
+        for item in raw
+        if isinstance(item, dict)
+        for parts in (item.get("content"), item.get("output"), item.get("summary"))
+        if isinstance(parts, list)
+    )
 
 
 def _parse_item(raw: object, path: str, limits: Limits) -> Item:

@@ -32,6 +32,8 @@ class Limits:
     """Items in ``input``."""
     max_content_parts: int = 1024
     """Parts in one message or tool output."""
+    max_input_parts: int = 16_384
+    """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
     max_tools: int = 128
     max_tool_name: int = 64
     """Characters of a tool's name."""

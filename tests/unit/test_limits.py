@@ -30,6 +30,11 @@ def message(parts: int) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "input_text", "text": "a"}] * parts}
 
 
+def tool_output(parts: int) -> dict[str, Any]:
+    output = [{"type": "input_text", "text": "a"}] * parts
+    return {"type": "function_call_output", "call_id": "call_1", "output": output}
+
+
 def schema_of(size: int) -> dict[str, Any]:
     empty = len('{"type":"object","description":""}')
     return {"type": "object", "description": "x" * (size - empty)}
@@ -52,6 +57,13 @@ TABLE: list[tuple[str, int, Any, str, str | None]] = [
         lambda n: {"input": [message(n)]},
         "invalid_value",
         "input[0].content",
+    ),
+    (
+        "max_input_parts",
+        6,
+        lambda n: {"input": [message(3), tool_output(n - 3)]},
+        "invalid_value",
+        "input",
     ),
     ("max_tools", 3, lambda n: {"tools": tools(n)}, "invalid_value", "tools"),
     (
