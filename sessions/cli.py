@@ -164,6 +164,7 @@ def _assemble(
         dashboard=dashboard,
         clock=clock,
         in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
+        planners=_PLANNERS,
     )
     hub.engine_ready(info)
     tenants = Tenants(options.keys)

@@ -36,6 +36,7 @@ from runtime.messages import (
 from sessions.connection import Connection
 from sessions.dashboard import Dashboard
 from sessions.effects import Effects, GrammarCheck, Planning
+from sessions.fair_slots import FairSlots
 from sessions.metrics import Metrics
 from sessions.store import Store
 from sessions.turn_plan import TurnPlan
@@ -97,6 +98,7 @@ class Hub:
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread,
+        planners: int = 1,
     ) -> None:
         """
         Args:
@@ -106,6 +108,7 @@ class Hub:
             clock: monotonic seconds.
             pause: waits that many seconds; between attempts to restart the engine.
             in_thread: makes a call beside the event loop, or none if it is cancelled before.
+            planners: how many of those at a time; tenants take turns.
         """
         self._engine = engine
         self._store = store
@@ -116,6 +119,7 @@ class Hub:
         self._clock = clock
         self._pause = pause
         self._in_thread = in_thread
+        self._planners = FairSlots(planners)
         self._links: dict[str, Link] = {}
         self._routes: dict[str, _Route] = {}
         self._checks: set[asyncio.Task[None]] = set()
@@ -342,7 +346,8 @@ class Hub:
     async def _plan(self, link: Link, planning: Planning) -> None:
         outcome: TurnPlan | Exception
         try:
-            outcome = await self._in_thread(planning.work)
+            async with self._planners.place(link.tenant):
+                outcome = await self._in_thread(planning.work)
         except Exception as error:
             outcome = error
         self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])

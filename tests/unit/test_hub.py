@@ -341,6 +341,29 @@ def test_a_plan_that_waits_is_given_up_with_its_client() -> None:
     run(scenario)
 
 
+def test_plans_wait_for_a_planner() -> None:
+    async def scenario(bench: Bench) -> None:
+        first, second = Client(bench), Client(bench)
+        gate = asyncio.Event()
+        begun: list[Callable[[], TurnPlan]] = []
+
+        async def slow(work: Callable[[], TurnPlan]) -> TurnPlan:
+            begun.append(work)
+            await gate.wait()
+            return work()
+
+        bench.in_thread = slow
+        first.send("plan a")
+        second.send("plan b")
+        await bench.settle()
+        assert len(begun) == 1
+        gate.set()
+        await bench.settle()
+        assert len(begun) == 2
+
+    run(scenario)
+
+
 def test_a_dead_engine_is_replaced_and_every_open_turn_is_told() -> None:
     async def scenario(bench: Bench) -> None:
         first, second = Client(bench), Client(bench)
