@@ -7,7 +7,6 @@ logit rows they have.
 Always true: rows of one sequence are neighbours and in the order of their positions.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,13 +47,8 @@ class SequenceInput:
     def __post_init__(self) -> None:
         if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
             raise ValueError(f"{self.num_logits} logit rows of {len(self.tokens)} tokens")
-        if any(not 0 <= place < self.num_logits for place in self.certain):
+        if self.certain and not all(0 <= place < self.num_logits for place in self.certain):
             raise ValueError(f"places {self.certain} of {self.num_logits} logit rows")
-
-    def logit_places(self) -> IntArray:
-        """Which of ``tokens`` have logit rows, ascending."""
-        first = len(self.tokens) - self.num_logits
-        return np.delete(np.arange(first, len(self.tokens)), self.certain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +102,7 @@ class StepBatch:
             query_starts=starts,
             context_lengths=lengths,
             block_tables=tables,
-            logit_rows=np.concatenate(
-                [starts[row] + entry.logit_places() for row, entry in enumerate(inputs)]
-            ),
+            logit_rows=_logit_rows(inputs, starts[1:]),
             block_size=block_size,
         )
 
@@ -148,17 +140,38 @@ class StepBatch:
 
     def spans(self) -> tuple[SequenceSpan, ...]:
         """The step's contexts for the host."""
-        return tuple(self._span(index) for index in range(self.num_sequences))
-
-    def _span(self, index: int) -> SequenceSpan:
-        length = int(self.context_lengths[index])
-        first = int(self.query_starts[index])
-        blocks = self.block_tables[index, : -(-length // self.block_size)]
-        breaks = np.flatnonzero(np.diff(blocks) != 1) + 1
-        edges = [0, *breaks.tolist(), len(blocks)]
-        return SequenceSpan(
-            first_row=first,
-            num_queries=int(self.query_starts[index + 1]) - first,
-            context_length=length,
-            runs=tuple((int(blocks[low]), high - low) for low, high in itertools.pairwise(edges)),
+        counts = -(-self.context_lengths // self.block_size)
+        held = np.arange(self.block_tables.shape[1]) < counts[:, None]
+        blocks = self.block_tables[held]
+        rows = np.concatenate(([0], np.cumsum(counts)))
+        begins = np.ones(len(blocks), dtype=np.bool_)
+        begins[1:] = blocks[1:] != blocks[:-1] + 1
+        begins[rows[:-1]] = True
+        firsts = np.flatnonzero(begins)
+        sizes = np.diff(firsts, append=len(blocks))
+        runs = list(zip(blocks[firsts].tolist(), sizes.tolist(), strict=True))
+        edges = np.searchsorted(firsts, rows).tolist()
+        starts = self.query_starts.tolist()
+        lengths = self.context_lengths.tolist()
+        return tuple(
+            SequenceSpan(
+                first_row=starts[row],
+                num_queries=starts[row + 1] - starts[row],
+                context_length=length,
+                runs=tuple(runs[edges[row] : edges[row + 1]]),
+            )
+            for row, length in enumerate(lengths)
         )
+
+
+def _logit_rows(inputs: Sequence[SequenceInput], ends: IntArray) -> IntArray:
+    """The tokens with logits, ascending; ``ends`` are where each input's tokens end."""
+    counts = np.array([entry.num_logits for entry in inputs], dtype=np.int64)
+    before = np.cumsum(counts) - counts
+    rows = np.arange(counts.sum()) + np.repeat(ends - counts - before, counts)
+    certain = [
+        first + place
+        for first, entry in zip(before.tolist(), inputs, strict=True)
+        for place in entry.certain
+    ]
+    return np.delete(rows, certain) if certain else rows
