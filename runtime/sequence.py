@@ -153,7 +153,7 @@ class Sequence:
         self.arrival_s = arrival_s
         self.admitted_s: float | None = None
         self.row: Row | None = None
-        """Where steps write while the turn decodes."""
+        """Where steps write while the turn decodes; a turn that decodes may have none yet."""
         self._num_computed = 0
         self._block_limit = 0
         self.cached: CachedSequence | None = None
@@ -242,6 +242,8 @@ class Sequence:
     def decoding(self) -> bool:
         """True once the turn has emitted something and is not being recomputed: what is
         pending is the last token and the forced run behind it."""
+        if self.row is not None:
+            return True
         return self.num_emitted > 0 and self.num_computed >= self.prompt_length
 
     @property

@@ -74,6 +74,9 @@ class StepRows:
             emitted = sequence.buffer.view()[sequence.prompt_length :]
             if len(draft):
                 emitted = np.concatenate((emitted, draft))
+        if not len(draft) and not part.certain:
+            mask = self._mask(sequence, sequence.grammar, sequence.remaining)
+            return [SampleRow(params=params, position=length, emitted=emitted, mask=mask)]
         known = sequence.num_emitted
         return [
             SampleRow(
