@@ -2,8 +2,9 @@
 
 A row's tiles are worked on side by side: the best logit of each, then distances and the mass
 of each. Rows with top-k or top-p have their threshold searched for, three binary digits of it
-a pass. One program for each row draws: it finds the tile from the tiles' masses and the token
-in it. Nothing waits for the host, and the tokens stay on the device.
+a pass: tiles add up what lies within eight distances, and the next pass begins with what that
+says. One program for each row draws: it finds the tile from the tiles' masses and the token in
+it. Nothing waits for the host, and the tokens stay on the device.
 
 All sums are of whole numbers, so no order of theirs matters; the one place where a product
 and a sum of floats meet (penalties) is compiled without fusing them.
@@ -35,8 +36,10 @@ from kernels.upload import upload
 
 TOKENS_EACH = 1024
 """Tokens of a tile."""
-SEARCHED_EACH = 512
-"""Tokens of a step of the search, each compared with 8 thresholds."""
+SEARCH_WARPS = 8
+"""For a tile's tokens, each compared with 8 distances."""
+PASSES = 10
+"""Distances have 30 binary digits: ten passes of three."""
 COLUMNS = 7
 """Whole numbers of a row: scale, top-k, top-p, least mass, seed, position, masked."""
 
@@ -56,9 +59,9 @@ _NO_TOKEN = tl.constexpr(NO_TOKEN)
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 _COLUMNS = tl.constexpr(COLUMNS)
 _DIGITS = tl.constexpr(3)
-_PASSES = tl.constexpr(10)
+_PASSES = tl.constexpr(PASSES)
+_ROOM_FOR_PASSES = tl.constexpr(16)
 _FIRST_UNIT = tl.constexpr(1 << 27)
-"""Distances have 30 binary digits: ten passes of three."""
 
 
 @triton.jit
@@ -178,81 +181,110 @@ def weigh_kernel(
 
 
 @triton.jit
-def _nearest(distances_ptr, limit, wanted, vocab_size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """The least distance such that what is not farther, and not beyond ``limit``, adds up to
-    ``wanted``: in tokens with COUNT, else in mass."""
-    low = 0
-    for step in tl.range(0, _PASSES):
-        unit = _FIRST_UNIT >> (_DIGITS * step)
-        bounds = low + (tl.arange(0, 8) + 1) * unit - 1
-        reached = tl.zeros((8,), tl.int64)
-        for start in tl.range(0, vocab_size, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            outside = _FAR_OUT
-            distance = tl.load(distances_ptr + at, mask=at < vocab_size, other=outside)
-            kept = (at < vocab_size) & (distance <= limit)
-            weight = kept.to(tl.int64)
-            if not COUNT:
-                weight = tl.where(kept, _mass(distance), 0)
-            near = distance[:, None] <= bounds[None, :]
-            reached += tl.sum(tl.where(near, weight[:, None], 0), 0)
-        low += tl.sum((reached < wanted).to(tl.int32), 0) * unit
-    return low
+def _found(reached_ptr, wanted, steps):
+    """What ``steps`` passes of a search have found: the least distance such that what is not
+    farther reaches ``wanted``, as far as its first digits. ``reached_ptr``: [_PASSES, 8]."""
+    step = tl.arange(0, _ROOM_FOR_PASSES)
+    done = step < steps
+    place = step[:, None] * 8 + tl.arange(0, 8)[None, :]
+    reached = tl.load(reached_ptr + place, mask=done[:, None], other=0)
+    digits = tl.sum((reached < wanted).to(tl.int32), 1)
+    units = _FIRST_UNIT >> tl.minimum(_DIGITS * step, 30)
+    return tl.sum(tl.where(done, digits * units, 0), 0)
 
 
 @triton.jit
-def _total(distances_ptr, limit, vocab_size, BLOCK: tl.constexpr):
-    """The mass of what is not beyond ``limit``."""
-    total = tl.zeros((BLOCK,), tl.int64)
-    for start in tl.range(0, vocab_size, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        distance = tl.load(distances_ptr + at, mask=at < vocab_size, other=0)
-        kept = (at < vocab_size) & (distance <= limit)
-        total += tl.where(kept, _mass(distance), 0)
-    return tl.sum(total, 0)
+def _wanted_mass(reached_ptr, numbers_ptr):
+    """What top-p keeps at least; the last bound of the first pass is beyond every token."""
+    total = tl.load(reached_ptr + 7)
+    return tl.maximum(_share(total, tl.load(numbers_ptr + 2)), 1)
 
 
 @triton.jit
-def limit_kernel(distances_ptr, numbers_ptr, limits_ptr, vocab_size, BLOCK: tl.constexpr):
-    """How far a row's tokens may be for top-k and top-p. Grid: (rows,)."""
+def _limit(reached_ptr, numbers_ptr, COUNTED: tl.constexpr, WEIGHED: tl.constexpr):
+    """How far one row's tokens may be for top-k and top-p, after the searches."""
+    limit = _NOTHING_LEFT + 0
+    if COUNTED:
+        top_k = tl.load(numbers_ptr + 1)
+        limit = tl.where(top_k > 0, _found(reached_ptr, top_k, _PASSES), limit)
+    if WEIGHED:
+        reached_ptr += _PASSES * 8
+        wanted = _wanted_mass(reached_ptr, numbers_ptr)
+        nearest = _found(reached_ptr, wanted, _PASSES)
+        limit = tl.where(tl.load(numbers_ptr + 2) > 0, nearest, limit)
+    return limit
+
+
+@triton.jit(do_not_specialize=["step"])
+def search_kernel(
+    distances_ptr,
+    numbers_ptr,
+    reached_ptr,
+    vocab_size,
+    step,
+    COUNT: tl.constexpr,
+    COUNTED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One tile's part of one pass: what its tokens add up to within each of eight distances, in
+    tokens (COUNT, for top-k) or in mass (for top-p, of what top-k keeps). Grid: (rows, tiles).
+    ``reached_ptr``: [rows, 2, _PASSES, 8], zeros before the first pass."""
     row = tl.program_id(0).to(tl.int64)
     numbers_ptr += row * _COLUMNS
-    distances_ptr += row * vocab_size
-    hot = tl.load(numbers_ptr) != 0
-    top_k = tl.where(hot, tl.load(numbers_ptr + 1), 0)
-    top_p = tl.where(hot, tl.load(numbers_ptr + 2), 0)
-    limit = _NOTHING_LEFT + 0
-    if top_k > 0:
-        limit = _nearest(distances_ptr, limit, top_k, vocab_size, True, BLOCK)
-    if top_p > 0:
-        total = _total(distances_ptr, limit, vocab_size, BLOCK)
-        wanted = tl.maximum(_share(total, top_p), 1)
-        limit = _nearest(distances_ptr, limit, wanted, vocab_size, False, BLOCK)
-    tl.store(limits_ptr + row, limit)
+    reached_ptr += row * (2 * _PASSES * 8)
+    asked = tl.load(numbers_ptr + 1) if COUNT else tl.load(numbers_ptr + 2)
+    if (tl.load(numbers_ptr) == 0) | (asked == 0):
+        return
+    if COUNT:
+        limit = _NOTHING_LEFT + 0
+        wanted = asked
+    else:
+        limit = _limit(reached_ptr, numbers_ptr, COUNTED, False)
+        reached_ptr += _PASSES * 8
+        wanted = _wanted_mass(reached_ptr, numbers_ptr)
+    low = _found(reached_ptr, wanted, step)
+    bounds = low + (tl.arange(0, 8) + 1) * (_FIRST_UNIT >> (_DIGITS * step)) - 1
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = at < vocab_size
+    distance = tl.load(distances_ptr + row * vocab_size + at, mask=known, other=0)
+    kept = known & (distance <= limit)
+    weight = kept.to(tl.int64)
+    if not COUNT:
+        weight = tl.where(kept, _mass(distance), 0)
+    near = distance[:, None] <= bounds[None, :]
+    reached = tl.sum(tl.where(near, weight[:, None], 0), 0)
+    tl.atomic_add(reached_ptr + step * 8 + tl.arange(0, 8), reached, sem="relaxed")
 
 
 @triton.jit
-def _kept_mass(
-    distances_ptr, numbers_ptr, limits_ptr, row, token, vocab_size, LIMITED: tl.constexpr
-):
-    """The mass of a row's tokens after all filters."""
+def _kept_mass(distances_ptr, numbers_ptr, limit, token, vocab_size):
+    """The mass of one row's tokens after all filters."""
     known = token < vocab_size
-    distance = tl.load(distances_ptr + row * vocab_size + token, mask=known, other=0)
+    distance = tl.load(distances_ptr + token, mask=known, other=0)
     mass = _mass(distance)
-    kept = known & (mass >= tl.load(numbers_ptr + row * _COLUMNS + 3))
-    if LIMITED:
-        kept = kept & (distance <= tl.load(limits_ptr + row))
+    kept = known & (mass >= tl.load(numbers_ptr + 3)) & (distance <= limit)
     return tl.where(kept, mass, 0)
 
 
 @triton.jit
-def sum_kernel(distances_ptr, numbers_ptr, limits_ptr, sums_ptr, vocab_size, BLOCK: tl.constexpr):
+def sum_kernel(
+    distances_ptr,
+    numbers_ptr,
+    reached_ptr,
+    sums_ptr,
+    vocab_size,
+    COUNTED: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """The mass of one tile after all filters. Grid: (rows, tiles)."""
     row = tl.program_id(0).to(tl.int64)
-    if tl.load(numbers_ptr + row * _COLUMNS) == 0:
+    numbers_ptr += row * _COLUMNS
+    if tl.load(numbers_ptr) == 0:
         return
+    limit = _limit(reached_ptr + row * (2 * _PASSES * 8), numbers_ptr, COUNTED, WEIGHED)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mass = _kept_mass(distances_ptr, numbers_ptr, limits_ptr, row, token, vocab_size, True)
+    mass = _kept_mass(distances_ptr + row * vocab_size, numbers_ptr, limit, token, vocab_size)
     tl.store(sums_ptr + row * tl.num_programs(1) + tl.program_id(1), tl.sum(mass, 0))
 
 
@@ -260,14 +292,15 @@ def sum_kernel(distances_ptr, numbers_ptr, limits_ptr, sums_ptr, vocab_size, BLO
 def draw_kernel(
     distances_ptr,
     numbers_ptr,
-    limits_ptr,
+    reached_ptr,
     best_ptr,
     first_ptr,
     sums_ptr,
     tokens_ptr,
     tiles,
     vocab_size,
-    LIMITED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr,
     TILES: tl.constexpr,
 ):
@@ -296,7 +329,16 @@ def draw_kernel(
         chosen = tl.sum((real & (upto <= target)).to(tl.int32), 0)
         before = tl.sum(tl.where(tile < chosen, sums, 0), 0)
         inside = chosen * BLOCK + tl.arange(0, BLOCK)
-        mass = _kept_mass(distances_ptr, numbers_ptr, limits_ptr, row, inside, vocab_size, LIMITED)
+        limit = _limit(
+            reached_ptr + row * (2 * _PASSES * 8), numbers_ptr + row * _COLUMNS, COUNTED, WEIGHED
+        )
+        mass = _kept_mass(
+            distances_ptr + row * vocab_size,
+            numbers_ptr + row * _COLUMNS,
+            limit,
+            inside,
+            vocab_size,
+        )
         upto = tl.cumsum(mass, 0) + before
         token = chosen * BLOCK + tl.sum((upto <= target).to(tl.int32), 0)
     tl.store(tokens_ptr + row, token.to(tl.int64))
@@ -310,8 +352,10 @@ class OnDevice:
     """See ``packed_numbers``."""
     words: Tensor | None
     """The rows' masks, [rows, words] int32."""
-    limited: bool
-    """Some row has top-k or top-p."""
+    counted: bool
+    """Some row has top-k."""
+    weighed: bool
+    """Some row has top-p."""
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> Tensor:
@@ -328,7 +372,8 @@ def put_on_device(batch: SamplingBatch, vocab_size: int, device: torch.device) -
     return OnDevice(
         numbers=upload(packed_numbers(numbers, batch), device),
         words=None if batch.masks is None else upload(batch.masks.contiguous(), device),
-        limited=bool(((numbers.top_k > 0) | (numbers.top_p > 0)).any()),
+        counted=bool((numbers.top_k > 0).any()),
+        weighed=bool((numbers.top_p > 0).any()),
     )
 
 
@@ -337,13 +382,15 @@ def draw(logits: Tensor, told: OnDevice) -> Tensor:
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     rows, vocab = logits.shape
     device = logits.device
-    packed, words, limited = told.numbers, told.words, told.limited
+    packed, words = told.numbers, told.words
+    filters = {"COUNTED": told.counted, "WEIGHED": told.weighed}
     tiles = triton.cdiv(vocab, TOKENS_EACH)
     best = torch.empty(rows, tiles, dtype=torch.float32, device=device)
     first = torch.empty(rows, tiles, dtype=torch.int32, device=device)
     sums = torch.empty(rows, tiles, dtype=torch.int64, device=device)
     distances = torch.empty(rows, vocab, dtype=torch.int32, device=device)
-    limits = torch.empty(rows, dtype=torch.int32, device=device)
+    limited = told.counted or told.weighed
+    reached = torch.zeros(rows if limited else 0, 2, PASSES, 8, dtype=torch.int64, device=device)
     tokens = torch.empty(rows, dtype=torch.int64, device=device)
     sizes = {"BLOCK": TOKENS_EACH, "num_warps": 4}
     padded = triton.next_power_of_2(tiles)
@@ -352,20 +399,32 @@ def draw(logits: Tensor, told: OnDevice) -> Tensor:
     own = {"MASKED": words is not None} | sizes
     best_kernel[rows, tiles](logits, *masked, best, first, *lengths, **own)
     weigh_kernel[rows, tiles](logits, *masked, best, distances, sums, *lengths, **own, TILES=padded)
+    for count, asked in ((True, told.counted), (False, told.weighed)):
+        for step in range(PASSES if asked else 0):
+            search_kernel[rows, tiles](
+                distances,
+                packed,
+                reached,
+                vocab,
+                step,
+                COUNT=count,
+                COUNTED=told.counted,
+                BLOCK=TOKENS_EACH,
+                num_warps=SEARCH_WARPS,
+            )
     if limited:
-        limit_kernel[rows,](distances, packed, limits, vocab, BLOCK=SEARCHED_EACH, num_warps=8)
-        sum_kernel[rows, tiles](distances, packed, limits, sums, vocab, **sizes)
+        sum_kernel[rows, tiles](distances, packed, reached, sums, vocab, **filters, **sizes)
     draw_kernel[rows,](
         distances,
         packed,
-        limits,
+        reached,
         best,
         first,
         sums,
         tokens,
         tiles,
         vocab,
-        LIMITED=limited,
+        **filters,
         TILES=padded,
         **sizes,
     )

@@ -44,12 +44,12 @@ from kernels.triton_grouped import (
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
 from kernels.triton_prefix import PROGRAMS, shared_prefix_kernel
 from kernels.triton_sampling import (
-    SEARCHED_EACH,
+    SEARCH_WARPS,
     TOKENS_EACH,
     best_kernel,
     draw_kernel,
-    limit_kernel,
     penalise_kernel,
+    search_kernel,
     sum_kernel,
     weigh_kernel,
 )
@@ -169,7 +169,8 @@ def _sampling(vocab: int) -> Iterator[Build]:
     """Drawing from logits of Qwen's vocabulary."""
     sizes = {"BLOCK": TOKENS_EACH}
     tiles = sizes | {"TILES": triton.next_power_of_2(triton.cdiv(vocab, TOKENS_EACH))}
-    row = _pointers("i32", "distances") | _pointers("i64", "numbers") | _pointers("i32", "limits")
+    row = _pointers("i32", "distances") | _pointers("i64", "numbers", "reached")
+    filters = {"COUNTED": True, "WEIGHED": True}
     logits = _pointers("fp32", "logits") | _pointers("i32", "words") | _pointers("i64", "numbers")
     lengths = dict.fromkeys(("stride", "num_words", "vocab_size"), "i32")
     parts = _pointers("fp32", "best") | _pointers("i32", "first")
@@ -202,18 +203,19 @@ def _sampling(vocab: int) -> Iterator[Build]:
         constants=tiles | {"MASKED": True},
         num_warps=4,
     )
-    yield Build(
-        name="sampling limit",
-        kernel=limit_kernel,
-        types=row | {"vocab_size": "i32"},
-        constants={"BLOCK": SEARCHED_EACH},
-        num_warps=8,
-    )
+    for count in (True, False):
+        yield Build(
+            name=f"sampling search {'top-k' if count else 'top-p'}",
+            kernel=search_kernel,
+            types=row | {"vocab_size": "i32", "step": "i32"},
+            constants=sizes | {"COUNT": count, "COUNTED": True},
+            num_warps=SEARCH_WARPS,
+        )
     yield Build(
         name="sampling sum",
         kernel=sum_kernel,
         types=row | _pointers("i64", "sums") | {"vocab_size": "i32"},
-        constants=sizes,
+        constants=sizes | filters,
         num_warps=4,
     )
     yield Build(
@@ -223,7 +225,7 @@ def _sampling(vocab: int) -> Iterator[Build]:
         | parts
         | _pointers("i64", "sums", "tokens")
         | {"tiles": "i32", "vocab_size": "i32"},
-        constants=tiles | {"LIMITED": True},
+        constants=tiles | filters,
         num_warps=4,
     )
 
