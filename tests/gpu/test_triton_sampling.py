@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from kernels.dispatch import triton_kernels
-from kernels.masked_sampling import NO_TOKEN, NOT_FINITE, penalised_reference, sample_reference
+from kernels.masked_sampling import (
+    NO_TOKEN,
+    NOT_FINITE,
+    PLACES,
+    penalised_reference,
+    sample_reference,
+)
 from tests.support.sampling_batches import make_batch, make_penalties, on_the_edge_of_top_p
 
 ROWS = 12
@@ -63,6 +69,22 @@ def test_top_p_is_exact_to_the_unit_of_mass(device: torch.device) -> None:
     assert found == sample_reference(logits, batch).tolist()
     assert set(found[0::2]) == {1, 3}
     assert set(found[1::2]) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("options", [{"top_k": 2.0, "top_p": 1.0}, {"top_k": 0.0, "top_p": 0.4}])
+def test_a_threshold_is_exact_to_the_unit_of_distance(
+    options: dict[str, float], device: torch.device
+) -> None:
+    """Five tokens one unit apart, of which two are kept."""
+    rows = 40
+    logits = (-torch.tensor([3.0, 0.0, 2.0, 1.0, 4.0]) / (1 << PLACES)).expand(rows, -1)
+    batch = make_batch(
+        np.random.default_rng(0), rows, 5, temperature=1 / np.log(2), min_p=0.0, **options
+    )
+    batch.masked[:] = False
+    found = drawn(logits, batch, device)
+    assert found == sample_reference(logits, batch).tolist()
+    assert set(found) == {1, 3}
 
 
 def test_poisoned_neighbours_and_padding_play_no_part(device: torch.device) -> None:
