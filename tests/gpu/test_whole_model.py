@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kernels.paged_layout
-from runtime.batch import SequenceInput
+from runtime.batch import SequenceInput, StepBatch
 from runtime.model_runner import ModelRunner
 from runtime.step_graphs import CudaRecorder, Recorder
 from runtime.weights import load_model
@@ -97,3 +97,55 @@ def test_recorded_decodes_are_the_plain_ones(
         assert torch.allclose(found, plain.run(step), rtol=1e-4, atol=1e-4)
     assert recording.graphs is not None
     assert recording.graphs.num_graphs == (1 if shared else 2)
+
+
+def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is given to the device behind the one before, with its tokens from there, while
+    a stream beside it is busy with copies."""
+    monkeypatch.setattr("kernels.dispatch.SETTING", "triton")
+    record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
+    model = load_model("random:qwen3-tiny", dtype=torch.float32, device=device)
+    said = []
+    for ahead in (True, False):
+        runner = ModelRunner(
+            model, num_blocks=NUM_BLOCKS, block_size=16, record=record if ahead else None
+        )
+        runner.pool.blocks.fill_(torch.nan)
+        busy = Busy(device) if ahead else None
+        tokens = torch.full((3,), 7, dtype=torch.int64, device=device)
+        steps = []
+        for at in range(6):
+            parts = decodes(0, 0, 3)
+            parts = [replace(part, start=at, block_table=part.block_table[4:]) for part in parts]
+            if busy is not None:
+                busy.copy()
+            else:
+                parts = [
+                    replace(part, tokens=np.array([token], dtype=np.int32))
+                    for part, token in zip(parts, tokens.tolist(), strict=True)
+                ]
+            batch = StepBatch.build(parts, 16)
+            logits = runner.forward(batch, tokens) if ahead else runner.forward(batch)
+            tokens = logits.argmax(-1)
+            steps.append(tokens)
+        said.append(torch.stack(steps).tolist())
+        assert (runner.graphs is not None) is ahead
+    assert said[0] == said[1]
+    assert len({tuple(step) for step in said[0]}) > 1
+
+
+class Busy:
+    """Keeps the way from the host to the device busy, so that small copies have to wait."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._host = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self) -> None:
+        if self._device.type == "cuda":
+            with torch.cuda.stream(self._stream):
+                self._host.to(self._device, non_blocking=True)

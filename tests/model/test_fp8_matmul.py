@@ -64,6 +64,19 @@ def test_where_8_bits_are_multiplied_the_call_is_the_reference_law(
     assert len(calls) == 1  # 40 outputs are not a multiple of 16
 
 
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_torchs_own_rules_for_a_gpus_product_are_kept(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors without memory take the checks of a GPU: layout of both matrices, shapes and
+    dtypes of scales, multiples of 16."""
+    monkeypatch.setattr(fp8_matmul, "multiplies_fp8", lambda device: True)
+    weight = torch.empty(48, 64, dtype=torch.bfloat16, device="meta")
+    x = torch.empty(rows, 64, dtype=torch.bfloat16, device="meta")
+    product = Fp8Matrix(weight).multiply(x)
+    assert (product.shape, product.dtype) == ((rows, 48), torch.bfloat16)
+
+
 def test_a_cpu_does_not_multiply_in_8_bits() -> None:
     assert not multiplies_fp8(torch.device("cpu"))
 
