@@ -77,15 +77,19 @@ class Decoders:
             self._sequences = [self._sequences[index] for index in kept.tolist()]
             self._changed()
 
+    def _at(self, rows: IntArray) -> slice | IntArray:
+        """All rows there are, without gaps, are faster looked up as a slice."""
+        return slice(len(rows)) if len(rows) == self._arrays.num_rows else rows
+
     @property
     def num_tokens(self) -> int:
         """Known tokens of all turns."""
-        return int(self._arrays.length[self.rows].sum())
+        return int(self._arrays.length[self._at(self.rows)].sum())
 
     @property
     def num_pending(self) -> int:
         """Known tokens without KV."""
-        return self.num_tokens - int(self._arrays.computed[self.rows].sum())
+        return self.num_tokens - int(self._arrays.computed[self._at(self.rows)].sum())
 
     def that_need_blocks(self) -> list[Sequence]:
         """Turns whose blocks do not hold the tokens they have."""
@@ -101,8 +105,9 @@ class Decoders:
         if without:
             kept = [n for n, sequence in enumerate(sequences) if sequence not in without]
             rows, sequences = rows[kept], tuple([sequences[n] for n in kept])
-        starts = self._arrays.computed[rows]
-        ends = self._arrays.length[rows]
+        at = self._at(rows)
+        starts = self._arrays.computed[at].copy()
+        ends = self._arrays.length[at].copy()
         return Decodes(sequences=sequences, rows=rows, starts=starts, ends=ends)
 
     def said(self, decodes: Decodes, tokens: TokenArray) -> list[Sequence]:
@@ -110,13 +115,14 @@ class Decoders:
         Returns the turns that can publish another block."""
         arrays, rows, ends = self._arrays, decodes.rows, decodes.ends
         arrays.tails[rows, ends & (TAIL - 1)] = tokens
-        arrays.computed[rows] = ends
+        at = self._at(rows)
+        arrays.computed[at] = ends
         lengths = ends + 1
-        arrays.length[rows] = lengths
+        arrays.length[at] = lengths
         # Each tail is stored once in TAIL tokens, those of different rows in different steps.
         for n in np.flatnonzero((lengths + rows) & (TAIL - 1) == 0).tolist():
             decodes.sequences[n].buffer.settle()
-        publish = ends >= arrays.publish_at[rows]
+        publish = ends >= arrays.publish_at[at]
         if not publish.any():
             return []
         full = rows[publish]

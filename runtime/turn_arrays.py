@@ -14,7 +14,7 @@ import numpy.typing as npt
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
-TAIL = 64
+TAIL = 128
 _FIRST_CAPACITY = 64
 _LEAST_GAPS = 16
 _ENDLESS = np.iinfo(np.int64).max
