@@ -87,7 +87,8 @@ def test_two_groups_of_one_step_stand_side_by_side() -> None:
     )
 
 
-def test_all_of_a_shared_layout_is_on_the_device_asked_for() -> None:
+def test_all_of_a_shared_layout_is_on_the_device_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)  # there is no GPU
     tables = np.array([[*MANY, 1], [*MANY, 2]], dtype=np.int32)
     shared = find_shared_prefixes(tables, [645, 645], [1, 1], BLOCK_SIZE)
     assert shared is not None
