@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.generated_fleets import generate
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from benchmarks.simulation import (
     CONTINUUM_LIKE,
@@ -37,6 +38,8 @@ FLEET = 64
 SEEDS = (1, 2, 3)
 LOADS = {"1_1": 12, "1_5": 16, "1_9": 20, "2_3": 24, "3": 32}
 """rho -> sessions at a time."""
+GENERATED = {"generated_24": 24, "generated_40": 40}
+"""The same for ``--fleet generated``, which no bar is about."""
 SHORT_TOKENS = 256
 GAIN_BARS = {"1_5": 1.6, "1_9": 2.4, "2_3": 2.6, "1_1": 0.98}
 CONTINUUM_BARS = {"1_5": 1.25, "1_9": 1.5, "2_3": 1.8}
@@ -176,6 +179,17 @@ def jobs(profile: DeviceProfile, loads: Many[str], stride: int) -> list[Job]:
     return answer
 
 
+def generated_jobs(profile: DeviceProfile, stride: int) -> list[Job]:
+    """Every mode under sessions that nobody recorded."""
+    return [
+        Job(load=load, mode=mode, seed=seed, setting=setting)
+        for load, sessions in GENERATED.items()
+        for setting in [Setting(sessions=sessions, profile=profile, stride=stride)]
+        for mode in MODES
+        for seed in SEEDS
+    ]
+
+
 def quick_jobs(profile: DeviceProfile, chains: list[Session]) -> list[Job]:
     """The smoke sessions, six at a time, in a pool that makes rho 1.9 of them."""
     contexts = [turn.prompt_tokens for chain in chains for turn in chain.turns]
@@ -188,17 +202,20 @@ def quick_jobs(profile: DeviceProfile, chains: list[Session]) -> list[Job]:
 
 def play(job: Job, chains: list[Session]) -> Outcome:
     """Run one job."""
-    fleet = chains if job.load == "quick" else choose(chains, FLEET, job.seed)
+    if job.load in GENERATED:
+        fleet = generate(FLEET, job.seed)
+    else:
+        fleet = chains if job.load == "quick" else choose(chains, FLEET, job.seed)
     return Outcome.of(Simulation(fleet, job.mode, job.setting).run())
 
 
-def _play_group(group: list[Job], path: Path) -> list[Outcome]:
-    """All jobs of one process: the trace is read once."""
-    chains = load_chains(path)
+def _play_group(group: list[Job], path: Path | None) -> list[Outcome]:
+    """All jobs of one process: the trace, if there is one, is read once."""
+    chains = [] if path is None else load_chains(path)
     return [play(job, chains) for job in group]
 
 
-def play_all(work: list[Job], path: Path, processes: int) -> Results:
+def play_all(work: list[Job], path: Path | None, processes: int) -> Results:
     """Run the jobs on that many cores."""
     if processes == 1:
         outcomes = _play_group(work, path)
@@ -215,10 +232,10 @@ def play_all(work: list[Job], path: Path, processes: int) -> Results:
 
 def table(results: Results) -> str:
     """One line per load and mode."""
-    lines = [f"{'rho':<7}{'mode':<27}" + "".join(f"{name:>14}" for name in FIGURES)]
+    lines = [f"{'rho':<14}{'mode':<27}" + "".join(f"{name:>14}" for name in FIGURES)]
     for (load, mode), outcomes in results.items():
         cells = "".join(f"{mean_of(outcomes, name):>14.3f}" for name in FIGURES)
-        lines.append(f"{load.replace('_', '.'):<7}{mode:<27}{cells}")
+        lines.append(f"{load.replace('_', '.'):<14}{mode:<27}{cells}")
     return "\n".join(lines)
 
 
@@ -245,6 +262,12 @@ def options() -> argparse.ArgumentParser:
     answer = parser(__doc__)
     answer.add_argument("--quick", action="store_true", help="12 short sessions, seconds")
     answer.add_argument(
+        "--fleet",
+        choices=("recorded", "generated"),
+        default="recorded",
+        help="generated: sub-agents, bursts, heavy tails, compaction; has no bars",
+    )
+    answer.add_argument(
         "--loads",
         default=",".join([*LOADS, "slots", "host"]),
         metavar="RHO,...",
@@ -259,12 +282,17 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     arguments = options().parse_args()
+    generated = arguments.fleet == "generated"
+    path = None
     try:
-        path = data_file(arguments.data, SMOKE_FILE if arguments.quick else SESSIONS_FILE)
+        if not generated:
+            path = data_file(arguments.data, SMOKE_FILE if arguments.quick else SESSIONS_FILE)
     except DataMissing as error:
         return report_missing("simulate", error, bars({}), as_json=arguments.json)
     profile = DeviceProfile.load(arguments.profile)
-    if arguments.quick:
+    if path is None:
+        work = generated_jobs(profile, arguments.stride)
+    elif arguments.quick:
         work = quick_jobs(profile, load_chains(path))
     else:
         work = jobs(profile, arguments.loads.split(","), arguments.stride)
@@ -281,6 +309,8 @@ def main() -> int:
         }
         for (load, mode), outcomes in results.items()
     }
+    if generated:
+        return report("simulate_generated", figures, [], as_json=arguments.json)
     if arguments.quick:
         value = round(gain(results, "quick", FCFS_LRU, "mean_s"), 4)
         quick = Bar(name="mean_gain_quick", value=value, op=">=", bar=1.0)

@@ -182,11 +182,15 @@ class _PinsGiveWay(PrefixCache):
 class _Client:
     """One session on its way."""
 
-    __slots__ = ("first_token_s", "index", "session", "started_s")
+    __slots__ = ("first_token_s", "index", "num_sub_agents", "parent", "session", "started_s")
 
-    def __init__(self, session: Session, started_s: float) -> None:
+    def __init__(self, session: Session, started_s: float, parent: "_Client | None" = None) -> None:
         self.session = session
         self.started_s = started_s
+        self.parent = parent
+        """Who waits for this one; None for a session of its own."""
+        self.num_sub_agents = 0
+        """How many this one waits for."""
         self.index = 0
         self.first_token_s: float | None = None
 
@@ -410,14 +414,31 @@ class Simulation:
         self._scheduler.end(sequence, lease_s=self._mode.lease_s, answered=answered)
 
     def _follow(self, client: _Client) -> None:
+        sub_agents = client.turn.sub_agents
         client.index += 1
+        for session in sub_agents:
+            client.num_sub_agents += 1
+            self._arrive(_Client(session, self._now, client), self._now)
+        if not sub_agents:
+            self._go_on(client)
+
+    def _go_on(self, client: _Client) -> None:
         if client.index == len(client.session.turns):
-            self._session_s.append(self._now - client.started_s)
             self._cache.release_session(client.session.name)
-            self._next_session()
+            self._ended(client)
             return
         gap_s = min(client.turn.gap_s, self._setting.max_gap_s) * self._setting.gap_scale
         self._arrive(client, self._now + gap_s)
+
+    def _ended(self, client: _Client) -> None:
+        parent = client.parent
+        if parent is None:
+            self._session_s.append(self._now - client.started_s)
+            self._next_session()
+            return
+        parent.num_sub_agents -= 1
+        if not parent.num_sub_agents:
+            self._go_on(parent)
 
 
 def _ended_in_call(sequence: Sequence, client: _Client) -> bool:

@@ -32,6 +32,8 @@ class Turn:
     """From the end of the turn before to this one's arrival."""
     calls_tool: bool
     """The answer ends in a tool call."""
+    sub_agents: "tuple[Session, ...]" = ()
+    """They begin when this turn ends; the pause before the next one begins when all have ended."""
 
     @property
     def output_tokens(self) -> int:

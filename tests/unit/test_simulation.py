@@ -91,3 +91,29 @@ def test_with_host_memory_all_comes_back_but_takes_its_time() -> None:
         ends[reload_s] = run.mean_s
     without = Simulation(fleet, FCFS_LRU, replace(setting, host_tier=False)).run().mean_s
     assert ends[1e-6] < ends[5e-4] < without
+
+
+def test_a_parent_goes_on_its_pause_after_its_last_sub_agent() -> None:
+    parent = session("parent", 0, 2, gap_s=100.0)
+    helpers = tuple(
+        Session(name=f"helper {n}", turns=session("", 10_000 * n, n).turns) for n in (1, 2)
+    )
+    first = replace(parent.turns[0], sub_agents=helpers)
+    fleet = [replace(parent, turns=(first, parent.turns[1])), session("next", 50_000, 1)]
+    run = Simulation(fleet, OURS, Setting(sessions=1, profile=DEVICE, stride=1)).run()
+    assert len(run.turns) == 2 + 1 + 2 + 1
+    assert len(run.session_s) == 2, "sub-agents are no sessions of their own"
+    alone = Simulation([parent], OURS, Setting(sessions=1, profile=DEVICE, stride=1)).run()
+    longest = Simulation([helpers[1]], OURS, Setting(sessions=1, profile=DEVICE, stride=1)).run()
+    assert run.session_s[0] > alone.session_s[0] + longest.session_s[0]
+
+
+def test_a_sub_agent_finds_the_context_it_shares_with_its_parent() -> None:
+    parent = session("parent", 0, 1)
+    tokens = np.append(parent.turns[0].tokens, np.arange(9000, 9100, dtype=np.int32))
+    begin = replace(parent.turns[0], tokens=tokens, prompt_tokens=280)
+    helper = Session(name="helper", turns=(begin,))
+    calling = replace(parent.turns[0], sub_agents=(helper,))
+    fleet = [replace(parent, turns=(calling,))]
+    run = Simulation(fleet, OURS, Setting(sessions=1, profile=DEVICE, stride=1)).run()
+    assert [t.cached_tokens for t in run.turns] == [0, 199 // 64 * 64]
