@@ -13,7 +13,7 @@ from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
-from tests.support.reference_cache import ReferenceCache, Tokens
+from tests.support.reference_cache import ReferenceCache, Tokens, restore_s
 
 BLOCK = 2
 TENANTS = ("red", "blue")
@@ -39,6 +39,8 @@ class CacheDriver:
             clock=lambda: self.model.now,
             policy="lease" if leasing else "lru",
             lease_cap_s=CAP_S,
+            kappa=1.0,
+            restore_cost=restore_s,
             ghost_records=16,
             **extra,
         )
@@ -206,7 +208,10 @@ class CacheDriver:
 
     def _finish(self, name: str) -> None:
         keep = bool(self.choose(8))
-        lease_s = min(1, self.choose(3)) * (1.0 + 45.0 * self.choose(1 << 20) / (1 << 20))
+        lease_s: float | None = None
+        if self.choose(2):
+            lease_s = min(1, self.choose(3)) * (1.0 + 45.0 * self.choose(1 << 20) / (1 << 20))
+        self.model.now += 1 / 1024  # no two are away equally long
         self.cache.finish(self.open.pop(name), lease_s=lease_s, keep_handle=keep)
         self.model.finish(name, lease_s, keep)
         if name not in self.model.sessions:

@@ -12,12 +12,19 @@ Key = tuple[str | None, Tokens]
 IDLE, LEASED, QUEUED, RUNNING = range(4)
 
 
+def restore_s(tokens: int) -> float:
+    """What a transcript costs to compute again."""
+    return tokens * 0.9
+
+
 @dataclass
 class ModelSession:
     owner: str | None
     path: Tokens = ()
     known: int = 0
     leased_until: float = 0.0
+    left: float = 0.0
+    hinted: bool = False
     queued: bool = False
     broken: bool = False
     open: bool = False
@@ -124,12 +131,15 @@ class ReferenceCache:
         held = [s for s in self.sessions.values() if IDLE < self.session_class(s) <= rights]
         leased = [s for s in held if self.session_class(s) == LEASED]
         if leased:
-            session = max(leased, key=lambda s: s.leased_until)
+            session = max(leased, key=self.away)
         else:
             session = min(held, key=lambda s: (s.owner is None, self.last_use(s), -len(s.path)))
         ended = [(session, session.leased_until)] if leased else []
         session.queued, session.leased_until, session.broken = False, 0.0, True
         return ended
+
+    def away(self, session: ModelSession) -> float:
+        return session.leased_until - self.now if session.hinted else self.now - session.left
 
     def has_child(self, key: Key) -> bool:
         owner, prefix = key
@@ -151,7 +161,7 @@ class ReferenceCache:
             if self.key(session.owner, prefix) is None:
                 self.cached[session.owner, prefix] = 0
 
-    def finish(self, name: str, lease_s: float, keep: bool) -> None:
+    def finish(self, name: str, lease_s: float | None, keep: bool) -> None:
         session = self.sessions[name]
         session.open, session.private = False, 0
         if session.admitted:
@@ -161,8 +171,10 @@ class ReferenceCache:
                 assert key is not None
                 self.cached[key] = self.tick
             session.known = max(session.known, len(session.path) // self.block)
-            if self.leasing and lease_s and session.path:
-                session.leased_until = self.now + min(lease_s, self.cap_s)
+            if self.leasing and lease_s != 0.0 and session.path:
+                seconds = restore_s(len(session.path)) if lease_s is None else lease_s
+                session.leased_until = self.now + min(seconds, self.cap_s)
+                session.left, session.hinted = self.now, lease_s is not None
         if not keep or (session.is_new and not session.admitted):
             del self.sessions[name]
         session.is_new = session.broken = False
