@@ -150,6 +150,8 @@ class ReferenceCache:
         )
 
     def last_use(self, session: ModelSession) -> int:
+        if not session.path:  # nothing comes free with it: as late as any other
+            return max((t for (o, _), t in self.cached.items() if o == session.owner), default=0)
         key = self.key(session.owner, session.path)
         return 0 if key is None else self.cached[key]
 
