@@ -14,14 +14,16 @@ three runs.
 """
 
 import argparse
+import json
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
+from benchmarks.report import Bar, DataMissing, data_file, machine, parser, report, report_missing
 from benchmarks.simulate import SESSIONS_FILE
 from benchmarks.simulation import FCFS_LRU, OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn, choose, load_chains
@@ -44,6 +46,8 @@ from runtime.tokenizer import Tokenizer
 LENGTH_SCALE = 32
 GAP_SCALE = 1 / 20
 RHO = 1.9
+KV_TOKENS = 840_000 // LENGTH_SCALE
+"""In a written profile: the memory of ``h200_8b`` with the lengths."""
 BLOCK = 16
 UNMEASURED = (
     Bar(name="mean_gain", value=None, op=">=", bar=2.5),
@@ -313,6 +317,21 @@ def tokenizer_of(runner: ModelRunner) -> Tokenizer:
     )
 
 
+def write_profile(path: Path, outcomes: list[Outcome]) -> None:
+    """Write what the engine's steps cost, in the mean, as a device of the simulator."""
+    names = [field.name for field in fields(CostProfile)]
+    costs = {n: statistics.fmean(getattr(o.costs, n) for o in outcomes) for n in names}
+    row = {
+        "device": f"{machine()}, default model, fitted by benchmarks.agent_fleet",
+        "kv_tokens": KV_TOKENS,
+        **{name: float(f"{seconds:.4g}") for name, seconds in costs.items()},
+        "reload_token_s": 0.0,
+        "lengths_by": LENGTH_SCALE,
+        "pauses_by": 1 / GAP_SCALE,
+    }
+    path.write_text(json.dumps(row, indent=2) + "\n")
+
+
 def gap_ratios(
     config: EngineConfig, *, context: int, runs: int
 ) -> tuple[list[float], dict[str, Any]]:
@@ -344,6 +363,12 @@ def options() -> argparse.ArgumentParser:
     answer.add_argument("--threads", type=int, default=None)
     answer.add_argument(
         "--seeds", type=int, nargs="+", default=[1, 2, 3], help="one fleet each (default: 1 2 3)"
+    )
+    answer.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write what steps cost, for benchmarks.simulate",
     )
     return answer
 
@@ -378,6 +403,8 @@ def main() -> int:
             f"{mode.name} hit": [round(fleet.hit, 4) for fleet in fleets],
             f"{mode.name} costs": [asdict(fleet.costs) for fleet in fleets],
         }
+    if arguments.profile is not None:
+        write_profile(arguments.profile, [outcomes[OURS.name] for outcomes in played])
     contexts = [t.prompt_tokens for load in loads for chain in load.fleet for t in chain.turns]
     ratios, gaps = gap_ratios(config, context=int(statistics.fmean(contexts)), runs=3)
     figures |= {"turns": len(contexts)} | gaps

@@ -44,6 +44,9 @@ class DeviceProfile:
     """Seconds per token that comes back from host memory."""
     host_kv_tokens: int = 0
     """What host memory holds, where a setting uses it."""
+    lengths_by: int = 1
+    """What recorded lengths are divided by, so that they suit the device."""
+    pauses_by: float = 1.0
 
     @classmethod
     def load(cls, path: Path) -> "DeviceProfile":
@@ -54,6 +57,8 @@ class DeviceProfile:
             kv_tokens=row["kv_tokens"],
             reload_token_s=row["reload_token_s"],
             host_kv_tokens=row.get("host_kv_tokens", 0),
+            lengths_by=row.get("lengths_by", 1),
+            pauses_by=row.get("pauses_by", 1.0),
         )
 
 
@@ -427,7 +432,9 @@ class Simulation:
             self._cache.release_session(client.session.name)
             self._ended(client)
             return
-        gap_s = min(client.turn.gap_s, self._setting.max_gap_s) * self._setting.gap_scale
+        setting = self._setting
+        gap_s = min(client.turn.gap_s, setting.max_gap_s) * setting.gap_scale
+        gap_s /= setting.profile.pauses_by
         self._arrive(client, self._now + gap_s)
 
     def _ended(self, client: _Client) -> None:

@@ -1,6 +1,8 @@
 """Recorded sessions on the real scheduler and cache, in virtual time."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +119,17 @@ def test_a_sub_agent_finds_the_context_it_shares_with_its_parent() -> None:
     fleet = [replace(parent, turns=(calling,))]
     run = Simulation(fleet, OURS, Setting(sessions=1, profile=DEVICE, stride=1)).run()
     assert [t.cached_tokens for t in run.turns] == [0, 199 // 64 * 64]
+
+
+def test_pauses_are_divided_as_the_device_says(tmp_path: Path) -> None:
+    file = tmp_path / "device.json"
+    row = {"kv_tokens": 4096, "reload_token_s": 0.0, "lengths_by": 32, "pauses_by": 4.0}
+    file.write_text(json.dumps(asdict(DEVICE.costs) | row))
+    device = DeviceProfile.load(file)
+    assert (device.costs, device.lengths_by) == (DEVICE.costs, 32)
+    fleet = [session("s", 0, 3, gap_s=8.0)]
+    ends = [
+        Simulation(fleet, OURS, Setting(sessions=1, profile=profile, stride=1)).run().end_s
+        for profile in (DEVICE, device)
+    ]
+    assert ends[0] - ends[1] == pytest.approx(2 * (8.0 - 2.0))
