@@ -71,10 +71,6 @@ ALL_KINDS = {
 }
 """Weights of the kinds of question."""
 
-PRACTICE_KINDS = ALL_KINDS | {"parallel": 12, "chain": 24, "chain_calculate": 12}
-"""The same for training: more of those in which the tools' schemas, and not the question, say
-where an argument belongs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lookup:
@@ -131,12 +127,11 @@ class SessionGenerator:
         rng = self._rng
         self._words.restart()
         most_tools = max(1, round(1 + (MAX_TOOLS - 1) * level))
-        total = num_tools or max(rng.randint(1, most_tools) for _ in range(2))
+        total = num_tools or rng.randint(1, most_tools)
         most_questions = max(4, round(MAX_QUESTIONS * level))
         count = num_questions or 1 + int(most_questions * rng.random() ** 2)
         state = self._tools(total, level)
-        every_kind = ALL_KINDS if self._held_out else PRACTICE_KINDS
-        kinds = SIMPLE_KINDS if level < 0.1 else every_kind
+        kinds = SIMPLE_KINDS if level < 0.1 else ALL_KINDS
         questions: list[Question] = []
         while len(questions) < count:
             kind = rng.choices(list(kinds), list(kinds.values()))[0]

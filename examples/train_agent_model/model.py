@@ -25,10 +25,10 @@ class ModelShape:
     vocab_size: int
     hidden_size: int = 128
     num_hidden_layers: int = 5
-    num_attention_heads: int = 6
-    num_key_value_heads: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 4
     head_dim: int = 32
-    intermediate_size: int = 384
+    intermediate_size: int = 256
     rope_theta: float = 1_000_000.0
     rms_norm_eps: float = 1e-6
 
