@@ -318,7 +318,7 @@ def main() -> int:
         value = round(gain(results, "quick", FCFS_LRU, "mean_s"), 4)
         quick = Bar(name="mean_gain_quick", value=value, op=">=", bar=1.0)
         return report("simulate", figures, [quick], as_json=arguments.json)
-    judged = bars(results) if arguments.profile == DEFAULT_PROFILE else []
+    judged = bars(results) if arguments.profile.resolve() == DEFAULT_PROFILE.resolve() else []
     return report("simulate", figures, judged, as_json=arguments.json)
 
 

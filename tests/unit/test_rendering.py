@@ -13,11 +13,12 @@ from examples.train_agent_model.rendering import (
     CHAT_FORMAT,
     CHOICE_WEIGHT,
     SessionEncoder,
+    calls_turn,
     header,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
-from examples.train_agent_model.world import Session
+from examples.train_agent_model.world import Call, Session, Step
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.items import Item, parse_items
@@ -124,6 +125,16 @@ def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
     assert answer
     assert session.questions[0].answer.startswith(answer)
     assert len(answer) < 6
+
+
+def test_a_second_arguments_name_weighs_most_behind_accents_too(
+    encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    call = Call(name="get_price", arguments={"shop": "\u00e9" * 6, "count": 7})
+    encoded = encoder.encode(calls_turn(Step(calls=(call,), results=("{}",))))
+    heavy = encoded.ids[encoded.weights == CHOICE_WEIGHT]
+    written = b"".join(tokenizer.token_bytes(int(i)) for i in heavy).decode()
+    assert written == '<tool_call>get_priceshop": "count": 7'
 
 
 def test_words_have_the_same_tokens_in_prose_names_and_json(tokenizer: Tokenizer) -> None:
