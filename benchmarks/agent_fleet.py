@@ -14,9 +14,12 @@ three runs.
 """
 
 import argparse
+import heapq
+import itertools
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -122,17 +125,26 @@ def engine_for(
     return assemble(config, runner, tokenizer, costs=costs, emission_type=_RecordedLengths)
 
 
+def as_words(tokens: TokenArray, vocabulary: int) -> TokenArray:
+    """Token ids of a model for those of a recording, which has more of them: the same for the same,
+    and otherwise without a pattern, so that texts that have no beginning in common get none."""
+    mixed = tokens.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return (300 + (mixed >> np.uint64(32)) % np.uint64(vocabulary - 301)).astype(np.int32)
+
+
 def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> GenerationRequest:
     turn, name = client.turn, client.session.name
     kept = min(turn.kept_tokens, client.length)
-    fresh: TokenArray = 300 + turn.tokens[kept : turn.prompt_tokens] % (vocabulary - 400)
+    fresh = as_words(turn.tokens[kept : turn.prompt_tokens], vocabulary)
     return GenerationRequest(
         request_id=name,
         session_id=name,
         tenant="fleet",
         base_session_id=name if client.index else None,
         base_offset=kept if client.index else 0,
-        new_tokens=fresh.astype(np.int32),
+        new_tokens=fresh,
         max_new_tokens=2048,
         sampling=SamplingParams(seed=client.index),
         banned_tokens=banned,
@@ -140,41 +152,52 @@ def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> Gen
     )
 
 
-def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> tuple[list[float], float]:
+def play(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    load: Load,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[list[float], float]:
     """Latency of every turn, seconds, with real pauses, and the share of prompt tokens hit."""
     emission = engine.emission
     assert isinstance(emission, _RecordedLengths)
     banned = tuple(sorted(tokenizer.end_of_turn_ids))
     vocabulary = engine.info.vocab_size
     ahead = list(reversed(load.fleet))
-    due: list[tuple[float, _Client]] = []
+    due: list[tuple[float, int, _Client]] = []
     clients: dict[str, _Client] = {}
     latencies: list[float] = []
     prompt_tokens = cached_tokens = 0
+    numbers = itertools.count()
 
     def next_session(now: float) -> None:
         if ahead:
             client = _Client(ahead.pop())
             clients[client.session.name] = client
-            due.append((now, client))
+            arrive(client, now)
 
+    def arrive(client: _Client, at_s: float) -> None:
+        client.arrived_s = at_s
+        heapq.heappush(due, (at_s, next(numbers), client))
+
+    started_s = clock()
     for _ in range(load.at_a_time):
-        next_session(time.monotonic())
+        next_session(started_s)
     while due or engine.has_work:
-        now = time.monotonic()
-        for entry in [e for e in due if e[0] <= now]:
-            due.remove(entry)
-            client = entry[1]
-            client.arrived_s = entry[0]
+        now = clock()
+        while due and due[0][0] <= now:
+            client = heapq.heappop(due)[2]
             request = request_of(client, vocabulary, banned)
             emission.ends[client.session.name] = client.turn.output_tokens
             client.length = request.base_offset + len(request.new_tokens)
             engine.submit([request])
         output = engine.step() if engine.has_work else None
-        now = time.monotonic()
+        now = clock()
         if output is None:
             if due and (not engine.has_work or engine.pause_s):
-                time.sleep(max(0.0, min(min(at for at, _ in due) - now, 0.002)))
+                sleep(max(0.0, min(due[0][0] - now, 0.002)))
             continue
         for answer in output.outputs:
             client = clients[answer.request_id]
@@ -192,13 +215,13 @@ def play(engine: Engine, tokenizer: Tokenizer, load: Load) -> tuple[list[float],
                 engine.submit([ReleaseSession(session_id=client.session.name)])
                 next_session(now)
             else:
-                due.append((now + min(client.turn.gap_s, 300.0) * GAP_SCALE, client))
+                arrive(client, now + min(client.turn.gap_s, 300.0) * GAP_SCALE)
     return latencies, cached_tokens / prompt_tokens
 
 
-def simulated(load: Load, mode: Mode, costs: StepCosts) -> float:
-    """Mean turn latency that the simulator predicts."""
-    profile = DeviceProfile(costs=costs.profile, kv_tokens=load.kv_tokens, reload_token_s=0.0)
+def simulation_of(load: Load, mode: Mode, costs: CostProfile) -> Simulation:
+    """The same fleet in virtual time."""
+    profile = DeviceProfile(costs=costs, kv_tokens=load.kv_tokens, reload_token_s=0.0)
     setting = Setting(
         sessions=load.at_a_time,
         profile=profile,
@@ -206,7 +229,7 @@ def simulated(load: Load, mode: Mode, costs: StepCosts) -> float:
         block_size=BLOCK,
         stride=1,
     )
-    return Simulation(load.fleet, mode, setting).run().mean_s
+    return Simulation(load.fleet, mode, setting)
 
 
 def token_gaps(engine: Engine, *, context: int, longest: bool, wanted: int) -> list[float]:
@@ -303,7 +326,7 @@ def outcomes_of(load: Load, config: EngineConfig) -> dict[str, Outcome]:
         costs = WholeRun()
         engine = engine_for(runner, tokenizer, kind, costs)
         latencies, hit = play(engine, tokenizer, load)
-        predicted = simulated(load, mode, costs.mean)
+        predicted = simulation_of(load, mode, costs.mean.profile).run().mean_s
         outcomes[mode.name] = Outcome(
             latencies_s=latencies, hit=hit, simulated_s=predicted, costs=costs.mean.profile
         )
