@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels.large_pages import Slabs
 from kernels.paged_layout import PagedLayout
 
 _LOG = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class NativeLibrary:
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
         self._visible_softmax = getattr(library, f"keepwarm_visible_softmax_{suffix}")
         self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
+        self._slabs = Slabs()
         self._linear = {}
         if suffix == "bf16" and library.keepwarm_has_linear():
             self._linear = {
@@ -299,7 +301,7 @@ class NativeLibrary:
         """
         outputs, inputs = weight.shape
         tiles = -(-outputs // _TILE)
-        values = torch.empty(tiles * _TILE * inputs * bits // 8, dtype=torch.uint8)
+        values = self._slabs.take(tiles * _TILE * inputs * bits // 8)
         groups = {16: 0, 8: 1, 4: inputs // group}[bits]
         scales = torch.zeros(tiles, groups, _TILE)
         weight = weight.contiguous()

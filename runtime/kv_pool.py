@@ -8,20 +8,20 @@ layout keeps a block of a layer in one piece and, within it, each head's tokens 
 Always true: blocks are never moved or cleared; what was not written is never read.
 """
 
-import contextlib
-import mmap
-
 import torch
 from torch import Tensor
 
+from kernels.large_pages import large_pages
 from kernels.quantised_kv import row_size
 from runtime.models.config import LoadError, ModelConfig
+from runtime.pages_ahead import AHEAD_BYTES, PagesAhead
 
 
 class KVPool:
     """Keys and values of ``num_blocks`` blocks for every layer.
 
-    Memory is not touched before it is written, so an ample pool costs address space only.
+    Memory on a CPU is provided shortly before it is written (``runtime.pages_ahead``), so an
+    ample pool costs address space only.
 
     Raises:
         LoadError: there is not that much memory.
@@ -42,7 +42,8 @@ class KVPool:
         shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
         try:
             if device.type == "cpu":
-                self._blocks = _host_memory(shape, dtype)
+                memory = large_pages(shape.numel() * dtype.itemsize)
+                self._blocks = memory.view(dtype).view(shape)
             else:
                 self._blocks = torch.empty(shape, dtype=dtype, device=device)
         except (OSError, RuntimeError) as error:
@@ -51,12 +52,19 @@ class KVPool:
                 f"{num_blocks} KV blocks take {size / (1 << 30):.1f} GiB, which cannot be had on "
                 f"{device.type}: a smaller --num-blocks or --kv-cache-mib would fit"
             ) from error
+        ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
+        self._pages = PagesAhead(self._blocks) if ample else None
         self._layers = [(layer[0], layer[1]) for layer in self._blocks]
 
     @property
     def blocks(self) -> Tensor:
         """All of it: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
         return self._blocks
+
+    def reach(self, block: int) -> None:
+        """Note that blocks up to ``block`` are about to be written."""
+        if self._pages is not None:
+            self._pages.reach(block)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
@@ -65,18 +73,6 @@ class KVPool:
     @property
     def num_bytes(self) -> int:
         return self._blocks.numel() * self._blocks.element_size()
-
-
-def _host_memory(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Memory of its own from the system, in large pages where these can be had: a context's
-    blocks may lie anywhere, and looking up small pages takes a tenth of a long decode's time."""
-    num_bytes = shape.numel() * dtype.itemsize
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -103,6 +103,7 @@ class ModelRunner:
             if logits is not None:
                 return logits
         device = self.model.device
+        self.pool.reach(int(batch.slots.max()) // self.block_size)
         inputs = StepInputs(
             token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
             positions=upload(batch.positions, device),
