@@ -5,7 +5,9 @@ A step costs ``prefill + decode`` seconds: prefill of n tokens behind c others t
 sum(context)``. Two least-squares fits of relative errors with a forgetting factor, so that
 small chunks, which the bound of a step is about, count as much as large ones: steps that
 only decode teach gamma and delta, steps with prefill teach phi, alpha and beta after the decode
-share is taken off. Always true: no coefficient is negative, and with nothing observed they are the
+share is taken off. Small chunks beside decodes cost more per token than prompts that have steps of
+their own, and the two take turns: what may go beside decodes is told by a third fit, of such steps
+alone. Always true: no coefficient is negative, and with nothing observed they are the
 initial ones.
 """
 
@@ -19,6 +21,13 @@ _FORGET = 0.99
 _PRIOR = 1e-5
 _OUTLIER = 8.0
 _TRUSTED_AFTER = 20
+_ROUNDING = 1e-6
+"""Tokens that a bound may be passed by: seven tokens fit into the time of seven."""
+_FIRST_BESIDE_TOKENS = 64
+"""The most prompt tokens beside decodes before any were seen there. Later it is twice what was seen
+lately, since a fit says little of what lies far from its data."""
+_LATELY = 0.9
+"""What tokens beside decodes count in the step after, where fewer are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,11 @@ class _Fit:
             support for size in indices for support in combinations(indices, size + 1)
         ]
         self._supports.reverse()
+
+    @property
+    def observed(self) -> bool:
+        """Whether anything was learnt."""
+        return self._count > 0
 
     def observe(self, *inputs: float, y: float, of: float) -> None:
         """Learn that ``y`` was right; errors count relative to ``of``."""
@@ -149,6 +163,8 @@ class StepCosts:
         start = profile or CostProfile()
         prefill = (start.prefill_token_s, start.prefill_pair_s, start.prefill_chunk_s)
         self._prefill = _Fit(*prefill, forget=forget)
+        self._beside = _Fit(*prefill, forget=forget)
+        self._most_beside = _FIRST_BESIDE_TOKENS / 2
         self._decode = _Fit(start.decode_step_s, start.decode_context_s, forget=forget)
         self._restore_s = restore_s
 
@@ -183,18 +199,15 @@ class StepCosts:
             return self.prefill_s(num_tokens)
         return min(self._restore_s(num_tokens), self.prefill_s(num_tokens))
 
-    def prefill_tokens_within(self, seconds: float, position: int) -> int:
+    def prefill_tokens_within(
+        self, seconds: float, position: int, *, beside_decodes: bool = False
+    ) -> int:
         """How many tokens behind ``position`` others take at most ``seconds`` to prefill."""
-        token_s, pair_s, chunk_s = self._prefill.values
-        seconds -= chunk_s
-        linear = token_s + pair_s * position
-        half = pair_s / 2
-        if seconds <= 0.0:
-            return 0
-        if half > 0.0:
-            root = math.sqrt(linear * linear + 4 * half * seconds)
-            return int(2 * seconds / (linear + root))
-        return int(seconds / linear) if linear > 0.0 else 1 << 31
+        if not beside_decodes:
+            return _tokens_within(seconds, position, *self._prefill.values)
+        fit = self._beside if self._beside.observed else self._prefill
+        most = math.ceil(2 * self._most_beside)
+        return min(_tokens_within(seconds, position, *fit.values), most)
 
     def observe(self, work: StepWork, *, seconds: float) -> None:
         """Learn from one step that took ``seconds``."""
@@ -207,6 +220,24 @@ class StepCosts:
         tokens, pairs = float(work.prefill_tokens), work.prefill_pairs
         chunks = float(work.prefill_chunks)
         self._prefill.observe(tokens, pairs, chunks, y=rest_s, of=seconds)
+        if work.decode_rows:
+            self._most_beside = max(self._most_beside * _LATELY, tokens)
+            self._beside.observe(tokens, pairs, chunks, y=rest_s, of=seconds)
+
+
+def _tokens_within(
+    seconds: float, position: int, token_s: float, pair_s: float, chunk_s: float
+) -> int:
+    """The largest n with ``chunk_s + n * (token_s + pair_s * (position + n / 2)) <= seconds``."""
+    seconds -= chunk_s
+    linear = token_s + pair_s * position
+    half = pair_s / 2
+    if seconds <= 0.0:
+        return 0
+    if half > 0.0:
+        root = math.sqrt(linear * linear + 4 * half * seconds)
+        return int(2 * seconds / (linear + root) + _ROUNDING)
+    return int(seconds / linear + _ROUNDING) if linear > 0.0 else 1 << 31
 
 
 class OutputLengths:

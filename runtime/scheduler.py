@@ -39,6 +39,10 @@ and libraries prepare others anew for each number of rows."""
 _MIXED_STEPS = 32
 """Of steps that decode and could prefill, one in so many only decodes: the bound of the others
 is what decodes take by themselves, which only such a step tells."""
+_LONE_SHARE = 0.7
+"""Prefill beside decodes takes at most as long as these by themselves; a prompt behind which nobody
+waits only so much of it, since no prediction is exact and then the gaps between tokens, of which
+there are many, stay below twice those without prefill."""
 _NO_BOUND_S = 3600.0
 
 
@@ -242,7 +246,7 @@ class Scheduler:
                 self._places.changed()
             if sequence.cached is None or not self._arrived(sequence.cached.block_table):
                 continue
-            take = self._share(sequence, tokens, seconds, rows)
+            take = self._share(sequence, tokens, seconds, rows, step)
             rows += take
             cost_s = self._costs.prefill_s(take, sequence.num_computed)
             step.chunks[sequence] = Chunk.of(sequence, take)
@@ -257,7 +261,8 @@ class Scheduler:
         seconds = self._step_s
         if step.decode_rows:
             tokens = min(tokens, self._config.prefill_tokens_beside_decodes)
-            seconds = min(seconds, step.decode_s)
+            share = _LONE_SHARE if num_candidates <= 1 else 1.0
+            seconds = min(seconds, share * step.decode_s)
             self._mixed_steps += 1
             if not self._strict and self._mixed_steps % _MIXED_STEPS == 0:
                 seconds = 0.0
@@ -275,12 +280,16 @@ class Scheduler:
             return False
         return True
 
-    def _share(self, sequence: Sequence, tokens: int, seconds: float, rows: int) -> int:
+    def _share(
+        self, sequence: Sequence, tokens: int, seconds: float, rows: int, step: StepPlan
+    ) -> int:
         """How many tokens of its prompt a turn computes, of what the step has left."""
         take = min(tokens, sequence.num_pending)
         if self._strict:
             return take
-        within = self._costs.prefill_tokens_within(seconds, sequence.num_computed)
+        within = self._costs.prefill_tokens_within(
+            seconds, sequence.num_computed, beside_decodes=bool(step.decode_rows)
+        )
         return _evenly(min(take, max(within, _LEAST_CHUNK_TOKENS)), sequence, rows)
 
 

@@ -87,6 +87,40 @@ def test_the_tokens_within_a_time_take_that_time_and_one_more_is_too_many(
     assert costs.prefill_s(tokens + 1, position) > seconds
 
 
+def test_what_goes_beside_decodes_is_learnt_from_what_went_there() -> None:
+    """Prompts that have steps of their own, in which tokens are cheaper, do not change it."""
+    costs = StepCosts()
+    alone = StepWork(prefill_tokens=2048, prefill_chunks=1)
+    beside = StepWork(prefill_tokens=40, prefill_chunks=1, decode_rows=8, decode_context=800)
+    for _ in range(50):
+        costs.observe(StepWork(decode_rows=8, decode_context=800), seconds=4e-3)
+    for _ in range(200):
+        costs.observe(alone, seconds=2048 * 5e-5)
+        costs.observe(alone, seconds=2048 * 5e-5)
+        costs.observe(beside, seconds=4e-3 + 40 * 2e-4)
+    assert costs.prefill_tokens_within(4e-3, 0, beside_decodes=True) == pytest.approx(20, abs=1)
+    assert costs.prefill_tokens_within(0.1, 0) > 1500
+
+
+def test_tokens_beside_decodes_at_most_double_from_step_to_step() -> None:
+    """Whatever a fit of little data promises."""
+    costs = StepCosts(CostProfile(prefill_token_s=1e-9))
+    taken = []
+    for _ in range(5):
+        taken.append(costs.prefill_tokens_within(1.0, 0, beside_decodes=True))
+        work = StepWork(prefill_tokens=taken[-1], prefill_chunks=1, decode_rows=1)
+        costs.observe(work, seconds=1e-2)
+    assert taken == [64, 128, 256, 512, 1024]
+    for _ in range(40):
+        costs.observe(StepWork(prefill_tokens=5, prefill_chunks=1, decode_rows=1), seconds=1e-2)
+    assert costs.prefill_tokens_within(1.0, 0, beside_decodes=True) < 40
+
+
+def test_seven_tokens_fit_into_the_time_of_seven() -> None:
+    costs = StepCosts(CostProfile(prefill_token_s=1e-3))
+    assert costs.prefill_tokens_within(0.7 * 0.01, 0) == 7
+
+
 def test_nothing_fits_into_no_time() -> None:
     assert StepCosts(TRUTH).prefill_tokens_within(0.0, 10) == 0
 

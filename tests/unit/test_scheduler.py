@@ -72,6 +72,19 @@ def test_one_step_in_many_only_decodes_beside_a_long_prefill() -> None:
     assert alone == [31, 63]
 
 
+@pytest.mark.parametrize(("waiting", "tokens"), [(0, 31), (1, 47)])
+def test_a_prompt_nobody_waits_behind_leaves_decodes_more_of_the_step(
+    waiting: int, tokens: int
+) -> None:
+    """A decode takes as long as 50 tokens of a prompt; steps are filled to 16, 32, 48."""
+    bench = Bench(num_blocks=400)
+    bench.add(3, limit=200)
+    bench.step()
+    for _ in range(1 + waiting):
+        bench.add(300, limit=1)
+    assert tokens_of(bench.step()) == {"r1": 1, "r2": tokens}
+
+
 def test_a_step_begins_no_prompt_behind_one_that_it_cuts_short() -> None:
     bench = Bench(num_blocks=400)
     bench.add(3, limit=200)
