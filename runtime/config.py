@@ -123,6 +123,14 @@ class EngineConfig:
     """A step that computes longer than this hangs as well. It is meant to be far beyond what
     a turn may be predicted to take, see ``first_token_limit_s``."""
 
+    load_hung_after_s: int = 300
+    """An engine process that loads its model and shows no sign of life for longer than this,
+    neither progress nor work nor a disk that it waits for, is killed. 0: never."""
+
+    load_limit_s: int = 21600
+    """Loading may take so long, however slow the disk is; an engine process that takes longer
+    is killed. 0: no limit."""
+
     session_tokens_bytes: int = 256 * 1024 * 1024
     """Memory for the token ids of sessions the engine holds; the longest unused is
     forgotten first and its next turn sends its transcript again."""
@@ -182,6 +190,8 @@ _BOUNDS = (
     ("first_token_limit_s", 1, 1 << 20),
     ("hung_after_s", 0, 1 << 20),
     ("step_limit_s", 1, 1 << 20),
+    ("load_hung_after_s", 0, 1 << 20),
+    ("load_limit_s", 0, 1 << 20),
     ("output_reserve_percent", 0, 1000),
     ("session_context_percent", 1, 1 << 20),
     ("session_tokens_bytes", 1 << 12, 1 << 40),

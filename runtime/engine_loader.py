@@ -33,22 +33,31 @@ class EngineLoadError(Exception):
     """The engine cannot start. The message is meant for the person who started it."""
 
 
-def load_engine(config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> Engine:
-    """Load model, tokenizer and KV pool.
+def load_engine(
+    config: EngineConfig,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    enters: Callable[[str], None] = lambda stage: None,
+) -> Engine:
+    """Load model, tokenizer and KV pool. ``enters`` is called with what is done next, in words
+    that follow "while".
 
     Raises:
         EngineLoadError: a file is missing or unfit, or the memory does not suffice.
     """
     started = time.monotonic()
     try:
+        enters("loading the model")
         runner = load_runner(config)
         model = runner.model
+        enters("reading the tokenizer")
         tokenizer = Tokenizer.load(
             model.tokenizer_folder,
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
         )
         load_s = time.monotonic() - started
+        enters("timing the first steps")
         costs = StepCosts(
             measured_profile(
                 runner,
@@ -57,6 +66,7 @@ def load_engine(config: EngineConfig, *, clock: Callable[[], float] = time.monot
                 clock=clock,
             )
         )
+        enters("making the caches")
         engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error

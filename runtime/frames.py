@@ -23,6 +23,7 @@ from runtime.messages import (
     ErrorKind,
     FinishReason,
     GenerationRequest,
+    Loading,
     ReleaseSession,
     SamplingParams,
     SequenceOutput,
@@ -228,16 +229,31 @@ def decode_config(header: bytes, body: bytes) -> EngineConfig:
         raise FrameError(f"not an engine configuration: {error}") from error
 
 
-def encode_ready(info: EngineInfo | None, error: str = "") -> bytes:
-    """The engine's first answer: ready with its facts, or the reason why it is not."""
-    return _pack({"info": None if info is None else asdict(info), "error": error}, [])
+def encode_loading(loading: Loading) -> bytes:
+    """Engine -> front end, until it is ready: a sign of life."""
+    return _pack({"loading": asdict(loading)}, [])
 
 
-def decode_ready(header: bytes, body: bytes) -> tuple[EngineInfo | None, str]:
-    """Inverse of ``encode_ready``."""
+def encode_ready(info: EngineInfo) -> bytes:
+    """Engine -> front end, once: it has started."""
+    return _pack({"info": asdict(info)}, [])
+
+
+def encode_refusal(reason: str) -> bytes:
+    """Engine -> front end, instead of that: why it cannot start, for people."""
+    return _pack({"error": reason}, [])
+
+
+def decode_start(header: bytes, body: bytes) -> Loading | EngineInfo | str:
+    """Inverse of ``encode_loading``, ``encode_ready`` and ``encode_refusal``.
+
+    Raises:
+        FrameError: it is nothing that an engine says while it starts.
+    """
     try:
         value = orjson.loads(header)
-        info = value["info"]
-        return (None if info is None else EngineInfo(**info)), value["error"]
+        if "loading" in value:
+            return Loading(**value["loading"])
+        return EngineInfo(**value["info"]) if "info" in value else str(value["error"])
     except (ValueError, TypeError, KeyError) as error:
-        raise FrameError(f"not an engine's greeting: {error}") from error
+        raise FrameError(f"not what an engine says while it starts: {error}") from error

@@ -227,6 +227,16 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """The engine's process is not ready yet and gets on; said until it is."""
+
+    stage: str
+    """What it does, in words that follow "while"."""
+    memory_bytes: int
+    """Most memory it has held; grows as weights are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What the engine says once, when it is ready."""
 

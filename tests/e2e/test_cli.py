@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from examples.demo.child_server import ChildServer, child_server
+from tests.support.stalled_model import StalledModel
 
 MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "16", "--threads", "1"]
 READY = re.compile(
@@ -154,6 +155,72 @@ def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
         assert "keepwarm_engine_up 1.0" in text
         hung = "it hung: no sign of life" in (tmp_path / "log").read_text()
         assert hung == (signal_number == signal.SIGSTOP)
+
+
+def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_loads(
+    tmp_path: Path,
+) -> None:
+    folder, log = tmp_path / "model", tmp_path / "log"
+    folder.mkdir()
+    model = StalledModel(folder)
+
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as client:
+            await client.send(create(input="first", max_output_tokens=5))
+            first = (await until_done(client))[-1]["response"]
+            await client.send(create(input="x" * 3000, max_output_tokens=500))
+            while orjson.loads(await client.recv())["type"] != "response.in_progress":
+                pass
+            model.stall()
+            engine_process(server).kill()
+            assert (await until_done(client))[-1]["type"] == "response.failed"
+            pipe = await asyncio.to_thread(model.loader_waits)
+            engine_process(server).suspend()
+            model.let_go(pipe)  # a loader that lives goes on
+            assert page(server, "/readyz").status_code == 503
+            # It waits for an engine and is told that none came, as often as one is given up.
+            await client.send(create(input="second", max_output_tokens=5))
+            assert (await until_done(client))[-1]["type"] == "response.failed"
+            await client.send(create(input="third", previous_response_id=first["id"]))
+            assert (await until_done(client))[-1]["type"] != "response.failed"
+
+    options = ["--model", str(folder), "--kv-cache-mib", "16", "--threads", "1"]
+    with child_server([*options, "--load-hung-after-s", "3"], log=log) as server:
+        asyncio.run(scenario(server))
+        assert page(server, "/readyz").status_code == 200
+        text = page(server, "/metrics").text
+        assert "keepwarm_engine_restarts_total 1.0" in text
+    lines = log.read_text().splitlines()
+    (told,) = [line for line in lines if "--load-hung-after-s 3" in line]
+    assert "engine did not start retry_s=" in told
+    assert "while loading the model" in told
+    assert not [line for line in lines if "Traceback" in line]
+
+
+def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: Path) -> None:
+    folder, log = tmp_path / "model", tmp_path / "log"
+    folder.mkdir()
+    model = StalledModel(folder)
+    model.stall()
+    command = [sys.executable, "-m", "sessions.cli", "serve", "--port", "0", "--model", str(folder)]
+    with (
+        log.open("w") as written,
+        subprocess.Popen([*command, "--load-hung-after-s", "3"], stderr=written) as process,
+    ):
+        try:
+            pipe = model.loader_waits()
+            (loader,) = psutil.Process(process.pid).children()
+            loader.suspend()
+            model.let_go(pipe)
+            assert process.wait(60) == 1
+            assert not loader.is_running()
+        finally:
+            process.kill()
+    text = log.read_text()
+    (line,) = [line for line in text.splitlines() if "--load-hung-after-s" in line]
+    assert line.startswith("keepwarm: error: the engine process was killed: no sign of life for ")
+    assert "while loading the model" in line
+    assert "Traceback" not in text
 
 
 def test_a_turn_proceeds_while_a_long_prompt_is_tokenised(tmp_path: Path) -> None:

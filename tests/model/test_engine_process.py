@@ -18,6 +18,7 @@ from runtime.engine_process import (
     InlineEngine,
 )
 from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
+from tests.support.stalled_model import StalledModel
 
 CONFIG = EngineConfig(
     model="random:qwen3-tiny", dtype="float64", device="cpu", num_blocks=128, threads=1
@@ -25,7 +26,9 @@ CONFIG = EngineConfig(
 PROMPT = np.arange(40, 75, dtype=np.int32)
 
 
-def _request(name: str, *, tokens: TokenArray = PROMPT, base: str | None = None, offset: int = 0):
+def _request(
+    name: str, *, tokens: TokenArray = PROMPT, base: str | None = None, offset: int = 0
+) -> GenerationRequest:
     return GenerationRequest(
         request_id=name,
         session_id="s" if base else f"s-{name}",
@@ -140,6 +143,80 @@ def test_neither_a_long_step_nor_a_long_rest_is_taken_for_a_hung_engine() -> Non
         await engine.stop()
         if longest_s < 1.0:
             pytest.skip("too fast a machine: no step was long")
+
+    asyncio.run(scenario())
+
+
+def _stalls(folder: Path, *, hung_after_s: int = 300, limit_s: int = 0) -> EngineConfig:
+    return replace(
+        CONFIG,
+        model=str(folder),
+        dtype="auto",
+        load_hung_after_s=hung_after_s,
+        load_limit_s=limit_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("signal_number", "reason"),
+    [
+        (
+            signal.SIGSTOP,
+            r"was killed: no sign of life for \S+ s while loading the model \(--load-",
+        ),
+        (signal.SIGKILL, "was killed by SIGKILL, as .*, while loading the model"),
+        (None, r"was killed: no sign of life for \S+ s while loading the model \(--load-hung"),
+    ],
+)
+def test_a_loader_that_hangs_or_dies_is_told_with_its_stage(
+    signal_number: signal.Signals | None, reason: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        model = StalledModel(tmp_path)
+        model.stall()
+        engine = EngineProcess(_stalls(tmp_path, hung_after_s=2))
+        starting = asyncio.create_task(engine.start())
+        pipe = await asyncio.to_thread(model.loader_waits)
+        assert engine.process_id is not None
+        if signal_number is not None:
+            os.kill(engine.process_id, signal_number)
+            model.let_go(pipe)  # a loader that lives goes on
+        with pytest.raises(EngineStartError, match=reason):
+            await starting
+        assert engine.process_id is None
+        if signal_number is None:
+            with pytest.raises(BrokenPipeError):
+                model.let_go(pipe)
+
+    asyncio.run(scenario())
+
+
+def test_a_load_beyond_its_limit_is_ended_though_the_process_works(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        StalledModel(tmp_path).stall()
+        engine = EngineProcess(_stalls(tmp_path, hung_after_s=0, limit_s=1))
+        with pytest.raises(EngineStartError, match=r"not ready after .* \(--load-limit-s 1\)"):
+            await engine.start()
+
+    asyncio.run(scenario())
+
+
+def test_a_load_that_is_given_up_ends_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        model = StalledModel(tmp_path)
+        model.stall()
+        engine = EngineProcess(_stalls(tmp_path))
+        starting = asyncio.create_task(engine.start())
+        pipe = await asyncio.to_thread(model.loader_waits)
+        process_id = engine.process_id
+        assert process_id is not None
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        async with asyncio.timeout(5):
+            await engine.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)
+        os.close(pipe)
 
     asyncio.run(scenario())
 

@@ -40,3 +40,14 @@ def test_a_setting_out_of_bounds_is_named_with_its_bound(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(**setting)
+
+
+@pytest.mark.parametrize("name", ["load_hung_after_s", "load_limit_s"])
+def test_the_bounds_of_loading_hold_exactly(name: str) -> None:
+    for value in (0, 1, 1 << 20):
+        within: dict[str, Any] = {name: value}
+        assert getattr(EngineConfig(**within), name) == value
+    for value in (-1, (1 << 20) + 1):
+        beyond: dict[str, Any] = {name: value}
+        with pytest.raises(ConfigError, match=f"{name} is {value}, not in 0..1048576"):
+            EngineConfig(**beyond)

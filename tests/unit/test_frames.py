@@ -13,6 +13,7 @@ from runtime.messages import (
     ErrorKind,
     FinishReason,
     GenerationRequest,
+    Loading,
     ReleaseSession,
     SamplingParams,
     SequenceOutput,
@@ -120,8 +121,18 @@ def test_the_greeting_survives_the_wire() -> None:
         num_parameters=7,
         load_s=0.5,
     )
-    assert frames.decode_ready(*_split(frames.encode_ready(info))) == (info, "")
-    assert frames.decode_ready(*_split(frames.encode_ready(None, "no file"))) == (None, "no file")
+    loading = Loading(stage="loading the model", memory_bytes=1 << 40)
+    assert frames.decode_start(*_split(frames.encode_loading(loading))) == loading
+    assert frames.decode_start(*_split(frames.encode_ready(info))) == info
+    assert frames.decode_start(*_split(frames.encode_refusal("no file"))) == "no file"
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"{}", b"5", b'"loading"', b'{"loading": {}}', b'{"info": {"dtype": 1}}']
+)
+def test_what_nobody_says_at_the_start_is_refused(header: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.decode_start(header, b"")
 
 
 @pytest.mark.parametrize(

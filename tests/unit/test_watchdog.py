@@ -2,12 +2,27 @@
 
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
+from typing import Any
 
 import pytest
 
-from runtime.messages import Beat
-from runtime.watchdog import ProcessWork, Pulse, Watch, period_s, process_work
+from runtime.messages import Beat, Loading
+from runtime.watchdog import (
+    STARTING,
+    LoadPulse,
+    LoadWatch,
+    ProcessWork,
+    Pulse,
+    Watch,
+    group_is_busy,
+    load_period_s,
+    period_s,
+    process_work,
+)
 from tests.support.clock import FakeClock
 
 HUNG_AFTER_S = 10.0
@@ -162,3 +177,215 @@ def test_a_pulse_stops_when_nobody_listens() -> None:
     pulse.end()
     assert calls.empty()
     assert not [thread for thread in threading.enumerate() if thread.name == "pulse"]
+
+
+class Loader:
+    """A process that loads, as its watcher knows it."""
+
+    def __init__(self, *, hung_after_s: int = 10, limit_s: int = 100, told: bool = True) -> None:
+        self.clock = FakeClock()
+        self.given = ProcessWork(processor_s=0.0, page_reads=0) if told else None
+        self.busy = False
+        self.watch = LoadWatch(
+            hung_after_s=hung_after_s,
+            limit_s=limit_s,
+            work=lambda: self.given,
+            busy=lambda: self.busy,
+            clock=self.clock,
+        )
+
+    def goes_on(
+        self,
+        seconds: int,
+        says: Loading | None = None,
+        *,
+        processor_s: float = 0.0,
+        page_reads: int = 0,
+        bytes_read: int = 0,
+    ) -> str | None:
+        """Let whole seconds pass, each with that much work; the first reason given, if any."""
+        for _ in range(seconds):
+            self.clock.advance(1.0)
+            if self.given is not None:
+                self.given = ProcessWork(
+                    processor_s=self.given.processor_s + processor_s,
+                    page_reads=self.given.page_reads + page_reads,
+                    bytes_read=self.given.bytes_read + bytes_read,
+                )
+            if says is not None:
+                self.watch.heard(says)
+            reason = self.watch.tick()
+            if reason is not None:
+                return reason
+        return None
+
+
+WEIGHTS = Loading(stage="loading the model", memory_bytes=1 << 30)
+
+
+def test_a_loader_that_falls_silent_is_hung_after_the_time_for_that_and_not_before() -> None:
+    loader = Loader()
+    assert loader.goes_on(1, WEIGHTS) is None
+    assert loader.goes_on(10) is None
+    reason = loader.goes_on(1)
+    assert reason == ("no sign of life for 11.0 s while loading the model (--load-hung-after-s 10)")
+
+
+def test_a_loader_that_never_spoke_is_hung_as_well() -> None:
+    loader = Loader()
+    assert loader.goes_on(10) is None
+    assert loader.goes_on(1) == f"no sign of life for 11.0 s while {STARTING} " + (
+        "(--load-hung-after-s 10)"
+    )
+
+
+def test_loading_ends_at_its_limit_whatever_the_process_does() -> None:
+    loader = Loader()
+    assert loader.goes_on(100, WEIGHTS, processor_s=1.0) is None
+    assert loader.goes_on(1, WEIGHTS, processor_s=1.0) == (
+        "not ready after 101.0 s, still loading the model (--load-limit-s 100)"
+    )
+
+
+@pytest.mark.parametrize(
+    "work",
+    [{"processor_s": 0.02}, {"page_reads": 1}, {"bytes_read": 1}],
+    ids=["computes a little", "reads a page", "reads a byte"],
+)
+def test_a_slow_loader_is_not_hung(work: dict[str, Any]) -> None:
+    assert Loader(limit_s=0).goes_on(10_000, **work) is None
+
+
+def test_one_that_waits_for_its_disk_or_for_a_compiler_is_not_hung() -> None:
+    loader = Loader(limit_s=0)
+    loader.busy = True
+    assert loader.goes_on(10_000, WEIGHTS) is None
+    loader.busy = False
+    assert loader.goes_on(20, WEIGHTS) is not None
+
+
+def test_what_has_come_into_memory_since_is_a_sign_of_life() -> None:
+    loader = Loader(limit_s=0)
+    for n in range(1000):
+        beat = Loading(stage="loading the model", memory_bytes=n)
+        assert loader.goes_on(9) is None
+        assert loader.goes_on(1, beat) is None
+
+
+def test_each_stage_is_a_sign_of_life() -> None:
+    loader = Loader(limit_s=0)
+    for n in range(1000):
+        assert loader.goes_on(9, Loading(stage=f"{n}", memory_bytes=0)) is None
+
+
+def test_a_loader_that_answers_and_gets_nowhere_is_hung() -> None:
+    assert Loader().goes_on(12, WEIGHTS) is not None
+
+
+def test_where_the_system_tells_nothing_an_answer_is_a_sign_of_life_and_silence_is_none() -> None:
+    loader = Loader(told=False, limit_s=0)
+    assert loader.goes_on(10_000, WEIGHTS) is None
+    assert loader.goes_on(11) is not None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ({"hung_after_s": 0}, "--load-limit-s 100"),
+        ({"limit_s": 0}, "--load-hung-after-s 10"),
+        ({"hung_after_s": 0, "limit_s": 0}, None),
+    ],
+)
+def test_either_bound_can_be_turned_off(bounds: dict[str, Any], reason: str | None) -> None:
+    found = Loader(**bounds).goes_on(10_000)
+    assert found is None if reason is None else reason in (found or "")
+
+
+def test_time_in_which_the_watcher_stood_still_counts_against_no_loader() -> None:
+    loader = Loader()
+    loader.goes_on(1)
+    loader.clock.advance(3600.0)
+    assert loader.watch.tick() is None
+    assert loader.watch.took_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("hung_after_s", "limit_s", "expected"),
+    [(0, 0, 1.0), (1, 0, 0.25), (0, 2, 0.5), (300, 1, 0.25), (300, 21600, 1.0)],
+)
+def test_a_loader_is_looked_at_several_times_before_the_verdict(
+    hung_after_s: float, limit_s: float, expected: float
+) -> None:
+    assert load_period_s(hung_after_s, limit_s) == expected
+
+
+def _leader(program: str) -> subprocess.Popen[bytes]:
+    """A Python process at the head of a group of its own, once it has written a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, process_group=0
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+_SLEEPS = "print(flush=True); import time; time.sleep(600)"
+_HELPED = (
+    "import subprocess, sys, time; "
+    "subprocess.Popen([sys.executable, '-c', 'print(flush=True)\nwhile True: pass']); "
+    "time.sleep(600)"
+)
+
+
+@pytest.mark.parametrize(("program", "busy"), [(_SLEEPS, False), (_HELPED, True)])
+def test_a_process_is_busy_through_its_helpers(program: str, busy: bool) -> None:
+    if process_work(os.getpid()) is None:
+        pytest.skip("this system has no /proc")
+    with _leader(program) as process:
+        try:
+            # A sleeper may still be on its way to sleep when it has written its line.
+            looks = (group_is_busy(process.pid) for _ in range(2_000))
+            assert any(look is busy for look in looks)
+            os.killpg(process.pid, signal.SIGSTOP)
+            assert any(not group_is_busy(process.pid) for _ in range(2_000))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_bytes_that_a_process_reads_are_known() -> None:
+    before = process_work(os.getpid())
+    if before is None or not before.bytes_read:
+        pytest.skip("this system does not tell")
+    with open(__file__, "rb", buffering=0) as file:
+        size = len(file.read())
+    after = process_work(os.getpid())
+    assert after is not None
+    assert after.bytes_read >= before.bytes_read + size
+
+
+def test_a_load_pulse_tells_each_stage_at_once_and_again_until_it_is_ended() -> None:
+    said: queue.Queue[Loading] = queue.Queue()
+    pulse = LoadPulse(said.put, 3600.0)
+    pulse.enters("one")
+    pulse.enters("two")
+    assert [said.get_nowait().stage for _ in range(2)] == ["one", "two"]
+    pulse.end()
+    pulse = LoadPulse(said.put, 0.001)
+    assert said.get(timeout=20).stage == STARTING
+    pulse.enters("three")
+    while said.get(timeout=20).stage != "three":
+        pass
+    assert said.get(timeout=20).memory_bytes > 1 << 20
+    pulse.end()
+    assert not [thread for thread in threading.enumerate() if thread.name == "load-pulse"]
+
+
+def test_a_load_pulse_stops_when_nobody_listens_and_the_next_stage_is_not_begun() -> None:
+    def send(_: Loading) -> None:
+        raise BrokenPipeError
+
+    pulse = LoadPulse(send, 0.001)
+    with pytest.raises(BrokenPipeError):
+        pulse.enters("a stage")
+    pulse.end()
+    assert not [thread for thread in threading.enumerate() if thread.name == "load-pulse"]
