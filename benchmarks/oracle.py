@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import instances
-from runtime.drafting import Drafter
+from runtime.drafts import Drafter
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar_refusal import GrammarRefused
 from runtime.token_mask import GrammarState

@@ -13,7 +13,7 @@ Always true: what is decided here changes how many steps turns take, never what 
 from collections.abc import Callable, Sequence
 
 from runtime.config import EngineConfig
-from runtime.drafting import Draft, Drafter, share_budget
+from runtime.drafts import Draft, Drafter, share_budget
 from runtime.sequence import Sequence as Turn
 
 _SHARE = 0.5

@@ -21,7 +21,7 @@ from runtime.batch import StepBatch
 from runtime.cache_report import CacheReport
 from runtime.config import EngineConfig
 from runtime.draft_rounds import DraftRounds
-from runtime.drafting import Draft, Drafter
+from runtime.drafts import Draft, Drafter
 from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler

@@ -7,7 +7,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter, InterleavedDrafter
+from runtime.drafting import InterleavedDrafter
+from runtime.drafts import Drafter
 from runtime.emission import Emission
 from runtime.engine import Engine
 from runtime.estimates import StepCosts

@@ -14,7 +14,7 @@ from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
 from runtime.aside import Aside
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter
+from runtime.drafts import Drafter
 from runtime.estimates import OutputLengths
 from runtime.grammar_closing import Work
 from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler, ParsedGrammar

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runtime import policy
-from runtime.drafting import Draft
+from runtime.drafts import Draft
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.messages import FinishReason, SamplingParams, TokenArray
 from runtime.schedule import Schedule

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runtime.config import EngineConfig
-from runtime.drafting import Drafter
+from runtime.drafts import Drafter
 from runtime.engine import Engine
 from runtime.engine_loader import assemble
 from runtime.messages import (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from runtime.batch import StepBatch
-from runtime.drafting import Draft
+from runtime.drafts import Draft
 from runtime.messages import TokenArray
 from runtime.token_mask import GrammarState
 from tests.support.engine_driver import EngineDriver

@@ -7,7 +7,7 @@ import pytest
 
 from runtime.config import EngineConfig
 from runtime.draft_rounds import DraftRounds
-from runtime.drafting import Draft, DraftSource
+from runtime.drafts import Draft, DraftSource
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from runtime.sequence import Sequence, TokenBuffer
 from runtime.token_mask import GrammarState

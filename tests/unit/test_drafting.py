@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.drafting import (
-    AppMemory,
-    Draft,
-    DraftSource,
-    InterleavedDrafter,
-    TokenArray,
-    share_budget,
-)
+from runtime.drafting import InterleavedDrafter
+from runtime.drafts import Draft, DraftSource
+from runtime.messages import TokenArray
 from runtime.token_mask import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, mask_of, schema_spec, small_tokenizer
@@ -159,36 +154,6 @@ def test_the_session_comes_before_the_memory() -> None:
     assert draft.tokens.tolist() == [4]
 
 
-def test_memory_keeps_the_newest_within_its_bounds() -> None:
-    memory = AppMemory(max_bytes=1 << 20, max_tenant_tokens=4096)
-    for number in range(3000):
-        memory.remember("t", np.arange(number * 10, number * 10 + 10, dtype=np.int32))
-    assert memory.num_bytes <= 1 << 20
-    newest = memory.source("t")
-    assert newest is not None
-    assert len(newest.tokens) <= 4096
-    assert 29_999 in newest.tokens
-    assert 5 not in newest.tokens
-
-
-def test_the_tenant_that_was_quiet_longest_goes_first() -> None:
-    memory = AppMemory(max_bytes=100_000, max_tenant_tokens=4096)
-    for name in ("a", "b", "c", "d"):
-        memory.remember(name, np.arange(600, dtype=np.int32))
-        memory.remember("a", array(1, 2, 3))
-    assert memory.num_bytes <= 100_000
-    assert memory.source("a") is not None
-    assert memory.source("b") is None
-
-
-def test_an_index_that_was_dropped_is_made_again() -> None:
-    source = drafter(max_index_bytes=60_000)
-    tokens = array(1, 2, 3, 4, 5, 1, 2, 3)
-    for session in ("a", "b", "c", "a"):
-        assert propose(source, tokens, session=session, limit=1).tokens.tolist() == [4]
-        assert source.num_bytes <= 60_000
-
-
 def test_a_session_that_was_cut_starts_again() -> None:
     source = drafter()
     propose(source, array(1, 2, 3, 4, 5, 1, 2, 3))
@@ -230,55 +195,6 @@ def test_tokens_behind_the_first_wrong_one_teach_nothing() -> None:
     assert first.survival == second.survival
 
 
-def test_closing_a_session_frees_its_index() -> None:
-    source = drafter()
-    propose(source, array(1, 2, 3, 4, 1, 2))
-    assert source.num_bytes > 0
-    source.close("s")
-    source.close("unknown")
-    source.verified("s", 1, 1)
-    assert source.num_bytes == 0
-
-
-def chain(*survival: float) -> Draft:
-    tokens = array(*range(len(survival)))
-    return Draft(tokens=tokens, sources=(DraftSource.SESSION,) * len(survival), survival=survival)
-
-
-@pytest.mark.parametrize(
-    ("budget", "shares"),
-    [
-        (9, {"a": 3, "b": 2, "c": 3}),
-        (8, {"a": 3, "b": 2, "c": 3}),
-        (5, {"a": 2, "c": 3}),
-        (4, {"a": 1, "c": 3}),
-        (2, {"a": 1, "c": 1}),
-        (0, {}),
-    ],
-)
-def test_a_step_takes_the_draft_tokens_most_likely_to_be_right(
-    budget: int, shares: dict[str, int]
-) -> None:
-    drafts = {"a": chain(0.9, 0.6, 0.3), "b": chain(0.4, 0.4), "c": chain(0.9, 0.8, 0.8)}
-    taken = share_budget(drafts, budget)
-    assert {name: len(draft.tokens) for name, draft in taken.items()} == shares
-    for name, draft in taken.items():
-        count = len(draft.tokens)
-        assert draft.tokens.tolist() == drafts[name].tokens[:count].tolist()
-        assert draft.survival == drafts[name].survival[:count]
-
-
-def test_a_draft_knows_which_of_its_tokens_are_forced() -> None:
-    forced, copied = DraftSource.FORCED, DraftSource.SESSION
-    draft = Draft(
-        tokens=array(1, 2, 3, 4),
-        sources=(copied, forced, copied, forced),
-        survival=(0.9, 0.9, 0.8, 0.8),
-    )
-    assert draft.certain(4) == draft.cut(4).certain(9) == (1, 3)
-    assert draft.certain(3) == draft.cut(3).certain(4) == (1,)
-
-
 @pytest.mark.parametrize("answers", [0, 1, 3])
 def test_a_chain_ends_when_its_time_is_over(answers: int) -> None:
     source = drafter()
@@ -288,3 +204,22 @@ def test_a_chain_ends_when_its_time_is_over(answers: int) -> None:
     whole = propose(drafter(), tokens)
     assert len(whole.tokens) > 3
     assert draft.tokens.tolist() == whole.tokens[:answers].tolist()
+
+
+def test_a_session_that_was_closed_may_come_back_with_another_transcript() -> None:
+    source = drafter()
+    propose(source, array(1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
+    source.close("s")
+    source.close("unknown")
+    draft = propose(source, array(9, 9, 9, 20, 21, 22, 30, 20, 21, 22), limit=1)
+    assert draft.tokens.tolist() == [30]
+
+
+def test_what_a_closed_session_drafted_teaches_nothing() -> None:
+    source = drafter()
+    tokens = array(1, 2, 3, 4, 5, 6, 50, 1, 2, 3)
+    before = propose(source, tokens, limit=1).survival
+    for _ in range(20):
+        source.close("s")
+        source.verified("s", 1, 0)
+        assert propose(source, tokens, limit=1).survival == before
