@@ -33,6 +33,8 @@ def triton_kernels(name: str, like: torch.Tensor) -> ModuleType | None:
     Raises:
         ImportError: it is, and Triton is not installed.
     """
+    if not like.is_cuda and SETTING != "triton":  # on a CPU this is asked sixty times a step
+        return None
     if not wants_triton(like.device) or like.dtype == torch.float64:
         return None
     if importlib.util.find_spec("triton") is None:

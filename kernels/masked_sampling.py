@@ -13,6 +13,7 @@ Always true: a row's token is a function of its logits, its mask, its parameters
 and its position; no other row plays a part.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ SHARE_BITS = 53
 """Shares and uniform numbers are whole multiples of 2 ** -SHARE_BITS."""
 
 _PHILOX_ROUNDS = 10
+_FEW_ROWS = 8
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
@@ -95,17 +97,32 @@ class WholeNumbers:
 
     @classmethod
     def of(cls, batch: SamplingBatch, vocab_size: int) -> "WholeNumbers":
-        """What ``batch`` asks for."""
-        hot = batch.temperature > 0
-        scales = np.log2(math.e) / np.where(hot, batch.temperature, 1)
-        keeps_some = (batch.top_k > 0) & (batch.top_k < vocab_size)
-        shares = np.maximum((batch.top_p * 2.0**SHARE_BITS).astype(np.int64), 1)
-        return cls(
-            scales=np.where(hot, np.minimum(scales, 1e38), 0).astype(np.float32),
-            top_k=np.where(keeps_some, batch.top_k, 0),
-            top_p=np.where(batch.top_p < 1, shares, 0),
-            least_mass=np.ceil(batch.min_p * 2.0**MASS_BITS).astype(np.int64),
-        )
+        """What ``batch`` asks for. The arrays may be those of another call and are read only:
+        most steps ask for what the last one did."""
+        asked = (batch.temperature, batch.top_k, batch.top_p, batch.min_p)
+        return _whole_numbers(vocab_size, *(array.tobytes() for array in asked))
+
+
+@functools.lru_cache(maxsize=64)
+def _whole_numbers(
+    vocab_size: int, temperatures: bytes, top_ks: bytes, top_ps: bytes, min_ps: bytes
+) -> WholeNumbers:
+    """``WholeNumbers.of`` the bytes of a batch's arrays."""
+    temperature, top_p, min_p = (np.frombuffer(part) for part in (temperatures, top_ps, min_ps))
+    top_k = np.frombuffer(top_ks, np.int64)
+    hot = temperature > 0
+    scales = np.log2(math.e) / np.where(hot, temperature, 1)
+    keeps_some = (top_k > 0) & (top_k < vocab_size)
+    shares = np.maximum((top_p * 2.0**SHARE_BITS).astype(np.int64), 1)
+    numbers = WholeNumbers(
+        scales=np.where(hot, np.minimum(scales, 1e38), 0).astype(np.float32),
+        top_k=np.where(keeps_some, top_k, 0),
+        top_p=np.where(top_p < 1, shares, 0),
+        least_mass=np.ceil(min_p * 2.0**MASS_BITS).astype(np.int64),
+    )
+    for array in (numbers.scales, numbers.top_k, numbers.top_p, numbers.least_mass):
+        array.flags.writeable = False
+    return numbers
 
 
 def position_bits(
@@ -116,6 +133,9 @@ def position_bits(
     Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the
     seed is the key, the position the low 64 bits of the counter.
     """
+    if len(seeds) <= _FEW_ROWS:
+        pairs = zip(seeds.tolist(), positions.tolist(), strict=True)
+        return np.array([_bits_of(seed, position) for seed, position in pairs], dtype=np.uint64)
     key0, key1 = seeds & _LOW, seeds >> _32
     c0, c1 = positions & _LOW, positions >> _32
     c2 = c3 = np.zeros_like(c0)
@@ -132,6 +152,22 @@ def position_bits(
         key1 = (key1 + np.uint64(0xBB67AE85)) & _LOW
     bits: npt.NDArray[np.uint64] = ((c0 >> np.uint64(5)) << np.uint64(26)) | (c1 >> np.uint64(6))
     return bits
+
+
+def _bits_of(seed: int, position: int) -> int:
+    """``position_bits`` of one pair: for few, numpy's hundred calls take longer."""
+    key0, key1 = seed & 0xFFFFFFFF, seed >> 32
+    c0, c1, c2, c3 = position & 0xFFFFFFFF, position >> 32, 0, 0
+    for _ in range(_PHILOX_ROUNDS):
+        product0, product1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            (product1 >> 32) ^ c1 ^ key0,
+            product1 & 0xFFFFFFFF,
+            (product0 >> 32) ^ c3 ^ key1,
+            product0 & 0xFFFFFFFF,
+        )
+        key0, key1 = (key0 + 0x9E3779B9) & 0xFFFFFFFF, (key1 + 0xBB67AE85) & 0xFFFFFFFF
+    return (c0 >> 5) << 26 | c1 >> 6
 
 
 def allowed_tokens(words: Tensor, vocab_size: int) -> Tensor:

@@ -18,7 +18,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -98,6 +98,19 @@ class TiledWeights:
     outputs: int
     inputs: int
     group: int
+    arguments: bytes = field(init=False)
+    """What every call with these weights says: filling a structure takes longer than copying it."""
+
+    def __post_init__(self) -> None:
+        arguments = _LinearArgs(
+            weights=self.values.data_ptr(),
+            scales=self.scales.data_ptr(),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            group=self.group,
+        )
+        object.__setattr__(self, "arguments", bytes(arguments))
+
     """Inputs that share a scale; only 4 bits look at it."""
 
 
@@ -334,16 +347,11 @@ class NativeLibrary:
 
     @staticmethod
     def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> _LinearArgs:
-        return _LinearArgs(
-            x=None if x is None else x.data_ptr(),
-            weights=matrix.values.data_ptr(),
-            scales=matrix.scales.data_ptr(),
-            output=output.data_ptr(),
-            rows=0 if x is None else x.shape[0],
-            inputs=matrix.inputs,
-            outputs=matrix.outputs,
-            group=matrix.group,
-        )
+        args = _LinearArgs.from_buffer_copy(matrix.arguments)
+        args.output = output.data_ptr()
+        if x is not None:
+            args.x, args.rows = x.data_ptr(), x.shape[0]
+        return args
 
 
 @functools.lru_cache

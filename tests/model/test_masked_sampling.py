@@ -13,6 +13,7 @@ from kernels.masked_sampling import (
     NOT_FINITE,
     PLACES,
     SHARE_BITS,
+    WholeNumbers,
     allowed_tokens,
     mass_of,
     position_bits,
@@ -109,6 +110,27 @@ def test_a_row_whose_mask_is_empty_gives_no_token() -> None:
     tokens = sample(torch.zeros(2, 64), batch)
     assert tokens[0] == NO_TOKEN
     assert tokens[1] >= 0
+
+
+def test_few_rows_have_the_random_bits_that_many_have() -> None:
+    rng = np.random.default_rng(3)
+    seeds = rng.integers(0, 2**64, 64, dtype=np.uint64)
+    positions = rng.integers(0, 2**64, 64, dtype=np.uint64)
+    seeds[:2], positions[:2] = (0, 2**64 - 1), (2**64 - 1, 0)
+    many = position_bits(seeds, positions)
+    for count in (1, 7, 8, 9):
+        assert (position_bits(seeds[:count], positions[:count]) == many[:count]).all()
+
+
+def test_the_same_parameters_twice_are_the_same_whole_numbers_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    batch = make_batch(rng, 4, 64, temperature=0.5)
+    first, again = (WholeNumbers.of(batch, 64) for _ in range(2))
+    other = WholeNumbers.of(replace(batch, temperature=batch.temperature * 2), 64)
+    assert (first.scales == again.scales).all()
+    assert (first.scales == 2 * other.scales).all()
+    assert WholeNumbers.of(replace(batch, top_k=np.full(4, 64)), 64).top_k.tolist() == [0] * 4
+    assert WholeNumbers.of(replace(batch, top_k=np.full(4, 64)), 65).top_k.tolist() == [64] * 4
 
 
 def test_random_bits_are_even_and_differ_by_seed_and_position() -> None:
