@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 AGEING_S = 20.0
-ANSWER_LEVELS = (256, 1536)
+ANSWER_LEVELS = (256, 1792)
 """Tokens said at which a turn counts as longer."""
 PROMPT_LEVELS = (256, 1024)
 """The same for the time its prompt takes to compute, in tokens that it could say meanwhile."""
