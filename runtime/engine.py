@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
 from runtime.answers import Answers
 from runtime.aside import Aside
@@ -25,6 +24,7 @@ from runtime.drafts import Draft, Drafter
 from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
+from runtime.growth import room_ahead
 from runtime.kv_transfer import KVTransfer
 from runtime.lookahead import Lookahead
 from runtime.messages import (
@@ -302,27 +302,18 @@ class Engine:
         """Begin the next step if that pays."""
         crowd = bool(self._scheduler.waiting or self._turns.num_compiling or self.aside)
         drafts = self._rounds.expects_drafts(len(parts))
-        batch = ahead.foresee(parts, drafts=drafts, crowd=crowd, make_room=self._make_room)
+        num_running = len(self._scheduler.running)
+        batch = ahead.foresee(
+            parts,
+            drafts=drafts,
+            crowd=crowd,
+            make_room=lambda turn: room_ahead(self._cache, turn, num_running=num_running),
+        )
         if batch is None:
             return
         if self._transfer is not None:
             self._transfer.settle(batch.block_tables)
         ahead.begin(batch, drawing)
-
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Have blocks for one more token than a turn has, which it will want anyway; not from
-        those who run, nor while they are short of blocks."""
-        if sequence.block_limit > len(sequence.buffer):
-            return True
-        stats, cached = self._cache.stats(), sequence.cached
-        if cached is None or stats.free + stats.idle < 2 * len(self._scheduler.running):
-            return False
-        try:
-            self._cache.allocate(cached, 1)
-        except OutOfBlocks:
-            return False
-        sequence.block_limit = cached.num_blocks * self.info.block_size
-        return True
 
     def _failed(self, parts: list[StepPart]) -> None:
         log.exception("step failed sequences=%d", len(parts))

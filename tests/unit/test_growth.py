@@ -1,7 +1,9 @@
 """Running turns that grow, and those that give way to them."""
 
 import numpy as np
+import pytest
 
+from runtime.growth import room_ahead
 from runtime.messages import FinishReason
 from runtime.sequence import Sequence, SequenceState
 from tests.support.scheduler_bench import Bench, tokens_of
@@ -60,3 +62,81 @@ def test_no_turn_gives_way_twice_in_a_row_while_others_run() -> None:
             assert now[0] is not victims[-1]
         victims += now
     assert victims
+
+
+def full_turn(bench: Bench, **options: object) -> Sequence:
+    """A turn that decodes and whose two blocks of four are full."""
+    sequence = bench.add(6, limit=20, expected=0, **options)  # type: ignore[arg-type]
+    for _ in range(2):
+        bench.step()
+    assert len(sequence.buffer) == sequence.block_limit == 8
+    return sequence
+
+
+def held(sequence: Sequence) -> int:
+    assert sequence.cached is not None
+    return sequence.cached.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "num_running", "given"),
+    [(10, 4, True), (10, 5, False), (4, 1, True), (3, 1, False)],
+)
+def test_a_full_turn_is_given_a_block_ahead_while_two_are_left_for_each_that_runs(
+    num_blocks: int, num_running: int, given: bool
+) -> None:
+    bench = Bench(num_blocks=num_blocks)
+    sequence = full_turn(bench)
+    assert bench.cache.stats().free == num_blocks - 2
+    assert room_ahead(bench.cache, sequence, num_running=num_running) is given
+    assert (held(sequence), sequence.block_limit) == ((3, 12) if given else (2, 8))
+    assert bench.cache.stats().free == num_blocks - 2 - given
+
+
+def test_a_turn_with_room_in_its_blocks_needs_none_however_few_are_left() -> None:
+    bench = Bench(num_blocks=3)
+    sequence = bench.add(6, limit=20, expected=0)
+    bench.step()
+    assert (len(sequence.buffer), sequence.block_limit) == (7, 8)
+    assert room_ahead(bench.cache, sequence, num_running=9)
+    assert held(sequence) == 2
+
+
+def test_room_ahead_is_used_in_the_next_step_and_not_given_twice() -> None:
+    bench = Bench(num_blocks=10)
+    sequence = full_turn(bench)
+    for _ in range(2):
+        assert room_ahead(bench.cache, sequence, num_running=1)
+    for length in range(9, 13):
+        bench.step()
+        assert (len(sequence.buffer), held(sequence)) == (length, 3)
+
+
+@pytest.mark.parametrize(("lease_s", "given"), [(0.0, True), (60.0, False)])
+def test_room_ahead_is_made_of_what_nobody_waits_for(lease_s: float, given: bool) -> None:
+    """A session that is over leaves its blocks; one whose tool runs is to find them again."""
+    bench = Bench(num_blocks=5)
+    bench.add(12, limit=1)
+    bench.step(lease_s=lease_s)
+    stats = bench.cache.stats()
+    assert (stats.free, stats.idle, stats.leased) == ((2, 3, 0) if given else (2, 0, 3))
+    sequence = full_turn(bench)
+    assert bench.cache.stats().free == 0
+    assert room_ahead(bench.cache, sequence, num_running=1) is given
+    after = bench.cache.stats()
+    assert (after.idle, after.leased) == ((2, 0) if given else (0, 3))
+
+
+def test_room_ahead_makes_nobody_give_way() -> None:
+    bench = Bench(num_blocks=5)
+    first = full_turn(bench)
+    other = bench.add(6, limit=20, expected=0)
+    for _ in range(2):
+        bench.step()
+    stats = bench.cache.stats()
+    assert (stats.free, stats.evictable, held(first)) == (0, 0, 3)
+    assert len(other.buffer) == other.block_limit == 8
+    for num_running in (2, 0):
+        assert not room_ahead(bench.cache, other, num_running=num_running)
+    assert (held(first), held(other)) == (3, 2)
+    assert first.preemptions == other.preemptions == 0
