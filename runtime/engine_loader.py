@@ -2,8 +2,10 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
@@ -28,6 +30,7 @@ _GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
 _DRAFT_INDEX_BYTES = 256 * 1024 * 1024
 _DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
 _RESCUE_SHARE = 1.0
+_SAID_CHARS = 400
 
 
 class EngineLoadError(Exception):
@@ -44,7 +47,8 @@ def load_engine(
     that follow "while".
 
     Raises:
-        EngineLoadError: a file is missing or unfit, or the memory does not suffice.
+        EngineLoadError: a file is missing or unfit, the memory does not suffice, or whatever
+            else went wrong.
     """
     started = time.monotonic()
     try:
@@ -71,8 +75,20 @@ def load_engine(
         engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
     except (LoadError, TokenizerError) as error:
         raise EngineLoadError(str(error)) from error
+    except Exception as error:  # a file that nobody has thought of, or memory that ran out
+        raise EngineLoadError(_in_one_line(config.model, error)) from error
     log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
     return engine
+
+
+def _in_one_line(model: str, error: Exception) -> str:
+    """What nobody expected, with the place where it happened: there is no traceback."""
+    code, line = "?", 0
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code, line = frame.f_code.co_filename, number
+    place = f"{Path(code).parent.name}/{Path(code).name}, line {line}"
+    said = " ".join(str(error).split())[:_SAID_CHARS]
+    return f"{model!r} cannot be loaded: {type(error).__name__} in {place}: {said}"
 
 
 def assemble(

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -80,10 +80,20 @@ class EngineProcess:
     """
 
     def __init__(
-        self, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic
+        self,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = (sys.executable, "-m", "runtime.engine_process"),
     ) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+            command: starts the child; the number of its socket is put behind it.
+        """
         self._config = config
         self._clock = clock
+        self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -143,7 +153,7 @@ class EngineProcess:
         """A child that has been sent its configuration."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "runtime.engine_process", str(theirs.fileno())]
+            command = [*self._command, str(theirs.fileno())]
             # Its own process group: an interrupt at the terminal reaches the front end only,
             # which then lets running turns finish.
             try:
@@ -278,8 +288,10 @@ async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 async def _ending(process: subprocess.Popen[bytes], died: EngineDied) -> str:
     """How a child ended whose socket did, in words."""
+    if isinstance(died.__cause__, frames.FrameError):
+        return f"the engine process said something that is no message ({died.__cause__})"
     if not await _has_ended(process):
-        return f"the engine process cannot be understood ({died})"
+        return "the engine process closed its socket and goes on"
     code = process.returncode
     if code >= 0:
         return f"the engine process ended with status {code}, see its lines above,"
@@ -367,8 +379,11 @@ def serve(connection: socket.socket) -> None:
     )
     try:
         load_pulse.enters("importing torch")
-        from runtime.engine_loader import EngineLoadError, load_engine
-
+        try:
+            from runtime.engine_loader import EngineLoadError, load_engine
+        except ImportError as error:
+            send(frames.encode_refusal(f"this installation is not complete: {error}"))
+            return
         try:
             engine = load_engine(config, enters=load_pulse.enters)
         except EngineLoadError as error:
@@ -413,7 +428,11 @@ def main() -> None:
         socket.socket(fileno=arguments.socket_fd) as connection,
         contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError),
     ):
-        serve(connection)
+        try:
+            serve(connection)
+        except frames.FrameError as error:
+            log.error("the server said something that is no message: %s", error)
+            sys.exit(1)
 
 
 if __name__ == "__main__":

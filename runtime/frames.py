@@ -82,6 +82,11 @@ class _Reader:
         self._at = end
         return taken
 
+    def end(self) -> None:
+        """All has been taken. Raises FrameError where something is left."""
+        if self._at != len(self._tokens):
+            raise FrameError(f"{len(self._tokens) - self._at} tokens belong to no message")
+
 
 def encode_batches(
     messages: list[EngineMessage], max_bytes: int = MAX_FRAME_BYTES
@@ -155,6 +160,7 @@ def decode_messages(header: bytes, body: bytes) -> list[EngineMessage]:
                 raise FrameError(f"unknown message {kind!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a batch of engine messages: {error}") from error
+    reader.end()
     return messages
 
 
@@ -189,6 +195,7 @@ def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
         if "beat" in value:
             return Beat(**value["beat"])
         outputs = tuple(_sequence_output(row, reader) for row in value["outputs"])
+        reader.end()
         return StepOutput(outputs=outputs, stats=StepStats(**value["stats"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"neither a step's output nor a beat: {error}") from error

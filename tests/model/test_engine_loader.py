@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from runtime.batch import SequenceInput
 from runtime.config import EngineConfig
 from runtime.engine_loader import EngineLoadError, load_engine
 from runtime.model_runner import load_runner
+from runtime.weights import DEFAULT_MODEL
 
 
 def test_the_engine_says_what_it_serves() -> None:
@@ -78,3 +80,30 @@ def test_fp8_is_refused_on_a_cpu_with_the_flag_that_is_for_one(setting: str) -> 
 def test_a_model_that_cannot_be_served_is_one_error_that_names_it(model: str) -> None:
     with pytest.raises(EngineLoadError, match=model.rsplit(":", maxsplit=1)[-1]):
         load_engine(EngineConfig(model=model, device="cpu", threads=1))
+
+
+def test_a_damaged_file_that_nobody_has_thought_of_is_one_line_as_well(tmp_path: Path) -> None:
+    for file in DEFAULT_MODEL.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.unlink()
+    damaged = orjson.loads((DEFAULT_MODEL / "tokenizer.json").read_bytes()) | {"added_tokens": 5}
+    tokenizer.write_bytes(orjson.dumps(damaged))
+    with pytest.raises(
+        EngineLoadError, match=r"cannot be loaded: TypeError in \S+, line \d+: "
+    ) as e:
+        load_engine(EngineConfig(model=str(tmp_path), device="cpu", num_blocks=40, threads=1))
+    assert str(tmp_path) in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_what_is_done_next_is_told_in_order() -> None:
+    stages: list[str] = []
+    config = EngineConfig(model="random:qwen3-tiny", device="cpu", num_blocks=40, threads=1)
+    load_engine(config, enters=stages.append)
+    assert stages == [
+        "loading the model",
+        "reading the tokenizer",
+        "timing the first steps",
+        "making the caches",
+    ]

@@ -3,12 +3,16 @@
 import asyncio
 import os
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from runtime import frames
 from runtime.config import EngineConfig
 from runtime.engine_process import (
     EngineDied,
@@ -17,7 +21,15 @@ from runtime.engine_process import (
     EngineStartError,
     InlineEngine,
 )
-from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
+from runtime.messages import (
+    Beat,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    Loading,
+    SamplingParams,
+    TokenArray,
+)
 from tests.support.stalled_model import StalledModel
 
 CONFIG = EngineConfig(
@@ -258,3 +270,126 @@ def test_what_an_engine_leaves_on_disk_is_there_for_the_next(
         assert tokens == before["a"][0]
 
     asyncio.run(run())
+
+
+_PEER = """
+import socket, sys
+said, stays, number = sys.argv[1:]
+connection = socket.socket(fileno=int(number))
+connection.recv(1 << 20)
+connection.sendall(bytes.fromhex(said))
+if stays == "stays":
+    connection.recv(1)
+"""
+_READY = frames.encode_ready(
+    EngineInfo(
+        model_name="m",
+        device="cpu",
+        dtype="float32",
+        vocab_size=300,
+        max_context_tokens=100,
+        block_size=16,
+        kv_capacity_tokens=1024,
+        num_parameters=7,
+        load_s=0.5,
+    )
+)
+_BEAT = frames.encode_beat(Beat(turn=1, working=True))
+_LOADING = frames.encode_loading(Loading(stage="loading the model", memory_bytes=1))
+_TOO_LARGE = b"KWF1" + (1 << 31).to_bytes(4, "little") + bytes(4)
+
+
+def _peer(said: bytes, then: str) -> EngineProcess:
+    """A child that reads its configuration, says some bytes, and stays or goes."""
+    config = EngineConfig(load_hung_after_s=1, hung_after_s=1)
+    return EngineProcess(config, command=(sys.executable, "-c", _PEER, said.hex(), then))
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "reason"),
+    [
+        (b"no frame at all", "stays", "no message .frame starts with b'no f'"),
+        (_TOO_LARGE, "stays", "no message .frame of 2147483648 bytes, 268435456 allowed"),
+        (_BEAT, "stays", "no message .not what an engine says while it starts"),
+        (_LOADING + _READY[:-9], "goes", "ended with status 0, .* while loading the model"),
+        (_READY[:7], "goes", "ended with status 0, .* while starting"),
+        (_LOADING + _READY[:-9], "stays", "no sign of life .* while loading the model"),
+        (b"", "goes", "ended with status 0, .* while starting"),
+    ],
+)
+def test_a_loader_that_says_what_cannot_be_understood_is_ended(
+    said: bytes, then: str, reason: str
+) -> None:
+    async def scenario() -> None:
+        engine = _peer(said, then)
+        with pytest.raises(EngineStartError, match=reason):
+            async with asyncio.timeout(60):
+                await engine.start()
+        assert engine.process_id is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "reason"),
+    [
+        (b"no frame at all", "stays", "frame starts with"),
+        (_TOO_LARGE, "stays", "268435456 allowed"),
+        (_LOADING, "stays", "neither a step's output nor a beat"),
+        (_BEAT + _BEAT[:-3], "goes", "connection ended"),
+        (_BEAT + _BEAT[:-3], "stays", "it hung: no sign of life"),
+    ],
+)
+def test_an_engine_that_says_what_cannot_be_understood_counts_as_dead(
+    said: bytes, then: str, reason: str
+) -> None:
+    async def scenario() -> None:
+        engine = _peer(_READY + said, then)
+        await engine.start()
+        with pytest.raises(EngineDied, match=reason):
+            async with asyncio.timeout(60):
+                await engine.receive()
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+_CONFIG = frames.encode_config(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "complaint"),
+    [
+        (b"no frame at all", 1, "frame starts with"),
+        (_TOO_LARGE, 1, "268435456 allowed"),
+        (_BEAT, 1, "not an engine configuration"),
+        (_CONFIG[:-5], 0, None),
+        (b"", 0, None),
+    ],
+)
+def test_a_child_that_is_told_what_cannot_be_understood_ends_without_a_traceback(
+    said: bytes, status: int, complaint: str | None
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(said)
+        ours.shutdown(socket.SHUT_WR)
+        result = subprocess.run(
+            [sys.executable, "-m", "runtime.engine_process", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == status
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == status
+    assert complaint is None or complaint in lines[0]
+
+
+def test_an_engine_that_cannot_be_run_at_all_is_one_clear_error() -> None:
+    engine = EngineProcess(EngineConfig(), command=("/nonexistent/python",))
+    with pytest.raises(EngineStartError, match=r"cannot be started: .*/nonexistent/python"):
+        asyncio.run(engine.start())

@@ -1,7 +1,11 @@
 """Frames: whatever goes in comes out, and foreign bytes are refused."""
 
+import contextlib
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime import frames
 from runtime.config import EngineConfig
@@ -55,7 +59,7 @@ def _same(a: object, b: object) -> bool:
     return (
         type(a) is type(b)
         and all(getattr(a, n) == getattr(b, n) for n in names)
-        and np.array_equal(a.new_tokens, b.new_tokens)  # type: ignore[union-attr]
+        and np.array_equal(a.new_tokens, b.new_tokens)
     )
 
 
@@ -191,3 +195,41 @@ def test_an_array_that_is_shorter_than_announced_is_refused() -> None:
     header, body = _split(frames.encode_messages([_request(5)]))
     with pytest.raises(frames.FrameError, match="array of 5"):
         frames.decode_messages(header, body[:-4])
+
+
+def test_an_array_that_belongs_to_no_message_is_refused() -> None:
+    header, body = _split(frames.encode_messages([_request(5)]))
+    with pytest.raises(frames.FrameError, match="2 tokens belong to no message"):
+        frames.decode_messages(header, body + bytes(8))
+    header, body = _split(frames.encode_step(StepOutput(outputs=(), stats=StepStats())))
+    with pytest.raises(frames.FrameError, match="1 tokens belong to no message"):
+        frames.decode_report(header, body + bytes(4))
+
+
+@given(st.data())
+def test_a_damaged_frame_is_refused_or_read_and_nothing_else_happens(data: st.DataObject) -> None:
+    """Bytes cut off, put in or changed anywhere, in what either side says."""
+    output = SequenceOutput(
+        request_id="r1", new_tokens=np.arange(3, dtype=np.int32), finish=FinishReason.STOP
+    )
+    step = StepOutput(outputs=(output,), stats=StepStats())
+    frame, decode = data.draw(
+        st.sampled_from(
+            [
+                (frames.encode_messages([_request(3)]), frames.decode_messages),
+                (frames.encode_step(step), frames.decode_report),
+                (frames.encode_beat(Beat(turn=1, working=True)), frames.decode_report),
+                (frames.encode_loading(Loading(stage="x", memory_bytes=1)), frames.decode_start),
+                (frames.encode_refusal("no"), frames.decode_start),
+                (frames.encode_config(EngineConfig()), frames.decode_config),
+            ]
+        )
+    )
+    begin = data.draw(st.integers(0, len(frame)))
+    end = data.draw(st.integers(begin, min(begin + 8, len(frame))))
+    damaged = frame[:begin] + data.draw(st.binary(max_size=8)) + frame[end:]
+    with contextlib.suppress(frames.FrameError):
+        head, body = frames.body_sizes(damaged[: frames.PREFIX.size].ljust(12, b"\0"))
+        rest = damaged[frames.PREFIX.size :]
+        if len(rest) >= head + body:  # otherwise the reader would wait for more
+            decode(rest[:head], rest[head : head + body])
