@@ -44,8 +44,9 @@ def measure_lookahead(plan: Plan, dtype: torch.dtype, device: torch.device) -> l
                 row[f"{label}_ms"] = run.step_s * 1e3
                 said.append(run.said)
                 if run.engine.ahead is not None:
-                    row["used"] = run.engine.ahead.hits
-                    row["second_passes"] = run.engine.ahead.second_passes
+                    outcomes = run.engine.ahead.outcomes
+                    row["used"] = outcomes.used
+                    row["second_passes"] = outcomes.second_passes
             row["faster_ahead"] = row["waiting_ms"] / row["ahead_ms"]
             row["tokens_that_differ"] = sum(
                 a != b

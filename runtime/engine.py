@@ -26,7 +26,7 @@ from runtime.estimates import StepCosts, StepWork
 from runtime.grammar_compiler import GrammarCompiler
 from runtime.growth import room_ahead
 from runtime.kv_transfer import KVTransfer
-from runtime.lookahead import Lookahead
+from runtime.lookahead import Lookahead, Outcomes
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -205,6 +205,8 @@ class Engine:
             self.aside.begin_step(idle=True)
             self._go_on_aside()
         self._idle_step = not chunks and not self.aside
+        if self.ahead is not None and not self._scheduler.running:
+            self.ahead.nobody_runs()
         self._turns.report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
         if not self._answers and not fell_idle:
@@ -376,6 +378,7 @@ class Engine:
 
     def _stats(self, step_s: float, emitted: int) -> StepStats:
         counters, self._counters = self._counters, _Counters()
+        ahead = Outcomes() if self.ahead is None else self.ahead.news()
         return StepStats(
             **self._cache_report.take(),
             running=len(self._scheduler.running),
@@ -385,5 +388,8 @@ class Engine:
             decode_tokens_delta=emitted,
             preemptions_delta=counters.preemptions,
             mask_s_delta=counters.mask_s,
+            ahead_held_delta=ahead.held,
+            ahead_second_passes_delta=ahead.second_passes,
+            ahead_dropped_delta=ahead.dropped,
             sessions=len(self._sessions),
         )

@@ -23,7 +23,7 @@ its turn had to itself and that nobody takes for written, as a rejected draft do
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,23 @@ class Prospect:
     """Rows of this step's draw, from which their tokens come."""
 
 
+@dataclass(slots=True)
+class Outcomes:
+    """Steps that were begun ahead, by how they turned out."""
+
+    held: int = 0
+    """All that was to be computed in the step had been."""
+    second_passes: int = 0
+    """A part of it had, and the rest was computed behind it."""
+    dropped: int = 0
+    """Nothing of what had been computed was used."""
+
+    @property
+    def used(self) -> int:
+        """Steps of which something was used."""
+        return self.held + self.second_passes
+
+
 @dataclass(frozen=True, slots=True)
 class _Begun:
     batch: StepBatch
@@ -107,11 +124,9 @@ class Lookahead:
         self._known: dict[Kind, _Experience] = {}
         self._arrived_s: float | None = None
         self._host_s = 0.0
-        self.hits = 0
-        self.misses = 0
-        """Steps begun ahead of which something was used, and of which nothing was."""
-        self.second_passes = 0
-        """Of the hits, how many needed a second pass."""
+        self.outcomes = Outcomes()
+        """Since the start."""
+        self._told = Outcomes()
 
     def logits(self, parts: Many[StepPart], batch: StepBatch) -> Tensor:
         """Logits of the step, computed ahead or now. What was foreseen is forgotten."""
@@ -122,19 +137,35 @@ class Lookahead:
             return self._runner.forward(batch)
         places, used = _agreeing(parts, batch, prospect, begun)
         if not used:
-            self.misses += 1
+            self.outcomes.dropped += 1
             return self._runner.forward(batch)
-        self.hits += 1
         if len(used) == len(parts):
+            self.outcomes.held += 1
             if used == list(range(begun.logits.shape[0])):
                 return begun.logits
             return self._picked(begun.logits, used)
-        self.second_passes += 1
+        self.outcomes.second_passes += 1
         # A copy: the second pass may take the place of the first one's logits.
         first = self._picked(begun.logits, used)
         others = [part for at, part in enumerate(parts) if places[at] < 0]
         second = self._runner.run([part.step_input() for part in others])
         return self._picked(torch.cat((first, second)), _merged(parts, places, len(used)))
+
+    def news(self) -> Outcomes:
+        """How steps have turned out since this was asked last."""
+        total, told = self.outcomes, self._told
+        self._told = replace(total)
+        return Outcomes(
+            held=total.held - told.held,
+            second_passes=total.second_passes - told.second_passes,
+            dropped=total.dropped - told.dropped,
+        )
+
+    def nobody_runs(self) -> None:
+        """No turn is left that a step could go on with; what was begun is for nobody."""
+        if self._begun is not None:
+            self._begun = None
+            self.outcomes.dropped += 1
 
     def _picked(self, logits: Tensor, rows: list[int]) -> Tensor:
         index = upload(np.array(rows, dtype=np.int64), logits.device)

@@ -191,6 +191,12 @@ class StepStats:
     evicted_blocks_delta: int = 0
     """Blocks whose KV was forgotten in all tiers to make room."""
     mask_s_delta: float = 0.0
+    ahead_held_delta: int = 0
+    """Steps begun before the last one's tokens were known that held as they were begun."""
+    ahead_second_passes_delta: int = 0
+    """Such steps of which a part had to be computed in a second pass."""
+    ahead_dropped_delta: int = 0
+    """Such steps of which nothing was used."""
     sessions: int = 0
     host_blocks_total: int = 0
     host_blocks_used: int = 0

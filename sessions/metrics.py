@@ -22,6 +22,7 @@ _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 
 _PER_FORWARD = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32)
 _RATIO = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
+_AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
 
 
 class Metrics:
@@ -88,6 +89,13 @@ class Metrics:
         self._step = self._histogram(
             "engine_step_seconds", "Duration of an engine step.", _SHORT_SECONDS
         )
+        self._ahead = self._counter(
+            "engine_steps_ahead",
+            "Steps begun before the last one's tokens were known, by outcome.",
+            "outcome",
+        )
+        for outcome in _AHEAD_OUTCOMES:
+            self._ahead.labels(outcome)
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
         self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
@@ -165,6 +173,13 @@ class Metrics:
         self._usage.set(kv_usage(stats))
         if stats.step_s > 0:
             self._step.observe(stats.step_s)
+        ahead = (
+            stats.ahead_held_delta,
+            stats.ahead_second_passes_delta,
+            stats.ahead_dropped_delta,
+        )
+        for outcome, count in zip(_AHEAD_OUTCOMES, ahead, strict=True):
+            self._ahead.labels(outcome).inc(count)
         self._prefill.inc(stats.prefill_tokens_delta)
         self._decode.inc(stats.decode_tokens_delta)
         self._preemptions.inc(stats.preemptions_delta)

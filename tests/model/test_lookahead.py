@@ -9,7 +9,7 @@ import torch
 from runtime import lookahead
 from runtime.batch import StepBatch
 from runtime.estimates import CostProfile, StepCosts
-from runtime.lookahead import Lookahead
+from runtime.lookahead import Lookahead, Outcomes
 from runtime.messages import FinishReason, SamplingParams
 from runtime.step_rows import StepPart
 from tests.support.engine_driver import END_OF_TURN, EngineDriver, FakeClock, Result
@@ -111,8 +111,8 @@ def test_every_answer_is_that_of_an_engine_that_does_not_look_ahead(
     ahead = campaign(seed, ahead=True, **settings)
     assert plain.engine.ahead is None
     assert ahead.engine.ahead is not None
-    assert ahead.engine.ahead.hits > 100
-    assert ahead.engine.ahead.second_passes >= 20
+    assert ahead.engine.ahead.outcomes.used > 100
+    assert ahead.engine.ahead.outcomes.second_passes >= 20
     assert ahead.preemptions > 0 or "num_blocks" not in settings
     expected = {name: told(result) for name, result in plain.results.items()}
     assert {name: told(result) for name, result in ahead.results.items()} == expected
@@ -137,18 +137,18 @@ def test_a_turn_that_ends_unforeseen_drops_out_of_the_step_that_was_begun() -> N
         driver.step()
     ahead = driver.engine.ahead
     assert ahead is not None
-    used = ahead.hits
+    used = ahead.outcomes.held
     assert used >= 7
     driver.cancel(second)
     driver.step()
-    assert (ahead.hits, ahead.misses, ahead.second_passes) == (used + 1, 0, 0)
+    assert ahead.outcomes == Outcomes(held=used + 1)
     assert driver.results[second].finish is FinishReason.CANCELLED
     assert len(driver.results[first].tokens) == 11
     driver.cancel(first)
     driver.cancel(third)
     driver.request([4, 4], max_new_tokens=2)
     driver.step()
-    assert (ahead.hits, ahead.misses) == (used + 1, 1)  # nobody of those foreseen was left
+    assert ahead.outcomes == Outcomes(held=used + 1, dropped=1)  # nobody of those foreseen was left
     driver.run()
     assert driver.results[second].after_finish == 0
     driver.engine.check()
@@ -171,10 +171,10 @@ def test_no_turn_misses_a_step_whoever_comes_or_is_bound() -> None:
         assert len(driver.results[free].tokens) == before[free] + 1
         if driver.results[bound].finish is None:
             assert len(driver.results[bound].tokens) > before[bound]
-        assert ahead.hits == step
+        assert ahead.outcomes.used == step
     assert driver.results[late].finish is FinishReason.LENGTH
     assert driver.results[bound].finish is FinishReason.STOP
-    assert 2 <= ahead.second_passes <= 5
+    assert 2 <= ahead.outcomes.second_passes <= 5
 
 
 def test_a_turn_under_a_grammar_or_with_log_probabilities_is_begun_ahead() -> None:
@@ -184,7 +184,7 @@ def test_a_turn_under_a_grammar_or_with_log_probabilities_is_begun_ahead() -> No
         sampling = SamplingParams(seed=5, top_logprobs=2)
         answers.append(driver.turn([1, 2, 3], grammar=CALL, sampling=sampling, max_new_tokens=60))
         if driver.engine.ahead is not None:
-            assert driver.engine.ahead.hits >= 3
+            assert driver.engine.ahead.outcomes.used >= 3
     assert told(answers[0]) == told(answers[1])
     assert len(answers[0].logprobs) == len(answers[0].tokens) > 20
 
@@ -202,7 +202,7 @@ def test_a_token_that_the_limit_replaces_is_not_taken_for_the_one_that_was_drawn
         driver.run()
         answers.append([told(driver.results[name]) for name in names])
         if driver.engine.ahead is not None:
-            assert driver.engine.ahead.second_passes > 0
+            assert driver.engine.ahead.outcomes.second_passes > 0
     assert answers[0] == answers[1]
 
 
@@ -264,7 +264,7 @@ def test_rows_of_two_passes_come_in_the_order_of_the_step() -> None:
     ahead.logits = reversed_step  # type: ignore[assignment,method-assign]
     driver.step()
     assert len(set(rows[0])) == len(names) == 3
-    assert ahead.second_passes == 1
+    assert ahead.outcomes.second_passes == 1
 
 
 def test_a_turn_whose_blocks_are_full_is_given_one_in_time() -> None:
@@ -272,7 +272,7 @@ def test_a_turn_whose_blocks_are_full_is_given_one_in_time() -> None:
     driver.turn([1, 2, 3], max_new_tokens=100)
     ahead = driver.engine.ahead
     assert ahead is not None
-    assert (ahead.hits, ahead.misses, ahead.second_passes) == (99, 0, 0)
+    assert ahead.outcomes == Outcomes(held=99)
 
 
 @pytest.mark.parametrize("pass_s", [0.001, 0.1])
@@ -304,7 +304,7 @@ def test_a_step_is_begun_while_that_pays(pass_s: float, monkeypatch: pytest.Monk
     assert begun[0]
     # In one step the newcomer has to wait, and of such steps nothing is known yet.
     assert sum(begun[50:]) == (50 if pass_s < 0.01 else 1)
-    assert ahead.second_passes > 10 or pass_s > 0.01
+    assert ahead.outcomes.second_passes > 10 or pass_s > 0.01
     for _ in range(80):  # nobody comes any more
         driver.step()
     assert begun[-1]
@@ -342,3 +342,63 @@ def test_a_draw_that_fails_ends_its_turn_and_looks_nothing_up(
     assert driver.results[healthy].finish is FinishReason.ERROR
     assert driver.turn([4, 5], max_new_tokens=6).finish is FinishReason.LENGTH
     assert "step ahead failed" not in caplog.text
+
+
+class Told:
+    """Adds up what steps tell of those begun ahead."""
+
+    def __init__(self, driver: EngineDriver) -> None:
+        self._driver = driver
+        self.outcomes = Outcomes()
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._driver.last_stats = None
+            self._driver.step()
+            stats = self._driver.last_stats
+            if stats is not None:
+                self.outcomes.held += stats.ahead_held_delta
+                self.outcomes.second_passes += stats.ahead_second_passes_delta
+                self.outcomes.dropped += stats.ahead_dropped_delta
+
+
+def test_steps_tell_how_those_begun_ahead_turned_out() -> None:
+    driver = load(max_draft_tokens=0)
+    told = Told(driver)
+    first = driver.request([1, 2, 3], max_new_tokens=30)
+    told.step()
+    assert told.outcomes == Outcomes()  # nobody could foresee it
+    told.step(4)
+    assert told.outcomes == Outcomes(held=4)
+    driver.request([9, 8], max_new_tokens=1)
+    told.step()
+    assert told.outcomes == Outcomes(held=4, second_passes=1)
+    told.step(2)
+    assert told.outcomes == Outcomes(held=6, second_passes=1)
+    driver.cancel(first)
+    told.step()
+    assert not driver.engine.has_work
+    assert told.outcomes == Outcomes(held=6, second_passes=1, dropped=1)
+    assert driver.engine.ahead is not None
+    assert driver.engine.ahead.outcomes == told.outcomes
+
+
+def test_what_was_dropped_is_not_counted_again_when_the_next_turn_comes() -> None:
+    driver = load(max_draft_tokens=0)
+    gone = driver.request([1, 2, 3], max_new_tokens=30)
+    driver.step()
+    driver.cancel(gone)
+    driver.run()
+    driver.turn([1, 2, 3], max_new_tokens=3)
+    assert driver.engine.ahead is not None
+    assert driver.engine.ahead.outcomes == Outcomes(held=2, dropped=1)
+
+
+def test_on_a_cpu_no_step_is_begun_ahead_and_none_is_told_of() -> None:
+    driver = EngineDriver.load(max_draft_tokens=0)
+    assert driver.engine.ahead is None
+    told = Told(driver)
+    driver.request([1, 2, 3], max_new_tokens=5)
+    told.step(5)
+    assert not driver.engine.has_work
+    assert told.outcomes == Outcomes()

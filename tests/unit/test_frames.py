@@ -1,8 +1,11 @@
 """Frames: whatever goes in comes out, and foreign bytes are refused."""
 
 import contextlib
+import dataclasses
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +107,27 @@ def test_a_step_survives_the_wire() -> None:
     assert isinstance(decoded, StepOutput)
     assert decoded.stats == step.stats
     assert all(_same(a, b) for a, b in zip(outputs, decoded.outputs, strict=True))
+
+
+def test_every_figure_of_a_step_survives_the_wire() -> None:
+    """Each with a value of its own. One that is not told is 0, as before it was invented."""
+    numbers: dict[str, Any] = {
+        field.name: {"host_disk": 0.5 + n} if field.type == dict[str, float] else n
+        for n, field in enumerate(dataclasses.fields(StepStats), start=1)
+    }
+    stats = StepStats(**numbers)
+    header, body = _split(frames.encode_step(StepOutput(outputs=(), stats=stats)))
+    decoded = frames.decode_report(header, body)
+    assert isinstance(decoded, StepOutput)
+    assert dataclasses.asdict(decoded.stats) == numbers
+    assert min(n for n in numbers.values() if isinstance(n, int)) == 1
+    report = orjson.loads(header)
+    for name in ("ahead_held_delta", "ahead_second_passes_delta", "ahead_dropped_delta"):
+        assert report["stats"].pop(name) == numbers[name]
+    older = frames.decode_report(orjson.dumps(report), body)
+    assert isinstance(older, StepOutput)
+    silent = {"ahead_held_delta": 0, "ahead_second_passes_delta": 0, "ahead_dropped_delta": 0}
+    assert dataclasses.asdict(older.stats) == numbers | silent
 
 
 def test_a_beat_survives_the_wire() -> None:

@@ -236,3 +236,18 @@ def test_grammars_count_their_checks_and_where_they_failed() -> None:
     assert found["keepwarm_grammar_check_seconds_sum"] == pytest.approx(0.3)
     assert found["keepwarm_grammar_errors_total{stage=compile}"] == 1
     assert found["keepwarm_grammar_errors_total{stage=mask}"] == 1
+
+
+def test_steps_begun_ahead_are_counted_by_how_they_turned_out() -> None:
+    metrics = Metrics()
+    names = [
+        f"keepwarm_engine_steps_ahead_total{{outcome={outcome}}}"
+        for outcome in ("held", "second_pass", "dropped")
+    ]
+    assert [values(metrics)[name] for name in names] == [0, 0, 0], "before the first step"
+    metrics.step_finished(StepStats(step_s=0.01))
+    assert [values(metrics)[name] for name in names] == [0, 0, 0], "on a CPU"
+    stats = StepStats(ahead_held_delta=5, ahead_second_passes_delta=2, ahead_dropped_delta=1)
+    metrics.step_finished(stats)
+    metrics.step_finished(stats)
+    assert [values(metrics)[name] for name in names] == [10, 4, 2]
