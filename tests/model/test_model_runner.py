@@ -87,6 +87,19 @@ def test_logits_come_only_for_the_rows_asked_for() -> None:
     assert torch.allclose(three, everything[-3:], rtol=0, atol=1e-9)
 
 
+def test_the_pool_hears_which_blocks_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = make_runner("qwen3-tiny")
+    heard: list[int] = []
+    monkeypatch.setattr(runner.pool, "reach", heard.append)
+    tokens = random_tokens(np.random.default_rng(0), 20)
+    parts = [
+        SequenceInput(tokens=tokens, start=0, block_table=np.array(table), num_logits=0)
+        for table in ([2, 9], [30, 4])
+    ]
+    runner.run(parts)
+    assert heard == [30]
+
+
 def test_text_of_random_models_ends() -> None:
     model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
     shaping = model.config.shaping

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from runtime.estimates import StepWork
 from runtime.sequence import Sequence
 from tests.support.scheduler_bench import Bench, tokens_of
 
@@ -83,6 +84,16 @@ def test_a_prompt_nobody_waits_behind_leaves_decodes_more_of_the_step(
     for _ in range(1 + waiting):
         bench.add(300, limit=1)
     assert tokens_of(bench.step()) == {"r1": 1, "r2": tokens}
+
+
+def test_the_first_tokens_beside_decodes_are_few_whatever_those_alone_cost() -> None:
+    bench = Bench(num_blocks=400)
+    for _ in range(50):
+        bench.costs.observe(StepWork(prefill_tokens=2000, prefill_chunks=1), seconds=0.02)
+    bench.add(3, limit=200)
+    bench.step()
+    bench.add(700, limit=1)
+    assert tokens_of(bench.step()) == {"r1": 1, "r2": 63}
 
 
 def test_a_step_begins_no_prompt_behind_one_that_it_cuts_short() -> None:
