@@ -215,6 +215,18 @@ def test_foreign_headers_are_refused(header: bytes) -> None:
         frames.decode_messages(header, b"")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"", b"5", b"[]", b"{}", b'{"beat": 1}', b'{"outputs": [[1]]}', b'{"outputs": [5]}'),
+        b'{"outputs": [], "stats": {"no such field": 1}}',
+    ],
+)
+def test_foreign_reports_are_refused(header: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.decode_report(header, b"")
+
+
 def test_an_array_that_is_shorter_than_announced_is_refused() -> None:
     header, body = _split(frames.encode_messages([_request(5)]))
     with pytest.raises(frames.FrameError, match="array of 5"):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,7 +333,7 @@ def _leader(program: str) -> subprocess.Popen[bytes]:
 _SLEEPS = "print(flush=True); import time; time.sleep(600)"
 _HELPED = (
     "import subprocess, sys, time; "
-    "subprocess.Popen([sys.executable, '-c', 'print(flush=True)\nwhile True: pass']); "
+    "subprocess.Popen([sys.executable, '-c', 'print(flush=True)\\nwhile True: pass']); "
     "time.sleep(600)"
 )
 
@@ -343,9 +344,10 @@ def test_a_process_is_busy_through_its_helpers(program: str, busy: bool) -> None
         pytest.skip("this system has no /proc")
     with _leader(program) as process:
         try:
-            # A sleeper may still be on its way to sleep when it has written its line.
-            looks = (group_is_busy(process.pid) for _ in range(2_000))
-            assert any(look is busy for look in looks)
+            stat = Path(f"/proc/{process.pid}/stat")
+            while stat.read_text().rpartition(")")[2].split()[0] != "S":
+                assert process.poll() is None  # on its way to sleep
+            assert group_is_busy(process.pid) is busy
             os.killpg(process.pid, signal.SIGSTOP)
             assert any(not group_is_busy(process.pid) for _ in range(2_000))
         finally:
