@@ -12,7 +12,7 @@ counted, in either engine.
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,7 +73,14 @@ class EveryTokenSampled(Emission):
 class LiveEngine:
     """An engine and the turns that are timed on it."""
 
-    def __init__(self, *, speculates: bool, num_blocks: int = 4096) -> None:
+    def __init__(
+        self,
+        *,
+        speculates: bool,
+        num_blocks: int = 4096,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` is the engine's; what is timed goes by the machine's in any case."""
         config = EngineConfig(device="cpu", threads=1, num_blocks=num_blocks)
         if not speculates:
             config = replace(config, max_draft_tokens=0)
@@ -85,7 +92,7 @@ class LiveEngine:
             model_type=model.model_type,
         )
         kind = Emission if speculates else EveryTokenSampled
-        self._engine = assemble(config, runner, self.tokenizer, emission_type=kind)
+        self._engine = assemble(config, runner, self.tokenizer, emission_type=kind, clock=clock)
         self._numbers = itertools.count()
 
     def time(self, turns: Sequence[Turn], tenant: str) -> Timing:
