@@ -215,7 +215,10 @@ def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: P
             assert process.wait(60) == 1
             assert not loader.is_running()
         finally:
-            process.kill()
+            if process.poll() is None:
+                for child in psutil.Process(process.pid).children():
+                    child.kill()
+                process.kill()
     text = log.read_text()
     (line,) = [line for line in text.splitlines() if "--load-hung-after-s" in line]
     assert line.startswith("keepwarm: error: the engine process was killed: no sign of life for ")
