@@ -40,6 +40,9 @@ class Stage:
     latest_end: float
     """Share of the training time after which the next stage starts in any case."""
 
+    hard: bool = False
+    """Sessions are hard ones, see ``SessionGenerator``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -121,7 +124,7 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
 
 def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iterator[Batch]:
     """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled."""
-    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False)
+    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False, hard=stage.hard)
     rng = random.Random(f"{seed}/{pool}")
     rows = []
     for _ in range(SESSIONS_PER_POOL):

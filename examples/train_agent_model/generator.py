@@ -70,6 +70,9 @@ ALL_KINDS = {
     "no_tool": 16,
 }
 """Weights of the kinds of question."""
+HARD_KINDS = ALL_KINDS | {"parallel": 12, "chain": 20, "chain_calculate": 10}
+"""The same for practice: more of those in which the tools' schemas, and not the question, say where
+an argument belongs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +102,17 @@ class _State:
 
 
 class SessionGenerator:
-    """Draws sessions; the same seed gives the same sessions for ever."""
+    """Draws sessions; the same seed gives the same sessions for ever.
 
-    def __init__(self, seed: int | str, *, held_out: bool) -> None:
+    ``hard`` ones have more tools, which are easier to mistake for each other, and more chains.
+    """
+
+    def __init__(self, seed: int | str, *, held_out: bool, hard: bool = False) -> None:
         self._rng = random.Random(f"{seed}/{held_out}")
         self._words = WordSupply(self._rng, held_out=held_out)
-        self._maker = ToolMaker(self._rng, self._words, held_out=held_out)
+        self._maker = ToolMaker(self._rng, self._words, held_out=held_out, hard=hard)
         self._held_out = held_out
+        self._hard = hard
         self._kinds: dict[str, Callable[[_State], Question | None]] = {
             "lookup": self._lookup,
             "two_parameters": self._lookup_two,
@@ -127,11 +134,13 @@ class SessionGenerator:
         rng = self._rng
         self._words.restart()
         most_tools = max(1, round(1 + (MAX_TOOLS - 1) * level))
-        total = num_tools or rng.randint(1, most_tools)
+        draws = 2 if self._hard else 1
+        total = num_tools or max(rng.randint(1, most_tools) for _ in range(draws))
         most_questions = max(4, round(MAX_QUESTIONS * level))
         count = num_questions or 1 + int(most_questions * rng.random() ** 2)
         state = self._tools(total, level)
-        kinds = SIMPLE_KINDS if level < 0.1 else ALL_KINDS
+        every_kind = HARD_KINDS if self._hard else ALL_KINDS
+        kinds = SIMPLE_KINDS if level < 0.1 else every_kind
         questions: list[Question] = []
         while len(questions) < count:
             kind = rng.choices(list(kinds), list(kinds.values()))[0]

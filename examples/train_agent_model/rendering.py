@@ -2,9 +2,10 @@
 
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
 is learned; the hardest choices count three times: whether to call or to answer, the names of
-tools and parameters, and how a value begins (with a quote or without). Beside that the words of
-a question are labelled with whether the tools' schemas say them too: a task of its own, whose
-answer the choice between a call and a refusal needs.
+tools and parameters, how a value begins (with a quote or without) and what comes after it
+(another argument or none). Beside that the words of a question are labelled with whether the
+tools' schemas say them too: a task of its own, whose answer the choice between a call and a
+refusal needs.
 """
 
 import json
@@ -96,7 +97,10 @@ def _call(call: Call) -> list[Part]:
         text += "{" if number == 0 else ", "
         begin = len(text.encode()) + 1
         heavy.append((begin, begin + len(name) + len('": "')))
-        text += f'"{name}": {json.dumps(value, ensure_ascii=False)}'
+        written = json.dumps(value, ensure_ascii=False)
+        text += f'"{name}": {written}'
+        end = len(text.encode())
+        heavy.append((end - written.endswith('"'), end + 1))
     text += "}}\n"
     return [
         _special(CALL, CHOICE_WEIGHT),

@@ -54,8 +54,12 @@ NUMBER_PAIRS = (("a", "b"), ("x", "y"), ("first", "second"), ("left", "right"))
 class ToolMaker:
     """Draws tools and values; all randomness is the caller's ``rng`` and ``words``."""
 
-    def __init__(self, rng: random.Random, words: WordSupply, *, held_out: bool) -> None:
-        self._rng, self._words, self._held_out = rng, words, held_out
+    def __init__(
+        self, rng: random.Random, words: WordSupply, *, held_out: bool, hard: bool = False
+    ) -> None:
+        """``hard``: tools that are easier to mistake for each other than those of ordinary
+        sessions, for practice."""
+        self._rng, self._words, self._held_out, self._hard = rng, words, held_out, hard
         self._convention: tuple[str, str, str] | None = None
         self.sorted_keys = False
         """Style of the schemas, one for all tools of a session."""
@@ -64,10 +68,12 @@ class ToolMaker:
 
     def new_session(self) -> None:
         """Draw what the tools of a session share: nearly always one way of naming, as the
-        functions of one programming interface do."""
+        functions of one programming interface do. Hard ones share it half of the time: where
+        each tool has a way of its own, the first token of a name is the whole choice."""
         self.sorted_keys = self._rng.random() < 0.35
         self.compact = self._rng.random() < 0.5
-        self._convention = self._draw_convention() if self._rng.random() < 0.9 else None
+        alike = 0.5 if self._hard else 0.9
+        self._convention = self._draw_convention() if self._rng.random() < alike else None
 
     def _draw_convention(self) -> tuple[str, str, str]:
         form = self._rng.choices(list(NAME_FORMS), list(NAME_FORMS.values()))[0]
@@ -77,7 +83,7 @@ class ToolMaker:
         """Draw one or two words; a near miss shares one word with another topic."""
         rng = self._rng
         pairs = [t for t in others if " " in t]
-        if pairs and rng.random() < 0.25 * level:
+        if pairs and rng.random() < (0.4 if self._hard else 0.25) * level:
             left, right = rng.choice(pairs).split()
             fresh = self._words.word()
             return rng.choice((f"{fresh} {right}", f"{left} {fresh}"))

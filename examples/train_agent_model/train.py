@@ -10,9 +10,10 @@ rate and the latest start of each stage follow the share of the training time th
 import argparse
 import csv
 import os
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,8 @@ STAGES = (
         latest_end=2.0,
     ),
 )
+PRACTICE = replace(STAGES[-1], hard=True)
+"""The only stage of a training that begins from another one."""
 
 
 def build_tokenizer(folder: Path, vocab_size: int, seed: int) -> Tokenizer:
@@ -139,9 +142,9 @@ def batch_loss(
     )
 
 
-def learning_scale(progress: float, step: int) -> float:
+def learning_scale(progress: float, step: int, decay_share: float = DECAY_SHARE) -> float:
     """Return the factor on the learning rates: warm-up, plateau, linear decay."""
-    return min(1.0, (step + 1) / WARM_UP_STEPS, max(0.01, (1 - progress) / DECAY_SHARE))
+    return min(1.0, (step + 1) / WARM_UP_STEPS, max(0.01, (1 - progress) / decay_share))
 
 
 @torch.no_grad()
@@ -171,9 +174,18 @@ class Trainer:
         encoder: SessionEncoder,
         *,
         seed: int,
+        rate: float = 1.0,
+        decay_share: float = DECAY_SHARE,
+        stages: tuple[Stage, ...] = STAGES,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """
+        Args:
+            rate: where the learning rates begin, as a share of their usual ones.
+            decay_share: the share of the time in which they fall.
+        """
         self.folder, self.encoder, self.seed, self._clock = folder, encoder, seed, clock
+        self._rate, self._decay_share, self._stages = rate, decay_share, stages
         self.model = AgentModel(shape, seed=seed)
         self.probe = MatchProbe(shape)
         both = nn.ModuleList([self.model, self.probe])
@@ -194,30 +206,41 @@ class Trainer:
         torch.save(state, self.folder / "checkpoint.tmp")
         os.replace(self.folder / "checkpoint.tmp", self.folder / "checkpoint.pt")
 
+    def begin_from(self, folder: Path) -> None:
+        """Take over a finished training of another folder, and practise from there: nothing
+        of the time is spent yet."""
+        self._take(folder / "checkpoint.pt")
+        self.seconds, self.stage = 0.0, 0
+
     def resume(self) -> bool:
         """Take over the folder's checkpoint, if there is one."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return False
+        self._take(path)
+        return True
+
+    def _take(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.probe.load_state_dict(state["probe"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.pool, self.stage, self.tokens = state["position"]
         self.seconds, self.loss, self.match_loss = state["meters"]
-        return True
 
     def run_pool(self, *, budget_s: float, autocast: bool) -> None:
         """Train on one pool of sessions and move the position past it."""
         while self._stage_is_over(self.seconds / budget_s):
             self.stage += 1
             self.loss = 10.0
-        stage = STAGES[self.stage]
+        stage = self._stages[self.stage]
         for batch in batches(self.encoder, stage, self.seed, self.pool):
             started = self._clock()
             loss, match_loss = batch_loss(self.model, self.probe, batch, autocast=autocast)
             (loss + MATCH_WEIGHT * match_loss).backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step(learning_scale(self.seconds / budget_s, self.step))
+            self.optimizer.step(
+                self._rate * learning_scale(self.seconds / budget_s, self.step, self._decay_share)
+            )
             if batch.drill == (stage.drill_share > 0.5):
                 self.loss += 0.03 * (loss.item() - self.loss)
             if not batch.drill:
@@ -228,7 +251,7 @@ class Trainer:
         self.pool += 1
 
     def _stage_is_over(self, progress: float) -> bool:
-        stage = STAGES[self.stage]
+        stage = self._stages[self.stage]
         return self.loss < stage.until_loss or progress > stage.latest_end
 
 
@@ -287,13 +310,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocab-size", type=int, default=1536)
     parser.add_argument("--score-every-s", type=float, default=180.0)
+    parser.add_argument(
+        "--begin-from", type=Path, metavar="FOLDER", help="practise on hard sessions"
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--eager", action="store_true", help="needs no C++ compiler, slower")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.begin_from is not None:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(options.begin_from / name, options.folder / name)
     encoder = SessionEncoder(build_tokenizer(options.folder, options.vocab_size, options.seed))
     shape = ModelShape(vocab_size=encoder.vocab_size)
-    trainer = Trainer(options.folder, shape, encoder, seed=options.seed)
-    trainer.resume()
+    trainer = Trainer(options.folder, shape, encoder, seed=options.seed, rate=options.rate)
+    if options.begin_from is not None:
+        trainer = Trainer(
+            options.folder,
+            shape,
+            encoder,
+            seed=options.seed,
+            rate=options.rate,
+            decay_share=1.0,
+            stages=(PRACTICE,),
+        )
+    if not trainer.resume() and options.begin_from is not None:
+        trainer.begin_from(options.begin_from)
     train(
         trainer,
         minutes=options.minutes,

@@ -1,12 +1,14 @@
 """Training of the default model: it learns, and an interruption changes nothing."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
+from safetensors.torch import load_file
 
 from examples.train_agent_model.batches import pad
 from examples.train_agent_model.export import export
@@ -15,7 +17,14 @@ from examples.train_agent_model.model import AgentModel, MatchProbe, ModelShape
 from examples.train_agent_model.optimizer import orthogonalised
 from examples.train_agent_model.rendering import Encoded, SessionEncoder, session_parts
 from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import Trainer, batch_loss
+from examples.train_agent_model.train import (
+    PRACTICE,
+    STAGES,
+    WARM_UP_STEPS,
+    Trainer,
+    batch_loss,
+    learning_scale,
+)
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "head_dim": 16}
 BUDGET_S = 1000.0
@@ -79,6 +88,77 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert second.probe.direction.abs().max() > 0
 
 
+def test_practice_begins_from_another_training_with_its_own_clock_and_rate(
+    folder: Path, encoder: SessionEncoder, tmp_path: Path
+) -> None:
+    first = trainer_in(folder, encoder)
+    first.run_pool(budget_s=BUDGET_S, autocast=False)
+    first.save()
+    shape = first.model.shape
+    ticks = itertools.count()
+    moved = {}
+    for rate in (0.0, 0.2):
+        second = Trainer(
+            tmp_path,
+            shape,
+            encoder,
+            seed=1,
+            rate=rate,
+            decay_share=1.0,
+            stages=(PRACTICE,),
+            clock=lambda: float(next(ticks)),
+        )
+        second.begin_from(folder)
+        assert (second.seconds, second.stage, second.step) == (0.0, 0, first.step)
+        second.run_pool(budget_s=BUDGET_S, autocast=False)
+        moved[rate] = any(
+            not torch.equal(weight, first.model.state_dict()[name])
+            for name, weight in second.model.state_dict().items()
+        )
+    assert moved == {0.0: False, 0.2: True}
+
+
+def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
+    late = 10 * WARM_UP_STEPS
+    assert learning_scale(0.3, late) == 1.0
+    assert learning_scale(0.45, late) == pytest.approx(1.0)
+    assert learning_scale(0.3, late, decay_share=1.0) == pytest.approx(0.7)
+    assert learning_scale(0.99, late, decay_share=1.0) == pytest.approx(0.01)
+    assert learning_scale(0.0, 0) == 1 / WARM_UP_STEPS
+
+
+def test_several_trainings_are_exported_as_their_mean(
+    encoder: SessionEncoder, folder: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    states = []
+    for number, target in enumerate(folders):
+        target.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(folder / name, target / name)
+        trainer = trainer_in(target, encoder)
+        for weight in trainer.model.parameters():
+            torch.nn.init.constant_(weight, 1.0 + number)
+        trainer.save()
+        states.append(trainer.model.state_dict())
+    export(dict(zip(folders, (0.25, 0.75), strict=True)), tmp_path / "mean")
+    for name, weight in load_file(tmp_path / "mean" / "model.safetensors").items():
+        assert (weight == 1.75).all(), name
+
+
+def test_hard_sessions_have_more_tools_and_are_for_practice_only() -> None:
+    means = []
+    for hard in (False, True):
+        generator = SessionGenerator("hard", held_out=False, hard=hard)
+        sessions = [generator.session() for _ in range(300)]
+        verbs = [{tool.name.split("_")[0] for tool in s.tools} for s in sessions]
+        means.append([np.mean([len(s.tools) for s in sessions]), np.mean([len(v) for v in verbs])])
+    assert means[1][0] > means[0][0] + 0.7
+    assert means[1][1] > means[0][1] + 0.7
+    assert PRACTICE.hard
+    assert not any(stage.hard for stage in STAGES)
+
+
 def test_there_is_nothing_to_resume_in_an_empty_folder(
     encoder: SessionEncoder, tmp_path: Path
 ) -> None:
@@ -116,7 +196,7 @@ def test_the_exported_folder_is_loaded_by_transformers_with_the_same_logits(
 
     trainer = trainer_in(folder, encoder)
     trainer.save()
-    export(folder, tmp_path)
+    export({folder: 1.0}, tmp_path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     tokens = torch.randint(0, encoder.vocab_size, (2, 40))
     ours = trainer.model
