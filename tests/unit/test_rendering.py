@@ -104,7 +104,7 @@ def test_only_what_the_assistant_writes_is_learned(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
+def test_whether_to_call_the_names_and_how_values_begin_and_end_weigh_most(
     encoder: SessionEncoder, tokenizer: Tokenizer, seed: int
 ) -> None:
     generator = SessionGenerator(seed, held_out=True)
@@ -117,7 +117,7 @@ def test_whether_to_call_the_names_and_how_values_begin_weigh_most(
     expected = ""
     for call in (step.calls[0] for step in session.questions[0].steps):
         expected += f"<tool_call>{re.escape(call.name)}" + "".join(
-            rf'{re.escape(name)}": ("|\d{{1,2}})' for name in call.arguments
+            rf'{re.escape(name)}": (""|\d{{1,2}})(, "|}}}})' for name in call.arguments
         )
     found = re.match(expected, heavy.decode())
     assert found
@@ -134,7 +134,7 @@ def test_a_second_arguments_name_weighs_most_behind_accents_too(
     encoded = encoder.encode(calls_turn(Step(calls=(call,), results=("{}",))))
     heavy = encoded.ids[encoded.weights == CHOICE_WEIGHT]
     written = b"".join(tokenizer.token_bytes(int(i)) for i in heavy).decode()
-    assert written == '<tool_call>get_priceshop": "count": 7'
+    assert written == '<tool_call>get_priceshop": "", "count": 7}}'
 
 
 def test_words_have_the_same_tokens_in_prose_names_and_json(tokenizer: Tokenizer) -> None:
