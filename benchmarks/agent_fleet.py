@@ -15,11 +15,11 @@ three runs.
 
 import argparse
 import heapq
-import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,40 @@ class _Client:
         return self.session.turns[self.index]
 
 
+class _Coming:
+    """The turns to come, in the order of their times, and the sessions that have not begun."""
+
+    def __init__(self, load: Load) -> None:
+        self.clients: dict[str, _Client] = {}
+        """By the name of the session, from its first turn on."""
+        self._sessions = deque(load.fleet)
+        self._turns: list[tuple[float, int, _Client]] = []
+        self._count = 0
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next turn comes; None where none is known."""
+        return self._turns[0][0] if self._turns else None
+
+    def next_session(self, now: float) -> None:
+        """The next session begins, if there is one."""
+        if self._sessions:
+            client = _Client(self._sessions.popleft())
+            self.clients[client.session.name] = client
+            self.add(client, now)
+
+    def add(self, client: _Client, at_s: float) -> None:
+        """The client's next turn comes at ``at_s``."""
+        client.arrived_s = at_s
+        self._count += 1
+        heapq.heappush(self._turns, (at_s, self._count, client))
+
+    def due(self, now: float) -> Iterator[_Client]:
+        """Take out those that have come by now."""
+        while self._turns and self._turns[0][0] <= now:
+            yield heapq.heappop(self._turns)[2]
+
+
 def engine_for(
     runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig, costs: StepCosts
 ) -> Engine:
@@ -165,30 +199,14 @@ def play(
     assert isinstance(emission, _RecordedLengths)
     banned = tuple(sorted(tokenizer.end_of_turn_ids))
     vocabulary = engine.info.vocab_size
-    ahead = list(reversed(load.fleet))
-    due: list[tuple[float, int, _Client]] = []
-    clients: dict[str, _Client] = {}
+    coming = _Coming(load)
     latencies: list[float] = []
     prompt_tokens = cached_tokens = 0
-    numbers = itertools.count()
-
-    def next_session(now: float) -> None:
-        if ahead:
-            client = _Client(ahead.pop())
-            clients[client.session.name] = client
-            arrive(client, now)
-
-    def arrive(client: _Client, at_s: float) -> None:
-        client.arrived_s = at_s
-        heapq.heappush(due, (at_s, next(numbers), client))
-
     started_s = clock()
     for _ in range(load.at_a_time):
-        next_session(started_s)
-    while due or engine.has_work:
-        now = clock()
-        while due and due[0][0] <= now:
-            client = heapq.heappop(due)[2]
+        coming.next_session(started_s)
+    while coming.next_s is not None or engine.has_work:
+        for client in coming.due(clock()):
             request = request_of(client, vocabulary, banned)
             emission.ends[client.session.name] = client.turn.output_tokens
             client.length = request.base_offset + len(request.new_tokens)
@@ -196,11 +214,11 @@ def play(
         output = engine.step() if engine.has_work else None
         now = clock()
         if output is None:
-            if due and (not engine.has_work or engine.pause_s):
-                sleep(max(0.0, min(due[0][0] - now, 0.002)))
+            if coming.next_s is not None and (not engine.has_work or engine.pause_s):
+                sleep(max(0.0, min(coming.next_s - now, 0.002)))
             continue
         for answer in output.outputs:
-            client = clients[answer.request_id]
+            client = coming.clients[answer.request_id]
             client.length += len(answer.new_tokens)
             if answer.start is not None:
                 prompt_tokens += answer.start.input_tokens
@@ -213,9 +231,9 @@ def play(
             client.index += 1
             if client.index == len(client.session.turns):
                 engine.submit([ReleaseSession(session_id=client.session.name)])
-                next_session(now)
+                coming.next_session(now)
             else:
-                arrive(client, now + min(client.turn.gap_s, 300.0) * GAP_SCALE)
+                coming.add(client, now + min(client.turn.gap_s, 300.0) * GAP_SCALE)
     return latencies, cached_tokens / prompt_tokens
 
 

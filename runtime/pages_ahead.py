@@ -53,7 +53,7 @@ class PagesAhead:
             self._thread.join()
 
     def _provide(self, low: int, high: int) -> None:
-        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        madvise = ctypes.CDLL(None).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for layer in self._blocks:
             for part in layer:

@@ -311,7 +311,10 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=1536)
     parser.add_argument("--score-every-s", type=float, default=180.0)
     parser.add_argument(
-        "--begin-from", type=Path, metavar="FOLDER", help="practise on hard sessions"
+        "--begin-from",
+        type=Path,
+        metavar="FOLDER",
+        help="a finished training: practise from its end on hard sessions, at a rate that falls",
     )
     parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--eager", action="store_true", help="needs no C++ compiler, slower")
@@ -322,18 +325,17 @@ def main() -> None:
             shutil.copyfile(options.begin_from / name, options.folder / name)
     encoder = SessionEncoder(build_tokenizer(options.folder, options.vocab_size, options.seed))
     shape = ModelShape(vocab_size=encoder.vocab_size)
-    trainer = Trainer(options.folder, shape, encoder, seed=options.seed, rate=options.rate)
-    if options.begin_from is not None:
-        trainer = Trainer(
-            options.folder,
-            shape,
-            encoder,
-            seed=options.seed,
-            rate=options.rate,
-            decay_share=1.0,
-            stages=(PRACTICE,),
-        )
-    if not trainer.resume() and options.begin_from is not None:
+    practises = options.begin_from is not None
+    trainer = Trainer(
+        options.folder,
+        shape,
+        encoder,
+        seed=options.seed,
+        rate=options.rate,
+        decay_share=1.0 if practises else DECAY_SHARE,
+        stages=(PRACTICE,) if practises else STAGES,
+    )
+    if not trainer.resume() and practises:
         trainer.begin_from(options.begin_from)
     train(
         trainer,

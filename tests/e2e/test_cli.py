@@ -126,17 +126,23 @@ def test_the_front_end_never_loads_torch(tmp_path: Path) -> None:
             assert "libtorch" not in maps.read_text()
 
 
+async def one_turn_and_another_that_runs(client: ClientConnection) -> Any:
+    """The response of a turn that is over, while a long one is under way."""
+    await client.send(create(input="first", max_output_tokens=5))
+    first = (await until_done(client))[-1]["response"]
+    await client.send(create(input="x" * 3000, max_output_tokens=500))
+    while orjson.loads(await client.recv())["type"] != "response.in_progress":
+        pass
+    return first
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
     signal_number: signal.Signals, tmp_path: Path
 ) -> None:
     async def scenario(server: ChildServer) -> None:
         async with connect(socket_url(server)) as client:
-            await client.send(create(input="first", max_output_tokens=5))
-            first = (await until_done(client))[-1]["response"]
-            await client.send(create(input="x" * 3000, max_output_tokens=500))
-            while orjson.loads(await client.recv())["type"] != "response.in_progress":
-                pass
+            first = await one_turn_and_another_that_runs(client)
             engine_process(server).send_signal(signal_number)
             failed = (await until_done(client))[-1]
             assert failed["type"] == "response.failed"
@@ -166,11 +172,7 @@ def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_lo
 
     async def scenario(server: ChildServer) -> None:
         async with connect(socket_url(server)) as client:
-            await client.send(create(input="first", max_output_tokens=5))
-            first = (await until_done(client))[-1]["response"]
-            await client.send(create(input="x" * 3000, max_output_tokens=500))
-            while orjson.loads(await client.recv())["type"] != "response.in_progress":
-                pass
+            first = await one_turn_and_another_that_runs(client)
             model.stall()
             engine_process(server).kill()
             assert (await until_done(client))[-1]["type"] == "response.failed"

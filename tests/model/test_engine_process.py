@@ -23,13 +23,13 @@ from runtime.engine_process import (
 )
 from runtime.messages import (
     Beat,
-    EngineInfo,
     FinishReason,
     GenerationRequest,
     Loading,
     SamplingParams,
     TokenArray,
 )
+from tests.support.fake_engine import INFO
 from tests.support.stalled_model import StalledModel
 
 CONFIG = EngineConfig(
@@ -281,19 +281,7 @@ connection.sendall(bytes.fromhex(said))
 if stays == "stays":
     connection.recv(1)
 """
-_READY = frames.encode_ready(
-    EngineInfo(
-        model_name="m",
-        device="cpu",
-        dtype="float32",
-        vocab_size=300,
-        max_context_tokens=100,
-        block_size=16,
-        kv_capacity_tokens=1024,
-        num_parameters=7,
-        load_s=0.5,
-    )
-)
+_READY = frames.encode_ready(INFO)
 _BEAT = frames.encode_beat(Beat(turn=1, working=True))
 _LOADING = frames.encode_loading(Loading(stage="loading the model", memory_bytes=1))
 _TOO_LARGE = b"KWF1" + (1 << 31).to_bytes(4, "little") + bytes(4)

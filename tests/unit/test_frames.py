@@ -15,7 +15,6 @@ from runtime.config import EngineConfig
 from runtime.messages import (
     Beat,
     CancelRequest,
-    EngineInfo,
     EngineMessage,
     ErrorKind,
     FinishReason,
@@ -29,6 +28,7 @@ from runtime.messages import (
     TokenLogprob,
     TurnStart,
 )
+from tests.support.fake_engine import INFO
 from tools_api.grammar import GrammarSpec
 
 
@@ -138,20 +138,9 @@ def test_a_beat_survives_the_wire() -> None:
 def test_the_greeting_survives_the_wire() -> None:
     config = EngineConfig(model="random:qwen3-tiny", num_blocks=64)
     assert frames.decode_config(*_split(frames.encode_config(config))) == config
-    info = EngineInfo(
-        model_name="m",
-        device="cpu",
-        dtype="float32",
-        vocab_size=300,
-        max_context_tokens=100,
-        block_size=16,
-        kv_capacity_tokens=1024,
-        num_parameters=7,
-        load_s=0.5,
-    )
     loading = Loading(stage="loading the model", memory_bytes=1 << 40)
     assert frames.decode_start(*_split(frames.encode_loading(loading))) == loading
-    assert frames.decode_start(*_split(frames.encode_ready(info))) == info
+    assert frames.decode_start(*_split(frames.encode_ready(INFO))) == INFO
     assert frames.decode_start(*_split(frames.encode_refusal("no file"))) == "no file"
 
 
