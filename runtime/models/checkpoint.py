@@ -4,6 +4,7 @@
 ``model.safetensors``. Nothing else in the folder is read: no pickled weights, no code.
 """
 
+import math
 from pathlib import Path
 
 import torch
@@ -54,7 +55,13 @@ class Checkpoint:
         if not values.is_floating_point():
             raise LoadError(f"{file.path}: tensor {name!r} is {values.dtype}, not a float type")
         self._bar.update()
-        return values.to(self._device, self._dtype, copy=True)
+        loaded = values.to(self._device, self._dtype, copy=True)
+        # One number that is not finite makes the sum so; no sum of real weights overflows.
+        total = loaded.sum(dtype=torch.promote_types(self._dtype, torch.float32))
+        if not math.isfinite(total.item()):
+            kind = str(self._dtype).removeprefix("torch.")
+            raise LoadError(f"{file.path}: tensor {name!r} is not finite in {kind}")
+        return loaded
 
     def close(self) -> None:
         """Let go of the mapped files and end the progress bar."""

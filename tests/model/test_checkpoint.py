@@ -40,6 +40,24 @@ def test_what_is_asked_for_must_be_there_and_fit(tmp_path: Path) -> None:
         source.tensor("b", (4,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e6])
+def test_weights_that_are_no_numbers_in_the_dtype_asked_for_are_refused(
+    value: float, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    weights = torch.ones(50, 3)
+    weights[17, 1] = value
+    save_file({"a": torch.ones(2), "b": weights}, tmp_path / SINGLE_NAME)
+    source = Checkpoint(tmp_path, dtype, CPU)
+    source.tensor("a", (2,))
+    if value == 1e6 and dtype != torch.float16:
+        source.tensor("b", (50, 3))
+        return
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(LoadError, match=rf"{SINGLE_NAME}: tensor 'b' is not finite in {kind}"):
+        source.tensor("b", (50, 3))
+
+
 @pytest.mark.parametrize(
     ("index", "message"),
     [
