@@ -13,10 +13,16 @@ import torch
 from torch import Tensor
 
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.rendering import Encoded, SessionEncoder, session_parts
+from examples.train_agent_model.rendering import (
+    NO_LABEL,
+    Encoded,
+    Label,
+    SessionEncoder,
+    session_parts,
+)
 from examples.train_agent_model.tokenizer import SPECIAL
 
-SESSIONS_PER_POOL = 24
+SESSIONS_PER_POOL = 48
 MAX_SESSION_TOKENS = 2048
 
 
@@ -54,8 +60,8 @@ class Batch:
     weights: Tensor
     """[rows, length] float32: weight of predicting this token; 0 for padding."""
 
-    known: Tensor
-    """[rows, length] float32: the labels of ``Encoded.known``, -1 for padding."""
+    labels: dict[Label, Tensor]
+    """Of each kind [rows, length] int64: those of ``Encoded``, NO_LABEL for padding."""
 
     drill: bool = False
 
@@ -65,19 +71,20 @@ def pad(rows: list[Encoded], *, drill: bool = False, prompt_weight: float = 0.0)
     length = max(len(row.ids) for row in rows)
     tokens = torch.zeros(len(rows), length, dtype=torch.int64)
     weights = torch.zeros(len(rows), length)
-    known = torch.full((len(rows), length), -1.0)
+    labels = {label: torch.full((len(rows), length), NO_LABEL) for label in Label}
     for number, row in enumerate(rows):
         stop = len(row.ids)
         tokens[number, :stop] = torch.from_numpy(row.ids)
         weights[number, :stop] = torch.from_numpy(row.weights).clamp(min=prompt_weight)
-        known[number, :stop] = torch.from_numpy(row.known)
-    return Batch(tokens=tokens, weights=weights, known=known, drill=drill)
+        for label, values in row.labels.items():
+            labels[label][number, :stop] = torch.from_numpy(values)
+    return Batch(tokens=tokens, weights=weights, labels=labels, drill=drill)
 
 
 def drill(rng: np.random.Generator, vocab_size: int, batch_tokens: int) -> Batch:
     """Make rows of random tokens: runs said twice, and words sought in a list of words.
 
-    The first are copying practice for every token, the second practice for ``MatchProbe``.
+    The first are copying practice for every token, the second practice for ``Label.KNOWN``.
     """
     length = int(rng.choice((24, 32, 48, 96)))
     rows = [
@@ -91,7 +98,7 @@ def _run_twice(rng: np.random.Generator, vocab_size: int, length: int) -> Encode
     run = rng.integers(len(SPECIAL), vocab_size, int(rng.integers(length // 6, length // 2)))
     ids = np.resize(run, length).astype(np.int32)
     weights = (np.arange(length) > len(run)).astype(np.float32)
-    return Encoded(ids=ids, weights=weights, known=np.full(length, -1, np.int8))
+    return Encoded(ids=ids, weights=weights, labels={})
 
 
 def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Encoded:
@@ -106,7 +113,7 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
     while len(ids) < length // 2:
         listed.append(draw(int(rng.choice((1, 2, 2, 3)))))
         ids += [*listed[-1], separator]
-    known = [-1] * len(ids)
+    known = [NO_LABEL] * len(ids)
     while len(ids) < length:
         word = list(listed[rng.integers(len(listed))])
         if rng.random() < 0.5:
@@ -114,18 +121,37 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
             for place in places:
                 word[place] = draw(1)[0]
         ids += [*word, separator]
-        known += [-1] * (len(word) - 1) + [int(word in listed), -1]
+        known += [NO_LABEL] * (len(word) - 1) + [int(word in listed), NO_LABEL]
     return Encoded(
         ids=np.array(ids[:length], np.int32),
         weights=np.zeros(length, np.float32),
-        known=np.array(known[:length], np.int8),
+        labels={Label.KNOWN: np.array(known[:length], np.int32)},
     )
 
 
-def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iterator[Batch]:
-    """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled."""
-    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False, hard=stage.hard)
+def batches(
+    encoder: SessionEncoder, stage: Stage, seed: int, pool: int, *, share: int = 0, shares: int = 1
+) -> Iterator[Batch]:
+    """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled.
+
+    Of ``shares`` processes each takes one batch of as many that are alike in length, and all take
+    equally many; one or two are left over.
+    """
+    made = _of_sessions(encoder, stage, seed, pool)
     rng = random.Random(f"{seed}/{pool}")
+    drills = np.random.default_rng([seed, pool])
+    ratio = stage.drill_share / (1 - stage.drill_share)
+    for _ in range(int(len(made) * ratio + rng.random())):
+        made.append(drill(drills, encoder.vocab_size, stage.batch_tokens))
+    whole = len(made) // shares * shares
+    steps = [made[start : start + shares] for start in range(0, whole, shares)]
+    rng.shuffle(steps)
+    yield from (step[share] for step in steps)
+
+
+def _of_sessions(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> list[Batch]:
+    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False, hard=stage.hard)
+    rng = random.Random(f"{seed}/{pool}/levels")
     rows = []
     for _ in range(SESSIONS_PER_POOL):
         level = stage.level if rng.random() < 0.7 else stage.level * rng.random()
@@ -141,9 +167,4 @@ def batches(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> Iter
             waiting = []
         waiting.append(row)
     made.append(pad(waiting, prompt_weight=stage.prompt_weight))
-    drills = np.random.default_rng([seed, pool])
-    share = stage.drill_share / (1 - stage.drill_share)
-    for _ in range(int(len(made) * share + rng.random())):
-        made.append(drill(drills, encoder.vocab_size, stage.batch_tokens))
-    rng.shuffle(made)
-    yield from made
+    return made

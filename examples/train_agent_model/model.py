@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from examples.train_agent_model.rendering import NO_LABEL, Label
+
 QUERY_CHUNK = 256
-MATCH_LAYERS = 3
-"""Layers before the place where training asks whether a word was matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +162,8 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normed output, and the stream after ``MATCH_LAYERS`` layers."""
+    def forward(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the normed output, and the stream after each layer."""
         half = self.shape.head_dim // 2
         steps = torch.arange(half, device=tokens.device, dtype=torch.float32) / half
         positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
@@ -173,13 +173,12 @@ class Trunk(nn.Module):
         cos, sin = angles.cos(), angles.sin()
         if torch.is_autocast_enabled(tokens.device.type):
             x, cos, sin = x.bfloat16(), cos.bfloat16(), sin.bfloat16()
-        middle = x
-        for number, layer in enumerate(self.layers, 1):
+        streams = []
+        for layer in self.layers:
             x = layer(x, cos, sin)
-            if number == MATCH_LAYERS:
-                middle = x
+            streams.append(x)
         out: Tensor = self.norm(x)
-        return out, middle
+        return out, streams
 
 
 class AgentModel(nn.Module):
@@ -214,9 +213,9 @@ class AgentModel(nn.Module):
         out: Tensor = self.model(tokens)[0]
         return out
 
-    def hidden_and_middle(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what ``hidden`` does, and the stream after ``MATCH_LAYERS`` layers, same shape."""
-        out: tuple[Tensor, Tensor] = self.model(tokens)
+    def hidden_and_streams(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return what ``hidden`` does, and the stream after each layer, of the same shape."""
+        out: tuple[Tensor, list[Tensor]] = self.model(tokens)
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -224,12 +223,8 @@ class AgentModel(nn.Module):
         return F.linear(hidden, self.model.embed_tokens.weight).float()
 
 
-class MatchProbe(nn.Module):
-    """Reads from the middle of the network whether a word of the question was found in the tools.
-
-    It exists in training only: the gradient of its loss builds the feature that the choice
-    between a call and a refusal needs, and nothing of it is exported.
-    """
+class YesNoProbe(nn.Module):
+    """Reads a yes or no from a stream."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -237,7 +232,71 @@ class MatchProbe(nn.Module):
         self.direction = nn.Parameter(torch.zeros(shape.hidden_size))
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def forward(self, middle: Tensor) -> Tensor:
-        """Map the stream [..., hidden_size] to the log-odds [...] of a match."""
-        out: Tensor = (self.norm(middle) * self.direction).sum(-1).float() + self.bias
-        return out
+    def loss(self, stream: Tensor, wanted: Tensor, embedding: Tensor) -> Tensor:
+        """Return the mean loss of saying ``wanted`` [count], 1 for yes, from ``stream`` [count,
+        hidden_size]."""
+        odds = (self.norm(stream) * self.direction).sum(-1).float() + self.bias
+        return F.binary_cross_entropy_with_logits(odds, wanted.float(), reduction="mean")
+
+
+class TokenProbe(nn.Module):
+    """Reads a token from a stream."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.reading = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
+        nn.init.eye_(self.reading.weight)
+
+    def loss(self, stream: Tensor, wanted: Tensor, embedding: Tensor) -> Tensor:
+        """Return the mean loss of saying ``wanted`` [count], ids, from ``stream`` [count,
+        hidden_size]."""
+        read = self.reading(self.norm(stream))
+        return F.cross_entropy(F.linear(read, embedding.detach()).float(), wanted)
+
+
+PROBES: dict[Label, tuple[type[YesNoProbe | TokenProbe], float]] = {
+    Label.OWNER: (TokenProbe, 0.4),
+    Label.KNOWN: (YesNoProbe, 0.6),
+    Label.CHOSEN: (TokenProbe, 0.75),
+    Label.MORE: (YesNoProbe, 0.75),
+}
+"""What reads each label, and after which share of the layers: a choice among the tools takes what
+their schemas were found to say, and the last layers act on it."""
+
+
+class Probes(nn.Module):
+    """Reads from the middle of the network what ``Label`` says of a token.
+
+    They exist in training only: the gradients of their losses build the features that the choices
+    of the model need (between a call and a refusal, among tools, between one argument and two),
+    and nothing of them is exported.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self._layers = {
+            label: max(0, round(share * shape.num_hidden_layers) - 1)
+            for label, (_, share) in PROBES.items()
+        }
+        self.readers = nn.ModuleDict({label: kind(shape) for label, (kind, _) in PROBES.items()})
+
+    def losses(
+        self, streams: list[Tensor], labels: dict[Label, Tensor], embedding: Tensor
+    ) -> dict[Label, Tensor]:
+        """Return the mean loss of each label; those that no token has are left out.
+
+        Args:
+            streams: [batch, length, hidden_size] after each layer.
+            labels: [batch, length] each, NO_LABEL where there is none.
+            embedding: [vocab_size, hidden_size].
+        """
+        found = {}
+        for label, wanted in labels.items():
+            labelled = wanted != NO_LABEL
+            if labelled.any():
+                reader = self.readers[label]
+                assert isinstance(reader, YesNoProbe | TokenProbe)
+                stream = streams[self._layers[label]][labelled]
+                found[label] = reader.loss(stream, wanted[labelled], embedding)
+        return found

@@ -3,14 +3,15 @@
 The text is that of the runtime's chat format (Qwen3/Hermes). Only what the assistant writes
 is learned; the hardest choices count three times: whether to call or to answer, the names of
 tools and parameters, how a value begins (with a quote or without) and what comes after it
-(another argument or none). Beside that the words of a question are labelled with whether the
-tools' schemas say them too: a task of its own, whose answer the choice between a call and a
-refusal needs.
+(another argument or none). Beside that some tokens are labelled with what is known there, see
+``Label``: tasks of their own, whose answers those choices need.
 """
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from examples.train_agent_model.tokenizer import (
     special_ids,
     text_encoder,
 )
-from examples.train_agent_model.world import Call, Session, Step
+from examples.train_agent_model.world import Call, Session, Step, Tool
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
@@ -36,6 +37,38 @@ CHOICE_WEIGHT = 3.0
 WORD = re.compile(r"[A-Z]?[a-z]{2,}")
 
 CHAT_FORMAT = chat_format_for("qwen3", SPECIAL.__contains__)
+
+
+NO_LABEL = -1
+
+
+class Label(StrEnum):
+    """What a token may be labelled with."""
+
+    KNOWN = "known"
+    """At the end of a question's word: 1 where the tools' schemas hold the word, else 0."""
+
+    MORE = "more"
+    """At the end of an argument's name in a call: 1 where the tool takes one more, else 0."""
+
+    OWNER = "owner"
+    """Where a schema says a tool's topic, and at the end of its name: the name's first token,
+    in sessions where these differ."""
+
+    CHOSEN = "chosen"
+    """The same where a question says a tool's topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A label of the token that ends a run of text."""
+
+    end: int
+    """UTF-8 bytes of the part up to there."""
+
+    label: Label
+    value: bool | str
+    """Of OWNER and CHOSEN the name whose first token is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +81,7 @@ class Part:
     heavy: tuple[tuple[int, int], ...] = ()
     """Spans of UTF-8 bytes that count CHOICE_WEIGHT times."""
 
-    known: tuple[tuple[int, bool], ...] = ()
-    """Of each word: the UTF-8 bytes up to its end, and whether the tools' schemas hold it."""
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +93,8 @@ class Encoded:
     weights: npt.NDArray[np.float32]
     """Weight of predicting each token; 0: not learned."""
 
-    known: npt.NDArray[np.int8]
-    """At the last token of a question's word: 1 where the tools' schemas hold the word, 0 where
-    not; elsewhere -1."""
+    labels: dict[Label, npt.NDArray[np.int32]]
+    """Of each kind the value at each token, NO_LABEL where there is none."""
 
 
 def _special(text: str, weight: float = 0.0) -> Part:
@@ -77,7 +108,35 @@ def header(session: Session) -> list[Part]:
         for tool in session.tools
     ]
     segments = CHAT_FORMAT.header(session.instructions, tools, TemplateOptions())
-    return [Part(text=segment.text, special=segment.special) for segment in segments]
+    named = told_apart(session.tools)
+    return [
+        Part(
+            text=segment.text,
+            special=segment.special,
+            marks=tuple(mark for tool in named for mark in _owner_marks(segment.text, tool)),
+        )
+        for segment in segments
+    ]
+
+
+def told_apart(tools: Sequence[Tool]) -> list[Tool]:
+    """Return the tools with a topic if their names begin with different words, else none."""
+    named = [tool for tool in tools if tool.topic]
+    begins = {re.split("_|(?=[A-Z])", tool.name)[0] for tool in named}
+    return named if len(begins) > 1 else []
+
+
+def _mark(text: str, end: int, label: Label, value: bool | str) -> Mark:
+    return Mark(end=len(text[:end].encode()), label=label, value=value)
+
+
+def _owner_marks(text: str, tool: Tool) -> Iterator[Mark]:
+    """Mark the end of a tool's name and its topic in its description."""
+    for before, until in ((f'"name": "{tool.name}"', tool.name), (tool.description, tool.topic)):
+        start = text.find(before)
+        if start >= 0:
+            end = start + before.rindex(until) + len(until)
+            yield _mark(text, end, Label.OWNER, tool.name)
 
 
 def user_turn(text: str) -> list[Part]:
@@ -93,10 +152,13 @@ def generation_prompt() -> list[Part]:
 def _call(call: Call) -> list[Part]:
     text = f'\n{{"name": "{call.name}", "arguments": '
     heavy = [(text.index(call.name), text.index(call.name) + len(call.name))]
+    marks = []
     for number, (name, value) in enumerate(call.arguments.items()):
         text += "{" if number == 0 else ", "
         begin = len(text.encode()) + 1
         heavy.append((begin, begin + len(name) + len('": "')))
+        more = number + 1 < len(call.arguments)
+        marks.append(Mark(end=begin + len(name), label=Label.MORE, value=more))
         written = json.dumps(value, ensure_ascii=False)
         text += f'"{name}": {written}'
         end = len(text.encode())
@@ -104,7 +166,7 @@ def _call(call: Call) -> list[Part]:
     text += "}}\n"
     return [
         _special(CALL, CHOICE_WEIGHT),
-        Part(text=text, weight=1.0, heavy=tuple(heavy)),
+        Part(text=text, weight=1.0, heavy=tuple(heavy), marks=tuple(marks)),
         _special(END_OF_CALL, 1.0),
     ]
 
@@ -143,29 +205,42 @@ def answer_turn(text: str) -> list[Part]:
     ]
 
 
-def _label_words(part: Part, tool_words: frozenset[str]) -> Part:
-    """Say of each word of a user's message whether it is among ``tool_words``."""
-    known = tuple(
-        (len(part.text[: match.end()].encode()), match.group() in tool_words)
-        for match in WORD.finditer(part.text)
+def _question(text: str, words: frozenset[str], tools: Sequence[Tool]) -> list[Part]:
+    """Render a user's message; its words are labelled by whether they are among ``words``, the
+    topics of ``tools`` by the names of these."""
+    opening, said, *rest = user_turn(text)
+    plain = said.text
+    marks = [
+        _mark(plain, match.end(), Label.KNOWN, match.group() in words)
+        for match in WORD.finditer(plain)
         if match.start() > len("user")
-    )
-    return replace(part, known=known)
+    ]
+    marks += [
+        _mark(plain, match.end(), Label.CHOSEN, tool.name)
+        for tool in tools
+        for match in re.finditer(rf"\bthe {re.escape(tool.topic)}\b", plain)
+    ]
+    return [opening, replace(said, marks=tuple(marks)), *rest]
 
 
 def session_parts(session: Session) -> list[Part]:
     """Render a whole session as the perfect assistant plays it."""
     parts = header(session)
-    tool_words = frozenset(WORD.findall(parts[1].text)) if session.tools else frozenset[str]()
+    words = frozenset(WORD.findall(parts[1].text)) if session.tools else frozenset[str]()
+    named = told_apart(session.tools)
     for question in session.questions:
-        parts += [
-            _label_words(part, tool_words) if part.text.startswith("user\n") else part
-            for part in user_turn(question.text)
-        ]
+        parts += _question(question.text, words, named)
         for step in question.steps:
             parts += calls_turn(step) + results_turn(step)
         parts += answer_turn(question.answer)
     return parts
+
+
+def _joined(before: Part, part: Part) -> Part:
+    """Join two texts without weight."""
+    shift = len(before.text.encode())
+    moved = tuple(replace(mark, end=mark.end + shift) for mark in part.marks)
+    return replace(before, text=before.text + part.text, marks=before.marks + moved)
 
 
 class SessionEncoder:
@@ -187,29 +262,31 @@ class SessionEncoder:
         for part in parts:
             before = joined[-1] if joined else None
             if before and not (part.special or before.special or part.weight or before.weight):
-                joined[-1] = replace(before, text=before.text + part.text)
+                joined[-1] = _joined(before, part)
             else:
                 joined.append(part)
         plain = [part.text for part in joined if not part.special]
         encodings = iter(self._encoder.encode_batch_fast(plain, add_special_tokens=False))
         ids: list[int] = []
         weights: list[float] = []
-        known: list[int] = []
+        labels: dict[Label, list[int]] = {label: [] for label in Label}
         for part in joined:
             if part.special:
                 ids.append(self._special[part.text])
                 weights.append(part.weight)
-                known.append(-1)
+                for values in labels.values():
+                    values.append(NO_LABEL)
                 continue
             encoding = next(encodings)
             ids += encoding.ids
             ends = self._ends(encoding.ids)
             weights += self._weights(part, ends)
-            known += self._known(part, ends)
+            for label, values in labels.items():
+                values += self._labels(part, label, ends)
         return Encoded(
             ids=np.array(ids, np.int32),
             weights=np.array(weights, np.float32),
-            known=np.array(known, np.int8),
+            labels={label: np.array(values, np.int32) for label, values in labels.items()},
         )
 
     def _ends(self, ids: list[int]) -> list[int]:
@@ -231,7 +308,14 @@ class SessionEncoder:
             start = end
         return weights
 
-    def _known(self, part: Part, ends: list[int]) -> list[int]:
-        """Label the tokens that end a word."""
-        labels = dict(part.known)
-        return [int(labels[end]) if end in labels else -1 for end in ends]
+    def _labels(self, part: Part, label: Label, ends: list[int]) -> list[int]:
+        values = {mark.end: mark.value for mark in part.marks if mark.label is label}
+        if not values:
+            return [NO_LABEL] * len(ends)
+        return [self._value(values[end]) if end in values else NO_LABEL for end in ends]
+
+    def _value(self, value: bool | str) -> int:
+        if isinstance(value, bool):
+            return int(value)
+        first: int = self._encoder.encode(value, add_special_tokens=False).ids[0]
+        return first

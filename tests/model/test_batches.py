@@ -9,7 +9,7 @@ import tokenizers
 import torch
 
 from examples.train_agent_model.batches import batches, drill
-from examples.train_agent_model.rendering import SessionEncoder
+from examples.train_agent_model.rendering import Label, SessionEncoder
 from examples.train_agent_model.tokenizer import SPECIAL
 from examples.train_agent_model.train import STAGES
 
@@ -33,6 +33,21 @@ def test_a_batch_keeps_within_its_tokens(encoder: SessionEncoder) -> None:
         assert batch.tokens.numel() <= STAGES[3].batch_tokens or len(batch.tokens) == 1
 
 
+def test_processes_share_the_batches_of_a_pool_equally_and_none_is_made_twice(
+    encoder: SessionEncoder,
+) -> None:
+    whole = [b.tokens for b in batches(encoder, STAGES[3], 1, 0)]
+    shares = [
+        [b.tokens for b in batches(encoder, STAGES[3], 1, 0, share=share, shares=2)]
+        for share in range(2)
+    ]
+    assert len(shares[0]) == len(shares[1]) == len(whole) // 2
+    found = [tokens for share in shares for tokens in share]
+    taken = [[n for n, w in enumerate(whole) if torch.equal(w, tokens)] for tokens in found]
+    assert all(len(places) == 1 for places in taken)
+    assert len({places[0] for places in taken}) == len(found)
+
+
 def test_a_drill_weighs_exactly_the_tokens_said_before() -> None:
     batch = drill(np.random.default_rng(1), 500, 640)
     assert batch.tokens.min() >= len(SPECIAL)
@@ -48,7 +63,7 @@ def test_a_drill_labels_a_word_by_whether_the_list_before_it_holds_it(seed: int)
     batch = drill(np.random.default_rng(seed), 500, 640)
     found = []
     for ids, known in itertools.islice(
-        zip(batch.tokens.tolist(), batch.known.tolist(), strict=True), 1, None, 2
+        zip(batch.tokens.tolist(), batch.labels[Label.KNOWN].tolist(), strict=True), 1, None, 2
     ):
         labelled = [place for place, label in enumerate(known) if label >= 0]
         separator = ids[0]

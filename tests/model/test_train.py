@@ -13,16 +13,22 @@ from safetensors.torch import load_file
 from examples.train_agent_model.batches import pad
 from examples.train_agent_model.export import export
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import AgentModel, MatchProbe, ModelShape
+from examples.train_agent_model.model import AgentModel, ModelShape, Probes
 from examples.train_agent_model.optimizer import orthogonalised
-from examples.train_agent_model.rendering import Encoded, SessionEncoder, session_parts
+from examples.train_agent_model.rendering import (
+    NO_LABEL,
+    Encoded,
+    Label,
+    SessionEncoder,
+    session_parts,
+)
 from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import (
-    PRACTICE,
-    STAGES,
+from examples.train_agent_model.train import PRACTICE, STAGES, shape_of
+from examples.train_agent_model.trainer import (
     WARM_UP_STEPS,
     Trainer,
     batch_loss,
+    grown,
     learning_scale,
 )
 
@@ -48,7 +54,7 @@ def encoder(folder: Path) -> SessionEncoder:
 def trainer_in(folder: Path, encoder: SessionEncoder) -> Trainer:
     ticks = itertools.count()
     shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
-    return Trainer(folder, shape, encoder, seed=1, clock=lambda: float(next(ticks)))
+    return Trainer(folder, shape, encoder, seed=1, stages=STAGES, clock=lambda: float(next(ticks)))
 
 
 def test_the_loss_falls_under_four_within_150_steps(folder: Path, encoder: SessionEncoder) -> None:
@@ -56,12 +62,12 @@ def test_the_loss_falls_under_four_within_150_steps(folder: Path, encoder: Sessi
     generator = SessionGenerator("smoke", held_out=True)
     sessions = pad([encoder.encode(session_parts(generator.session(level=0))) for _ in range(8)])
     with torch.no_grad():
-        before = batch_loss(trainer.model, trainer.probe, sessions, autocast=False)[0].item()
+        before = batch_loss(trainer.model, trainer.probes, sessions, autocast=False)[0].item()
     trainer.stage = 1
     while trainer.step < 150:
         trainer.run_pool(budget_s=1e9, autocast=False)
     with torch.no_grad():
-        after = batch_loss(trainer.model, trainer.probe, sessions, autocast=False)[0].item()
+        after = batch_loss(trainer.model, trainer.probes, sessions, autocast=False)[0].item()
     assert before > 6
     assert after < 4
 
@@ -84,23 +90,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     wanted = whole.model.state_dict()
     for name, weight in second.model.state_dict().items():
         assert torch.equal(weight, wanted[name]), name
-    assert torch.equal(second.probe.direction, whole.probe.direction)
-    assert second.probe.direction.abs().max() > 0
+    probes = whole.probes.state_dict()
+    for name, weight in second.probes.state_dict().items():
+        assert torch.equal(weight, probes[name]), name
+    assert probes["readers.known.direction"].abs().max() > 0
+    assert second.probe_losses == whole.probe_losses
+    assert second.seconds == whole.seconds
 
 
-def test_practice_begins_from_another_training_with_its_own_clock_and_rate(
+def test_practice_begins_from_a_model_with_its_own_clock_and_rate(
     folder: Path, encoder: SessionEncoder, tmp_path: Path
 ) -> None:
     first = trainer_in(folder, encoder)
     first.run_pool(budget_s=BUDGET_S, autocast=False)
     first.save()
-    shape = first.model.shape
+    export({folder: 1.0}, tmp_path / "model")
+    before = load_file(tmp_path / "model" / "model.safetensors")
     ticks = itertools.count()
     moved = {}
     for rate in (0.0, 0.2):
         second = Trainer(
             tmp_path,
-            shape,
+            shape_of(tmp_path / "model"),
             encoder,
             seed=1,
             rate=rate,
@@ -108,14 +119,36 @@ def test_practice_begins_from_another_training_with_its_own_clock_and_rate(
             stages=(PRACTICE,),
             clock=lambda: float(next(ticks)),
         )
-        second.begin_from(folder)
-        assert (second.seconds, second.stage, second.step) == (0.0, 0, first.step)
+        second.begin_from(tmp_path / "model")
+        assert (second.seconds, second.stage, second.step) == (0.0, 0, 0)
         second.run_pool(budget_s=BUDGET_S, autocast=False)
         moved[rate] = any(
-            not torch.equal(weight, first.model.state_dict()[name])
+            not torch.equal(weight, before[name].float())
             for name, weight in second.model.state_dict().items()
         )
     assert moved == {0.0: False, 0.2: True}
+
+
+def test_a_grown_model_says_what_it_said_before_and_all_of_it_learns(
+    encoder: SessionEncoder,
+) -> None:
+    tokens = torch.arange(40)[None]
+    small = AgentModel(ModelShape(vocab_size=encoder.vocab_size, **SMALL), seed=0)
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL | {"num_hidden_layers": 4})
+    large = AgentModel(shape, seed=1)
+    large.load_state_dict(grown(small.state_dict(), [1, 2]))
+    # The layers that were there, in their order, and the new ones between them.
+    for place, was in ((0, 0), (2, 1)):
+        mine = large.model.layers[place].state_dict()
+        for name, weight in small.model.layers[was].state_dict().items():
+            assert torch.equal(mine[name], weight)
+    assert torch.equal(large.hidden(tokens), small.hidden(tokens))
+    large.logits(large.hidden(tokens)).square().mean().backward()
+    for place in (1, 3):
+        layer = large.model.layers[place]
+        for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+            assert not weight.any()
+            assert weight.grad.any()
 
 
 def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
@@ -167,18 +200,21 @@ def test_there_is_nothing_to_resume_in_an_empty_folder(
 
 def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> None:
     shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
-    model, probe = AgentModel(shape, seed=0), MatchProbe(shape)
-    torch.nn.init.normal_(probe.direction)
-    row = encoder.encode(session_parts(SessionGenerator(1, held_out=True).session(level=0)))
+    model, probes = AgentModel(shape, seed=0), Probes(shape)
+    for weight in probes.parameters():
+        torch.nn.init.normal_(weight)
+    row = encoder.encode(session_parts(SessionGenerator(1, held_out=True).session()))
     longer = Encoded(
         ids=np.append(row.ids, row.ids[:5]),
         weights=np.append(row.weights, np.zeros(5, np.float32)),
-        known=np.append(row.known, np.full(5, -1, np.int8)),
+        labels={k: np.append(v, np.full(5, NO_LABEL, np.int32)) for k, v in row.labels.items()},
     )
-    plain = batch_loss(model, probe, pad([row]), autocast=False)
-    padded = batch_loss(model, probe, pad([longer]), autocast=False)
-    for loss, other in zip(plain, padded, strict=True):
-        assert torch.allclose(loss, other, atol=1e-5)
+    loss, read = batch_loss(model, probes, pad([row]), autocast=False)
+    other, read_too = batch_loss(model, probes, pad([longer]), autocast=False)
+    assert torch.allclose(loss, other, atol=1e-5)
+    assert read.keys() == read_too.keys() == set(Label)
+    for label, value in read.items():
+        assert torch.allclose(value, read_too[label], atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 32), (2, 32, 8)])

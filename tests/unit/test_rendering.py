@@ -12,6 +12,8 @@ from examples.train_agent_model.generator import SessionGenerator
 from examples.train_agent_model.rendering import (
     CHAT_FORMAT,
     CHOICE_WEIGHT,
+    NO_LABEL,
+    Label,
     SessionEncoder,
     calls_turn,
     header,
@@ -163,9 +165,10 @@ def test_a_questions_words_say_whether_the_tools_schemas_hold_them(
     encoded = encoder.encode(session_parts(session))
     before = [tokenizer.token_bytes(int(i)).decode(errors="replace") for i in encoded.ids]
     labels: dict[str, int] = {}
-    for place in np.flatnonzero(encoded.known >= 0):
+    known = encoded.labels[Label.KNOWN]
+    for place in np.flatnonzero(known != NO_LABEL):
         word = re.findall("[A-Z]?[a-z]+", "".join(before[place - 8 : place + 1]))[-1]
-        labels[word] = int(encoded.known[place])
+        labels[word] = int(known[place])
     assert all(word in schemas for word, label in labels.items() if label)
     for question in session.questions:
         for step in question.steps[:1]:
@@ -175,3 +178,56 @@ def test_a_questions_words_say_whether_the_tools_schemas_hold_them(
         if not question.steps:
             topic = question.answer.removeprefix("I have no tool for the ").rstrip(".")
             assert 0 in [labels[word] for word in topic.split()]
+
+
+def labelled(
+    encoder: SessionEncoder, tokenizer: Tokenizer, session: Session, label: Label
+) -> list[tuple[str, int]]:
+    """The text up to each token with that label, and the label."""
+    encoded = encoder.encode(session_parts(session))
+    said = [tokenizer.token_bytes(int(i)).decode(errors="replace") for i in encoded.ids]
+    values = encoded.labels[label]
+    return [("".join(said[: i + 1]), int(values[i])) for i in np.flatnonzero(values != NO_LABEL)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_arguments_name_says_whether_one_more_follows(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    session = SessionGenerator(seed, held_out=False, hard=True).session(num_questions=4)
+    found = labelled(encoder, tokenizer, session, Label.MORE)
+    calls = [c for q in session.questions for step in q.steps for c in step.calls]
+    wanted = [
+        (name, int(name != list(call.arguments)[-1])) for call in calls for name in call.arguments
+    ]
+    assert [value for _, value in found] == [value for _, value in wanted]
+    for (text, _), (name, _) in zip(found, wanted, strict=True):
+        assert text.endswith(f'"{name}')
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_tools_topic_says_how_its_name_begins_where_that_tells_tools_apart(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    generator = SessionGenerator(seed, held_out=False, hard=True)
+    session = generator.session(num_tools=6, num_questions=6)
+    tools = {tool.topic: tool for tool in session.tools if tool.topic}
+    begins = {re.split("_|(?=[A-Z])", tool.name)[0] for tool in tools.values()}
+    owners = labelled(encoder, tokenizer, session, Label.OWNER)
+    chosen = labelled(encoder, tokenizer, session, Label.CHOSEN)
+    if len(begins) == 1:
+        assert not owners
+        assert not chosen
+        return
+    names = {tool.name: tokenizer.encode([Segment(tool.name)])[0] for tool in tools.values()}
+    assert len(owners) == 2 * len(tools)
+    for text, token in owners:
+        name = re.findall('"name": "([^"]+)', text)[-1]
+        assert token == names[name]
+        said = text.rsplit("\n", 1)[1]
+        assert said.endswith((f'"name": "{name}', next(t for t in tools if tools[t].name == name)))
+    assert chosen
+    for text, token in chosen:
+        asked = text.rsplit("user\n", 1)[1]
+        topic = max((t for t in tools if asked.endswith(f"the {t}")), key=len)
+        assert token == names[tools[topic].name]

@@ -1,0 +1,192 @@
+"""One training run: the losses, the step, and what is kept to go on from.
+
+``Trainer`` knows batches and weights; how long to train and what to show meanwhile is the
+business of ``train``.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from examples.train_agent_model.batches import Batch, Stage, batches
+from examples.train_agent_model.model import AgentModel, ModelShape, Probes
+from examples.train_agent_model.optimizer import MuonAdamW
+from examples.train_agent_model.peers import Peers
+from examples.train_agent_model.rendering import Label, SessionEncoder
+
+WARM_UP_STEPS = 50
+DECAY_SHARE = 0.55
+
+LONGEST_STEP_S = 2.0
+"""What a step counts at most: a machine that stalls must not use up the schedule."""
+
+PROBE_WEIGHT = 0.2
+"""Weight of the loss of each probe beside that of predicting tokens."""
+
+ALONE = Peers()
+
+
+def batch_loss(
+    model: AgentModel, probes: Probes, batch: Batch, *, autocast: bool
+) -> tuple[Tensor, dict[Label, Tensor]]:
+    """Return mean losses: of predicting each weighted token from those before it, and of what the
+    probes say at the tokens that are labelled."""
+    weights = batch.weights[:, 1:].reshape(-1)
+    chosen = weights.nonzero().squeeze(1)
+    with torch.autocast(batch.tokens.device.type, dtype=torch.bfloat16, enabled=autocast):
+        hidden, streams = model.hidden_and_streams(batch.tokens[:, :-1])
+        logits = model.logits(hidden.flatten(0, 1)[chosen])
+        labels = {label: values[:, :-1] for label, values in batch.labels.items()}
+        read = probes.losses(streams, labels, model.model.embed_tokens.weight)
+    losses = F.cross_entropy(logits, batch.tokens[:, 1:].reshape(-1)[chosen], reduction="none")
+    return (losses * weights[chosen]).sum() / weights[chosen].sum(), read
+
+
+def learning_scale(progress: float, step: int, decay_share: float = DECAY_SHARE) -> float:
+    """Return the factor on the learning rates: warm-up, plateau, linear decay."""
+    return min(1.0, (step + 1) / WARM_UP_STEPS, max(0.01, (1 - progress) / decay_share))
+
+
+def grown(weights: dict[str, Tensor], after: Sequence[int]) -> dict[str, Tensor]:
+    """Put a layer after each of the layers ``after``, numbered from 1: the same again, but begun
+    without effect on the output (stacking: Gong et al. 2019, proceedings.mlr.press/v97)."""
+    prefix = "model.layers."
+    deeper = {name: w for name, w in weights.items() if not name.startswith(prefix)}
+    for name, weight in weights.items():
+        if name.startswith(prefix):
+            number, _, rest = name.removeprefix(prefix).partition(".")
+            place = int(number) + sum(place <= int(number) for place in after)
+            deeper[f"{prefix}{place}.{rest}"] = weight
+            if int(number) + 1 in after:
+                silent = rest in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+                copy = torch.zeros_like(weight) if silent else weight.clone()
+                deeper[f"{prefix}{place + 1}.{rest}"] = copy
+    return deeper
+
+
+class Trainer:
+    """One training run in one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        shape: ModelShape,
+        encoder: SessionEncoder,
+        *,
+        seed: int,
+        rate: float = 1.0,
+        decay_share: float = DECAY_SHARE,
+        stages: tuple[Stage, ...],
+        peers: Peers = ALONE,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            rate: where the learning rates begin, as a share of their usual ones.
+            decay_share: the share of the time in which they fall.
+            peers: the processes that train this model together.
+        """
+        self.folder, self.encoder, self.seed, self._clock = folder, encoder, seed, clock
+        self._rate, self._decay_share, self._stages = rate, decay_share, stages
+        self.peers = peers
+        self.model = AgentModel(shape, seed=seed)
+        self.probes = Probes(shape)
+        self._both = nn.ModuleList([self.model, self.probes])
+        self.optimizer = MuonAdamW(self._both, muon_lr=0.02, adamw_lr=2e-3)
+        self.step = self.pool = self.stage = self.tokens = 0
+        self.seconds, self.loss = 0.0, 10.0
+        self._uncounted_s = 0.0
+        """What the last step took; counted when all processes meet in the next."""
+        self.probe_losses = dict.fromkeys(Label, 1.0)
+
+    def save(self) -> None:
+        """Write the checkpoint; an interrupted write leaves the old one."""
+        state = {
+            "shape": asdict(self.model.shape),
+            "model": self.model.state_dict(),
+            "probes": self.probes.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "position": [self.step, self.pool, self.stage, self.tokens],
+            "meters": [self.seconds, self._uncounted_s, self.loss],
+            "probe_losses": {label.value: loss for label, loss in self.probe_losses.items()},
+        }
+        torch.save(state, self.folder / "checkpoint.tmp")
+        os.replace(self.folder / "checkpoint.tmp", self.folder / "checkpoint.pt")
+
+    def begin_from(self, folder: Path, grown_after: Sequence[int] = ()) -> None:
+        """Take over the weights of an exported model, whose shape but for the depth is this one's.
+
+        Args:
+            grown_after: numbers of its layers, from 1 on, after each of which one is put in.
+        """
+        weights = {k: w.float() for k, w in load_file(folder / "model.safetensors").items()}
+        self.model.load_state_dict(grown(weights, grown_after))
+
+    def resume(self) -> bool:
+        """Take over the folder's checkpoint, if there is one."""
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return False
+        self._take(path)
+        return True
+
+    def _take(self, path: Path) -> None:
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.probes.load_state_dict(state["probes"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.pool, self.stage, self.tokens = state["position"]
+        self.seconds, self._uncounted_s, self.loss = state["meters"]
+        self.probe_losses = {Label(k): loss for k, loss in state["probe_losses"].items()}
+
+    def run_pool(self, *, budget_s: float, autocast: bool) -> None:
+        """Train on one pool of sessions and move the position past it."""
+        while self._stage_is_over(self.seconds / budget_s):
+            self.stage += 1
+            self.loss = 10.0
+        stage, peers = self._stages[self.stage], self.peers
+        for batch in batches(
+            self.encoder, stage, self.seed, self.pool, share=peers.rank, shares=peers.count
+        ):
+            started = self._clock()
+            loss, read = batch_loss(self.model, self.probes, batch, autocast=autocast)
+            total = loss + PROBE_WEIGHT * sum(read.values(), torch.zeros(()))
+            total.backward()  # type: ignore[no-untyped-call]
+            mean_loss = self._meet(batch, loss)
+            scale = learning_scale(self.seconds / budget_s, self.step, self._decay_share)
+            self.optimizer.step(self._rate * scale)
+            if batch.drill == (stage.drill_share > 0.5):
+                self.loss += 0.03 * (mean_loss - self.loss)
+            if not batch.drill:
+                for label, value in read.items():
+                    self.probe_losses[label] += 0.03 * (value.item() - self.probe_losses[label])
+            self.step += 1
+            self._uncounted_s += min(self._clock() - started, LONGEST_STEP_S)
+        self.pool += 1
+
+    def _meet(self, batch: Batch, loss: Tensor) -> float:
+        """Average the gradients over all processes, count tokens and seconds, and return the mean
+        loss: what the schedule follows is then the same in all."""
+        gradients = []
+        for parameter in self._both.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        meters = torch.tensor([batch.tokens.numel(), self._uncounted_s, loss.item()])
+        self.peers.average([*gradients, meters])
+        tokens, seconds, mean_loss = meters.tolist()
+        self.tokens += round(tokens * self.peers.count)
+        self.seconds += seconds
+        self._uncounted_s = 0.0
+        return float(mean_loss)
+
+    def _stage_is_over(self, progress: float) -> bool:
+        stage = self._stages[self.stage]
+        return self.loss < stage.until_loss or progress > stage.latest_end
