@@ -178,7 +178,7 @@ def train(trainer: Trainer, *, minutes: float, score_every_s: float, compiled: b
 def write_scores(trainer: Trainer) -> None:
     """Add a row to the folder's curve."""
     curve = trainer.folder / "curve.csv"
-    scores = forced_scores(trainer.model, trainer.encoder, sessions=24)
+    scores = forced_scores(trainer.mean, trainer.encoder, sessions=24)
     fresh = not curve.exists()
     with curve.open("a", newline="") as file:
         rows = csv.writer(file)

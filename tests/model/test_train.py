@@ -104,7 +104,7 @@ def test_practice_begins_from_a_model_with_its_own_clock_and_rate(
     first = trainer_in(folder, encoder)
     first.run_pool(budget_s=BUDGET_S, autocast=False)
     first.save()
-    export({folder: 1.0}, tmp_path / "model")
+    export(folder, tmp_path / "model")
     before = load_file(tmp_path / "model" / "model.safetensors")
     ticks = itertools.count()
     moved = {}
@@ -160,23 +160,25 @@ def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
     assert learning_scale(0.0, 0) == 1 / WARM_UP_STEPS
 
 
-def test_several_trainings_are_exported_as_their_mean(
+def test_the_mean_over_the_last_steps_is_kept_and_exported(
     encoder: SessionEncoder, folder: Path, tmp_path: Path
 ) -> None:
-    folders = [tmp_path / name for name in ("a", "b")]
-    states = []
-    for number, target in enumerate(folders):
-        target.mkdir()
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(folder / name, target / name)
-        trainer = trainer_in(target, encoder)
-        for weight in trainer.model.parameters():
-            torch.nn.init.constant_(weight, 1.0 + number)
-        trainer.save()
-        states.append(trainer.model.state_dict())
-    export(dict(zip(folders, (0.25, 0.75), strict=True)), tmp_path / "mean")
-    for name, weight in load_file(tmp_path / "mean" / "model.safetensors").items():
-        assert (weight == 1.75).all(), name
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(folder / name, tmp_path / name)
+    trainer = trainer_in(tmp_path, encoder)
+    before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    trainer.run_pool(budget_s=BUDGET_S, autocast=False)
+    mean = trainer.mean.state_dict()
+    for name, weight in trainer.model.state_dict().items():
+        behind, moved = (weight - mean[name]).norm(), (weight - before[name]).norm()
+        assert 0 < behind < moved / 2, name
+    trainer.save()
+    again = trainer_in(tmp_path, encoder)
+    assert again.resume()
+    export(tmp_path, tmp_path / "model")
+    for name, weight in load_file(tmp_path / "model" / "model.safetensors").items():
+        assert torch.equal(again.mean.state_dict()[name], mean[name])
+        assert torch.equal(weight, mean[name].bfloat16()), name
 
 
 def test_hard_sessions_have_more_tools_and_are_for_practice_only() -> None:
@@ -232,7 +234,7 @@ def test_the_exported_folder_is_loaded_by_transformers_with_the_same_logits(
 
     trainer = trainer_in(folder, encoder)
     trainer.save()
-    export({folder: 1.0}, tmp_path)
+    export(folder, tmp_path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     tokens = torch.randint(0, encoder.vocab_size, (2, 40))
     ours = trainer.model
