@@ -6,7 +6,7 @@ stop inside.
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -64,6 +64,15 @@ class Batch:
     """Of each kind [rows, length] int64: those of ``Encoded``, NO_LABEL for padding."""
 
     drill: bool = False
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch on ``device``."""
+        return replace(
+            self,
+            tokens=self.tokens.to(device),
+            weights=self.weights.to(device),
+            labels={label: values.to(device) for label, values in self.labels.items()},
+        )
 
 
 def pad(rows: list[Encoded], *, drill: bool = False, prompt_weight: float = 0.0) -> Batch:
@@ -129,36 +138,52 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
     )
 
 
-def batches(
-    encoder: SessionEncoder, stage: Stage, seed: int, pool: int, *, share: int = 0, shares: int = 1
-) -> Iterator[Batch]:
-    """Make the batches of one pool of sessions: lengths alike within a batch, order shuffled.
-
-    Of ``shares`` processes each takes one batch of as many that are alike in length, and all take
-    equally many; one or two are left over.
-    """
-    made = _of_sessions(encoder, stage, seed, pool)
-    rng = random.Random(f"{seed}/{pool}")
-    drills = np.random.default_rng([seed, pool])
-    ratio = stage.drill_share / (1 - stage.drill_share)
-    for _ in range(int(len(made) * ratio + rng.random())):
-        made.append(drill(drills, encoder.vocab_size, stage.batch_tokens))
-    whole = len(made) // shares * shares
-    steps = [made[start : start + shares] for start in range(0, whole, shares)]
-    rng.shuffle(steps)
-    yield from (step[share] for step in steps)
-
-
-def _of_sessions(encoder: SessionEncoder, stage: Stage, seed: int, pool: int) -> list[Batch]:
-    generator = SessionGenerator(f"train/{seed}/{pool}", held_out=False, hard=stage.hard)
-    rng = random.Random(f"{seed}/{pool}/levels")
+def pool_rows(
+    encoder: SessionEncoder, stage: Stage, seed: int, number: int, pool: int
+) -> list[Encoded]:
+    """Make the sessions of a pool of ``stage``, the training's stage ``number``: shortest first."""
+    name = f"{seed}/{number}/{pool}"
+    generator = SessionGenerator(f"train/{name}", held_out=False, hard=stage.hard)
+    rng = random.Random(f"levels/{name}")
     rows = []
     for _ in range(SESSIONS_PER_POOL):
         level = stage.level if rng.random() < 0.7 else stage.level * rng.random()
         row = encoder.encode(session_parts(generator.session(level=level)))
         if len(row.ids) <= MAX_SESSION_TOKENS:
             rows.append(row)
-    rows.sort(key=lambda row: len(row.ids))
+    return sorted(rows, key=lambda row: len(row.ids))
+
+
+def batches(
+    rows: list[Encoded],
+    stage: Stage,
+    vocab_size: int,
+    seed: tuple[int, ...],
+    *,
+    share: int = 0,
+    shares: int = 1,
+) -> Iterator[Batch]:
+    """Make the batches of one pool: lengths alike within a batch, order shuffled.
+
+    Of ``shares`` processes each takes one batch of as many that are alike in length, and all take
+    equally many; one or two are left over.
+
+    Args:
+        rows: as ``pool_rows`` made them.
+        seed: of the pool's drills and order.
+    """
+    made = _of_rows(rows, stage)
+    rng, drills = random.Random(repr(seed)), np.random.default_rng(seed)
+    ratio = stage.drill_share / (1 - stage.drill_share)
+    for _ in range(int(len(made) * ratio + rng.random())):
+        made.append(drill(drills, vocab_size, stage.batch_tokens))
+    whole = len(made) // shares * shares
+    steps = [made[start : start + shares] for start in range(0, whole, shares)]
+    rng.shuffle(steps)
+    yield from (step[share] for step in steps)
+
+
+def _of_rows(rows: list[Encoded], stage: Stage) -> list[Batch]:
     made: list[Batch] = []
     waiting: list[Encoded] = []
     for row in rows:

@@ -42,7 +42,7 @@ class MuonAdamW:
             else:
                 rest.append(parameter)
         self._groups = list(matrices.values())
-        self._momenta = [torch.zeros(len(g), *g[0].shape) for g in self._groups]
+        self._momenta = [torch.zeros(len(g), *g[0].shape, device=g[0].device) for g in self._groups]
         self._adamw = torch.optim.AdamW(rest, lr=adamw_lr, betas=(0.9, 0.98), weight_decay=0.0)
         self._parameters = [p for g in self._groups for p in g] + rest
 

@@ -18,99 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from examples.train_agent_model.batches import Stage
+from examples.train_agent_model.curriculum import PRACTICE, STAGES, build_tokenizer
 from examples.train_agent_model.generator import SessionGenerator
 from examples.train_agent_model.model import AgentModel, ModelShape
 from examples.train_agent_model.peers import Peers, run_together
 from examples.train_agent_model.rendering import SessionEncoder, session_parts
-from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
 from examples.train_agent_model.trainer import DECAY_SHARE, Trainer
 
-TOKENIZER_SESSIONS = 5000
 SAVE_EVERY_S = 60.0
 
 COMPILED_FROM_MINUTES = 10.0
 """Runs this long compile the layers, which takes some 15 s (and a C++ compiler) and saves a fifth
 of each step."""
-
-STAGES = (
-    Stage(
-        level=0.0,
-        drill_share=0.85,
-        batch_tokens=1280,
-        prompt_weight=0.25,
-        until_loss=1.5,
-        latest_end=0.12,
-    ),
-    Stage(
-        level=0.0,
-        drill_share=0.4,
-        batch_tokens=1280,
-        prompt_weight=0.25,
-        until_loss=0.0,
-        latest_end=0.2,
-    ),
-    Stage(
-        level=0.09,
-        drill_share=0.1,
-        batch_tokens=1280,
-        prompt_weight=0.25,
-        until_loss=0.0,
-        latest_end=0.28,
-    ),
-    Stage(
-        level=0.15,
-        drill_share=0.03,
-        batch_tokens=2048,
-        prompt_weight=0.2,
-        until_loss=0.0,
-        latest_end=0.45,
-    ),
-    Stage(
-        level=0.35,
-        drill_share=0.02,
-        batch_tokens=2048,
-        prompt_weight=0.1,
-        until_loss=0.0,
-        latest_end=0.55,
-    ),
-    Stage(
-        level=0.6,
-        drill_share=0.01,
-        batch_tokens=2048,
-        prompt_weight=0.02,
-        until_loss=0.0,
-        latest_end=0.65,
-    ),
-    Stage(
-        level=1.0,
-        drill_share=0.01,
-        batch_tokens=2048,
-        prompt_weight=0.0,
-        until_loss=0.0,
-        latest_end=2.0,
-    ),
-)
-PRACTICE = replace(STAGES[-1], hard=True)
-"""The only stage of a training that begins from a model."""
-
-
-def build_tokenizer(folder: Path, vocab_size: int, seed: int) -> Tokenizer:
-    """Load the folder's tokenizer, or train it on generated sessions and store it."""
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        generator = SessionGenerator(f"tokenizer/{seed}", held_out=False)
-        texts = (
-            part.text
-            for _ in range(TOKENIZER_SESSIONS)
-            for part in session_parts(generator.session(level=0.6, num_questions=3))
-            if not part.special
-        )
-        save_tokenizer(train_tokenizer(texts, vocab_size), folder)
-    return Tokenizer.from_file(str(path))
 
 
 @torch.no_grad()
@@ -121,8 +42,8 @@ def forced_scores(model: AgentModel, encoder: SessionEncoder, sessions: int) -> 
     for _ in range(sessions):
         session = encoder.encode(session_parts(generator.session(num_questions=4)))
         ids, weights = session.ids, session.weights
-        tokens = torch.from_numpy(ids).long()[None]
-        best = model.logits(model.hidden(tokens))[0].argmax(-1).numpy()
+        tokens = torch.from_numpy(ids).long()[None].to(model.model.embed_tokens.weight.device)
+        best = model.logits(model.hidden(tokens))[0].argmax(-1).cpu().numpy()
         edges = np.flatnonzero(np.diff((weights > 0).astype(np.int8), prepend=0, append=0))
         for start, stop in edges.reshape(-1, 2):
             exact = bool((best[start - 1 : stop - 1] == ids[start:stop]).all())
@@ -205,6 +126,7 @@ def work(peers: Peers, options: argparse.Namespace) -> None:
     else:
         shape = shape_of(begun)
         shape = replace(shape, num_hidden_layers=shape.num_hidden_layers + len(options.grow_after))
+    stages = STAGES if begun is None else (PRACTICE,)
     trainer = Trainer(
         options.folder,
         shape,
@@ -212,8 +134,12 @@ def work(peers: Peers, options: argparse.Namespace) -> None:
         seed=options.seed,
         rate=options.rate,
         decay_share=DECAY_SHARE if begun is None else 1.0,
-        stages=STAGES if begun is None else (PRACTICE,),
+        stages=tuple(
+            replace(stage, batch_tokens=stage.batch_tokens * options.batch_scale)
+            for stage in stages
+        ),
         peers=peers,
+        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     if not trainer.resume() and begun is not None:
         trainer.begin_from(begun, options.grow_after)
@@ -233,6 +159,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vocab-size", type=int, default=1536)
     parser.add_argument("--score-every-s", type=float, default=180.0)
+    parser.add_argument(
+        "--batch-scale", type=int, default=1, help="as many times the tokens of a step"
+    )
     parser.add_argument("--processes", type=int, default=1, help="that train together, one a core")
     parser.add_argument(
         "--begin-from",
@@ -251,6 +180,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1.0, help="share of the learning rates")
     parser.add_argument("--eager", action="store_true", help="needs no C++ compiler, slower")
     options = parser.parse_args()
+    if options.processes > 1 and torch.cuda.is_available():
+        parser.error("--processes is for CPUs; a GPU takes one process")
     if options.grow_after and options.begin_from is None:
         parser.error("--grow-after needs --begin-from")
     options.folder.mkdir(parents=True, exist_ok=True)

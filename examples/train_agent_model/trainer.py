@@ -21,6 +21,7 @@ from examples.train_agent_model.model import AgentModel, ModelShape, Probes
 from examples.train_agent_model.optimizer import MuonAdamW
 from examples.train_agent_model.peers import Peers
 from examples.train_agent_model.rendering import Label, SessionEncoder
+from examples.train_agent_model.shards import rows_of
 
 WARM_UP_STEPS = 50
 DECAY_SHARE = 0.55
@@ -35,6 +36,7 @@ MEAN_SHARE = 0.1
 """Share of the steps so far over which ``Trainer.mean`` is taken, roughly."""
 
 ALONE = Peers()
+CPU = torch.device("cpu")
 
 
 def batch_loss(
@@ -70,8 +72,8 @@ def grown(weights: dict[str, Tensor], after: Sequence[int]) -> dict[str, Tensor]
             deeper[f"{prefix}{place}.{rest}"] = weight
             if int(number) + 1 in after:
                 silent = rest in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-                copy = torch.zeros_like(weight) if silent else weight.clone()
-                deeper[f"{prefix}{place + 1}.{rest}"] = copy
+                fresh = torch.zeros_like(weight) if silent else weight.clone()
+                deeper[f"{prefix}{place + 1}.{rest}"] = fresh
     return deeper
 
 
@@ -89,6 +91,7 @@ class Trainer:
         decay_share: float = DECAY_SHARE,
         stages: tuple[Stage, ...],
         peers: Peers = ALONE,
+        device: torch.device = CPU,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -96,15 +99,16 @@ class Trainer:
             rate: where the learning rates begin, as a share of their usual ones.
             decay_share: the share of the time in which they fall.
             peers: the processes that train this model together.
+            device: where the weights are.
         """
         self.folder, self.encoder, self.seed, self._clock = folder, encoder, seed, clock
         self._rate, self._decay_share, self._stages = rate, decay_share, stages
-        self.peers = peers
-        self.model = AgentModel(shape, seed=seed)
+        self.peers, self.device = peers, device
+        self.model = AgentModel(shape, seed=seed).to(device)
         self.mean = copy.deepcopy(self.model).requires_grad_(requires_grad=False)
         """The mean of the weights over the last steps, which is what is exported: while the rate
         is high it makes half as many mistakes as the weights of any one step."""
-        self.probes = Probes(shape)
+        self.probes = Probes(shape).to(device)
         self._both = nn.ModuleList([self.model, self.probes])
         self.optimizer = MuonAdamW(self._both, muon_lr=0.02, adamw_lr=2e-3)
         self.step = self.pool = self.stage = self.tokens = 0
@@ -147,7 +151,7 @@ class Trainer:
         return True
 
     def _take(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
         self.mean.load_state_dict(state["mean"])
         self.probes.load_state_dict(state["probes"])
@@ -159,14 +163,23 @@ class Trainer:
     def run_pool(self, *, budget_s: float, autocast: bool) -> None:
         """Train on one pool of sessions and move the position past it."""
         while self._stage_is_over(self.seconds / budget_s):
-            self.stage += 1
+            self.stage, self.pool = self.stage + 1, 0
             self.loss = 10.0
-        stage, peers = self._stages[self.stage], self.peers
-        for batch in batches(
-            self.encoder, stage, self.seed, self.pool, share=peers.rank, shares=peers.count
-        ):
+        stage, peers, at = self._stages[self.stage], self.peers, (self.stage, self.pool)
+        rows = rows_of(self.folder, self.encoder, self._stages, self.seed, at)
+        made = batches(
+            rows,
+            stage,
+            self.encoder.vocab_size,
+            (self.seed, *at),
+            share=peers.rank,
+            shares=peers.count,
+        )
+        for batch in made:
             started = self._clock()
-            loss, read = batch_loss(self.model, self.probes, batch, autocast=autocast)
+            loss, read = batch_loss(
+                self.model, self.probes, batch.to(self.device), autocast=autocast
+            )
             total = loss + PROBE_WEIGHT * sum(read.values(), torch.zeros(()))
             total.backward()  # type: ignore[no-untyped-call]
             mean_loss = self._meet(batch, loss)
@@ -196,7 +209,9 @@ class Trainer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-        meters = torch.tensor([batch.tokens.numel(), self._uncounted_s, loss.item()])
+        meters = torch.tensor(
+            [batch.tokens.numel(), self._uncounted_s, loss.item()], device=self.device
+        )
         self.peers.average([*gradients, meters])
         tokens, seconds, mean_loss = meters.tolist()
         self.tokens += round(tokens * self.peers.count)

@@ -8,10 +8,10 @@ import pytest
 import tokenizers
 import torch
 
-from examples.train_agent_model.batches import batches, drill
+from examples.train_agent_model.batches import Batch, batches, drill, pool_rows
+from examples.train_agent_model.curriculum import STAGES
 from examples.train_agent_model.rendering import Label, SessionEncoder
 from examples.train_agent_model.tokenizer import SPECIAL
-from examples.train_agent_model.train import STAGES
 
 MODEL = Path(__file__).parents[2] / "runtime/assets/default_model"
 
@@ -21,25 +21,29 @@ def encoder() -> SessionEncoder:
     return SessionEncoder(tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json")))
 
 
+def made(encoder: SessionEncoder, stage: int, pool: int, **shares: int) -> list[Batch]:
+    rows = pool_rows(encoder, STAGES[stage], 1, stage, pool)
+    return list(batches(rows, STAGES[stage], encoder.vocab_size, (1, stage, pool), **shares))
+
+
 def test_a_pool_is_the_same_each_time_and_unlike_its_neighbour(encoder: SessionEncoder) -> None:
-    pools = [list(batches(encoder, STAGES[2], 1, pool)) for pool in (3, 3, 4)]
+    pools = [made(encoder, 2, pool) for pool in (3, 3, 4)]
     tokens = [[batch.tokens for batch in pool] for pool in pools]
     assert all(torch.equal(a, b) for a, b in zip(tokens[0], tokens[1], strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(tokens[0], tokens[2], strict=False))
 
 
 def test_a_batch_keeps_within_its_tokens(encoder: SessionEncoder) -> None:
-    for batch in batches(encoder, STAGES[3], 1, 0):
+    for batch in made(encoder, 3, 0):
         assert batch.tokens.numel() <= STAGES[3].batch_tokens or len(batch.tokens) == 1
 
 
 def test_processes_share_the_batches_of_a_pool_equally_and_none_is_made_twice(
     encoder: SessionEncoder,
 ) -> None:
-    whole = [b.tokens for b in batches(encoder, STAGES[3], 1, 0)]
+    whole = [batch.tokens for batch in made(encoder, 3, 0)]
     shares = [
-        [b.tokens for b in batches(encoder, STAGES[3], 1, 0, share=share, shares=2)]
-        for share in range(2)
+        [batch.tokens for batch in made(encoder, 3, 0, share=share, shares=2)] for share in range(2)
     ]
     assert len(shares[0]) == len(shares[1]) == len(whole) // 2
     found = [tokens for share in shares for tokens in share]

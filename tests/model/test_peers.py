@@ -6,11 +6,11 @@ import pytest
 import tokenizers
 import torch
 
-from examples.train_agent_model.batches import batches
+from examples.train_agent_model.batches import Batch, batches, pool_rows
+from examples.train_agent_model.curriculum import PRACTICE
 from examples.train_agent_model.model import ModelShape
 from examples.train_agent_model.peers import Peers, run_together
 from examples.train_agent_model.rendering import SessionEncoder
-from examples.train_agent_model.train import PRACTICE
 from examples.train_agent_model.trainer import Trainer, batch_loss
 
 MODEL = Path(__file__).parents[2] / "runtime/assets/default_model"
@@ -30,6 +30,13 @@ def new_trainer(folder: Path, peers: Peers) -> Trainer:
     return Trainer(folder, shape, encoder, seed=1, stages=(PRACTICE,), peers=peers)
 
 
+def made(trainer: Trainer, share: int) -> list[Batch]:
+    """The first pool's batches of one of two processes."""
+    rows = pool_rows(trainer.encoder, PRACTICE, 1, 0, 0)
+    size = trainer.encoder.vocab_size
+    return list(batches(rows, PRACTICE, size, (1, 0, 0), share=share, shares=2))
+
+
 def one_pool(peers: Peers, folder: Path) -> None:
     trainer = new_trainer(folder, peers)
     trainer.run_pool(budget_s=1e9, autocast=False)
@@ -46,9 +53,7 @@ def test_all_processes_end_with_the_same_weights_tokens_and_clock(tmp_path: Path
         assert torch.equal(weight, second["state"][name]), name
     steps, tokens = first["position"][:2]
     trainer = new_trainer(tmp_path, Peers())
-    shares = [
-        list(batches(trainer.encoder, PRACTICE, 1, 0, share=rank, shares=2)) for rank in range(2)
-    ]
+    shares = [made(trainer, rank) for rank in range(2)]
     assert steps == len(shares[0])
     assert tokens == sum(batch.tokens.numel() for share in shares for batch in share)
 
@@ -81,10 +86,7 @@ def test_a_process_that_fails_ends_the_training_with_its_error(tmp_path: Path) -
 
 def test_the_step_of_two_processes_is_that_of_one_on_both_batches(tmp_path: Path) -> None:
     trainer = new_trainer(tmp_path, Peers())
-    pair = [
-        next(iter(batches(trainer.encoder, PRACTICE, 1, 0, share=rank, shares=2)))
-        for rank in range(2)
-    ]
+    pair = [made(trainer, rank)[0] for rank in range(2)]
     sums = [batch_loss(trainer.model, trainer.probes, batch, autocast=False)[0] for batch in pair]
     (sum(sums) / 2).backward()
     wanted = trainer.model.model.layers[0].mlp.up_proj.weight.grad
@@ -94,9 +96,7 @@ def test_the_step_of_two_processes_is_that_of_one_on_both_batches(tmp_path: Path
 
 def one_gradient(peers: Peers, folder: Path) -> None:
     trainer = new_trainer(folder, peers)
-    batch = next(
-        iter(batches(trainer.encoder, PRACTICE, 1, 0, share=peers.rank, shares=peers.count))
-    )
+    batch = made(trainer, peers.rank)[0]
     batch_loss(trainer.model, trainer.probes, batch, autocast=False)[0].backward()
     gradient = trainer.model.model.layers[0].mlp.up_proj.weight.grad
     peers.average([gradient])

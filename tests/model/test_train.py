@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from examples.train_agent_model.batches import pad
+from examples.train_agent_model.curriculum import PRACTICE, STAGES
 from examples.train_agent_model.export import export
 from examples.train_agent_model.generator import SessionGenerator
 from examples.train_agent_model.model import AgentModel, ModelShape, Probes
@@ -23,7 +24,7 @@ from examples.train_agent_model.rendering import (
     session_parts,
 )
 from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import PRACTICE, STAGES, shape_of
+from examples.train_agent_model.train import shape_of
 from examples.train_agent_model.trainer import (
     WARM_UP_STEPS,
     Trainer,
@@ -192,6 +193,27 @@ def test_hard_sessions_have_more_tools_and_are_for_practice_only() -> None:
     assert means[1][1] > means[0][1] + 0.7
     assert PRACTICE.hard
     assert not any(stage.hard for stage in STAGES)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_learns_what_a_cpu_learns_and_each_goes_on_from_the_other(
+    encoder: SessionEncoder, tmp_path: Path
+) -> None:
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
+    losses = {}
+    for name in ("cuda", "cpu"):
+        device = torch.device(name)
+        trainer = Trainer(tmp_path, shape, encoder, seed=1, stages=(PRACTICE,), device=device)
+        trainer.run_pool(budget_s=1e9, autocast=False)
+        losses[name] = trainer.loss
+        trainer.save()
+        other = torch.device("cpu" if name == "cuda" else "cuda")
+        after = Trainer(tmp_path, shape, encoder, seed=1, stages=(PRACTICE,), device=other)
+        assert after.resume()
+        after.run_pool(budget_s=1e9, autocast=False)
+        assert after.model.model.embed_tokens.weight.device.type == other.type
+        (tmp_path / "checkpoint.pt").unlink()
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=0.02)
 
 
 def test_there_is_nothing_to_resume_in_an_empty_folder(
