@@ -30,8 +30,8 @@ These weights are random, so the model means nothing by what it says: each call 
 tool_choice, its arguments are drawn from what the tool's schema allows, and the answers are
 noise. Tools, transcripts, caching and accounts are real."""
 SMALL_NOTE = """\
-This model has a million parameters and was trained to call tools, nothing else. It chooses its
-calls itself and is often wrong; its model card (runtime/assets/default_model) says how often."""
+This model has 1.3 million parameters and was trained to call tools, nothing else. It chooses its
+calls itself and is sometimes wrong; its model card (runtime/assets/default_model) says how often."""
 
 
 async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
