@@ -31,7 +31,7 @@ tool_choice, its arguments are drawn from what the tool's schema allows, and the
 noise. Tools, transcripts, caching and accounts are real."""
 SMALL_NOTE = """\
 This model has 1.3 million parameters and was trained to call tools, nothing else. It chooses its
-calls itself and is sometimes wrong; its model card (runtime/assets/default_model) says how often."""
+calls itself and is at times wrong; its model card (runtime/assets/default_model) says how often."""
 
 
 async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
