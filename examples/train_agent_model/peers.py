@@ -1,8 +1,7 @@
 """Processes that train one model together, each on its share of the batches.
 
 Every process holds the whole model; the gradients of a step are averaged over loopback, after
-which all take the same step. For a network this small that is twice as fast on two cores as one
-process with two threads, whose products are too short to divide.
+which all take the same step.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python -m examples.train_agent_model.shards --folder run --pools 1000 --processes 16
 
-One core makes some 100,000 tokens a second, less than a GPU learns from. A training in the same
+One core makes some 100,000 tokens a second, and a GPU may want more. A training in the same
 folder takes a pool from its shard where there is one, and makes the others as it goes; what is
 learned is the same.
 """

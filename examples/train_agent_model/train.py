@@ -184,6 +184,12 @@ def main() -> None:
         parser.error("--processes is for CPUs; a GPU takes one process")
     if options.grow_after and options.begin_from is None:
         parser.error("--grow-after needs --begin-from")
+    if options.grow_after:
+        layers = shape_of(options.begin_from).num_hidden_layers
+        if sorted(set(options.grow_after) & set(range(1, layers + 1))) != sorted(
+            options.grow_after
+        ):
+            parser.error(f"--grow-after: each once, of the layers 1 to {layers}")
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.begin_from is not None:
         for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -24,7 +24,7 @@ from examples.train_agent_model.rendering import (
     session_parts,
 )
 from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import shape_of
+from examples.train_agent_model.train import main, shape_of
 from examples.train_agent_model.trainer import (
     WARM_UP_STEPS,
     Trainer,
@@ -150,6 +150,31 @@ def test_a_grown_model_says_what_it_said_before_and_all_of_it_learns(
         for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
             assert not weight.any()
             assert weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("layers", "complaint"),
+    [
+        (["0"], "of the layers 1 to 7"),
+        (["8"], "of the layers 1 to 7"),
+        (["2", "2"], "each once"),
+        ([], "needs --begin-from"),
+    ],
+)
+def test_layers_that_are_not_there_cannot_be_grown_after(
+    layers: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Path(__file__).parents[2] / "runtime/assets/default_model"
+    begun = ["--begin-from", str(model)] if layers else []
+    arguments = ["--folder", str(tmp_path), *begun, "--grow-after", *(layers or ["1"])]
+    monkeypatch.setattr("sys.argv", ["train", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert complaint in capsys.readouterr().err
 
 
 def test_the_rate_falls_over_the_share_of_the_time_that_was_said() -> None:
