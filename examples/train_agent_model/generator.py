@@ -70,9 +70,17 @@ ALL_KINDS = {
     "no_tool": 16,
 }
 """Weights of the kinds of question."""
-HARD_KINDS = ALL_KINDS | {"parallel": 12, "chain": 20, "chain_calculate": 10}
+HARD_KINDS = ALL_KINDS | {
+    "follow_up": 12,
+    "parallel": 12,
+    "sum_of_two": 10,
+    "chain": 24,
+    "chain_calculate": 10,
+}
 """The same for practice: more of those in which the tools' schemas, and not the question, say where
 an argument belongs."""
+HARD_CHAINS_PLAIN = 0.25
+"""Share kept of the hard chains in which no call takes a second argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +112,8 @@ class _State:
 class SessionGenerator:
     """Draws sessions; the same seed gives the same sessions for ever.
 
-    ``hard`` ones have more tools, which are easier to mistake for each other, and more chains.
+    ``hard`` ones have more tools, which are easier to mistake for each other, more questions and
+    more chains.
     """
 
     def __init__(self, seed: int | str, *, held_out: bool, hard: bool = False) -> None:
@@ -137,7 +146,8 @@ class SessionGenerator:
         draws = 2 if self._hard else 1
         total = num_tools or max(rng.randint(1, most_tools) for _ in range(draws))
         most_questions = max(4, round(MAX_QUESTIONS * level))
-        count = num_questions or 1 + int(most_questions * rng.random() ** 2)
+        drawn = rng.random() ** (1 if self._hard else 2)
+        count = num_questions or 1 + int(most_questions * drawn)
         state = self._tools(total, level)
         every_kind = HARD_KINDS if self._hard else ALL_KINDS
         kinds = SIMPLE_KINDS if level < 0.1 else every_kind
@@ -282,6 +292,12 @@ class SessionGenerator:
         state.last = None
         phrase = f"the {outer.topic} of {found.phrase}{then.extra}"
         if found.extra and then.extra:
+            return None
+        if (
+            self._hard
+            and not (found.extra or then.extra)
+            and self._rng.random() > HARD_CHAINS_PLAIN
+        ):
             return None
         steps = (self._fact(state, found, link), self._fact(state, then, value))
         told = f"the {outer.topic} of the {inner.topic} of {found.entity}"

@@ -255,14 +255,15 @@ class TokenProbe(nn.Module):
         return F.cross_entropy(F.linear(read, embedding.detach()).float(), wanted)
 
 
-PROBES: dict[Label, tuple[type[YesNoProbe | TokenProbe], float]] = {
-    Label.OWNER: (TokenProbe, 0.4),
-    Label.KNOWN: (YesNoProbe, 0.6),
-    Label.CHOSEN: (TokenProbe, 0.75),
-    Label.MORE: (YesNoProbe, 0.75),
+PROBES: dict[Label, tuple[type[YesNoProbe | TokenProbe], float, float]] = {
+    Label.OWNER: (TokenProbe, 0.4, 0.2),
+    Label.KNOWN: (YesNoProbe, 0.6, 0.2),
+    Label.CHOSEN: (TokenProbe, 0.75, 0.2),
+    Label.MORE: (YesNoProbe, 0.75, 1.0),
 }
-"""What reads each label, and after which share of the layers: a choice among the tools takes what
-their schemas were found to say, and the last layers act on it."""
+"""What reads each label, after which share of the layers, and the weight of its loss beside that of
+predicting tokens: a choice among the tools takes what their schemas were found to say, and the last
+layers act on it."""
 
 
 class Probes(nn.Module):
@@ -277,9 +278,9 @@ class Probes(nn.Module):
         super().__init__()
         self._layers = {
             label: max(0, round(share * shape.num_hidden_layers) - 1)
-            for label, (_, share) in PROBES.items()
+            for label, (_, share, _) in PROBES.items()
         }
-        self.readers = nn.ModuleDict({label: kind(shape) for label, (kind, _) in PROBES.items()})
+        self.readers = nn.ModuleDict({label: kind(shape) for label, (kind, _, _) in PROBES.items()})
 
     def losses(
         self, streams: list[Tensor], labels: dict[Label, Tensor], embedding: Tensor

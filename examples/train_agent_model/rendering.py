@@ -28,7 +28,7 @@ from examples.train_agent_model.tokenizer import (
     special_ids,
     text_encoder,
 )
-from examples.train_agent_model.world import Call, Session, Step, Tool
+from examples.train_agent_model.world import Call, Question, Session, Step, Tool
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
@@ -49,7 +49,8 @@ class Label(StrEnum):
     """At the end of a question's word: 1 where the tools' schemas hold the word, else 0."""
 
     MORE = "more"
-    """At the end of an argument's name in a call: 1 where the tool takes one more, else 0."""
+    """At the end of the first argument's name in a call: 1 where the tool takes one more, else 0;
+    in questions that do not tell which of two calls takes it."""
 
     OWNER = "owner"
     """Where a schema says a tool's topic, and at the end of its name: the name's first token,
@@ -149,7 +150,7 @@ def generation_prompt() -> list[Part]:
     return [_special(TURN), Part(text="assistant\n")]
 
 
-def _call(call: Call) -> list[Part]:
+def _call(call: Call, *, is_open: bool = False) -> list[Part]:
     text = f'\n{{"name": "{call.name}", "arguments": '
     heavy = [(text.index(call.name), text.index(call.name) + len(call.name))]
     marks = []
@@ -157,8 +158,9 @@ def _call(call: Call) -> list[Part]:
         text += "{" if number == 0 else ", "
         begin = len(text.encode()) + 1
         heavy.append((begin, begin + len(name) + len('": "')))
-        more = number + 1 < len(call.arguments)
-        marks.append(Mark(end=begin + len(name), label=Label.MORE, value=more))
+        if is_open and number == 0:
+            more = len(call.arguments) > 1
+            marks.append(Mark(end=begin + len(name), label=Label.MORE, value=more))
         written = json.dumps(value, ensure_ascii=False)
         text += f'"{name}": {written}'
         end = len(text.encode())
@@ -171,13 +173,14 @@ def _call(call: Call) -> list[Part]:
     ]
 
 
-def calls_turn(step: Step) -> list[Part]:
-    """Render the assistant's turn that makes a step's calls."""
+def calls_turn(step: Step, *, is_open: bool = False) -> list[Part]:
+    """Render the assistant's turn that makes a step's calls; ``is_open``: the question does not
+    tell how many arguments they take."""
     parts = generation_prompt()
     for number, call in enumerate(step.calls):
         if number:
             parts.append(Part(text="\n", weight=1.0))
-        parts += _call(call)
+        parts += _call(call, is_open=is_open)
     return [*parts, _special(END_OF_TURN, 1.0), Part(text="\n")]
 
 
@@ -223,6 +226,19 @@ def _question(text: str, words: frozenset[str], tools: Sequence[Tool]) -> list[P
     return [opening, replace(said, marks=tuple(marks)), *rest]
 
 
+def leaves_open(question: Question, tools: Sequence[Tool]) -> bool:
+    """Say whether only the schemas of ``tools`` tell how many arguments the first call takes: in a
+    chain whose question holds one that may as well belong to the second."""
+    lookups = {tool.name for tool in tools if tool.topic}
+    counts = [
+        len(call.arguments)
+        for step in question.steps
+        for call in step.calls
+        if len(step.calls) == 1 and call.name in lookups
+    ]
+    return len(set(counts)) > 1
+
+
 def session_parts(session: Session) -> list[Part]:
     """Render a whole session as the perfect assistant plays it."""
     parts = header(session)
@@ -230,8 +246,9 @@ def session_parts(session: Session) -> list[Part]:
     named = told_apart(session.tools)
     for question in session.questions:
         parts += _question(question.text, words, named)
-        for step in question.steps:
-            parts += calls_turn(step) + results_turn(step)
+        is_open = leaves_open(question, session.tools)
+        for number, step in enumerate(question.steps):
+            parts += calls_turn(step, is_open=is_open and number == 0) + results_turn(step)
         parts += answer_turn(question.answer)
     return parts
 

@@ -25,9 +25,15 @@ from examples.train_agent_model.curriculum import PRACTICE, STAGES, build_tokeni
 from examples.train_agent_model.rendering import Encoded, Label, SessionEncoder
 
 
-def shard_path(folder: Path, seed: int, stage: int, pool: int) -> Path:
-    """Return where the shard of a training's pool lies, the pools of each stage counted anew."""
-    return folder / "shards" / f"seed{seed}-stage{stage}-pool{pool}.safetensors"
+def shard_path(folder: Path, stages: tuple[Stage, ...], seed: int, at: tuple[int, int]) -> Path:
+    """Return where the shard of a pool lies, ``at`` being the numbers of its stage and of itself.
+
+    The name says what is in it: those of a curriculum and of practice may share a folder.
+    """
+    number, pool = at
+    stage = stages[number]
+    kind = f"level{stage.level:g}" + "-hard" * stage.hard
+    return folder / "shards" / f"seed{seed}-stage{number}-{kind}-pool{pool}.safetensors"
 
 
 def write_shard(path: Path, rows: list[Encoded]) -> None:
@@ -65,8 +71,8 @@ def read_shard(path: Path) -> list[Encoded]:
 def rows_of(
     folder: Path, encoder: SessionEncoder, stages: tuple[Stage, ...], seed: int, at: tuple[int, int]
 ) -> list[Encoded]:
-    """Return the rows of a pool, ``at`` being the numbers of its stage and of itself."""
-    path = shard_path(folder, seed, *at)
+    """Return the rows of the pool ``at``, see ``shard_path``."""
+    path = shard_path(folder, stages, seed, at)
     if path.exists():
         return read_shard(path)
     stage, pool = at
@@ -75,7 +81,7 @@ def rows_of(
 
 def _write(folder: Path, stages: tuple[Stage, ...], seed: int, at: tuple[int, int]) -> int:
     """Make one shard if it is not there; return its tokens."""
-    path = shard_path(folder, seed, *at)
+    path = shard_path(folder, stages, seed, at)
     encoder = SessionEncoder(Tokenizer.from_file(str(folder / "tokenizer.json")))
     rows = rows_of(folder, encoder, stages, seed, at)
     if not path.exists():

@@ -83,7 +83,7 @@ class ToolMaker:
         """Draw one or two words; a near miss shares one word with another topic."""
         rng = self._rng
         pairs = [t for t in others if " " in t]
-        if pairs and rng.random() < (0.4 if self._hard else 0.25) * level:
+        if pairs and rng.random() < (0.6 if self._hard else 0.25) * level:
             left, right = rng.choice(pairs).split()
             fresh = self._words.word()
             return rng.choice((f"{fresh} {right}", f"{left} {fresh}"))

@@ -186,9 +186,8 @@ def main() -> None:
         parser.error("--grow-after needs --begin-from")
     if options.grow_after:
         layers = shape_of(options.begin_from).num_hidden_layers
-        if sorted(set(options.grow_after) & set(range(1, layers + 1))) != sorted(
-            options.grow_after
-        ):
+        known = set(options.grow_after) & set(range(1, layers + 1))
+        if len(known) < len(options.grow_after):
             parser.error(f"--grow-after: each once, of the layers 1 to {layers}")
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.begin_from is not None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from examples.train_agent_model.batches import Batch, Stage, batches
-from examples.train_agent_model.model import AgentModel, ModelShape, Probes
+from examples.train_agent_model.model import PROBES, AgentModel, ModelShape, Probes
 from examples.train_agent_model.optimizer import MuonAdamW
 from examples.train_agent_model.peers import Peers
 from examples.train_agent_model.rendering import Label, SessionEncoder
@@ -28,9 +28,6 @@ DECAY_SHARE = 0.55
 
 LONGEST_STEP_S = 2.0
 """What a step counts at most: a machine that stalls must not use up the schedule."""
-
-PROBE_WEIGHT = 0.2
-"""Weight of the loss of each probe beside that of predicting tokens."""
 
 MEAN_SHARE = 0.1
 """Share of the steps so far over which ``Trainer.mean`` is taken, roughly."""
@@ -180,8 +177,8 @@ class Trainer:
             loss, read = batch_loss(
                 self.model, self.probes, batch.to(self.device), autocast=autocast
             )
-            total = loss + PROBE_WEIGHT * sum(read.values(), torch.zeros(()))
-            total.backward()  # type: ignore[no-untyped-call]
+            weighed = (PROBES[label][2] * value for label, value in read.items())
+            sum(weighed, loss).backward()  # type: ignore[no-untyped-call]
             mean_loss = self._meet(batch, loss)
             scale = learning_scale(self.seconds / budget_s, self.step, self._decay_share)
             self.optimizer.step(self._rate * scale)

@@ -190,19 +190,45 @@ def labelled(
     return [("".join(said[: i + 1]), int(values[i])) for i in np.flatnonzero(values != NO_LABEL)]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_an_arguments_name_says_whether_one_more_follows(
+def argument_of_either(session: Session) -> list[Call]:
+    """The first calls of those chains whose question holds one argument for one of two calls."""
+    second = {p.name for tool in session.tools if tool.topic for p in tool.parameters[1:]}
+    return [
+        question.steps[0].calls[0]
+        for question in session.questions
+        if question.kind in ("chain", "chain_calculate")
+        and any(name in second for s in question.steps[:2] for name in s.calls[0].arguments)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_arguments_name_says_whether_one_more_follows_where_the_question_does_not(
     seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
 ) -> None:
-    session = SessionGenerator(seed, held_out=False, hard=True).session(num_questions=4)
+    session = SessionGenerator(seed, held_out=False, hard=True).session(
+        num_tools=6, num_questions=12
+    )
     found = labelled(encoder, tokenizer, session, Label.MORE)
-    calls = [c for q in session.questions for step in q.steps for c in step.calls]
-    wanted = [
-        (name, int(name != list(call.arguments)[-1])) for call in calls for name in call.arguments
+    calls = argument_of_either(session)
+    assert [value for _, value in found] == [len(call.arguments) - 1 for call in calls]
+    for (text, _), call in zip(found, calls, strict=True):
+        assert text.endswith(
+            f'{{"name": "{call.name}", "arguments": {{"{next(iter(call.arguments))}'
+        )
+
+
+def test_both_answers_to_whether_one_more_follows_are_about_as_frequent(
+    encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    generator = SessionGenerator(3, held_out=False, hard=True)
+    sessions = [generator.session(num_questions=12) for _ in range(30)]
+    values = [
+        value
+        for session in sessions
+        for _, value in labelled(encoder, tokenizer, session, Label.MORE)
     ]
-    assert [value for _, value in found] == [value for _, value in wanted]
-    for (text, _), (name, _) in zip(found, wanted, strict=True):
-        assert text.endswith(f'"{name}')
+    assert len(values) > 30
+    assert 0.35 < np.mean(values) < 0.65
 
 
 @pytest.mark.parametrize("seed", range(12))
