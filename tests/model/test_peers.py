@@ -3,31 +3,13 @@
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
 
 from examples.train_agent_model.batches import Batch, batches, pool_rows
 from examples.train_agent_model.curriculum import PRACTICE
-from examples.train_agent_model.model import ModelShape
 from examples.train_agent_model.peers import Peers, run_together
-from examples.train_agent_model.rendering import SessionEncoder
 from examples.train_agent_model.trainer import Trainer, batch_loss
-
-MODEL = Path(__file__).parents[2] / "runtime/assets/default_model"
-
-
-def new_trainer(folder: Path, peers: Peers) -> Trainer:
-    encoder = SessionEncoder(tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json")))
-    shape = ModelShape(
-        vocab_size=encoder.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=16,
-        intermediate_size=32,
-    )
-    return Trainer(folder, shape, encoder, seed=1, stages=(PRACTICE,), peers=peers)
+from tests.support.training import toy_trainer
 
 
 def made(trainer: Trainer, share: int) -> list[Batch]:
@@ -38,7 +20,7 @@ def made(trainer: Trainer, share: int) -> list[Batch]:
 
 
 def one_pool(peers: Peers, folder: Path) -> None:
-    trainer = new_trainer(folder, peers)
+    trainer = toy_trainer(folder, peers)
     trainer.run_pool(budget_s=1e9, autocast=False)
     state = trainer.model.state_dict()
     position = [trainer.step, trainer.tokens, trainer.seconds, trainer.loss]
@@ -52,7 +34,7 @@ def test_all_processes_end_with_the_same_weights_tokens_and_clock(tmp_path: Path
     for name, weight in first["state"].items():
         assert torch.equal(weight, second["state"][name]), name
     steps, tokens = first["position"][:2]
-    trainer = new_trainer(tmp_path, Peers())
+    trainer = toy_trainer(tmp_path)
     shares = [made(trainer, rank) for rank in range(2)]
     assert steps == len(shares[0])
     assert tokens == sum(batch.tokens.numel() for share in shares for batch in share)
@@ -85,7 +67,7 @@ def test_a_process_that_fails_ends_the_training_with_its_error(tmp_path: Path) -
 
 
 def test_the_step_of_two_processes_is_that_of_one_on_both_batches(tmp_path: Path) -> None:
-    trainer = new_trainer(tmp_path, Peers())
+    trainer = toy_trainer(tmp_path)
     pair = [made(trainer, rank)[0] for rank in range(2)]
     sums = [batch_loss(trainer.model, trainer.probes, batch, autocast=False)[0] for batch in pair]
     (sum(sums) / 2).backward()
@@ -95,7 +77,7 @@ def test_the_step_of_two_processes_is_that_of_one_on_both_batches(tmp_path: Path
 
 
 def one_gradient(peers: Peers, folder: Path) -> None:
-    trainer = new_trainer(folder, peers)
+    trainer = toy_trainer(folder, peers)
     batch = made(trainer, peers.rank)[0]
     batch_loss(trainer.model, trainer.probes, batch, autocast=False)[0].backward()
     gradient = trainer.model.model.layers[0].mlp.up_proj.weight.grad

@@ -1,25 +1,22 @@
 """Shards of training data: what was written ahead is what would have been made."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 
 from examples.train_agent_model import shards
 from examples.train_agent_model.batches import pool_rows
 from examples.train_agent_model.curriculum import PRACTICE, STAGES
-from examples.train_agent_model.model import ModelShape
 from examples.train_agent_model.rendering import Label, SessionEncoder
-from examples.train_agent_model.trainer import Trainer
-
-MODEL = Path(__file__).parents[2] / "runtime/assets/default_model"
+from tests.support.training import MODEL, shipped_encoder, toy_trainer
 
 
 @pytest.fixture(scope="module")
 def encoder() -> SessionEncoder:
-    return SessionEncoder(tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json")))
+    return shipped_encoder()
 
 
 def write(folder: Path, *options: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +36,7 @@ def test_a_shard_holds_the_rows_of_its_pool(
     write(tmp_path, "--pools", "2", "--seed", "5", "--practice", monkeypatch=monkeypatch)
     total = 0
     for pool in range(2):
-        rows = shards.read_shard(shards.shard_path(tmp_path, 5, 0, pool))
+        rows = shards.read_shard(shards.shard_path(tmp_path, (PRACTICE,), 5, (0, pool)))
         wanted = pool_rows(encoder, PRACTICE, 5, 0, pool)
         assert len(rows) == len(wanted) > 30
         for row, other in zip(rows, wanted, strict=True):
@@ -52,13 +49,24 @@ def test_a_shard_holds_the_rows_of_its_pool(
     assert len(list((tmp_path / "shards").iterdir())) == 2
 
 
+def test_no_two_pools_share_a_name() -> None:
+    names = {
+        shards.shard_path(Path(), stages, seed, (number, pool))
+        for stages in (STAGES, (PRACTICE,), (replace(PRACTICE, hard=False),))
+        for number in range(len(stages))
+        for seed in (1, 2)
+        for pool in (0, 1)
+    }
+    assert len(names) == (len(STAGES) + 2) * 4
+
+
 def test_each_stage_of_the_curriculum_has_its_shards(
     tmp_path: Path, encoder: SessionEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "--pools", "1", monkeypatch=monkeypatch)
     lengths = []
     for number, stage in enumerate(STAGES):
-        rows = shards.read_shard(shards.shard_path(tmp_path, 1, number, 0))
+        rows = shards.read_shard(shards.shard_path(tmp_path, STAGES, 1, (number, 0)))
         assert [len(r.ids) for r in rows] == [
             len(r.ids) for r in pool_rows(encoder, stage, 1, number, 0)
         ]
@@ -67,24 +75,15 @@ def test_each_stage_of_the_curriculum_has_its_shards(
 
 
 def test_a_training_takes_the_shard_that_is_there_and_learns_the_same(
-    tmp_path: Path, encoder: SessionEncoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "with", "--pools", "1", "--practice", monkeypatch=monkeypatch)
-    shape = ModelShape(
-        vocab_size=encoder.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=16,
-        intermediate_size=32,
-    )
     made = []
     whole = shards.pool_rows
     monkeypatch.setattr(shards, "pool_rows", lambda *at: made.append(at[2:]) or whole(*at))
     states = []
     for name in ("with", "without"):
-        trainer = Trainer(tmp_path / name, shape, encoder, seed=1, stages=(PRACTICE,))
+        trainer = toy_trainer(tmp_path / name)
         trainer.run_pool(budget_s=1e9, autocast=False)
         states.append(trainer.model.state_dict())
     assert made == [(1, 0, 0)], "only the one without shards made its rows"
