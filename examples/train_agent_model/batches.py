@@ -18,11 +18,13 @@ from examples.train_agent_model.rendering import (
     Encoded,
     Label,
     SessionEncoder,
+    recall_parts,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL
 
 SESSIONS_PER_POOL = 48
+RECALLS_PER_HARD_POOL = 48
 MAX_SESSION_TOKENS = 2048
 
 
@@ -141,7 +143,8 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
 def pool_rows(
     encoder: SessionEncoder, stage: Stage, seed: int, number: int, pool: int
 ) -> list[Encoded]:
-    """Make the sessions of a pool of ``stage``, the training's stage ``number``: shortest first."""
+    """Make the sessions of a pool of ``stage``, the training's stage ``number``, and in a hard one
+    recalls (see ``recall_parts``): shortest first."""
     name = f"{seed}/{number}/{pool}"
     generator = SessionGenerator(f"train/{name}", held_out=False, hard=stage.hard)
     rng = random.Random(f"levels/{name}")
@@ -151,6 +154,9 @@ def pool_rows(
         row = encoder.encode(session_parts(generator.session(level=level)))
         if len(row.ids) <= MAX_SESSION_TOKENS:
             rows.append(row)
+    if stage.hard:
+        recalls = (generator.recall() for _ in range(RECALLS_PER_HARD_POOL))
+        rows += [encoder.encode(recall_parts(*recall)) for recall in recalls]
     return sorted(rows, key=lambda row: len(row.ids))
 
 

@@ -7,7 +7,7 @@ tool names, parameter names and values is one that training never sees.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from examples.train_agent_model.toolmaker import CALCULATORS, ToolMaker
 from examples.train_agent_model.words import WordSupply
@@ -81,6 +81,8 @@ HARD_KINDS = ALL_KINDS | {
 an argument belongs."""
 HARD_CHAINS_PLAIN = 0.25
 """Share kept of the hard chains in which no call takes a second argument."""
+HARD_LOOKUPS_DISTRACTED = 0.5
+"""Share of the hard questions of tools with one parameter that hold another tool's as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +111,16 @@ class _State:
     asked: list[tuple[str, str]] = field(default_factory=list)
 
 
+def _differ(steps: tuple[Step, ...]) -> bool:
+    """Say whether the first calls of steps take different numbers of arguments."""
+    return len({len(step.calls[0].arguments) for step in steps}) > 1
+
+
 class SessionGenerator:
     """Draws sessions; the same seed gives the same sessions for ever.
 
-    ``hard`` ones have more tools, which are easier to mistake for each other, more questions and
-    more chains.
+    ``hard`` ones have more tools, which are easier to mistake for each other, more chains, and
+    questions with an argument that the tool asked for does not take.
     """
 
     def __init__(self, seed: int | str, *, held_out: bool, hard: bool = False) -> None:
@@ -146,8 +153,7 @@ class SessionGenerator:
         draws = 2 if self._hard else 1
         total = num_tools or max(rng.randint(1, most_tools) for _ in range(draws))
         most_questions = max(4, round(MAX_QUESTIONS * level))
-        drawn = rng.random() ** (1 if self._hard else 2)
-        count = num_questions or 1 + int(most_questions * drawn)
+        count = num_questions or 1 + int(most_questions * rng.random() ** 2)
         state = self._tools(total, level)
         every_kind = HARD_KINDS if self._hard else ALL_KINDS
         kinds = SIMPLE_KINDS if level < 0.1 else every_kind
@@ -162,6 +168,14 @@ class SessionGenerator:
         return Session(
             instructions=self._instructions(), tools=tuple(tools), questions=tuple(questions)
         )
+
+    def recall(self) -> tuple[list[Tool], list[Call]]:
+        """Draw lookup tools, and a call of each in another order, with no question."""
+        self._words.restart()
+        tools = self._tools(self._rng.randint(2, MAX_TOOLS), 1.0).lookups
+        calls = [self._ask(tool).call for tool in tools]
+        self._rng.shuffle(calls)
+        return tools, calls
 
     # Tools
 
@@ -222,13 +236,23 @@ class SessionGenerator:
         if tool is None:
             return None
         asked, value = self._ask(tool), self._any_value()
+        if self._hard and parameters == 1:
+            asked = self._distracted(state, asked)
         state.last = asked
         return Question(
             kind=kind,
             text=self._lookup_text(asked),
             steps=(self._fact(state, asked, value),),
             answer=f"The {tool.topic} of {asked.entity} is {value}.",
+            is_open=self._hard and bool(asked.extra),
         )
+
+    def _distracted(self, state: _State, asked: _Lookup) -> _Lookup:
+        """Add to the question, half of the time, what only another tool takes."""
+        other = self._pick(state, 2)
+        if other is None or self._rng.random() > HARD_LOOKUPS_DISTRACTED:
+            return asked
+        return replace(asked, extra=self._ask(other).extra)
 
     def _lookup_text(self, asked: _Lookup) -> str:
         form = self._rng.choice(LOOKUP_FORMS)
@@ -315,6 +339,7 @@ class SessionGenerator:
             text=form.format(phrase),
             steps=steps,
             answer=f"T{told[1:]} is {value}.",
+            is_open=_differ(steps),
         )
 
     def _calculation(self, tool: Tool, left: Value, right: Value) -> tuple[Step, str]:
@@ -384,6 +409,7 @@ class SessionGenerator:
             text=text.format(number=right, what=phrase),
             steps=(*steps, step),
             answer=answer,
+            is_open=_differ(steps),
         )
 
     def _error(self) -> str:

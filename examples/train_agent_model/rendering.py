@@ -28,7 +28,7 @@ from examples.train_agent_model.tokenizer import (
     special_ids,
     text_encoder,
 )
-from examples.train_agent_model.world import Call, Question, Session, Step, Tool
+from examples.train_agent_model.world import Call, Session, Step, Tool
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
@@ -150,10 +150,10 @@ def generation_prompt() -> list[Part]:
     return [_special(TURN), Part(text="assistant\n")]
 
 
-def _call(call: Call, *, is_open: bool = False) -> list[Part]:
-    text = f'\n{{"name": "{call.name}", "arguments": '
-    heavy = [(text.index(call.name), text.index(call.name) + len(call.name))]
-    marks = []
+def _arguments(before: str, call: Call, weight: float, *, is_open: bool) -> Part:
+    """Spell a call's arguments behind ``before``, without the last brace."""
+    text = before
+    heavy, marks = [], []
     for number, (name, value) in enumerate(call.arguments.items()):
         text += "{" if number == 0 else ", "
         begin = len(text.encode()) + 1
@@ -165,12 +165,30 @@ def _call(call: Call, *, is_open: bool = False) -> list[Part]:
         text += f'"{name}": {written}'
         end = len(text.encode())
         heavy.append((end - written.endswith('"'), end + 1))
-    text += "}}\n"
+    return Part(text=text, weight=weight, heavy=tuple(heavy), marks=tuple(marks))
+
+
+def _call(call: Call, *, is_open: bool = False) -> list[Part]:
+    before = f'\n{{"name": "{call.name}", "arguments": '
+    said = _arguments(before, call, 1.0, is_open=is_open)
+    name = (before.index(call.name), before.index(call.name) + len(call.name))
     return [
         _special(CALL, CHOICE_WEIGHT),
-        Part(text=text, weight=1.0, heavy=tuple(heavy), marks=tuple(marks)),
+        replace(said, text=said.text + "}}\n", heavy=(name, *said.heavy)),
         _special(END_OF_CALL, 1.0),
     ]
+
+
+def recall_parts(tools: Sequence[Tool], calls: Sequence[Call]) -> list[Part]:
+    """Render the schemas of tools, then arguments of calls, with no question that tells how many
+    there are; these numbers alone are learned."""
+    schemas = (json.dumps(tool.schema(), ensure_ascii=False) for tool in tools)
+    parts = [Part(text="\n".join(schemas))]
+    for call in calls:
+        said = _arguments('\n{"arguments": ', call, 0.0, is_open=True)
+        _, *rest = said.heavy
+        parts.append(replace(said, text=said.text + "}}", heavy=tuple(rest)))
+    return parts
 
 
 def calls_turn(step: Step, *, is_open: bool = False) -> list[Part]:
@@ -226,19 +244,6 @@ def _question(text: str, words: frozenset[str], tools: Sequence[Tool]) -> list[P
     return [opening, replace(said, marks=tuple(marks)), *rest]
 
 
-def leaves_open(question: Question, tools: Sequence[Tool]) -> bool:
-    """Say whether only the schemas of ``tools`` tell how many arguments the first call takes: in a
-    chain whose question holds one that may as well belong to the second."""
-    lookups = {tool.name for tool in tools if tool.topic}
-    counts = [
-        len(call.arguments)
-        for step in question.steps
-        for call in step.calls
-        if len(step.calls) == 1 and call.name in lookups
-    ]
-    return len(set(counts)) > 1
-
-
 def session_parts(session: Session) -> list[Part]:
     """Render a whole session as the perfect assistant plays it."""
     parts = header(session)
@@ -246,9 +251,8 @@ def session_parts(session: Session) -> list[Part]:
     named = told_apart(session.tools)
     for question in session.questions:
         parts += _question(question.text, words, named)
-        is_open = leaves_open(question, session.tools)
         for number, step in enumerate(question.steps):
-            parts += calls_turn(step, is_open=is_open and number == 0) + results_turn(step)
+            parts += calls_turn(step, is_open=question.is_open and number == 0) + results_turn(step)
         parts += answer_turn(question.answer)
     return parts
 
@@ -278,7 +282,8 @@ class SessionEncoder:
         joined: list[Part] = []
         for part in parts:
             before = joined[-1] if joined else None
-            if before and not (part.special or before.special or part.weight or before.weight):
+            learned = part.weight or part.heavy
+            if before and not (part.special or before.special or learned or before.weight):
                 joined[-1] = _joined(before, part)
             else:
                 joined.append(part)

@@ -91,6 +91,8 @@ class Question:
     text: str
     steps: tuple[Step, ...]
     answer: str
+    is_open: bool = False
+    """It holds an argument of which only the schemas tell whether the first call takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

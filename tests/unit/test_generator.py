@@ -93,3 +93,37 @@ def test_the_level_bounds_the_number_of_tools(level: float) -> None:
     generator = SessionGenerator(1, held_out=False)
     most = max(len(generator.session(level=level).tools) for _ in range(200))
     assert most == round(1 + (MAX_TOOLS - 1) * level)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_question_is_open_where_it_holds_what_its_first_call_may_or_may_not_take(
+    hard: bool,
+) -> None:
+    generator = SessionGenerator(1, held_out=False, hard=hard)
+    answers = {"lookup": set[tuple[bool, int]](), "chain": set[tuple[bool, int]]()}
+    for session in (generator.session(num_tools=6) for _ in range(100)):
+        second = {p.name for tool in session.tools if tool.topic for p in tool.parameters[1:]}
+        for question in session.questions:
+            holds = any(f"{name} " in question.text for name in second)
+            if question.kind in ("chain", "chain_calculate"):
+                assert question.is_open == holds, question.text
+                answers["chain"].add((question.is_open, len(question.steps[0].calls[0].arguments)))
+            elif question.kind in ("lookup", "two_parameters"):
+                assert question.is_open == (hard and holds), question.text
+                answers["lookup"].add((question.is_open, len(question.steps[0].calls[0].arguments)))
+            else:
+                assert not question.is_open
+    assert answers["chain"] == {(False, 1), (True, 1), (True, 2)}
+    if hard:
+        assert answers["lookup"] == {(False, 1), (True, 1), (True, 2)}
+    else:
+        assert answers["lookup"] == {(False, 1), (False, 2)}
+
+
+def test_a_recall_calls_each_lookup_tool_once() -> None:
+    generator = SessionGenerator(1, held_out=False, hard=True)
+    for tools, calls in (generator.recall() for _ in range(50)):
+        assert sorted(tool.name for tool in tools) == sorted(call.name for call in calls)
+        parameters = {tool.name: [p.name for p in tool.parameters] for tool in tools}
+        assert all(list(call.arguments) == parameters[call.name] for call in calls)
+        assert all(tool.topic for tool in tools)

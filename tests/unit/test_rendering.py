@@ -17,6 +17,7 @@ from examples.train_agent_model.rendering import (
     SessionEncoder,
     calls_turn,
     header,
+    recall_parts,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
@@ -190,17 +191,6 @@ def labelled(
     return [("".join(said[: i + 1]), int(values[i])) for i in np.flatnonzero(values != NO_LABEL)]
 
 
-def argument_of_either(session: Session) -> list[Call]:
-    """The first calls of those chains whose question holds one argument for one of two calls."""
-    second = {p.name for tool in session.tools if tool.topic for p in tool.parameters[1:]}
-    return [
-        question.steps[0].calls[0]
-        for question in session.questions
-        if question.kind in ("chain", "chain_calculate")
-        and any(name in second for s in question.steps[:2] for name in s.calls[0].arguments)
-    ]
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_an_arguments_name_says_whether_one_more_follows_where_the_question_does_not(
     seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
@@ -209,7 +199,7 @@ def test_an_arguments_name_says_whether_one_more_follows_where_the_question_does
         num_tools=6, num_questions=12
     )
     found = labelled(encoder, tokenizer, session, Label.MORE)
-    calls = argument_of_either(session)
+    calls = [question.steps[0].calls[0] for question in session.questions if question.is_open]
     assert [value for _, value in found] == [len(call.arguments) - 1 for call in calls]
     for (text, _), call in zip(found, calls, strict=True):
         assert text.endswith(
@@ -217,18 +207,30 @@ def test_an_arguments_name_says_whether_one_more_follows_where_the_question_does
         )
 
 
-def test_both_answers_to_whether_one_more_follows_are_about_as_frequent(
-    encoder: SessionEncoder, tokenizer: Tokenizer
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recall_teaches_how_many_arguments_each_schema_names_and_nothing_else(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
 ) -> None:
-    generator = SessionGenerator(3, held_out=False, hard=True)
-    sessions = [generator.session(num_questions=12) for _ in range(30)]
-    values = [
-        value
-        for session in sessions
-        for _, value in labelled(encoder, tokenizer, session, Label.MORE)
+    tools, calls = SessionGenerator(seed, held_out=False, hard=True).recall()
+    encoded = encoder.encode(recall_parts(tools, calls))
+    said = [tokenizer.token_bytes(int(i)).decode(errors="replace") for i in encoded.ids]
+    spelled = b"".join(tokenizer.token_bytes(int(i)) for i in encoded.ids).decode()
+    lines = spelled.splitlines()
+    assert [json.loads(line) for line in lines[: len(tools)]] == [t.schema() for t in tools]
+    assert [json.loads(line) for line in lines[len(tools) :]] == [
+        {"arguments": call.arguments} for call in calls
     ]
-    assert len(values) > 30
-    assert 0.35 < np.mean(values) < 0.65
+    labels = encoded.labels[Label.MORE]
+    assert [int(value) for value in labels[labels != NO_LABEL]] == [
+        len(call.arguments) - 1 for call in calls
+    ]
+    learned = [
+        word for word, weight in zip(said, encoded.weights, strict=True) if weight == CHOICE_WEIGHT
+    ]
+    assert np.count_nonzero(encoded.weights) == len(learned)
+    assert sum(word.endswith("}}") for word in learned) == len(calls)
+    assert not encoded.weights[labels != NO_LABEL].any()
+    assert all(name in "".join(learned) for call in calls for name in list(call.arguments)[1:])
 
 
 @pytest.mark.parametrize("seed", range(12))
