@@ -18,13 +18,14 @@ from examples.train_agent_model.rendering import (
     Encoded,
     Label,
     SessionEncoder,
-    recall_parts,
+    recalled_arguments,
+    recalled_names,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL
 
 SESSIONS_PER_POOL = 48
-RECALLS_PER_HARD_POOL = 48
+RECALLS_PER_HARD_POOL = 64
 MAX_SESSION_TOKENS = 2048
 
 
@@ -144,7 +145,7 @@ def pool_rows(
     encoder: SessionEncoder, stage: Stage, seed: int, number: int, pool: int
 ) -> list[Encoded]:
     """Make the sessions of a pool of ``stage``, the training's stage ``number``, and in a hard one
-    recalls (see ``recall_parts``): shortest first."""
+    recalls of arguments and names: shortest first."""
     name = f"{seed}/{number}/{pool}"
     generator = SessionGenerator(f"train/{name}", held_out=False, hard=stage.hard)
     rng = random.Random(f"levels/{name}")
@@ -155,8 +156,9 @@ def pool_rows(
         if len(row.ids) <= MAX_SESSION_TOKENS:
             rows.append(row)
     if stage.hard:
-        recalls = (generator.recall() for _ in range(RECALLS_PER_HARD_POOL))
-        rows += [encoder.encode(recall_parts(*recall)) for recall in recalls]
+        for recall in range(RECALLS_PER_HARD_POOL):
+            render = recalled_names if recall % 2 else recalled_arguments
+            rows.append(encoder.encode(render(*generator.recall())))
     return sorted(rows, key=lambda row: len(row.ids))
 
 

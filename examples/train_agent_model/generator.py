@@ -14,6 +14,7 @@ from examples.train_agent_model.words import WordSupply
 from examples.train_agent_model.world import (
     Call,
     Question,
+    Recalled,
     Session,
     Step,
     Tool,
@@ -169,13 +170,16 @@ class SessionGenerator:
             instructions=self._instructions(), tools=tuple(tools), questions=tuple(questions)
         )
 
-    def recall(self) -> tuple[list[Tool], list[Call]]:
-        """Draw lookup tools, and a call of each in another order, with no question."""
+    def recall(self) -> tuple[list[Tool], list[Recalled]]:
+        """Draw lookup tools, and a call of each in another order: practice in reading schemas."""
         self._words.restart()
         tools = self._tools(self._rng.randint(2, MAX_TOOLS), 1.0).lookups
-        calls = [self._ask(tool).call for tool in tools]
-        self._rng.shuffle(calls)
-        return tools, calls
+        recalled = []
+        for tool in self._rng.sample(tools, len(tools)):
+            asked = self._ask(tool)
+            text = self._lookup_text(replace(asked, extra=""))
+            recalled.append(Recalled(text=text, call=asked.call))
+        return tools, recalled
 
     # Tools
 

@@ -28,7 +28,7 @@ from examples.train_agent_model.tokenizer import (
     special_ids,
     text_encoder,
 )
-from examples.train_agent_model.world import Call, Session, Step, Tool
+from examples.train_agent_model.world import Call, Recalled, Session, Step, Tool
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
@@ -179,15 +179,29 @@ def _call(call: Call, *, is_open: bool = False) -> list[Part]:
     ]
 
 
-def recall_parts(tools: Sequence[Tool], calls: Sequence[Call]) -> list[Part]:
-    """Render the schemas of tools, then arguments of calls, with no question that tells how many
-    there are; these numbers alone are learned."""
+def recalled_arguments(tools: Sequence[Tool], recalled: Sequence[Recalled]) -> list[Part]:
+    """Render the schemas of tools' parameters, then arguments of calls, with no question that tells
+    how many there are; this alone is learned, and the names but for the first ones."""
     schemas = (json.dumps(tool.schema(), ensure_ascii=False) for tool in tools)
     parts = [Part(text="\n".join(schemas))]
-    for call in calls:
-        said = _arguments('\n{"arguments": ', call, 0.0, is_open=True)
+    for one in recalled:
+        said = _arguments('\n{"arguments": ', one.call, 0.0, is_open=True)
         _, *rest = said.heavy
         parts.append(replace(said, text=said.text + "}}", heavy=tuple(rest)))
+    return parts
+
+
+def recalled_names(tools: Sequence[Tool], recalled: Sequence[Recalled]) -> list[Part]:
+    """Render names and descriptions of tools, then questions, each with the name of its tool; the
+    names alone are learned."""
+    told = ({"name": tool.name, "description": tool.description} for tool in tools)
+    parts = [Part(text="\n".join(json.dumps(tool) for tool in told))]
+    for one in recalled:
+        before = f'\n{one.text}\n{{"name": "'
+        begin = len(before.encode())
+        end = begin + len(one.call.name) + 1
+        text = f'{before}{one.call.name}", "arguments": '
+        parts.append(Part(text=text, heavy=((begin, end),)))
     return parts
 
 

@@ -104,6 +104,15 @@ class Session:
     questions: tuple[Question, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """A call that is looked up in the tools' schemas, and a question it answers but for what its
+    second parameter is."""
+
+    text: str
+    call: Call
+
+
 class Toolbox:
     """The session's tools as functions; they answer any call, right or wrong."""
 

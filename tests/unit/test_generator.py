@@ -122,7 +122,8 @@ def test_a_question_is_open_where_it_holds_what_its_first_call_may_or_may_not_ta
 
 def test_a_recall_calls_each_lookup_tool_once() -> None:
     generator = SessionGenerator(1, held_out=False, hard=True)
-    for tools, calls in (generator.recall() for _ in range(50)):
+    for tools, recalled in (generator.recall() for _ in range(50)):
+        calls = [one.call for one in recalled]
         assert sorted(tool.name for tool in tools) == sorted(call.name for call in calls)
         parameters = {tool.name: [p.name for p in tool.parameters] for tool in tools}
         assert all(list(call.arguments) == parameters[call.name] for call in calls)

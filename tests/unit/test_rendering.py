@@ -14,10 +14,12 @@ from examples.train_agent_model.rendering import (
     CHOICE_WEIGHT,
     NO_LABEL,
     Label,
+    Part,
     SessionEncoder,
     calls_turn,
     header,
-    recall_parts,
+    recalled_arguments,
+    recalled_names,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
@@ -207,30 +209,63 @@ def test_an_arguments_name_says_whether_one_more_follows_where_the_question_does
         )
 
 
+def lines_and_learned(
+    encoder: SessionEncoder, tokenizer: Tokenizer, parts: list[Part]
+) -> tuple[list[str], list[str]]:
+    """The lines of a recall, and of each line after the tools' the text that is learned."""
+    encoded = encoder.encode(parts)
+    said = [tokenizer.token_bytes(int(i)) for i in encoded.ids]
+    learned, line = [""], 0
+    for word, weight in zip(said, encoded.weights, strict=True):
+        assert weight in (0, CHOICE_WEIGHT)
+        if weight:
+            learned[line] += word.decode()
+        elif b"\n" in word:
+            line += 1
+            learned.append("")
+    return b"".join(said).decode().split("\n"), learned
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_a_recall_teaches_how_many_arguments_each_schema_names_and_nothing_else(
+def test_a_recall_of_arguments_teaches_how_many_there_are(
     seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
 ) -> None:
-    tools, calls = SessionGenerator(seed, held_out=False, hard=True).recall()
-    encoded = encoder.encode(recall_parts(tools, calls))
-    said = [tokenizer.token_bytes(int(i)).decode(errors="replace") for i in encoded.ids]
-    spelled = b"".join(tokenizer.token_bytes(int(i)) for i in encoded.ids).decode()
-    lines = spelled.splitlines()
-    assert [json.loads(line) for line in lines[: len(tools)]] == [t.schema() for t in tools]
-    assert [json.loads(line) for line in lines[len(tools) :]] == [
-        {"arguments": call.arguments} for call in calls
+    tools, recalled = SessionGenerator(seed, held_out=False, hard=True).recall()
+    parts = recalled_arguments(tools, recalled)
+    lines, learned = lines_and_learned(encoder, tokenizer, parts)
+    calls = [one.call for one in recalled]
+    assert [json.loads(line) for line in lines] == [
+        *(tool.schema() for tool in tools),
+        *({"arguments": call.arguments} for call in calls),
     ]
-    labels = encoded.labels[Label.MORE]
+    assert not any(learned[: len(tools)])
+    for text, call in zip(learned[len(tools) :], calls, strict=True):
+        first, *rest = call.arguments
+        assert text.endswith("}}")
+        assert f'{first}"' not in text
+        assert all(f', "{name}": ' in text for name in rest)
+    labels = encoder.encode(parts).labels[Label.MORE]
     assert [int(value) for value in labels[labels != NO_LABEL]] == [
         len(call.arguments) - 1 for call in calls
     ]
-    learned = [
-        word for word, weight in zip(said, encoded.weights, strict=True) if weight == CHOICE_WEIGHT
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recall_of_names_teaches_whose_topic_a_question_says(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    tools, recalled = SessionGenerator(seed, held_out=False, hard=True).recall()
+    lines, learned = lines_and_learned(encoder, tokenizer, recalled_names(tools, recalled))
+    assert [json.loads(line) for line in lines[: len(tools)]] == [
+        {"name": tool.name, "description": tool.description} for tool in tools
     ]
-    assert np.count_nonzero(encoded.weights) == len(learned)
-    assert sum(word.endswith("}}") for word in learned) == len(calls)
-    assert not encoded.weights[labels != NO_LABEL].any()
-    assert all(name in "".join(learned) for call in calls for name in list(call.arguments)[1:])
+    topics = {tool.name: tool.topic for tool in tools}
+    assert lines[len(tools) :: 2] == [one.text for one in recalled]
+    for one in recalled:
+        assert f"the {topics[one.call.name]}" in one.text
+    assert [text.removesuffix('", "') for text in learned if text] == [
+        one.call.name for one in recalled
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))
