@@ -82,6 +82,8 @@ HARD_KINDS = ALL_KINDS | {
 an argument belongs."""
 HARD_CHAINS_PLAIN = 0.25
 """Share kept of the hard chains in which no call takes a second argument."""
+RECALL_LEVEL = 1.5
+"""Of topics: nearly all share a word with another."""
 HARD_LOOKUPS_DISTRACTED = 0.5
 """Share of the hard questions of tools with one parameter that hold another tool's as well."""
 
@@ -173,7 +175,7 @@ class SessionGenerator:
     def recall(self) -> tuple[list[Tool], list[Recalled]]:
         """Draw lookup tools, and a call of each in another order: practice in reading schemas."""
         self._words.restart()
-        tools = self._tools(self._rng.randint(2, MAX_TOOLS), 1.0).lookups
+        tools = self._tools(self._rng.randint(2, MAX_TOOLS), RECALL_LEVEL, even=True).lookups
         recalled = []
         for tool in self._rng.sample(tools, len(tools)):
             asked = self._ask(tool)
@@ -183,11 +185,11 @@ class SessionGenerator:
 
     # Tools
 
-    def _tools(self, total: int, level: float) -> _State:
+    def _tools(self, total: int, level: float, *, even: bool = False) -> _State:
         rng = self._rng
         wanted = rng.choice((0, 1, 1, 2, 3)) if level >= 0.1 else 0
         num_calculators = min(wanted, total - 1)
-        self._maker.new_session()
+        self._maker.new_session(even=even)
         operations = rng.sample(list(CALCULATORS), num_calculators)
         state = _State(lookups=[], calculators=[], topics=[])
         for _ in range(total - num_calculators):

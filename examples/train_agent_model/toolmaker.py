@@ -61,33 +61,41 @@ class ToolMaker:
         sessions, for practice."""
         self._rng, self._words, self._held_out, self._hard = rng, words, held_out, hard
         self._convention: tuple[str, str, str] | None = None
+        self._even = False
         self.sorted_keys = False
         """Style of the schemas, one for all tools of a session."""
         self.compact = False
         """Whether the session's tools answer in JSON without spaces."""
 
-    def new_session(self) -> None:
+    def new_session(self, *, even: bool = False) -> None:
         """Draw what the tools of a session share: nearly always one way of naming, as the
         functions of one programming interface do. Hard ones share it half of the time: where
-        each tool has a way of its own, the first token of a name is the whole choice."""
+        each tool has a way of its own, the first token of a name is the whole choice.
+
+        Args:
+            even: all forms of names are as frequent, not some rare.
+        """
+        self._even = even
         self.sorted_keys = self._rng.random() < 0.35
         self.compact = self._rng.random() < 0.5
         alike = 0.5 if self._hard else 0.9
         self._convention = self._draw_convention() if self._rng.random() < alike else None
 
     def _draw_convention(self) -> tuple[str, str, str]:
-        form = self._rng.choices(list(NAME_FORMS), list(NAME_FORMS.values()))[0]
+        weights = None if self._even else list(NAME_FORMS.values())
+        form = self._rng.choices(list(NAME_FORMS), weights)[0]
         return form, self._rng.choice(VERBS), self._words.word()
 
     def topic(self, others: list[str], level: float) -> str:
-        """Draw one or two words; a near miss shares one word with another topic."""
+        """Draw one or two words; a near miss shares one word with another topic. Beyond a ``level``
+        of 1 there are more of both than in any session."""
         rng = self._rng
         pairs = [t for t in others if " " in t]
         if pairs and rng.random() < (0.6 if self._hard else 0.25) * level:
             left, right = rng.choice(pairs).split()
             fresh = self._words.word()
             return rng.choice((f"{fresh} {right}", f"{left} {fresh}"))
-        if rng.random() < 0.4:
+        if rng.random() < 0.4 * max(1.0, level):
             return f"{self._words.word()} {self._words.word()}"
         return self._words.word()
 

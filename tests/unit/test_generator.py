@@ -20,7 +20,7 @@ from examples.train_agent_model.toolmaker import (
     VERBS,
 )
 from examples.train_agent_model.words import is_held_out
-from examples.train_agent_model.world import Session
+from examples.train_agent_model.world import Session, Tool
 
 FRAME_WORDS = {"get", "find", "look", "two", "numbers", "calc", "id", "code", "key"}
 
@@ -128,3 +128,26 @@ def test_a_recall_calls_each_lookup_tool_once() -> None:
         parameters = {tool.name: [p.name for p in tool.parameters] for tool in tools}
         assert all(list(call.arguments) == parameters[call.name] for call in calls)
         assert all(tool.topic for tool in tools)
+
+
+def test_recalled_tools_are_near_each_other_and_named_in_every_way() -> None:
+    generator = SessionGenerator(1, held_out=False, hard=True)
+    recalls = [generator.recall()[0] for _ in range(200)]
+    ordinary = [[t for t in s.tools if t.topic] for s in sessions(200, held_out=False)]
+
+    def near(drawn: list[list[Tool]]) -> float:
+        """The share of tools whose topic shares a word with another's."""
+        words = [[tool.topic.split() for tool in tools] for tools in drawn]
+        shared = [
+            any(set(own) & set(other) for other in topics if other is not own)
+            for topics in words
+            for own in topics
+        ]
+        return sum(shared) / len(shared)
+
+    def camel(drawn: list[list[Tool]]) -> float:
+        names = [tool.name for tools in drawn for tool in tools]
+        return sum(name != name.lower() for name in names) / len(names)
+
+    assert near(recalls) > 0.6 > 0.3 > near(ordinary)
+    assert camel(recalls) > 0.15 > 0.13 > camel(ordinary)
