@@ -28,7 +28,7 @@ from examples.train_agent_model.tokenizer import (
     special_ids,
     text_encoder,
 )
-from examples.train_agent_model.world import Call, Recalled, Session, Step, Tool
+from examples.train_agent_model.world import Call, Session, Step, Tool
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.tools import FunctionTool
@@ -150,8 +150,13 @@ def generation_prompt() -> list[Part]:
     return [_special(TURN), Part(text="assistant\n")]
 
 
-def _arguments(before: str, call: Call, weight: float, *, is_open: bool) -> Part:
-    """Spell a call's arguments behind ``before``, without the last brace."""
+def arguments_part(before: str, call: Call, weight: float, *, is_open: bool) -> Part:
+    """Spell a call's arguments behind ``before``, without the last brace.
+
+    Args:
+        weight: of what is no choice.
+        is_open: see ``Question``.
+    """
     text = before
     heavy, marks = [], []
     for number, (name, value) in enumerate(call.arguments.items()):
@@ -170,39 +175,13 @@ def _arguments(before: str, call: Call, weight: float, *, is_open: bool) -> Part
 
 def _call(call: Call, *, is_open: bool = False) -> list[Part]:
     before = f'\n{{"name": "{call.name}", "arguments": '
-    said = _arguments(before, call, 1.0, is_open=is_open)
+    said = arguments_part(before, call, 1.0, is_open=is_open)
     name = (before.index(call.name), before.index(call.name) + len(call.name))
     return [
         _special(CALL, CHOICE_WEIGHT),
         replace(said, text=said.text + "}}\n", heavy=(name, *said.heavy)),
         _special(END_OF_CALL, 1.0),
     ]
-
-
-def recalled_arguments(tools: Sequence[Tool], recalled: Sequence[Recalled]) -> list[Part]:
-    """Render the schemas of tools' parameters, then arguments of calls, with no question that tells
-    how many there are; this alone is learned, and the names but for the first ones."""
-    schemas = (json.dumps(tool.schema(), ensure_ascii=False) for tool in tools)
-    parts = [Part(text="\n".join(schemas))]
-    for one in recalled:
-        said = _arguments('\n{"arguments": ', one.call, 0.0, is_open=True)
-        _, *rest = said.heavy
-        parts.append(replace(said, text=said.text + "}}", heavy=tuple(rest)))
-    return parts
-
-
-def recalled_names(tools: Sequence[Tool], recalled: Sequence[Recalled]) -> list[Part]:
-    """Render names and descriptions of tools, then questions, each with the name of its tool; the
-    names alone are learned."""
-    told = ({"name": tool.name, "description": tool.description} for tool in tools)
-    parts = [Part(text="\n".join(json.dumps(tool) for tool in told))]
-    for one in recalled:
-        before = f'\n{one.text}\n{{"name": "'
-        begin = len(before.encode())
-        end = begin + len(one.call.name) + 1
-        text = f'{before}{one.call.name}", "arguments": '
-        parts.append(Part(text=text, heavy=((begin, end),)))
-    return parts
 
 
 def calls_turn(step: Step, *, is_open: bool = False) -> list[Part]:

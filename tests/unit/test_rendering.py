@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 
 from examples.train_agent_model.generator import SessionGenerator
+from examples.train_agent_model.recalls import recalled_arguments, recalled_names
 from examples.train_agent_model.rendering import (
     CHAT_FORMAT,
     CHOICE_WEIGHT,
@@ -18,8 +19,6 @@ from examples.train_agent_model.rendering import (
     SessionEncoder,
     calls_turn,
     header,
-    recalled_arguments,
-    recalled_names,
     session_parts,
 )
 from examples.train_agent_model.tokenizer import SPECIAL, save_tokenizer, train_tokenizer
