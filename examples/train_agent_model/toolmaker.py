@@ -20,7 +20,6 @@ NAME_FORMS = {
     "{word}_{topic}": 10,
 }
 """Forms of a lookup tool's name and their weights."""
-EVEN_NAME_FORMS = dict.fromkeys(NAME_FORMS, 1) | {"{camel}": 4}
 
 DESCRIPTIONS = (
     "Get the {topic} of a {thing}.",
@@ -74,8 +73,7 @@ class ToolMaker:
         each tool has a way of its own, the first token of a name is the whole choice.
 
         Args:
-            even: no form of names is rare; half of them are in camel case, where a word's
-                letters are not those that the question has.
+            even: all forms of names are as frequent, not some rare.
         """
         self._even = even
         self.sorted_keys = self._rng.random() < 0.35
@@ -84,8 +82,8 @@ class ToolMaker:
         self._convention = self._draw_convention() if self._rng.random() < alike else None
 
     def _draw_convention(self) -> tuple[str, str, str]:
-        forms = EVEN_NAME_FORMS if self._even else NAME_FORMS
-        form = self._rng.choices(list(forms), list(forms.values()))[0]
+        weights = None if self._even else list(NAME_FORMS.values())
+        form = self._rng.choices(list(NAME_FORMS), weights)[0]
         return form, self._rng.choice(VERBS), self._words.word()
 
     def topic(self, others: list[str], level: float) -> str:
