@@ -252,7 +252,9 @@ def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> No
     model, probes = AgentModel(shape, seed=0), Probes(shape)
     for weight in probes.parameters():
         torch.nn.init.normal_(weight)
-    row = encoder.encode(session_parts(SessionGenerator(1, held_out=True).session()))
+    generator = SessionGenerator(4, held_out=True, hard=True)
+    session = generator.session(num_tools=4, num_questions=6)  # one with labels of every kind
+    row = encoder.encode(session_parts(session))
     longer = Encoded(
         ids=np.append(row.ids, row.ids[:5]),
         weights=np.append(row.weights, np.zeros(5, np.float32)),
