@@ -156,7 +156,7 @@ def pool_rows(
             rows.append(row)
     if stage.hard:
         for recall in range(RECALLS_PER_HARD_POOL):
-            render = recalled_names if recall % 2 else recalled_arguments
+            render = recalled_names if recall % 4 else recalled_arguments
             rows.append(encoder.encode(render(*generator.recall())))
     return sorted(rows, key=lambda row: len(row.ids))
 

@@ -175,7 +175,7 @@ class SessionGenerator:
     def recall(self) -> tuple[list[Tool], list[Recalled]]:
         """Draw lookup tools, and a call of each in another order: practice in reading schemas."""
         self._words.restart()
-        tools = self._tools(self._rng.randint(2, MAX_TOOLS), RECALL_LEVEL, even=True).lookups
+        tools = self._tools(self._rng.randint(2, MAX_TOOLS), RECALL_LEVEL, recalled=True).lookups
         recalled = []
         for tool in self._rng.sample(tools, len(tools)):
             asked = self._ask(tool)
@@ -185,11 +185,11 @@ class SessionGenerator:
 
     # Tools
 
-    def _tools(self, total: int, level: float, *, even: bool = False) -> _State:
+    def _tools(self, total: int, level: float, *, recalled: bool = False) -> _State:
         rng = self._rng
         wanted = rng.choice((0, 1, 1, 2, 3)) if level >= 0.1 else 0
         num_calculators = min(wanted, total - 1)
-        self._maker.new_session(even=even)
+        self._maker.new_session(recalled=recalled)
         operations = rng.sample(list(CALCULATORS), num_calculators)
         state = _State(lookups=[], calculators=[], topics=[])
         for _ in range(total - num_calculators):

@@ -20,6 +20,8 @@ NAME_FORMS = {
     "{word}_{topic}": 10,
 }
 """Forms of a lookup tool's name and their weights."""
+RECALLED_NAME_FORMS = dict.fromkeys(NAME_FORMS, 1) | {"{camel}": 4}
+"""The same for recalls: half in camel case, which spells words unlike any question."""
 
 DESCRIPTIONS = (
     "Get the {topic} of a {thing}.",
@@ -61,29 +63,29 @@ class ToolMaker:
         sessions, for practice."""
         self._rng, self._words, self._held_out, self._hard = rng, words, held_out, hard
         self._convention: tuple[str, str, str] | None = None
-        self._even = False
+        self._name_forms = NAME_FORMS
         self.sorted_keys = False
         """Style of the schemas, one for all tools of a session."""
         self.compact = False
         """Whether the session's tools answer in JSON without spaces."""
 
-    def new_session(self, *, even: bool = False) -> None:
+    def new_session(self, *, recalled: bool = False) -> None:
         """Draw what the tools of a session share: nearly always one way of naming, as the
         functions of one programming interface do. Hard ones share it half of the time: where
         each tool has a way of its own, the first token of a name is the whole choice.
 
         Args:
-            even: all forms of names are as frequent, not some rare.
+            recalled: forms of names are those of recalls.
         """
-        self._even = even
+        self._name_forms = RECALLED_NAME_FORMS if recalled else NAME_FORMS
         self.sorted_keys = self._rng.random() < 0.35
         self.compact = self._rng.random() < 0.5
         alike = 0.5 if self._hard else 0.9
         self._convention = self._draw_convention() if self._rng.random() < alike else None
 
     def _draw_convention(self) -> tuple[str, str, str]:
-        weights = None if self._even else list(NAME_FORMS.values())
-        form = self._rng.choices(list(NAME_FORMS), weights)[0]
+        forms = self._name_forms
+        form = self._rng.choices(list(forms), list(forms.values()))[0]
         return form, self._rng.choice(VERBS), self._words.word()
 
     def topic(self, others: list[str], level: float) -> str:
@@ -226,6 +228,8 @@ class ToolMaker:
             {key: value, self._words.word(): self.number()},
             {"ok": True, "result": value},
         ]
+        if self._hard:
+            shapes += [shapes[3], shapes[4], shapes[4]]  # with two values, of which one is meant
         return self.as_json(rng.choice(shapes))
 
     def as_json(self, result: dict[str, Value]) -> str:

@@ -71,6 +71,9 @@ _ENDINGS = "b ck d g k l m n p r s t x nd ng nk nt rd rk rn rt sh st th"
 ONSETS = [*_SINGLE.split(), *_CLUSTERS.split()]
 VOWELS = _VOWELS.split()
 CODAS = ["", "", "", *_ENDINGS.split()]
+BEGINNINGS = ["add", "calc", "find", "get", "list", "load", "read", "show", "view"]
+BEGUN_SHARE = 0.03
+"""Of the words of training: such beginnings are tokens that it would else see in names only."""
 
 
 def is_held_out(word: str) -> bool:
@@ -101,6 +104,11 @@ def _lookalike(rng: random.Random) -> str:
         state = state[1] + letter
 
 
+def _begun(rng: random.Random) -> str:
+    """Draw a word that begins as tools' names do, which is no tool's for that."""
+    return rng.choice(BEGINNINGS) + _lookalike(rng)
+
+
 def _syllables(rng: random.Random) -> str:
     parts = [
         rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
@@ -126,7 +134,9 @@ class WordSupply:
         """Draw a lower-case word of three to eight letters, not drawn since ``restart``."""
         while True:
             kind = self._rng.random()
-            if kind < self._english_share:
+            if not self._held_out and self._rng.random() < BEGUN_SHARE:
+                word = _begun(self._rng)
+            elif kind < self._english_share:
                 word = self._rng.choice(self._english)
             elif kind < self._english_share + 0.35:
                 word = _lookalike(self._rng)

@@ -150,4 +150,21 @@ def test_recalled_tools_are_near_each_other_and_named_in_every_way() -> None:
         return sum(name != name.lower() for name in names) / len(names)
 
     assert near(recalls) > 0.6 > 0.3 > near(ordinary)
-    assert camel(recalls) > 0.15 > 0.13 > camel(ordinary)
+    assert camel(recalls) > 0.4 > 0.2 > camel(ordinary)
+
+
+def test_results_of_hard_sessions_hold_a_second_value_more_often() -> None:
+    shares = []
+    for hard in (False, True):
+        generator = SessionGenerator(1, held_out=False, hard=hard)
+        results = [
+            json.loads(result)
+            for session in (generator.session() for _ in range(100))
+            for question in session.questions
+            for step in question.steps
+            for result in step.results
+            if question.kind == "parallel"
+        ]
+        shares.append(sum(len(result) > 1 and "ok" not in result for result in results))
+        shares[-1] /= len(results)
+    assert shares[0] < 0.4 < 0.5 < shares[1]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from examples.train_agent_model.words import ENGLISH, WordSupply, is_held_out
+from examples.train_agent_model.words import BEGINNINGS, ENGLISH, WordSupply, is_held_out
 
 
 @pytest.mark.parametrize("held_out", [True, False])
@@ -29,3 +29,11 @@ def test_a_restart_allows_words_again() -> None:
     first = {supply.word() for _ in range(80)}
     supply.restart()
     assert first & {supply.word() for _ in range(80)}
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_some_words_of_training_begin_as_tools_names_do(held_out: bool) -> None:
+    supply = WordSupply(random.Random(1), held_out=held_out)
+    drawn = [supply.word() for _ in range(3000)]
+    share = sum(word.startswith(tuple(BEGINNINGS)) for word in drawn) / len(drawn)
+    assert share < 0.015 if held_out else 0.015 < share < 0.05
