@@ -259,6 +259,8 @@ PROBES: dict[Label, tuple[type[YesNoProbe | TokenProbe], float, float]] = {
     Label.OWNER: (TokenProbe, 0.4, 0.2),
     Label.KNOWN: (YesNoProbe, 0.6, 0.2),
     Label.CHOSEN: (TokenProbe, 0.75, 0.2),
+    Label.OWNER_SECOND: (TokenProbe, 0.4, 0.2),
+    Label.CHOSEN_SECOND: (TokenProbe, 0.75, 0.2),
     Label.MORE: (YesNoProbe, 0.75, 1.0),
 }
 """What reads each label, after which share of the layers, and the weight of its loss beside that of

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from examples.train_agent_model.rendering import Part, arguments_part
+from examples.train_agent_model.rendering import Part, arguments_part, chosen_marks, owner_marks
 from examples.train_agent_model.world import Recalled, Tool
 
 
@@ -29,11 +29,13 @@ def recalled_names(tools: Sequence[Tool], recalled: Sequence[Recalled]) -> list[
     """Render names and descriptions of tools, then questions, each with the name of its tool; the
     names alone are learned."""
     told = ({"name": tool.name, "description": tool.description} for tool in tools)
-    parts = [Part(text="\n".join(json.dumps(tool, ensure_ascii=False) for tool in told))]
+    text = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in told)
+    parts = [Part(text=text, marks=owner_marks(text, tools))]
     for one in recalled:
         before = f'\n{one.text}\n{{"name": "'
         begin = len(before.encode())
         end = begin + len(one.call.name) + 1
         text = f'{before}{one.call.name}", "arguments": '
-        parts.append(Part(text=text, heavy=((begin, end),)))
+        marks = chosen_marks(text, tools)
+        parts.append(Part(text=text, heavy=((begin, end),), marks=marks))
     return parts

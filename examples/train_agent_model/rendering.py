@@ -9,7 +9,7 @@ tools and parameters, how a value begins (with a quote or without) and what come
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -59,6 +59,13 @@ class Label(StrEnum):
     CHOSEN = "chosen"
     """The same where a question says a tool's topic."""
 
+    OWNER_SECOND = "owner_second"
+    """As OWNER, for topics of two words in camel case: the first token of the second word as the
+    name spells it, whose letters are not those of the topic."""
+
+    CHOSEN_SECOND = "chosen_second"
+    """The same where a question says a tool's topic."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -69,7 +76,7 @@ class Mark:
 
     label: Label
     value: bool | str
-    """Of OWNER and CHOSEN the name whose first token is meant."""
+    """A text stands for its first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +116,11 @@ def header(session: Session) -> list[Part]:
         for tool in session.tools
     ]
     segments = CHAT_FORMAT.header(session.instructions, tools, TemplateOptions())
-    named = told_apart(session.tools)
     return [
         Part(
             text=segment.text,
             special=segment.special,
-            marks=tuple(mark for tool in named for mark in _owner_marks(segment.text, tool)),
+            marks=owner_marks(segment.text, session.tools),
         )
         for segment in segments
     ]
@@ -131,13 +137,42 @@ def _mark(text: str, end: int, label: Label, value: bool | str) -> Mark:
     return Mark(end=len(text[:end].encode()), label=label, value=value)
 
 
-def _owner_marks(text: str, tool: Tool) -> Iterator[Mark]:
-    """Mark the end of a tool's name and its topic in its description."""
-    for before, until in ((f'"name": "{tool.name}"', tool.name), (tool.description, tool.topic)):
-        start = text.find(before)
-        if start >= 0:
+def second_word(tool: Tool) -> str | None:
+    """Return the second word of the tool's topic as its name spells it in camel case, if so."""
+    _, _, second = tool.topic.partition(" ")
+    spelled = second.capitalize()
+    return spelled if second and spelled in tool.name else None
+
+
+def owner_marks(text: str, tools: Sequence[Tool]) -> tuple[Mark, ...]:
+    """Mark the end of each tool's name and its topic in its description."""
+    marks = []
+    named = told_apart(tools)
+    for tool in (tool for tool in tools if tool.topic):
+        named_so = f'"name": "{tool.name}"'
+        for before, until in ((named_so, tool.name), (tool.description, tool.topic)):
+            start = text.find(before)
+            if start < 0:
+                continue
             end = start + before.rindex(until) + len(until)
-            yield _mark(text, end, Label.OWNER, tool.name)
+            if tool in named:
+                marks.append(_mark(text, end, Label.OWNER, tool.name))
+            if second := second_word(tool):
+                marks.append(_mark(text, end, Label.OWNER_SECOND, second))
+    return tuple(marks)
+
+
+def chosen_marks(text: str, tools: Sequence[Tool]) -> tuple[Mark, ...]:
+    """Mark in a question the ends of the tools' topics."""
+    marks = []
+    named = told_apart(tools)
+    for tool in (tool for tool in tools if tool.topic):
+        for match in re.finditer(rf"\bthe {re.escape(tool.topic)}\b", text):
+            if tool in named:
+                marks.append(_mark(text, match.end(), Label.CHOSEN, tool.name))
+            if second := second_word(tool):
+                marks.append(_mark(text, match.end(), Label.CHOSEN_SECOND, second))
+    return tuple(marks)
 
 
 def user_turn(text: str) -> list[Part]:
@@ -224,26 +259,20 @@ def _question(text: str, words: frozenset[str], tools: Sequence[Tool]) -> list[P
     topics of ``tools`` by the names of these."""
     opening, said, *rest = user_turn(text)
     plain = said.text
-    marks = [
+    known = tuple(
         _mark(plain, match.end(), Label.KNOWN, match.group() in words)
         for match in WORD.finditer(plain)
         if match.start() > len("user")
-    ]
-    marks += [
-        _mark(plain, match.end(), Label.CHOSEN, tool.name)
-        for tool in tools
-        for match in re.finditer(rf"\bthe {re.escape(tool.topic)}\b", plain)
-    ]
-    return [opening, replace(said, marks=tuple(marks)), *rest]
+    )
+    return [opening, replace(said, marks=known + chosen_marks(plain, tools)), *rest]
 
 
 def session_parts(session: Session) -> list[Part]:
     """Render a whole session as the perfect assistant plays it."""
     parts = header(session)
     words = frozenset(WORD.findall(parts[1].text)) if session.tools else frozenset[str]()
-    named = told_apart(session.tools)
     for question in session.questions:
-        parts += _question(question.text, words, named)
+        parts += _question(question.text, words, session.tools)
         for number, step in enumerate(question.steps):
             parts += calls_turn(step, is_open=question.is_open and number == 0) + results_turn(step)
         parts += answer_turn(question.answer)

@@ -52,6 +52,11 @@ def batch_loss(
     return (losses * weights[chosen]).sum() / weights[chosen].sum(), read
 
 
+def whole_loss(loss: Tensor, read: dict[Label, Tensor]) -> Tensor:
+    """Add the losses of labels to that of the tokens, each with its weight."""
+    return sum((PROBES[label][2] * value for label, value in read.items()), loss)
+
+
 def learning_scale(progress: float, step: int, decay_share: float = DECAY_SHARE) -> float:
     """Return the factor on the learning rates: warm-up, plateau, linear decay."""
     return min(1.0, (step + 1) / WARM_UP_STEPS, max(0.01, (1 - progress) / decay_share))
@@ -177,8 +182,7 @@ class Trainer:
             loss, read = batch_loss(
                 self.model, self.probes, batch.to(self.device), autocast=autocast
             )
-            weighed = (PROBES[label][2] * value for label, value in read.items())
-            sum(weighed, loss).backward()  # type: ignore[no-untyped-call]
+            whole_loss(loss, read).backward()  # type: ignore[no-untyped-call]
             mean_loss = self._meet(batch, loss)
             scale = learning_scale(self.seconds / budget_s, self.step, self._decay_share)
             self.optimizer.step(self._rate * scale)

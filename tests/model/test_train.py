@@ -14,7 +14,7 @@ from examples.train_agent_model.batches import pad
 from examples.train_agent_model.curriculum import PRACTICE, STAGES
 from examples.train_agent_model.export import export
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import AgentModel, ModelShape, Probes
+from examples.train_agent_model.model import PROBES, AgentModel, ModelShape, Probes
 from examples.train_agent_model.optimizer import orthogonalised
 from examples.train_agent_model.rendering import (
     NO_LABEL,
@@ -31,6 +31,7 @@ from examples.train_agent_model.trainer import (
     batch_loss,
     grown,
     learning_scale,
+    whole_loss,
 )
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "head_dim": 16}
@@ -253,8 +254,8 @@ def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> No
     for weight in probes.parameters():
         torch.nn.init.normal_(weight)
     generator = SessionGenerator(4, held_out=True, hard=True)
-    session = generator.session(num_tools=4, num_questions=6)  # one with labels of every kind
-    row = encoder.encode(session_parts(session))
+    rows = (encoder.encode(session_parts(generator.session(num_questions=6))) for _ in range(100))
+    row = next(row for row in rows if all((v != NO_LABEL).any() for v in row.labels.values()))
     longer = Encoded(
         ids=np.append(row.ids, row.ids[:5]),
         weights=np.append(row.weights, np.zeros(5, np.float32)),
@@ -266,6 +267,14 @@ def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> No
     assert read.keys() == read_too.keys() == set(Label)
     for label, value in read.items():
         assert torch.allclose(value, read_too[label], atol=1e-5)
+
+
+def test_each_labels_loss_is_weighed_in_what_is_learned() -> None:
+    alone = {label: torch.tensor(float(place)) for place, label in enumerate(Label, 1)}
+    wanted = 0.5 + sum(PROBES[label][2] * value.item() for label, value in alone.items())
+    assert whole_loss(torch.tensor(0.5), alone).item() == pytest.approx(wanted)
+    assert whole_loss(torch.tensor(0.5), {}).item() == 0.5
+    assert all(weight > 0 for _, _, weight in PROBES.values())
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 32), (2, 32, 8)])

@@ -293,3 +293,47 @@ def test_a_tools_topic_says_how_its_name_begins_where_that_tells_tools_apart(
         asked = text.rsplit("user\n", 1)[1]
         topic = max((t for t in tools if asked.endswith(f"the {t}")), key=len)
         assert token == names[tools[topic].name]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_topic_says_how_its_second_word_is_spelled_in_camel_case(
+    seed: int, encoder: SessionEncoder, tokenizer: Tokenizer
+) -> None:
+    generator = SessionGenerator(seed, held_out=False, hard=True)
+
+    def spelled(session: Session) -> dict[str, str]:
+        return {
+            tool.topic: tool.topic.split()[1].capitalize()
+            for tool in session.tools
+            if " " in tool.topic and tool.name != tool.name.lower()
+        }
+
+    session = generator.session(num_tools=6, num_questions=6)
+    assert not spelled(session) or labelled(encoder, tokenizer, session, Label.OWNER_SECOND)
+    while len(spelled(session)) < 2:
+        session = generator.session(num_tools=6, num_questions=6)
+    first = {t: tokenizer.encode([Segment(w)])[0] for t, w in spelled(session).items()}
+    names = {tool.name: tool.topic for tool in session.tools}
+    owners = labelled(encoder, tokenizer, session, Label.OWNER_SECOND)
+    assert len(owners) == 2 * len(first)
+    for text, token in owners:
+        name = re.findall('"name": "([^"]+)', text)[-1]
+        assert text.endswith((f'"name": "{name}', f" {names[name]}"))
+        assert token == first[names[name]]
+    for text, token in labelled(encoder, tokenizer, session, Label.CHOSEN_SECOND):
+        asked = text.rsplit("user\n", 1)[1]
+        topic = next(topic for topic in first if asked.endswith(f"the {topic}"))
+        assert token == first[topic]
+
+
+def test_recalled_names_have_the_labels_of_topics(encoder: SessionEncoder) -> None:
+    generator = SessionGenerator(1, held_out=False, hard=True)
+    counts = dict.fromkeys(Label, 0)
+    for tools, recalled in (generator.recall() for _ in range(40)):
+        for label, values in encoder.encode(recalled_names(tools, recalled)).labels.items():
+            counts[label] += int((values != NO_LABEL).sum())
+    for schema, question in (
+        (Label.OWNER, Label.CHOSEN),
+        (Label.OWNER_SECOND, Label.CHOSEN_SECOND),
+    ):
+        assert counts[schema] == 2 * counts[question] > 40
