@@ -7,7 +7,9 @@ norms on queries and keys, SwiGLU, tied embeddings, no biases (Qwen3 technical r
 arXiv:2505.09388).
 """
 
-from dataclasses import asdict, dataclass
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +49,12 @@ class ModelShape:
             "torch_dtype": "bfloat16",
             "use_cache": True,
         }
+
+
+def shape_of(folder: Path) -> ModelShape:
+    """Read the shape of an exported model."""
+    config = json.loads((folder / "config.json").read_text())
+    return ModelShape(**{field.name: config[field.name] for field in fields(ModelShape)})
 
 
 class Norm(nn.Module):

@@ -290,10 +290,16 @@ class SessionEncoder:
     """Turns rendered parts into tokens and loss weights with one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         self._encoder = text_encoder(tokenizer)
         self.vocab_size = tokenizer.get_vocab_size()
         self.call_id = self._special[CALL]
+
+    def text(self, ids: npt.NDArray[np.integer]) -> str:
+        """Return what token ids spell, special tokens too."""
+        spelled: str = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        return spelled
 
     def encode(self, parts: list[Part]) -> Encoded:
         """Return token ids, loss weights and labels.

@@ -9,22 +9,20 @@ rate and the latest start of each stage follow the share of the training time th
 
 import argparse
 import csv
-import json
 import os
 import shutil
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
 from examples.train_agent_model.curriculum import PRACTICE, STAGES, build_tokenizer
-from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import AgentModel, ModelShape
+from examples.train_agent_model.mistakes import forced_scores
+from examples.train_agent_model.model import ModelShape, shape_of
 from examples.train_agent_model.peers import Peers, run_together
-from examples.train_agent_model.rendering import SessionEncoder, session_parts
+from examples.train_agent_model.rendering import SessionEncoder
 from examples.train_agent_model.trainer import DECAY_SHARE, Trainer
 
 SAVE_EVERY_S = 60.0
@@ -32,23 +30,6 @@ SAVE_EVERY_S = 60.0
 COMPILED_FROM_MINUTES = 10.0
 """Runs this long compile the layers, which takes some 15 s (and a C++ compiler) and saves a fifth
 of each step."""
-
-
-@torch.no_grad()
-def forced_scores(model: AgentModel, encoder: SessionEncoder, sessions: int) -> dict[str, float]:
-    """Score held-out sessions with the right history given: share of turns wholly right."""
-    generator = SessionGenerator("forced", held_out=True)
-    right: dict[str, list[bool]] = {"call": [], "answer": []}
-    for _ in range(sessions):
-        session = encoder.encode(session_parts(generator.session(num_questions=4)))
-        ids, weights = session.ids, session.weights
-        tokens = torch.from_numpy(ids).long()[None].to(model.model.embed_tokens.weight.device)
-        best = model.logits(model.hidden(tokens))[0].argmax(-1).cpu().numpy()
-        edges = np.flatnonzero(np.diff((weights > 0).astype(np.int8), prepend=0, append=0))
-        for start, stop in edges.reshape(-1, 2):
-            exact = bool((best[start - 1 : stop - 1] == ids[start:stop]).all())
-            right["call" if ids[start] == encoder.call_id else "answer"].append(exact)
-    return {kind: sum(hits) / max(1, len(hits)) for kind, hits in right.items()}
 
 
 def spare_threads(used: int) -> int:
@@ -109,12 +90,6 @@ def write_scores(trainer: Trainer) -> None:
             [round(trainer.seconds), trainer.tokens, trainer.step, trainer.stage]
             + [round(x, 4) for x in (trainer.loss, scores["call"], scores["answer"])]
         )
-
-
-def shape_of(folder: Path) -> ModelShape:
-    """Read the shape of an exported model."""
-    config = json.loads((folder / "config.json").read_text())
-    return ModelShape(**{field.name: config[field.name] for field in fields(ModelShape)})
 
 
 def work(peers: Peers, options: argparse.Namespace) -> None:

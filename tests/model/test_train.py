@@ -14,7 +14,7 @@ from examples.train_agent_model.batches import pad
 from examples.train_agent_model.curriculum import PRACTICE, STAGES
 from examples.train_agent_model.export import export
 from examples.train_agent_model.generator import SessionGenerator
-from examples.train_agent_model.model import PROBES, AgentModel, ModelShape, Probes
+from examples.train_agent_model.model import PROBES, AgentModel, ModelShape, Probes, shape_of
 from examples.train_agent_model.optimizer import orthogonalised
 from examples.train_agent_model.rendering import (
     NO_LABEL,
@@ -24,7 +24,7 @@ from examples.train_agent_model.rendering import (
     session_parts,
 )
 from examples.train_agent_model.tokenizer import save_tokenizer, train_tokenizer
-from examples.train_agent_model.train import main, shape_of
+from examples.train_agent_model.train import main
 from examples.train_agent_model.trainer import (
     WARM_UP_STEPS,
     Trainer,
