@@ -24,7 +24,6 @@ from examples.train_agent_model.rendering import (
 from examples.train_agent_model.tokenizer import SPECIAL
 
 SESSIONS_PER_POOL = 48
-RECALLS_PER_HARD_POOL = 64
 MAX_SESSION_TOKENS = 2048
 
 
@@ -39,7 +38,8 @@ class Stage:
     """Share of the batches that are repeated random tokens."""
 
     batch_tokens: int
-    """Tokens of one step, padding included; before the phase changes steps count, not tokens."""
+    """Tokens of one step, all processes together, padding included; before the phase changes steps
+    count, not tokens."""
 
     prompt_weight: float
     """Weight of predicting the prompt: names said twice in a schema are dense practice."""
@@ -50,6 +50,9 @@ class Stage:
 
     hard: bool = False
     """Sessions are hard ones, see ``SessionGenerator``."""
+
+    recalls: int = 0
+    """Rows of a pool beside its sessions that are recalls, see ``recalls``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +146,8 @@ def _sought_words(rng: np.random.Generator, vocab_size: int, length: int) -> Enc
 def pool_rows(
     encoder: SessionEncoder, stage: Stage, seed: int, number: int, pool: int
 ) -> list[Encoded]:
-    """Make the sessions of a pool of ``stage``, the training's stage ``number``, and in a hard one
-    recalls of arguments and names: shortest first."""
+    """Make the sessions of a pool of ``stage``, the training's stage ``number``, and its recalls of
+    arguments and names: shortest first."""
     name = f"{seed}/{number}/{pool}"
     generator = SessionGenerator(f"train/{name}", held_out=False, hard=stage.hard)
     rng = random.Random(f"levels/{name}")
@@ -154,10 +157,9 @@ def pool_rows(
         row = encoder.encode(session_parts(generator.session(level=level)))
         if len(row.ids) <= MAX_SESSION_TOKENS:
             rows.append(row)
-    if stage.hard:
-        for recall in range(RECALLS_PER_HARD_POOL):
-            render = recalled_names if recall % 4 else recalled_arguments
-            rows.append(encoder.encode(render(*generator.recall())))
+    for recall in range(stage.recalls):
+        render = recalled_names if recall % 4 else recalled_arguments
+        rows.append(encoder.encode(render(*generator.recall())))
     return sorted(rows, key=lambda row: len(row.ids))
 
 
@@ -172,31 +174,32 @@ def batches(
 ) -> Iterator[Batch]:
     """Make the batches of one pool: lengths alike within a batch, order shuffled.
 
-    Of ``shares`` processes each takes one batch of as many that are alike in length, and all take
-    equally many; one or two are left over.
+    Of ``shares`` processes each takes an equal part of a step's tokens: one batch of as many that
+    are alike in length; of the shortest some may be left out.
 
     Args:
         rows: as ``pool_rows`` made them.
         seed: of the pool's drills and order.
     """
-    made = _of_rows(rows, stage)
+    batch_tokens = stage.batch_tokens // shares
+    made = _of_rows(rows, batch_tokens, stage.prompt_weight)
     rng, drills = random.Random(repr(seed)), np.random.default_rng(seed)
     ratio = stage.drill_share / (1 - stage.drill_share)
     for _ in range(int(len(made) * ratio + rng.random())):
-        made.append(drill(drills, vocab_size, stage.batch_tokens))
-    whole = len(made) // shares * shares
-    steps = [made[start : start + shares] for start in range(0, whole, shares)]
+        made.append(drill(drills, vocab_size, batch_tokens))
+    first = len(made) % shares
+    steps = [made[start : start + shares] for start in range(first, len(made), shares)]
     rng.shuffle(steps)
     yield from (step[share] for step in steps)
 
 
-def _of_rows(rows: list[Encoded], stage: Stage) -> list[Batch]:
+def _of_rows(rows: list[Encoded], batch_tokens: int, prompt_weight: float) -> list[Batch]:
     made: list[Batch] = []
     waiting: list[Encoded] = []
     for row in rows:
-        if waiting and (len(waiting) + 1) * len(row.ids) > stage.batch_tokens:
-            made.append(pad(waiting, prompt_weight=stage.prompt_weight))
+        if waiting and (len(waiting) + 1) * len(row.ids) > batch_tokens:
+            made.append(pad(waiting, prompt_weight=prompt_weight))
             waiting = []
         waiting.append(row)
-    made.append(pad(waiting, prompt_weight=stage.prompt_weight))
+    made.append(pad(waiting, prompt_weight=prompt_weight))
     return made

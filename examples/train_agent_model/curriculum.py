@@ -1,6 +1,5 @@
 """What a training begins with: its tokenizer, and its stages, from copying to everything."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -43,7 +42,8 @@ STAGES = (
         batch_tokens=2048,
         prompt_weight=0.2,
         until_loss=0.0,
-        latest_end=0.45,
+        latest_end=0.35,
+        recalls=16,
     ),
     Stage(
         level=0.35,
@@ -51,26 +51,31 @@ STAGES = (
         batch_tokens=2048,
         prompt_weight=0.1,
         until_loss=0.0,
-        latest_end=0.55,
+        latest_end=0.45,
+        recalls=32,
     ),
     Stage(
         level=0.6,
         drill_share=0.01,
-        batch_tokens=2048,
+        batch_tokens=4096,
         prompt_weight=0.02,
         until_loss=0.0,
-        latest_end=0.65,
+        latest_end=0.55,
+        hard=True,
+        recalls=48,
     ),
     Stage(
         level=1.0,
         drill_share=0.01,
-        batch_tokens=2048,
+        batch_tokens=4096,
         prompt_weight=0.0,
         until_loss=0.0,
         latest_end=2.0,
+        hard=True,
+        recalls=64,
     ),
 )
-PRACTICE = replace(STAGES[-1], hard=True)
+PRACTICE = STAGES[-1]
 """The only stage of a training that begins from a model."""
 
 

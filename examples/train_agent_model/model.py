@@ -26,7 +26,7 @@ class ModelShape:
 
     vocab_size: int
     hidden_size: int = 128
-    num_hidden_layers: int = 5
+    num_hidden_layers: int = 7
     num_attention_heads: int = 4
     num_key_value_heads: int = 4
     head_dim: int = 32

@@ -32,7 +32,7 @@ def shard_path(folder: Path, stages: tuple[Stage, ...], seed: int, at: tuple[int
     """
     number, pool = at
     stage = stages[number]
-    kind = f"level{stage.level:g}" + "-hard" * stage.hard
+    kind = f"level{stage.level:g}" + "-hard" * stage.hard + f"-recalls{stage.recalls}"
     return folder / "shards" / f"seed{seed}-stage{number}-{kind}-pool{pool}.safetensors"
 
 

@@ -24,7 +24,7 @@ from examples.train_agent_model.rendering import Label, SessionEncoder
 from examples.train_agent_model.shards import rows_of
 
 WARM_UP_STEPS = 50
-DECAY_SHARE = 0.55
+DECAY_SHARE = 0.7
 
 LONGEST_STEP_S = 2.0
 """What a step counts at most: a machine that stalls must not use up the schedule."""

@@ -50,14 +50,15 @@ def test_a_shard_holds_the_rows_of_its_pool(
 
 
 def test_no_two_pools_share_a_name() -> None:
+    few_recalls = replace(PRACTICE, recalls=1)
     names = {
         shards.shard_path(Path(), stages, seed, (number, pool))
-        for stages in (STAGES, (PRACTICE,), (replace(PRACTICE, hard=False),))
+        for stages in (STAGES, (PRACTICE,), (replace(PRACTICE, hard=False),), (few_recalls,))
         for number in range(len(stages))
         for seed in (1, 2)
         for pool in (0, 1)
     }
-    assert len(names) == (len(STAGES) + 2) * 4
+    assert len(names) == (len(STAGES) + 3) * 4
 
 
 def test_each_stage_of_the_curriculum_has_its_shards(
