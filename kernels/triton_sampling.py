@@ -189,7 +189,7 @@ def _found(reached_ptr, wanted, steps):
     place = step[:, None] * 8 + tl.arange(0, 8)[None, :]
     reached = tl.load(reached_ptr + place, mask=done[:, None], other=0)
     digits = tl.sum((reached < wanted).to(tl.int32), 1)
-    units = _FIRST_UNIT >> tl.minimum(_DIGITS * step, 30)
+    units = _FIRST_UNIT >> tl.minimum(step * _DIGITS, 30)
     return tl.sum(tl.where(done, digits * units, 0), 0)
 
 

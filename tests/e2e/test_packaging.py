@@ -85,7 +85,8 @@ def test_transformers_does_not_take_our_kernels_for_the_other_distribution() -> 
 def test_the_client_runs_without_anything_of_the_server(
     wheel: zipfile.Path, tmp_path: Path
 ) -> None:
-    wheel.root.extractall(tmp_path)
+    with zipfile.ZipFile(str(wheel.root.filename)) as plain:
+        plain.extractall(tmp_path)  # `zipfile.Path`'s fails on folders before Python 3.11.4
     program = f"""
 import sys
 blocked = set({SERVER_ONLY!r})
