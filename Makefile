@@ -1,7 +1,11 @@
 # Two commands do all the set-up on a fresh machine:
 #
 #   make demo    make .venv, install the runtime, play the example agent
-#   make test    the same environment plus the test tools; lint, types and all tests
+#   make test    the same environment plus the test tools; lint, types and the tests of what
+#                is installed and of the examples
+#
+# make test-all runs what `make test` runs and the tests of the benchmarks and of the default
+# model's training too: half as long again. CI runs that.
 #
 # Variables:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
@@ -27,13 +31,16 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 KERNELS_VENV := .venv-kernels
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint types ledger kernels clean
+.PHONY: demo test test-all lint types ledger kernels clean
 
 demo: $(VENV)/.server
 	$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
 
 test: lint types
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+test-all: lint types
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

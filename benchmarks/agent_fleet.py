@@ -26,24 +26,25 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cost_fit import LinearFit
 from benchmarks.report import Bar, DataMissing, data_file, machine, parser, report, report_missing
 from benchmarks.simulate import SESSIONS_FILE
 from benchmarks.simulation import FCFS_LRU, OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn, choose, load_chains
-from runtime.config import EngineConfig
-from runtime.emission import Emission
-from runtime.engine import Engine
-from runtime.engine_loader import assemble
-from runtime.estimates import CostProfile, StepCosts, StepWork
+from runtime.config import TOKEN_GAP_MS, EngineConfig
+from runtime.engine.emission import Emission
+from runtime.engine.engine import Engine
 from runtime.messages import (
     FinishReason,
     GenerationRequest,
-    ReleaseSession,
+    ReleaseBranch,
     SamplingParams,
     TokenArray,
 )
-from runtime.model_runner import ModelRunner, load_runner
-from runtime.sequence import Sequence
+from runtime.model.runner import ModelRunner, load_runner
+from runtime.process.loading import assemble
+from runtime.scheduling.costs import CostProfile, StepCosts, StepWork
+from runtime.scheduling.sequence import Sequence
 from runtime.tokenizer import Tokenizer
 
 LENGTH_SCALE = 32
@@ -95,7 +96,7 @@ class WholeRun(StepCosts):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mean = StepCosts(forget=1.0)
+        self.mean = LinearFit()
 
     def observe(self, work: StepWork, *, seconds: float) -> None:
         super().observe(work, seconds=seconds)
@@ -174,9 +175,9 @@ def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> Gen
     fresh = as_words(turn.tokens[kept : turn.prompt_tokens], vocabulary)
     return GenerationRequest(
         request_id=name,
-        session_id=name,
+        branch_id=name,
         tenant="fleet",
-        base_session_id=name if client.index else None,
+        base_branch_id=name if client.index else None,
         base_offset=kept if client.index else 0,
         new_tokens=fresh,
         max_new_tokens=2048,
@@ -230,7 +231,7 @@ def play(
             latencies.append(now - client.arrived_s)
             client.index += 1
             if client.index == len(client.session.turns):
-                engine.submit([ReleaseSession(session_id=client.session.name)])
+                engine.submit([ReleaseBranch(branch_id=client.session.name)])
                 coming.next_session(now)
             else:
                 coming.add(client, now + min(client.turn.gap_s, 300.0) * GAP_SCALE)
@@ -246,6 +247,7 @@ def simulation_of(load: Load, mode: Mode, costs: CostProfile) -> Simulation:
         gap_scale=GAP_SCALE,
         block_size=BLOCK,
         stride=1,
+        token_gap_ms=TOKEN_GAP_MS,
     )
     return Simulation(load.fleet, mode, setting)
 
@@ -270,9 +272,9 @@ def token_gaps(engine: Engine, *, context: int, longest: bool, wanted: int) -> l
             [
                 GenerationRequest(
                     request_id=f"{kind}{count}",
-                    session_id=f"{kind}{count}",
+                    branch_id=f"{kind}{count}",
                     tenant="fleet",
-                    base_session_id=None,
+                    base_branch_id=None,
                     base_offset=0,
                     new_tokens=tokens,
                     max_new_tokens=limit,

@@ -18,18 +18,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from runtime.batch import SequenceInput
 from runtime.config import EngineConfig
-from runtime.engine import Engine
-from runtime.engine_loader import assemble
+from runtime.engine.engine import Engine
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
-from runtime.model_runner import ModelRunner, load_runner
-from runtime.models.config import ModelConfig
-from runtime.models.layers import PackedLinear
-from runtime.models.presets import random_model_config
-from runtime.models.random_weights import RandomWeights
+from runtime.model.batch import SequenceInput
+from runtime.model.config import ModelConfig
+from runtime.model.layers import PackedLinear
+from runtime.model.presets import random_model_config
+from runtime.model.random_weights import RandomWeights
+from runtime.model.runner import ModelRunner, load_runner
+from runtime.model.weights import BYTE_TOKENIZER
+from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
-from runtime.weights import BYTE_TOKENIZER
 
 BLOCK_SIZE = 16
 
@@ -161,9 +161,9 @@ class EngineLoop:
         name = f"turn-{self._count}"
         request = GenerationRequest(
             request_id=name,
-            session_id=name,
+            branch_id=name,
             tenant="benchmark",
-            base_session_id=None,
+            base_branch_id=None,
             base_offset=0,
             new_tokens=prompt,
             max_new_tokens=max_new_tokens,

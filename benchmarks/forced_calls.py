@@ -18,18 +18,18 @@ from typing import Any
 from benchmarks import instances
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from runtime.config import EngineConfig
-from runtime.engine_loader import assemble
-from runtime.grammar_compiler import GrammarCompiler
-from runtime.grammar_refusal import GrammarRefused
+from runtime.grammar.compiler import GrammarCompiler
+from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import (
     ErrorKind,
     FinishReason,
     GenerationRequest,
-    ReleaseSession,
+    ReleaseBranch,
     SamplingParams,
     SequenceOutput,
 )
-from runtime.model_runner import load_runner
+from runtime.model.runner import load_runner
+from runtime.process.loading import assemble
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.output_reader import OutputReader
 from tools_api.call_parser import (
@@ -185,9 +185,9 @@ class ForcedCalls:
         name = f"call-{next(self._numbers)}"
         return GenerationRequest(
             request_id=name,
-            session_id=name,
+            branch_id=name,
             tenant="benchmark",
-            base_session_id=None,
+            base_branch_id=None,
             base_offset=0,
             new_tokens=self._prompt,
             max_new_tokens=shortest + self._rng.randint(0, 64),
@@ -203,7 +203,7 @@ class ForcedCalls:
         if output.finish is None:
             return
         del self._open[output.request_id]
-        self._engine.submit([ReleaseSession(session_id=output.request_id)])
+        self._engine.submit([ReleaseBranch(branch_id=output.request_id)])
         call.events += [piece.parsed for piece in call.reader.finish()]
         counts.tokens += len(call.reader.tokens)
         if output.finish is not FinishReason.STOP:

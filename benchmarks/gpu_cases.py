@@ -20,9 +20,9 @@ from torch.nn import functional
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from kernels.attention import paged_attention, paged_attention_reference
 from kernels.paged_layout import PagedLayout
-from runtime.batch import SequenceInput, StepBatch
-from runtime.kv_pool import KVPool, block_bytes
-from runtime.models.decoder import Decoder, StepInputs
+from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.decoder import Decoder, StepInputs
+from runtime.model.kv_pool import KVPool, block_bytes
 
 SHARE_OF_FREE_MEMORY = 0.9
 

@@ -11,12 +11,12 @@ from benchmarks.gpu_cases import Wrong
 from benchmarks.gpu_graphs import make_model, recorder
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from runtime.config import EngineConfig
-from runtime.engine import Engine
-from runtime.engine_loader import assemble
+from runtime.engine.engine import Engine
 from runtime.messages import GenerationRequest, SamplingParams
-from runtime.model_runner import ModelRunner
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import LoadedModel
+from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
-from runtime.weights import LoadedModel
 from tools_api.grammar import GrammarSpec
 
 BOUND = GrammarSpec(lark='start: "{\\"text\\": \\"" /[a-z ]{450,2000}/ "\\"}"')
@@ -43,8 +43,8 @@ def measure_lookahead(plan: Plan, dtype: torch.dtype, device: torch.device) -> l
                 run = _Run(plan, model, turns, bound, ahead=ahead, device=device)
                 row[f"{label}_ms"] = run.step_s * 1e3
                 said.append(run.said)
-                if run.engine.ahead is not None:
-                    outcomes = run.engine.ahead.outcomes
+                if run.engine.computation.lookahead is not None:
+                    outcomes = run.engine.computation.lookahead.outcomes
                     row["used"] = outcomes.used
                     row["second_passes"] = outcomes.second_passes
             row["faster_ahead"] = row["waiting_ms"] / row["ahead_ms"]
@@ -91,9 +91,9 @@ class _Run:
         for turn in range(turns):
             request = GenerationRequest(
                 request_id=str(turn),
-                session_id=str(turn),
+                branch_id=str(turn),
                 tenant="t",
-                base_session_id=None,
+                base_branch_id=None,
                 base_offset=0,
                 new_tokens=rng.integers(0, 250, plan.engine_prompt, dtype=np.int32),
                 max_new_tokens=plan.engine_steps + _LETS_TURNS_IN,

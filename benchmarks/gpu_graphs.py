@@ -15,11 +15,11 @@ from benchmarks.gpu_cases import (
     wall_seconds,
 )
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
-from runtime.model_runner import ModelRunner
-from runtime.models.config import ModelConfig
-from runtime.models.decoder import Decoder
-from runtime.step_graphs import CudaRecorder, Recorder
-from runtime.weights import BYTE_TOKENIZER, LoadedModel
+from runtime.model.config import ModelConfig
+from runtime.model.cuda_graphs import CudaRecorder, Recorder
+from runtime.model.decoder import Decoder
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import BYTE_TOKENIZER, LoadedModel
 
 _AGREES = 2e-2
 """Of the norm of logits: padding changes the order in which libraries sum up."""

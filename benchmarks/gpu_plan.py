@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from runtime.models.config import ExpertsConfig, ModelConfig, RopeConfig
+from runtime.model.config import ExpertsConfig, ModelConfig, RopeConfig
 
 BLOCK_SIZE = 16
 

@@ -22,17 +22,18 @@ from benchmarks import instances
 from benchmarks.bpe import train_tokenizer
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from runtime.config import EngineConfig
-from runtime.engine_process import EngineProcess
-from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
-from runtime.grammar_probe import GrammarProbe, ProbeLimits
-from runtime.grammar_refusal import GrammarRefused
+from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar.mask_bits import MaskRow, mask_words
+from runtime.grammar.probe import GrammarProbe, ProbeLimits
+from runtime.grammar.refusal import GrammarRefused
+from runtime.grammar.state import GrammarState
 from runtime.messages import (
     GenerationRequest,
     SamplingParams,
     SequenceOutput,
     StepOutput,
 )
-from runtime.token_mask import GrammarState
+from runtime.process.engine_process import EngineProcess
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions
@@ -196,9 +197,18 @@ def judge_tools(grammars: Grammars, data: Path) -> dict[str, Any]:
     }
 
 
+def _fill_chain(state: GrammarState, rows: MaskRow, draft: list[int]) -> None:
+    """Masks for the next token and for those behind each token of a draft, as a step makes them."""
+    ahead = state.copy()
+    for index, token in enumerate(draft):
+        ahead.fill_mask(rows[index])
+        ahead.advance((token,))
+    ahead.fill_mask(rows[len(draft)])
+
+
 def time_masks(grammars: Grammars, data: Path) -> dict[str, Any]:
     """Masks for a chain of 8 drafted tokens, at every position of real calls."""
-    words = (grammars.tokenizer.vocab_size + 31) // 32
+    words = mask_words(grammars.tokenizer.vocab_size)
     buffer = np.zeros((CHAIN + 1, words), dtype=np.int32)
     chains: list[float] = []
     single: list[float] = []
@@ -218,7 +228,7 @@ def time_masks(grammars: Grammars, data: Path) -> dict[str, Any]:
                 draft = tokens[position : position + CHAIN]
                 if len(draft) == CHAIN:
                     started = time.perf_counter()
-                    state.fill_chain(buffer, draft)
+                    _fill_chain(state, buffer, draft)
                     chains.append(time.perf_counter() - started)
                 started = time.perf_counter()
                 state.fill_mask(buffer[0])
@@ -270,9 +280,9 @@ def request(
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=name,
-        session_id=name,
+        branch_id=name,
         tenant="benchmark",
-        base_session_id=None,
+        base_branch_id=None,
         base_offset=0,
         new_tokens=np.arange(40, 72, dtype=np.int32),
         max_new_tokens=max_new_tokens,

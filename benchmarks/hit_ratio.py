@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
+from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 
 TOKENS_PER_BLOCK = 64
@@ -104,20 +105,23 @@ def replay(sessions: list[tuple[list[Request], float]], at_a_time: int) -> Itera
 
 def cache_hits(requests: Iterator[Request], capacity_blocks: int) -> float:
     """Hit ratio of the prefix cache."""
-    cache = PrefixCache(capacity_blocks, 1, clock=lambda: 0.0, policy="lru")
+    cache = PrefixCache(
+        CacheConfig(num_blocks=capacity_blocks, block_size=1, policy="lru"), clock=lambda: 0.0
+    )
     hits = total = 0
     for request in requests:
         whole = request.total_tokens // TOKENS_PER_BLOCK
         prompt = request.blocks[: -(-request.prompt_tokens // TOKENS_PER_BLOCK)]
         total += request.prompt_tokens
-        sequence = cache.begin(session_id="turn", tenant="trace", tokens=prompt)
+        sequence = cache.begin(branch_id="turn", tenant="trace", tokens=prompt)
         try:
             cache.allocate(sequence, whole - sequence.num_blocks)
             cache.commit(sequence, request.blocks[:whole])
             hits += sequence.num_cached_tokens * TOKENS_PER_BLOCK
         except OutOfBlocks:
             pass  # larger than the pool: refused, nothing found and nothing kept
-        cache.finish(sequence, keep_handle=False)
+        cache.release_branch("turn")
+        cache.finish(sequence)
     return hits / total
 
 

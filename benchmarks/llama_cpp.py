@@ -24,8 +24,8 @@ import torch
 
 from benchmarks.engine_loops import BLOCK_SIZE, EngineLoop, load, write_model
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
-from runtime.model_runner import available_cores
-from runtime.models.config import ModelConfig
+from runtime.model.config import ModelConfig
+from runtime.model.runner import available_cores
 
 CONTEXT = 1024
 PREFILL = 2048

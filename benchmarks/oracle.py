@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import instances
-from runtime.drafts import Drafter
-from runtime.grammar_compiler import CompiledGrammar, GrammarCompiler
-from runtime.grammar_refusal import GrammarRefused
-from runtime.token_mask import GrammarState
+from runtime.drafting.drafter import Drafter
+from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar.refusal import GrammarRefused
+from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions

@@ -2,14 +2,18 @@
 
 Fused QKV, ``nn.Linear``, SDPA with ``enable_gqa=True``, a bare loop. It has no scheduler,
 no pages and no sampler, so whatever it is slower at is not for lack of features. The
-``grouped`` variant folds each KV head's query heads into query rows before SDPA.
+``grouped`` variant folds each KV head's query heads into query rows before SDPA; ``pack`` has
+oneDNN lay out the weights once. Both together are the best that torch offers without compiling.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runtime.models.config import ModelConfig
+from runtime.model.config import ModelConfig
+from runtime.model.layers import PackedLinear
 
 
 class PlainDecoder:
@@ -30,6 +34,7 @@ class PlainDecoder:
         self._embedding = self._weight(config.vocab_size, config.hidden_size, dtype)
         self._layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
         self._norm = torch.ones(config.hidden_size, dtype=dtype)
+        self._packed_head: PackedLinear | None = None
         shape = (config.num_layers, 2, batch, config.num_kv_heads, capacity, config.head_dim)
         self._cache = torch.randn(shape, dtype=dtype)
         frequencies = config.rope.theta ** (
@@ -42,6 +47,12 @@ class PlainDecoder:
     def _weight(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         return torch.randn(rows, columns).mul_(columns**-0.5).to(dtype)
 
+    def pack(self) -> None:
+        """Lay out all weights for oneDNN; bfloat16 only, on a processor that has units for it."""
+        self._packed_head = PackedLinear(self._embedding, None)
+        for layer in self._layers:
+            layer.pack()
+
     @torch.inference_mode()
     def step(self, tokens: Tensor, start: int) -> Tensor:
         """[batch, new] token ids at ``start`` -> [batch, vocab] logits of the last ones."""
@@ -52,8 +63,9 @@ class PlainDecoder:
             x = x + layer.attend(x, cache, start, rotation, self._grouped)
             x = x + layer.feed_forward(x)
         x = functional.rms_norm(x[:, -1], self._norm.shape, self._norm, self._config.norm_eps)
-        logits: Tensor = functional.linear(x, self._embedding)
-        return logits
+        if self._packed_head is not None:
+            return self._packed_head(x)
+        return functional.linear(x, self._embedding)
 
 
 class _Layer:
@@ -61,7 +73,7 @@ class _Layer:
         self._config = config
         hidden, size = config.hidden_size, config.intermediate_size
 
-        def linear(inputs: int, outputs: int) -> nn.Linear:
+        def linear(inputs: int, outputs: int) -> Callable[[Tensor], Tensor]:
             return nn.Linear(inputs, outputs, bias=False, dtype=dtype)
 
         self._qkv = linear(hidden, config.query_size + 2 * config.kv_size)
@@ -70,6 +82,11 @@ class _Layer:
         self._down = linear(size, hidden)
         self._norms = [torch.ones(hidden, dtype=dtype) for _ in range(2)]
         self._head_norms = [torch.ones(config.head_dim, dtype=dtype) for _ in range(2)]
+
+    def pack(self) -> None:
+        for name in ("_qkv", "_output", "_gate_up", "_down"):
+            weight: Tensor = getattr(self, name).weight.detach()
+            setattr(self, name, PackedLinear(weight, None))
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, weight.shape, weight, self._config.norm_eps)
@@ -95,13 +112,11 @@ class _Layer:
             mixed = functional.scaled_dot_product_attention(
                 q, keys, values, is_causal=new > 1, enable_gqa=True
             )
-        result: Tensor = self._output(mixed.transpose(1, 2).reshape(batch, new, -1))
-        return result
+        return self._output(mixed.transpose(1, 2).reshape(batch, new, -1))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         gate, up = self._gate_up(self._normed(x, self._norms[1])).chunk(2, dim=-1)
-        result: Tensor = self._down(functional.silu(gate) * up)
-        return result
+        return self._down(functional.silu(gate) * up)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.report import Bar, parser, report
 from radix_cache.cache import PrefixCache
+from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 
 REPETITIONS = 5
@@ -52,22 +53,25 @@ def turn_us(
     base_offset: int | None = None,
 ) -> float:
     """CPU microseconds of one turn that extends ``prompt`` to ``whole``."""
+    needed = cache.blocks_for(len(whole))
     start = time.thread_time_ns()
     sequence = cache.begin(
-        session_id=session,
+        branch_id=session,
         tenant=TENANT,
         tokens=prompt,
-        base_session_id=base,
+        base_branch_id=base,
         base_offset=base_offset,
     )
-    cache.allocate(sequence, -(-len(whole) // BLOCK) - sequence.num_blocks)
+    cache.allocate(sequence, needed - sequence.num_blocks)
     cache.commit(sequence, whole)
     cache.finish(sequence, lease_s=0.0)
     return (time.thread_time_ns() - start) / 1000
 
 
 def new_cache(num_tokens: int) -> PrefixCache:
-    return PrefixCache(num_tokens // BLOCK, BLOCK, clock=lambda: 0.0)
+    return PrefixCache(
+        CacheConfig(num_blocks=num_tokens // BLOCK, block_size=BLOCK), clock=lambda: 0.0
+    )
 
 
 def session_turns(

@@ -14,11 +14,12 @@ import numpy as np
 
 from benchmarks.report import Bar, parser, report
 from radix_cache.cache import PrefixCache
+from radix_cache.config import CacheConfig
 from runtime.config import EngineConfig
-from runtime.estimates import StepCosts
 from runtime.messages import GenerationRequest, SamplingParams
-from runtime.scheduler import Scheduler
-from runtime.sequence import Sequence, TokenBuffer
+from runtime.scheduling.costs import StepCosts
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.sequence import Sequence, TokenBuffer
 
 BLOCK = 256
 STEPS = 150
@@ -33,22 +34,22 @@ def decoding(count: int) -> Scheduler:
     config = EngineConfig(
         num_blocks=num_blocks, block_size=BLOCK, max_batch_tokens=1 << 14, max_running=count
     )
-    cache = PrefixCache(num_blocks, BLOCK, clock=lambda: 0.0)
+    cache = PrefixCache(CacheConfig(num_blocks=num_blocks, block_size=BLOCK), clock=lambda: 0.0)
     scheduler = Scheduler(cache, config, StepCosts())
     for number in range(count):
         request = GenerationRequest(
             request_id=f"r{number}",
-            session_id=f"s{number}",
+            branch_id=f"s{number}",
             tenant=f"t{number % 8}",
-            base_session_id=None,
+            base_branch_id=None,
             base_offset=0,
             new_tokens=np.arange(8, dtype=np.int32) + 100 * number,
             max_new_tokens=1 << 10,
             sampling=SamplingParams(),
         )
         sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
-        scheduler.add(sequence)
-    while scheduler.waiting or not all(s.decoding for s in scheduler.running):
+        scheduler.queues.add(sequence)
+    while scheduler.queues.waiting or not all(s.decoding for s in scheduler.queues.running):
         step(scheduler)
     return scheduler
 
@@ -56,7 +57,7 @@ def decoding(count: int) -> Scheduler:
 def step(scheduler: Scheduler) -> None:
     """Plan, and commit a token for each sequence that the plan lets sample."""
     plan = scheduler.schedule(0.0)
-    scheduler.said(plan.decodes, TOKENS[: len(plan.decodes)])
+    scheduler.decoded(plan.decodes, TOKENS[: len(plan.decodes)])
     for chunk in plan.others:
         scheduler.advance(chunk)
         if chunk.samples:

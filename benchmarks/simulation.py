@@ -21,15 +21,18 @@ from pathlib import Path
 from benchmarks.host_link import HostLink
 from benchmarks.trace_sessions import Session, Turn
 from radix_cache.cache import CachedSequence, PrefixCache
+from radix_cache.config import CacheConfig
 from runtime.config import EngineConfig, PolicyName
-from runtime.estimates import CostProfile, OutputLengths, StepCosts
 from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
-from runtime.policy import Policy, TurnFacts
-from runtime.schedule import Chunk, step_work
-from runtime.scheduler import Scheduler
-from runtime.sequence import Sequence, SequenceState, TokenBuffer
+from runtime.scheduling.costs import CostProfile, OutputLengths, StepCosts
+from runtime.scheduling.policy import Policy, SequenceFacts
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.sequence import Sequence, SequenceState, TokenBuffer
+from runtime.scheduling.step_plan import Chunk, step_work
 
 OUTPUT_LIMIT = 32_768
+_LOOK_S = 0.01
+"""So often the engine looks while turns wait and none runs, about."""
 _CHECK_EVERY = 997
 _MAX_IDLE_S = 3600.0
 
@@ -70,7 +73,7 @@ class Mode:
     policy: PolicyName = "short_turn_first"
     lease: bool = True
     order: Policy | None = None
-    """Instead of the policy's own."""
+    """Instead of ``policy``."""
     lease_s: float | None = None
     """After every answer, human pauses included; None: the cache's estimate after tool calls."""
     queue_protects: bool = True
@@ -81,16 +84,16 @@ class Mode:
     """Seconds of lease per second that restoring the session would take."""
 
 
-def program_order(facts: TurnFacts) -> tuple[float, ...]:
+def program_order(facts: SequenceFacts) -> tuple[float, ...]:
     """First come, first served by session."""
-    return (facts.session_start_s, facts.arrival_s)
+    return (facts.branch_start_s, facts.arrival_s)
 
 
 FCFS_LRU = Mode(name="fcfs + lru", policy="fcfs", lease=False)
 CONTINUUM_LIKE = Mode(
     name="continuum-like",
     policy="fcfs",
-    order=program_order,
+    order=Policy(key=program_order, strict=True),
     lease_s=20.0,
     queue_protects=False,
     chunk_tokens=700,
@@ -115,6 +118,7 @@ class Setting:
     gap_scale: float = 1.0
     block_size: int = 64
     stride: int = 4
+    token_gap_ms: int = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,23 +165,23 @@ class Run:
 class _PinsGiveWay(PrefixCache):
     """A cache that does not know which sessions wait, and whose pins any turn may break."""
 
-    def set_queued(self, session_id: str, queued: bool) -> None:
+    def set_queued(self, branch_id: str, queued: bool) -> None:
         pass
 
     def begin(
         self,
         *,
-        session_id: str,
+        branch_id: str,
         tenant: str | None,
         tokens: TokenArray,
-        base_session_id: str | None = None,
+        base_branch_id: str | None = None,
         base_offset: int | None = None,
     ) -> CachedSequence:
         sequence = super().begin(
-            session_id=session_id,
+            branch_id=branch_id,
             tenant=tenant,
             tokens=tokens,
-            base_session_id=base_session_id,
+            base_branch_id=base_branch_id,
             base_offset=base_offset,
         )
         sequence.warm = True
@@ -187,7 +191,15 @@ class _PinsGiveWay(PrefixCache):
 class _Client:
     """One session on its way."""
 
-    __slots__ = ("first_token_s", "index", "num_sub_agents", "parent", "session", "started_s")
+    __slots__ = (
+        "arrived_s",
+        "first_token_s",
+        "index",
+        "num_sub_agents",
+        "parent",
+        "session",
+        "started_s",
+    )
 
     def __init__(self, session: Session, started_s: float, parent: "_Client | None" = None) -> None:
         self.session = session
@@ -197,6 +209,8 @@ class _Client:
         self.num_sub_agents = 0
         """How many this one waits for."""
         self.index = 0
+        self.arrived_s = started_s
+        """When the present turn was sent."""
         self.first_token_s: float | None = None
 
     @property
@@ -232,23 +246,25 @@ class Simulation:
         )
         host_tokens = profile.host_kv_tokens if setting.host_tier else 0
         self._cache = kind(
-            kv_tokens // setting.block_size,
-            setting.block_size,
-            mover=self._link if host_tokens else None,
-            host_blocks=host_tokens // setting.block_size,
-            reload_cost=lambda tokens: tokens * profile.reload_token_s,
+            CacheConfig(
+                num_blocks=kv_tokens // setting.block_size,
+                block_size=setting.block_size,
+                policy="lease" if mode.lease else "lru",
+                kappa=mode.kappa,
+                rescue_share=1.0 if mode.lease else 0.0,
+                host_blocks=host_tokens // setting.block_size,
+            ),
             clock=lambda: self._now,
-            policy="lease" if mode.lease else "lru",
-            kappa=mode.kappa,
             restore_cost=self._truth.restore_s,
-            rescue_share=1.0 if mode.lease else 0.0,
+            reload_cost=lambda tokens: tokens * profile.reload_token_s,
+            mover=self._link if host_tokens else None,
         )
         config = EngineConfig(
             num_blocks=kv_tokens // setting.block_size,
             block_size=setting.block_size,
             max_batch_tokens=mode.chunk_tokens * stride,
             prefill_tokens_beside_decodes=mode.chunk_tokens * stride,
-            step_ms=60 * stride,
+            token_gap_ms=setting.token_gap_ms * stride,
             max_running=setting.max_running,
             policy=mode.policy,
         )
@@ -275,7 +291,7 @@ class Simulation:
             self._next_session()
         steps = 0
         idle_s = 0.0
-        while self._arrivals or self._scheduler.has_work:
+        while self._arrivals or self._scheduler.queues.has_work:
             self._take_arrivals()
             self._cache.tend()
             plan = self._scheduler.schedule(self._now)
@@ -290,11 +306,11 @@ class Simulation:
                 if steps % _CHECK_EVERY == 0:
                     self._check()
                 continue
-            # Nothing runs: the next arrival, or the next time at which a lease may be over.
+            # Nothing runs: the next arrival, or a look whether a lease may be broken by now.
             due = self._arrivals[0][0] if self._arrivals else self._now + 1.0
-            due = min(due, self._now + 1.0) if self._scheduler.has_work else due
+            due = min(due, self._now + _LOOK_S) if self._scheduler.queues.has_work else due
             due = min(due, self._link.free_s) if self._link.free_s > self._now else due
-            idle_s += due - self._now if self._scheduler.has_work else 0.0
+            idle_s += due - self._now if self._scheduler.queues.has_work else 0.0
             if idle_s > _MAX_IDLE_S:
                 raise RuntimeError("turns wait and nothing runs: the scheduler is stuck")
             self._now = max(due, self._now)
@@ -326,22 +342,23 @@ class Simulation:
             turn, name = client.turn, client.session.name
             request = GenerationRequest(
                 request_id=name,
-                session_id=name,
+                branch_id=name,
                 tenant="fleet",
-                base_session_id=name if client.index else None,
+                base_branch_id=name if client.index else None,
                 base_offset=turn.kept_tokens if client.index else 0,
                 new_tokens=turn.tokens[:0],
                 max_new_tokens=OUTPUT_LIMIT,
                 sampling=SamplingParams(),
             )
             buffer = TokenBuffer(turn.tokens[: turn.prompt_tokens])
-            sequence = Sequence(
-                request, buffer, arrival_s=at_s, vouched=turn.kept_tokens if client.index else 0
-            )
+            # The engine hears of what came during a step when the step has ended.
+            vouched = turn.kept_tokens if client.index else 0
+            sequence = Sequence(request, buffer, arrival_s=self._now, vouched=vouched)
+            client.arrived_s = at_s
             sequence.expected_output = min(OUTPUT_LIMIT, int(self._lengths.expected(name)))
             client.first_token_s = None
             self._clients[sequence] = client
-            self._scheduler.add(sequence)
+            self._scheduler.queues.add(sequence)
 
     def _play(self, chunks: list[Chunk]) -> None:
         """Cost the plan, then give each turn what it computed."""
@@ -396,8 +413,8 @@ class Simulation:
         assert client.first_token_s is not None
         self._turns.append(
             TurnRecord(
-                latency_s=self._now - sequence.arrival_s,
-                first_token_s=client.first_token_s - sequence.arrival_s,
+                latency_s=self._now - client.arrived_s,
+                first_token_s=client.first_token_s - client.arrived_s,
                 prompt_tokens=turn.prompt_tokens,
                 cached_tokens=min(cached.num_cached_tokens, turn.prompt_tokens),
                 output_tokens=turn.output_tokens,
@@ -408,7 +425,7 @@ class Simulation:
         sequence.final_length = len(sequence.buffer)
         sequence.finish = FinishReason.STOP
         if self._scheduler.wants_flush(sequence):
-            self._scheduler.flush(sequence)
+            self._scheduler.queues.flush(sequence)
         else:
             self._end(sequence)
         self._follow(client)
@@ -416,7 +433,7 @@ class Simulation:
     def _end(self, sequence: Sequence) -> None:
         client = self._clients.pop(sequence)
         answered = not _ended_in_call(sequence, client)
-        self._scheduler.end(sequence, lease_s=self._mode.lease_s, answered=answered)
+        self._scheduler.queues.release(sequence, lease_s=self._mode.lease_s, answered=answered)
 
     def _follow(self, client: _Client) -> None:
         sub_agents = client.turn.sub_agents
@@ -429,7 +446,7 @@ class Simulation:
 
     def _go_on(self, client: _Client) -> None:
         if client.index == len(client.session.turns):
-            self._cache.release_session(client.session.name)
+            self._cache.release_branch(client.session.name)
             self._ended(client)
             return
         setting = self._setting

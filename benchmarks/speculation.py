@@ -22,8 +22,8 @@ from benchmarks.bpe import train_tokenizer
 from benchmarks.oracle import Call, Counts, Oracle, Session, tool_output, user
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from benchmarks.speculation_live import measure
-from runtime.drafting import InterleavedDrafter
-from runtime.grammar_compiler import GrammarCompiler
+from runtime.drafting.drafter import InterleavedDrafter
+from runtime.grammar.compiler import GrammarCompiler
 from runtime.tokenizer import Tokenizer
 from tools_api.items import Item
 from tools_api.tools import FunctionTool

@@ -31,10 +31,10 @@ from examples.train_agent_model.rendering import (
 )
 from examples.train_agent_model.world import Question, Session
 from runtime.config import EngineConfig
-from runtime.emission import Emission
-from runtime.engine_loader import assemble
-from runtime.messages import GenerationRequest, ReleaseSession, SamplingParams, TokenArray
-from runtime.model_runner import load_runner
+from runtime.engine.emission import Emission
+from runtime.messages import GenerationRequest, ReleaseBranch, SamplingParams, TokenArray
+from runtime.model.runner import load_runner
+from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for
@@ -119,7 +119,7 @@ class LiveEngine:
             self._engine.step()
         timing.outputs = [outputs[name] for name in names]
         timing.tokens = sum(map(len, timing.outputs)) - first
-        self._engine.submit([ReleaseSession(session_id=name) for name in names])
+        self._engine.submit([ReleaseBranch(branch_id=name) for name in names])
         return timing
 
     def _step(self, outputs: dict[str, list[int]], running: set[str]) -> None:
@@ -135,9 +135,9 @@ class LiveEngine:
     def _submit(self, name: str, turn: Turn, tenant: str, *, warm_up: bool) -> None:
         request = GenerationRequest(
             request_id=f"{name}-warm-up" if warm_up else name,
-            session_id=name,
+            branch_id=name,
             tenant=tenant,
-            base_session_id=None if warm_up else name,
+            base_branch_id=None if warm_up else name,
             base_offset=0 if warm_up else len(turn.prompt),
             new_tokens=turn.prompt if warm_up else turn.prompt[:0],
             max_new_tokens=0 if warm_up else MAX_TURN_TOKENS,

@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.report import Bar, parser, report
 from runtime.config import EngineConfig
-from runtime.engine import Engine
-from runtime.engine_loader import load_engine
+from runtime.engine.engine import Engine
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
+from runtime.process.loading import load_engine
 
 SESSIONS = 6
 BLOCK = 16
@@ -31,9 +31,9 @@ def run_turn(engine: Engine, name: str, prompt: TokenArray, max_new_tokens: int 
         [
             GenerationRequest(
                 request_id=name,
-                session_id=name,
+                branch_id=name,
                 tenant="t",
-                base_session_id=None,
+                base_branch_id=None,
                 base_offset=0,
                 new_tokens=prompt,
                 max_new_tokens=max_new_tokens,

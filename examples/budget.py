@@ -5,8 +5,7 @@ Start ``keepwarm serve``, then: python examples/budget.py [URL]
 
 import sys
 
-from tools_api.client import Client
-from tools_api.client_turn import TurnFailed
+from keepwarm import Client, TurnFailed
 
 BUDGET = {"output": 60}
 """Tokens that this session may emit in all its turns."""

@@ -6,7 +6,7 @@ Start ``keepwarm serve``, then: python examples/fork.py [URL]
 import asyncio
 import sys
 
-from tools_api.client import AsyncClient
+from keepwarm import AsyncClient
 
 RULES = " ".join(f"Rule {n}: answer as briefly as rule {n - 1} asks." for n in range(1, 40))
 QUESTIONS = ("What is rule 3?", "What is rule 14?", "What is rule 15?")

@@ -5,8 +5,7 @@ Start a server with ``keepwarm serve``, then: python examples/minimal_turn.py [U
 
 import sys
 
-from tools_api.client import Client
-from tools_api.client_turn import Response, TextDelta
+from keepwarm import Client, Response, TextDelta
 
 
 def main(*url: str) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from tools_api.client import Client
-from tools_api.client_turn import json_format
+from keepwarm import Client, json_format
 
 
 class Line(BaseModel):

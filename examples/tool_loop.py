@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tools_api.client import Client
-from tools_api.tool_loop import run_tools, tool
+from keepwarm import Client, run_tools, tool
 
 PRICES = {"lamp": 24.5, "desk": 180.0, "chair": 75.0}
 

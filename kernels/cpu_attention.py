@@ -158,13 +158,24 @@ def _first_visible(query_at: int, window: int | None) -> int:
 
 
 def _pieces(span: SequenceSpan, first: int, block_size: int) -> Iterator[_Piece]:
-    """The context from ``first``, a block's start: long runs in place, short ones gathered."""
-    skip = first // block_size
-    remaining = span.context_length // block_size - skip
+    """The context from ``first``, a block's start: long runs in place, short ones gathered.
+
+    A context of 54 tokens in blocks of 4, in runs of 2 blocks from 20 on, of 9 from 30 on and
+    of 3 from 50 on, of which 13 are full; the first block is out of sight (``first`` 4), and
+    8 blocks make a long run::
+
+        run       left out   full   full blocks to come   yields
+        (20, 2)   20         21     12 - 1 = 11
+        (30, 9)              30-38  11 - 9 = 2            [21] gathered, 30 to 38 in place
+        (50, 3)              50-51  2 - 2 = 0
+        the end                                           [50, 51] gathered, 2 tokens of 52
+    """
+    skip = first // block_size  # blocks of the context that are still to be left out
+    remaining = span.context_length // block_size - skip  # full blocks that are still to come
     short: list[int] = []
     tail = span.context_length % block_size
     for block, count in span.runs:
-        low = block + min(skip, count)
+        low = block + min(skip, count)  # the run's first block in sight
         skip -= low - block
         full = min(block + count - low, remaining)
         remaining -= full

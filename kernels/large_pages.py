@@ -1,8 +1,8 @@
 """Host memory in large pages, where the system has them.
 
 Weights and keys and values are read from end to end at every step. With pages of 4 KiB the
-processor looks up tens of thousands of them for it (docs/log.md says what that takes). Elsewhere
-the memory is ordinary.
+processor looks up tens of thousands of them for it (docs/log/kernels.md says what that takes).
+Elsewhere the memory is ordinary.
 """
 
 import contextlib

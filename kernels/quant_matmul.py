@@ -72,15 +72,22 @@ class QuantisedMatrix(Protocol):
         """``quant_matmul_reference`` of ``x`` [rows, inputs] -> [rows, outputs]."""
         ...
 
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        """The matrix in ``dtype``, as products see it."""
+        ...
 
-def quantised_matrix(weight: Tensor, bits: Bits) -> QuantisedMatrix:
-    """Quantise a matrix into the form that multiplies fastest where it is.
+
+def quantised_matrix(
+    weight: Tensor, bits: Bits, *, widened_from: int | None = None
+) -> QuantisedMatrix:
+    """Quantise a matrix into the form that multiplies fastest where it is; see ``TiledMatrix``
+    for ``widened_from``.
 
     Raises:
         ValueError: see ``quantise_reference``.
     """
     if fits_tiles(weight):
-        return TiledMatrix(weight, bits=bits, group=GROUP)
+        return TiledMatrix(weight, bits=bits, group=GROUP, widened_from=widened_from)
     return _PlainMatrix(*quantise_reference(weight, bits))
 
 
@@ -93,4 +100,7 @@ class _PlainMatrix:
         self.num_bytes = values.numel() + scales.numel() * scales.element_size()
 
     def multiply(self, x: Tensor) -> Tensor:
-        return functional.linear(x, widen_reference(self._values, self._scales, x.dtype))
+        return functional.linear(x, self.widened(x.dtype))
+
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        return widen_reference(self._values, self._scales, dtype)

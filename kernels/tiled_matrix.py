@@ -1,12 +1,15 @@
 """Matrices in the layout of the compiled CPU products: tiles of 16 outputs.
 
 16, 8 or 4 bits a weight. Few rows multiply with the tiles as they lie, at the speed of the
-memory; many rows have the matrix laid out again for the ordinary product, which then costs
-little beside it. ``kernels/native/linear.cpp`` says how a tile lies.
+memory; many rows have the matrix laid out again for the ordinary product where that has units of
+its own (AMX) or ours is no faster; which takes time of its own.
+``kernels/native/linear.cpp`` says how a tile lies.
 """
 
+import sys
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -14,7 +17,9 @@ from kernels.native_library import native_library
 
 Bits = Literal[4, 8, 16]
 
-_FEW_ROWS = 40
+NEVER = sys.maxsize
+"""As ``widened_from``."""
+_WIDENED_FROM = 41
 _INPUTS = 32
 """Inputs must be a multiple of this."""
 
@@ -30,26 +35,33 @@ def fits_tiles(weight: Tensor) -> bool:
 class TiledMatrix:
     """A matrix [outputs, inputs] for products with bfloat16 rows."""
 
-    def __init__(self, weight: Tensor, *, bits: Bits, group: int) -> None:
+    def __init__(
+        self, weight: Tensor, *, bits: Bits, group: int, widened_from: int | None = None
+    ) -> None:
         """Lay out a bfloat16 matrix for which ``fits_tiles`` holds.
 
         Args:
             weight: [outputs, inputs].
             bits: 16 keeps it as it is; 8 and 4 round it as ``kernels.quant_matmul`` says.
             group: inputs that share a scale in 4 bits.
+            widened_from: products of so many rows and more have the matrix laid out again; None:
+                as is usual on processors like this one.
         """
         library = native_library(weight.dtype)
         assert library is not None, "fits_tiles() was not asked"
         self._library = library
+        if widened_from is None:
+            widened_from = NEVER if library.tiles_suit_many_rows else _WIDENED_FROM
+        self._widened_from = widened_from
         self._weights = library.pack(weight, bits, group)
         self.num_bytes = self._weights.values.numel() + 4 * self._weights.scales.numel()
 
     def multiply(self, x: Tensor) -> Tensor:
         """[rows, inputs] bfloat16 -> [rows, outputs]."""
-        if x.shape[0] > _FEW_ROWS:
+        if x.shape[0] >= self._widened_from:
             return functional.linear(x, self._library.widened(self._weights))
         return self._library.linear(x, self._weights)
 
-    def widened(self) -> Tensor:
-        """The matrix in bfloat16, as products see it."""
-        return self._library.widened(self._weights)
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        """The matrix in ``dtype``, as products see it."""
+        return self._library.widened(self._weights).to(dtype)

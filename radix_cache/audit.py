@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from radix_cache.block_pool import BlockArray
-from radix_cache.handle import SessionHandle
+from radix_cache.handle import BranchHandle
 from radix_cache.nodes import IDLE, RUNNING, UNIT, BlockClass, Node, Tier, class_of
 from radix_cache.tree import RadixTree
 
@@ -65,14 +65,14 @@ def check_partition(
     tree: RadixTree, tier: int, *, unheld: Iterable[BlockArray], num_blocks: int
 ) -> None:
     """Every block of ``tier`` is in one node, or once among the unheld: free, private to a
-    turn, or still used by an order."""
+    sequence, or still used by an order."""
     parts = [*unheld, *(node.edge.block_ids() for node in tree.nodes() if node.tier == tier)]
     found = np.sort(np.concatenate(parts))
     assert np.array_equal(found, np.arange(num_blocks)), f"a block of tier {tier} lost or doubled"
 
 
-def check_table(handle: SessionHandle) -> None:
-    """A session's block table is the path to where it stands, as far as it was filled."""
+def check_table(handle: BranchHandle) -> None:
+    """A branch's block table is the path to where it stands, as far as it was filled."""
     node: Node | None = handle.node
     while node is not None:
         stop = min(node.end, handle.length)

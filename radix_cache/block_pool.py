@@ -16,8 +16,8 @@ BlockArray = npt.NDArray[np.int32]
 
 
 class OutOfBlocks(Exception):
-    """Fewer blocks can be had than asked for. The caller waits, or lets another turn give
-    way, and asks again; nothing has changed."""
+    """Fewer blocks can be had than asked for. The caller waits, or preempts another
+    sequence, and asks again; nothing has changed."""
 
 
 class BlockPool:

@@ -1,9 +1,9 @@
 """Blocks on disk that repeat what is cached above it, so that a restart finds whole transcripts.
 
 A block on disk is found again only by way of all blocks before it. But transcripts leave the
-device from their ends, prefixes that many sessions share never do, and at an orderly end
+device from their ends, prefixes that many branches share never do, and at an orderly end
 everything is still above the disk. Copies fill these gaps. They are not in the tree, nothing
-is matched by them, and they give way where nothing idle on the disk is left that could.
+is matched by them, and they go first where nothing idle on the disk is left that could.
 """
 
 from collections import OrderedDict

@@ -3,7 +3,7 @@
 A piece is a pair of arrays for at most ``PIECE_BLOCKS`` blocks. So appending to a transcript
 of a million tokens copies no more than appending to a short one, and cutting it in two moves
 pieces instead of bytes. Pieces come from a shop that takes them back, because fresh memory
-costs a page fault for every 4 KiB, which is dearer than all the rest of a turn.
+costs a page fault for every 4 KiB, which is dearer than all the rest of a sequence.
 """
 
 from typing import Final

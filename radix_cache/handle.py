@@ -1,4 +1,4 @@
-"""What a session holds of the cache between turns, and what a turn holds while it runs."""
+"""What a branch holds of the cache between sequences, and what a sequence holds while it runs."""
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import NO_BLOCKS
@@ -6,11 +6,12 @@ from radix_cache.ghosts import MissCause
 from radix_cache.nodes import Holder, Owner
 
 
-class SessionHandle(Holder):
-    """Where a session's transcript ends in the tree. The cache's own; not for its callers."""
+class BranchHandle(Holder):
+    """Where a branch's transcript ends in the tree. The cache's own; not for its callers."""
 
     __slots__ = (
         "away_since_s",
+        "branch_id",
         "expected_s",
         "hinted",
         "known",
@@ -18,19 +19,18 @@ class SessionHandle(Holder):
         "queued",
         "seen",
         "sequence",
-        "session_id",
         "table",
     )
 
-    def __init__(self, session_id: str, owner: Owner) -> None:
+    def __init__(self, branch_id: str, owner: Owner) -> None:
         super().__init__(owner)
-        self.session_id = session_id
+        self.branch_id = branch_id
         self.table: BlockArray = NO_BLOCKS
         """Block ids of the path in the tree, as far as it was on the device at ``seen``."""
         self.seen = 0
         """Tick when the table was last right: nodes placed later have other ids."""
         self.known = 0
-        """Blocks the session had in the tree when its last turn ended."""
+        """Blocks the branch had in the tree when its last request ended."""
         self.leased_until = 0.0
         """End of the lease, on the cache's clock; 0 where there is none."""
         self.away_since_s = 0.0
@@ -38,9 +38,9 @@ class SessionHandle(Holder):
         self.hinted = False
         """The caller said how long the lease is to be."""
         self.expected_s = 0.0
-        """When the session is expected back: the end of its last lease, if it was given one."""
+        """When the branch is expected back: the end of its last lease, if it was given one."""
         self.queued = False
-        """The next turn has arrived and waits."""
+        """The next request has arrived and waits."""
         self.sequence: CachedSequence | None = None
 
     def shortened(self) -> None:
@@ -49,7 +49,7 @@ class SessionHandle(Holder):
 
 
 class CachedSequence:
-    """A turn's claim on the cache, from ``begin`` to ``finish``.
+    """A sequence's claim on the cache, from ``begin`` to ``finish``.
 
     Its first blocks are in the tree and may be shared; the rest are private to it, and only
     these may be written.
@@ -71,18 +71,18 @@ class CachedSequence:
     )
 
     def __init__(
-        self, handle: SessionHandle, table: BlockArray, *, num_shared: int, num_prompt: int
+        self, handle: BranchHandle, table: BlockArray, *, num_shared: int, num_prompt: int
     ) -> None:
-        self.handle: SessionHandle | None = handle
-        """The session's, None once finished. For the cache."""
+        self.handle: BranchHandle | None = handle
+        """The branch's, None once finished. For the cache."""
         self.table = table
         """With room to grow. For the cache; callers read ``block_table``."""
         self.beyond: Holder | None = None
         """Keeps what was found in host memory until it is restored. For the cache."""
         self.is_new = False
-        """``begin`` made the session's handle. For the cache."""
+        """``begin`` made the branch's handle. For the cache."""
         self.admitted = False
-        """Something was allocated: the turn runs."""
+        """Something was allocated: the sequence runs."""
         self.num_blocks = num_shared
         """Blocks of the table, shared and private."""
         self.num_shared_blocks = num_shared
@@ -95,7 +95,7 @@ class CachedSequence:
         self.evicted_s: float | None = None
         """When the first of the evicted ones went, on the cache's clock."""
         self.warm = False
-        """At least 80 % of what the session had was still there: it may evict leased blocks."""
+        """At least 80 % of what the branch had was still there: it may evict leased blocks."""
 
     @property
     def block_table(self) -> BlockArray:

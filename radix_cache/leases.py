@@ -1,6 +1,6 @@
-"""Leases: how long a session's blocks stay protected while its tools run.
+"""Leases: how long a branch's blocks stay protected while its tools run.
 
-A lease is a time, not a lock. It follows from what it would cost to bring the session back,
+A lease is a time, not a lock. It follows from what it would cost to bring the branch back,
 or from the client's own hint, and a cap bounds both (the robust form of InferCept's
 preserve-or-discard rule, arXiv:2402.01869, and of Continuum's time to live,
 arXiv:2511.02230). Who may break one is decided in ``radix_cache.retention``.
@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from radix_cache.handle import SessionHandle
+from radix_cache.handle import BranchHandle
 from radix_cache.nodes import LEASED
 
 _DUE_SHARE: Final = 0.8
@@ -39,14 +39,12 @@ class Leases:
         restore_cost: Callable[[int], float] | None,
         track_returns: bool = False,
     ) -> None:
-        if cap_s < 0 or kappa < 0:
-            raise ValueError(f"a lease cap of {cap_s} s, kappa {kappa}: neither may be negative")
         self._cap_s = cap_s
         self._kappa = kappa
         self._restore_cost = restore_cost
         self._track_returns = track_returns
-        self._ends: list[tuple[float, int, SessionHandle]] = []
-        self._due: list[tuple[float, int, SessionHandle, float]] = []
+        self._ends: list[tuple[float, int, BranchHandle]] = []
+        self._due: list[tuple[float, int, BranchHandle, float]] = []
         self._order = 0
 
     def restore_s(self, num_tokens: int) -> float:
@@ -55,7 +53,7 @@ class Leases:
 
     def length_s(self, num_tokens: int, wanted_s: float | None, *, answered: bool = False) -> float:
         """Seconds to hold a transcript of ``num_tokens``; ``wanted_s`` replaces the estimate,
-        which is shorter when the turn has ``answered`` and a person is to come back."""
+        which is shorter when the sequence has ``answered`` and a person is to come back."""
         if wanted_s is not None:
             return min(self._cap_s, wanted_s)
         estimate_s = self._kappa * self.restore_s(num_tokens)
@@ -63,7 +61,7 @@ class Leases:
             return min(_ANSWER_CAP_SHARE * self._cap_s, _ANSWER_SHARE * estimate_s)
         return min(self._cap_s, estimate_s)
 
-    def watch(self, handle: SessionHandle, now: float) -> None:
+    def watch(self, handle: BranchHandle, now: float) -> None:
         """From now on ``take_ended`` and ``live`` know of this lease, and ``take_due`` of the
         return that it expects."""
         self._order += 1
@@ -74,8 +72,8 @@ class Leases:
             heapq.heappush(self._due, (due, self._order, handle, until))
             handle.expected_s = until
 
-    def take_due(self, now: float) -> SessionHandle | None:
-        """A session that is expected back soon, whether its lease was broken or not; None if
+    def take_due(self, now: float) -> BranchHandle | None:
+        """A branch that is expected back soon, whether its lease was broken or not; None if
         there is none. It is not returned again."""
         while self._due and self._due[0][0] <= now:
             _, _, handle, until = heapq.heappop(self._due)
@@ -85,7 +83,7 @@ class Leases:
 
     @property
     def expects_returns(self) -> bool:
-        """Whether ``take_due`` may return a session later."""
+        """Whether ``take_due`` may return a branch later."""
         return bool(self._due)
 
     @property
@@ -97,20 +95,20 @@ class Leases:
         """No lease ends before this time; infinite if there is none."""
         return self._ends[0][0] if self._ends else float("inf")
 
-    def take_ended(self, now: float) -> SessionHandle | None:
-        """A session whose lease ended by ``now``, or None; the caller ends that lease."""
+    def take_ended(self, now: float) -> BranchHandle | None:
+        """A branch whose lease ended by ``now``, or None; the caller ends that lease."""
         while self._ends and self._ends[0][0] <= now:
             entry = heapq.heappop(self._ends)
             if _is_live(entry):
                 return entry[2]
         return None
 
-    def live(self) -> list[SessionHandle]:
-        """Leased sessions, in no order, some perhaps twice."""
+    def live(self) -> list[BranchHandle]:
+        """Leased branches, in no order, some perhaps twice."""
         return [entry[2] for entry in self._ends if _is_live(entry)]
 
 
-def _is_live(entry: tuple[float, int, SessionHandle]) -> bool:
-    """A session that came back, or got another lease, leaves an entry behind."""
+def _is_live(entry: tuple[float, int, BranchHandle]) -> bool:
+    """A branch that came back, or got another lease, leaves an entry behind."""
     until, _, handle = entry
     return handle.klass == LEASED and handle.leased_until == until

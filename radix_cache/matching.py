@@ -1,6 +1,6 @@
 """How much of a prompt is cached, and which blocks that is.
 
-A match begins where a session's handle vouches for the tokens, without looking at them, and
+A match begins where a branch's handle vouches for the tokens, without looking at them, and
 goes on by comparison; without a handle it begins at the tenant's root and compares all.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import TokenArray
-from radix_cache.handle import SessionHandle
+from radix_cache.handle import BranchHandle
 from radix_cache.nodes import Node, Owner, Tier
 from radix_cache.tree import RadixTree
 
@@ -37,7 +37,7 @@ class Matcher:
         owner: Owner,
         tokens: TokenArray,
         *,
-        base: SessionHandle | None,
+        base: BranchHandle | None,
         base_offset: int | None,
         table: BlockArray | None = None,
         lowest: Tier | None = None,
@@ -45,7 +45,7 @@ class Matcher:
         """Match whole blocks of ``tokens``, all but the last token at most.
 
         Args:
-            base: the first ``base_offset`` tokens are this session's own, by construction.
+            base: the first ``base_offset`` tokens are this branch's own, by construction.
             table: int32; gets the device blocks of the match.
             lowest: look further down than usual.
         """
@@ -75,7 +75,7 @@ class Matcher:
         return Match(node, position, near, shared)
 
 
-def _copy_path(table: BlockArray, base: SessionHandle, node: Node, count: int) -> None:
+def _copy_path(table: BlockArray, base: BranchHandle, node: Node, count: int) -> None:
     """Write the first ``count`` ids of the path to ``node``, which ``base`` stands on."""
     if base.table is not table:
         known = min(count, len(base.table))

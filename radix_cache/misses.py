@@ -1,10 +1,17 @@
-"""The account of misses: one cause for every prompt token that was not cached."""
+"""The account of misses: one cause for every prompt token that was not cached.
 
+Whoever lets blocks leave the cache says so here before they go, and whoever admits a sequence
+says that; both are counted. Always true: what a sequence found and what it missed add up to its
+prompt.
+"""
+
+from collections.abc import Callable
 from typing import Final
 
+from radix_cache.counters import Counters
 from radix_cache.edge import TokenArray
 from radix_cache.ghosts import Ghost, GhostRecords, MissCause
-from radix_cache.handle import CachedSequence, SessionHandle
+from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.matching import Match
 from radix_cache.nodes import Node, Owner
 from radix_cache.tree import RadixTree
@@ -13,49 +20,73 @@ _WARM_SHARE: Final = 0.8
 
 
 class MissAccount:
-    """Records what is evicted from ``tree``, and explains later prompts by it.
+    """Records what leaves ``tree`` and the cache, and explains later prompts by it.
 
-    ``capacity`` bounds the records of nodes that are gone wholly.
+    Args:
+        tree: whose nodes are evicted.
+        counters: of the cache; prompts and evicted tokens are counted here.
+        clock: seconds.
+        capacity: bounds the records of nodes that are gone wholly.
     """
 
-    def __init__(self, tree: RadixTree, *, capacity: int) -> None:
+    def __init__(
+        self, tree: RadixTree, counters: Counters, *, clock: Callable[[], float], capacity: int
+    ) -> None:
         self._tree = tree
+        self._counters = counters
+        self._clock = clock
         self._ghosts = GhostRecords(capacity)
 
     @property
     def num_ghosts(self) -> int:
         return len(self._ghosts)
 
-    def evicting(self, leaf: Node, keep: int, now: float) -> MissCause:
-        """Record that all but the first ``keep`` blocks of ``leaf`` are about to go; returns
-        the cause that later prompts will be told."""
+    def forgetting(self, node: Node, keep: int) -> None:
+        """Account for all but the first ``keep`` blocks of ``node``, which are about to leave the
+        cache; later prompts will be told the cause."""
         cause = MissCause.EVICTED
-        for holder in leaf.holders:
+        for holder in node.holders:
             if holder.lease_ran_out:
                 cause = MissCause.EXPIRED
-        count = leaf.size - keep
-        ghost = leaf.ghost
+        lost = count = node.size - keep
+        ghost = node.ghost
         if ghost is not None:
             count += ghost.num_blocks
-        leaf.ghost = Ghost(leaf.edge.block_tokens(keep).tobytes(), count, now, cause)
+        node.ghost = Ghost(node.edge.block_tokens(keep).tobytes(), count, self._clock(), cause)
         if not keep:
-            self._ghosts.add(leaf.start, leaf.key, leaf.ghost)
-        return cause
+            self._ghosts.add(node.start, node.key, node.ghost)
+        self._counters.evicted_tokens[cause] += lost * self._tree.block_size
+
+    def admitted(self, sequence: CachedSequence) -> None:
+        """Count the prompt of a sequence that begins to run. What it found in host memory and
+        did not restore is evicted for it."""
+        counters, misses = self._counters, sequence.misses
+        if sequence.beyond is not None:
+            lost = sequence.num_restorable_blocks * self._tree.block_size
+            misses[MissCause.EVICTED] = misses.get(MissCause.EVICTED, 0) + lost
+        counters.prompt_tokens += sequence.num_prompt_tokens
+        counters.hit_tokens += sequence.num_cached_tokens
+        for cause, count in misses.items():
+            counters.miss_tokens[cause] += count
+
+    def restored(self, num_blocks: int) -> None:
+        """Count blocks of a prompt that came back from host memory."""
+        self._counters.restored_tokens += num_blocks * self._tree.block_size
 
     def explain(
         self,
         sequence: CachedSequence,
-        handle: SessionHandle,
+        handle: BranchHandle,
         tokens: TokenArray,
         match: Match,
         *,
-        base: SessionHandle | None,
+        base: BranchHandle | None,
         base_offset: int | None,
     ) -> None:
-        """Write ``sequence.misses``, the tokens behind ``match`` by cause, and whether the turn
-        is warm; ``handle.known`` becomes what an endless cache would hold of the session.
+        """Write ``sequence.misses``, the tokens behind ``match`` by cause, and whether the sequence
+        is warm; ``handle.known`` becomes what an endless cache would hold of the branch.
 
-        Where the turn forks or rewinds ``base`` at ``base_offset``, what lies before that
+        Where the sequence forks or rewinds ``base`` at ``base_offset``, what lies before that
         and was not evicted is laid to the branch.
         """
         misses, size = sequence.misses, self._tree.block_size

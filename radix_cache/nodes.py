@@ -19,11 +19,11 @@ class BlockClass(enum.IntEnum):
     IDLE = 0
     """Nobody waits for them: the first to go, least recently used first."""
     LEASED = 1
-    """A session's tool is running; a warm turn may take them, a cold one may not."""
+    """A branch's tool is running; a warm sequence may take them, a cold one may not."""
     QUEUED = 2
-    """The session's next turn has arrived, or the prefix is published."""
+    """The branch's next request has arrived, or the prefix is published."""
     RUNNING = 3
-    """A running turn reads them."""
+    """A running sequence reads them."""
 
 
 class Tier(enum.IntEnum):
@@ -35,7 +35,7 @@ class Tier(enum.IntEnum):
 
 
 IDLE, LEASED, QUEUED, RUNNING = (int(member) for member in BlockClass)
-"""The classes as plain integers, for code that runs every turn."""
+"""The classes as plain integers, for code that runs every sequence."""
 UNIT: Final = (0, 1, 1 << 20, 1 << 40)
 """Holders of each class are counted in one integer, the weight: 20 bits for leased ones, 20
 for queued ones, the rest for running ones. So its size tells the highest class."""
@@ -121,7 +121,7 @@ class Node:
         self.weight = 0
         self.klass = IDLE
         self.last_use = 0
-        """Tick of the last turn that ended here, or below before that part was evicted."""
+        """Tick of the last request that ended here, or below before that part was evicted."""
         self.offered = _NOWHERE
         """The tier whose eviction order has an entry for this node."""
         self.tier = 0
@@ -142,7 +142,7 @@ class Node:
 class Holder:
     """Something that wants a prefix kept: position ``length`` (blocks) in ``node``.
 
-    Only a running turn stands inside an edge; all others stand at the end of their node.
+    Only a running sequence stands inside an edge; all others stand at the end of their node.
     """
 
     __slots__ = ("klass", "lease_ran_out", "length", "node", "owner")

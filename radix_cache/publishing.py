@@ -1,8 +1,8 @@
-"""Putting a turn's full blocks into the tree, where other turns find them."""
+"""Putting a sequence's full blocks into the tree, where other sequences find them."""
 
 from radix_cache.block_pool import BlockArray, BlockPool
 from radix_cache.edge import TokenArray
-from radix_cache.handle import CachedSequence, SessionHandle
+from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.nodes import Node, Owner
 from radix_cache.tiers import LowerTiers
 from radix_cache.tree import RadixTree
@@ -17,7 +17,7 @@ class Publisher:
         self._lower = lower
 
     def publish(
-        self, sequence: CachedSequence, handle: SessionHandle, tokens: TokenArray, target: int
+        self, sequence: CachedSequence, handle: BranchHandle, tokens: TokenArray, target: int
     ) -> bool:
         """Publish the sequence's blocks up to ``target`` and move ``handle`` there.
 
@@ -43,9 +43,9 @@ class Publisher:
         return target < node.end
 
     def _follow(
-        self, sequence: CachedSequence, handle: SessionHandle, tokens: TokenArray, target: int
+        self, sequence: CachedSequence, handle: BranchHandle, tokens: TokenArray, target: int
     ) -> tuple[Node, int]:
-        """Take over the blocks of other turns that hold the same tokens."""
+        """Take over the blocks of other sequences that hold the same tokens."""
         shared, node, table = sequence.num_shared_blocks, handle.node, sequence.table
         if node.end == shared and not node.children and node.parent is not None:
             return node, shared

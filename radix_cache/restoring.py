@@ -1,14 +1,14 @@
-"""What it costs to bring a session back that has to leave the device.
+"""What it costs to bring a branch back that has to leave the device.
 
 Without a tier below it is computed again. With one it comes back from there, if it has not been
-forgotten in the meantime; how often it has been is learnt from the turns that came.
+forgotten in the meantime; how often it has been is learnt from the sequences that came.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from radix_cache.counters import Counters
 from radix_cache.ghosts import MissCause
-from radix_cache.stats import Counters
 
 _FIRST_TOKENS: Final = 65_536
 """As if so many had come back already: at first nothing is known to be forgotten."""

@@ -1,34 +1,34 @@
-"""Who keeps its blocks between turns, and who may evict whom.
+"""Who keeps its blocks between sequences, and who may evict whom.
 
-A session that is not running is queued (its next turn has arrived), leased (its tool runs)
-or idle. Any turn takes idle blocks. A warm turn, one that finds most of its transcript here,
-also takes leased ones, first of the session that is thought to be back last: its end goes, and
-what is not needed of it stays leased. A turn that is alone may
-take all that no turn runs on, so that nothing blocks for ever. With leasing off, sessions
-are idle between turns and only age decides.
+A branch that is not running is queued (its next request has arrived), leased (its tool runs)
+or idle. Any sequence takes idle blocks. A warm sequence, one that finds most of its transcript
+here, also takes leased ones, first of the branch that is thought to be back last: its end goes, and
+what is not needed of it stays leased. A sequence that is alone may
+take all that no sequence runs on, so that nothing blocks for ever. With leasing off, branches
+are idle between sequences and only age decides.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
-from radix_cache.handle import CachedSequence, SessionHandle
+from radix_cache.counters import Counters
+from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.leases import Leases
 from radix_cache.nodes import IDLE, LEASED, QUEUED
-from radix_cache.stats import Counters
 from radix_cache.tree import RadixTree
 
 
 class Retention:
-    """Puts sessions without an open turn into block classes.
+    """Puts branches without an open sequence into block classes.
 
     Args:
-        tree: whose holders the sessions are.
+        tree: whose holders the branches are.
         leases: how long, and which end when.
         counters: of the cache; lease outcomes are written here.
         clock: seconds.
         leasing: False for plain LRU.
         residency_blocks: how many blocks may be held by leases alone, per tenant; the longest
             lease ends where they become more. None: any number.
-        rescue_share: a turn that is alone waits for leases that end within this share of
+        rescue_share: a sequence that is alone waits for leases that end within this share of
             the time that computing its prompt takes, before it breaks any.
     """
 
@@ -43,8 +43,6 @@ class Retention:
         residency_blocks: int | None,
         rescue_share: float,
     ) -> None:
-        if residency_blocks is not None and residency_blocks < 0:
-            raise ValueError(f"a residency budget of {residency_blocks} blocks")
         self._tree = tree
         self._leases = leases
         self._counters = counters
@@ -52,14 +50,14 @@ class Retention:
         self._leasing = leasing
         self._residency = residency_blocks
         self._rescue_share = rescue_share
-        self._broken: list[tuple[SessionHandle, float]] = []
+        self._broken: list[tuple[BranchHandle, float]] = []
         """Since the last ``keep_rest``, with the ends of their leases."""
 
     def rights(self, sequence: CachedSequence | None, *, alone: bool) -> int:
-        """The highest class that a turn may evict; None asks for a cold one.
+        """The highest class that a sequence may evict; None asks for a cold one.
 
-        A turn that has begun to run breaks leases to grow, whatever it was when it came: it
-        could only give up otherwise, in the middle of what it says.
+        A sequence that has begun to run breaks leases to grow, whatever it was when it came: it
+        could only give up otherwise, in the middle of its output.
         """
         runs = sequence is not None and sequence.admitted
         if alone:
@@ -71,7 +69,7 @@ class Retention:
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
     def end_leases(self) -> None:
-        """Let sessions go idle whose lease is over."""
+        """Let branches go idle whose lease is over."""
         if self._leases.empty:
             return
         now = self._clock()
@@ -82,27 +80,27 @@ class Retention:
 
     @property
     def expects_returns(self) -> bool:
-        """Whether ``take_due`` has sessions still to come."""
+        """Whether ``take_due`` has branches still to come."""
         return self._leases.expects_returns
 
-    def take_due(self) -> Iterator[SessionHandle]:
-        """Sessions that are expected back soon, each once per lease."""
+    def take_due(self) -> Iterator[BranchHandle]:
+        """Branches that are expected back soon, each once per lease."""
         now = self._clock()
         while (handle := self._leases.take_due(now)) is not None:
             yield handle
 
-    def turn_admitted(self, handle: SessionHandle) -> None:
-        """The session's next turn runs: what was promised until then is kept."""
+    def sequence_admitted(self, handle: BranchHandle) -> None:
+        """The branch's next request runs: what was promised until then is kept."""
         if handle.leased_until:
             handle.leased_until = 0.0
             self._counters.leases_returned += 1
         handle.lease_ran_out = handle.queued = False
         handle.expected_s = 0.0
 
-    def turn_ended(
-        self, handle: SessionHandle, lease_s: float | None, *, answered: bool = False
+    def sequence_ended(
+        self, handle: BranchHandle, lease_s: float | None, *, answered: bool = False
     ) -> None:
-        """Let a running session go, with a lease of ``lease_s`` seconds, None for the
+        """Let a running branch go, with a lease of ``lease_s`` seconds, None for the
         estimate, 0 for none but the one it may still have."""
         if self._leasing and lease_s != 0.0 and handle.length:
             tokens = handle.length * self._tree.block_size
@@ -114,8 +112,8 @@ class Retention:
                 self._counters.leases_granted += 1
         self.settle(handle)
 
-    def settle(self, handle: SessionHandle) -> None:
-        """Put a session without an open turn into the class it has a right to."""
+    def settle(self, handle: BranchHandle) -> None:
+        """Put a branch without an open sequence into the class it has a right to."""
         tree, owner = self._tree, handle.owner
         if owner is tree.published or (handle.queued and self._leasing):
             tree.hold(handle, QUEUED)
@@ -130,13 +128,13 @@ class Retention:
                 self._end_lease(max(mine, key=lambda h: h.leased_until))
                 self._counters.leases_over_budget += 1
 
-    def break_claim(self, rights: int, sessions: Iterable[SessionHandle]) -> None:
-        """Let one session of a class up to ``rights`` go idle: the leased one that is thought to
+    def break_claim(self, rights: int, branches: Iterable[BranchHandle]) -> None:
+        """Let one branch of a class up to ``rights`` go idle: the leased one that is thought to
         be back last, else of the queued ones the least recently used, published prefixes last.
         ``keep_rest`` is to follow when the blocks are taken.
 
-        A session is used by every turn that passes through its blocks; of two that the same
-        turn used the longer one goes, since the shorter one's blocks are of no use without it.
+        A branch is used by every sequence that passes through its blocks; of two that the same
+        sequence used the longer one goes, since the shorter one's blocks are of no use without it.
         The caller knows that there is one.
         """
         leased = self._leases.live()
@@ -147,7 +145,7 @@ class Retention:
         else:
             assert rights >= QUEUED
             victim = min(
-                (h for h in sessions if h.klass == QUEUED),
+                (h for h in branches if h.klass == QUEUED),
                 key=lambda h: (
                     h.owner is self._tree.published,
                     self._tree.last_use_below(h.node),
@@ -159,7 +157,7 @@ class Retention:
         self._end_lease(victim)
 
     def keep_rest(self) -> None:
-        """Sessions whose lease was broken hold on to what was not taken of them: most of the
+        """Branches whose lease was broken hold on to what was not taken of them: most of the
         time that is nearly all, and with it they come back warm."""
         for handle, until in self._broken:
             if handle.length and not handle.node.tier:
@@ -169,19 +167,19 @@ class Retention:
                 self._counters.leases_broken += 1
         self._broken.clear()
 
-    def forget(self, handle: SessionHandle) -> None:
+    def forget(self, handle: BranchHandle) -> None:
         """Take ``handle`` off the tree; its blocks stay there, idle."""
         self._counters.leases_released += handle.leased_until > 0.0
         self._end_lease(handle)
         self._tree.drop(handle)
 
-    def _end_lease(self, handle: SessionHandle) -> None:
+    def _end_lease(self, handle: BranchHandle) -> None:
         handle.leased_until = 0.0
         self._tree.hold(handle, IDLE)
 
 
-def _away_s(handle: SessionHandle, now: float) -> float:
-    """Seconds until a leased session is thought to be back: what its caller said, else as long
+def _away_s(handle: BranchHandle, now: float) -> float:
+    """Seconds until a leased branch is thought to be back: what its caller said, else as long
     again as it has been away. Most pauses are short and a few very long, so that the longer one
     has lasted the longer it goes on."""
     return handle.leased_until - now if handle.hinted else now - handle.away_since_s

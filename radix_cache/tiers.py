@@ -5,7 +5,7 @@ other and has two duties:
 
 - Between device and host an order counts as done when it is given: whatever later orders,
   and the engine's next step, do to the blocks it names must wait for it (stream order). So
-  device blocks are free for the next turn at once, and nobody waits for a copy.
+  device blocks are free for the next request at once, and nobody waits for a copy.
 - An order from or to the disk takes as long as it takes, and ends with ``moved``. Until
   then neither its sources nor its targets are used for anything else.
 
@@ -14,7 +14,7 @@ evicted from the end of one part is put before the next. The tree keeps the toke
 of them, so what comes back has been compared token by token like anything else.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,9 @@ from radix_cache.audit import check_partition
 from radix_cache.block_pool import BlockArray
 from radix_cache.disk_copies import DiskCopies
 from radix_cache.edge import NO_BLOCKS
+from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.keys import chain_keys, root_key
+from radix_cache.misses import MissAccount
 from radix_cache.nodes import IDLE, RUNNING, Holder, Node, Tier, path_from
 from radix_cache.transfers import BlockMove, BlockMover, RunContent, StoredRun, TierBlocks
 from radix_cache.tree import RadixTree
@@ -36,34 +38,31 @@ _COPY_SHARE: Final = 4
 
 
 class LowerTiers:
-    """Host memory and disk. ``disk_blocks`` 0 means that there is no disk.
+    """Host memory and disk.
 
     Args:
         tree: whose nodes are placed.
         mover: copies the bytes.
-        dropping: called with (node, blocks kept) before the end of a node is forgotten.
-
-    Raises:
-        ValueError: no host blocks; the disk is reached through host memory.
+        idle: says which nodes of a tier go first.
+        misses: is told what is forgotten.
+        host_blocks: at least 1, since the disk is reached through host memory.
+        disk_blocks: 0 means that there is no disk.
     """
 
     def __init__(
         self,
         tree: RadixTree,
         mover: BlockMover,
+        idle: IdleLeaves,
+        misses: MissAccount,
         *,
         host_blocks: int,
         disk_blocks: int,
-        dropping: Callable[[Node, int], None],
     ) -> None:
-        if host_blocks < 1 or disk_blocks < 0:
-            raise ValueError(
-                f"{host_blocks} host and {disk_blocks} disk blocks: the disk is reached through "
-                "host memory, so at least 1 host block is needed"
-            )
         self._tree = tree
         self._mover = mover
-        self._dropping = dropping
+        self._idle = idle
+        self._misses = misses
         self._num_orders = 0
         self._pending: dict[int, tuple[BlockMove, Node, int]] = {}
         self._being_written = 0
@@ -87,10 +86,6 @@ class LowerTiers:
         self.failed_blocks = 0
         """Blocks of orders from or to the disk that failed."""
 
-    def offer(self, node: Node) -> None:
-        """Note that ``node`` may be evicted from its lower tier."""
-        self._blocks(node.tier).idle.offer(node)
-
     def _blocks(self, tier: int) -> TierBlocks:
         if tier == Tier.HOST:
             return self.host
@@ -108,7 +103,7 @@ class LowerTiers:
         if room < cut:
             self.forget_below(leaf)
             keep = leaf.size - (cut - room)
-            self._dropping(leaf, keep)
+            self._misses.forgetting(leaf, keep)
             freed = tree.trim(leaf, keep)
         if room:
             if room < leaf.size:
@@ -137,7 +132,7 @@ class LowerTiers:
         self.host.release(host_blocks)
 
     def adopt(self, node: Node, targets: BlockArray) -> None:
-        """Let ``node`` have the device blocks of a turn that has computed it again."""
+        """Let ``node`` have the device blocks of a sequence that has computed it again."""
         tier = self._blocks(node.tier)
         tier.release(self._tree.place(node, Tier.DEVICE, targets, self._tree.next_tick()))
 
@@ -150,7 +145,7 @@ class LowerTiers:
         if disk is None or not self.writing:
             return
         while (host.num_free + self._being_written) * _FREE_SHARE < host.num_blocks:
-            node = host.idle.oldest()
+            node = self._idle.oldest(Tier.HOST)
             if node is None:
                 return
             if node.size > RUN_BLOCKS:
@@ -264,7 +259,7 @@ class LowerTiers:
                 blocks = move.target_blocks[here]
                 source.release(self._tree.place(part, move.target, blocks, self._tree.next_tick()))
             elif part.tier != Tier.DEVICE and part.klass == IDLE and not part.branches:
-                self.offer(part)
+                self._idle.offer(part)
         target.release(move.target_blocks[unused])
         if reading and not ok:
             self._lose([part for part in parts if part.tier == Tier.DISK])
@@ -307,7 +302,7 @@ class LowerTiers:
                 tree.append(node, content.tokens, run.blocks)
             else:
                 node = tree.add_leaf(node, owner, content.tokens, run.blocks, tier=Tier.DISK)
-                self.offer(node)
+                self._idle.offer(node)
             for key in chain_keys(content.parent_key, content.tokens, tree.block_size):
                 position += 1
                 places[content.tenant, key] = node, position
@@ -316,20 +311,20 @@ class LowerTiers:
         disk.claim(claimed)
         return len(claimed)
 
-    # Room and orders
+    # Evictor and orders
 
     def _make_room(self, tier: TierBlocks, wanted: int) -> int:
         """Forget idle ends of ``tier``, the longest unused first, until ``wanted`` blocks are
         free there; returns how many of them are."""
         while tier.num_free < wanted:
-            node = tier.idle.oldest()
+            node = self._idle.oldest(tier.tier)
             if node is None:
                 if tier is self.disk and self._copies is not None:
                     self._copies.give_room(wanted)
                 break
             self.forget_below(node)
             keep = max(0, node.size - (wanted - tier.num_free))
-            self._dropping(node, keep)
+            self._misses.forgetting(node, keep)
             tier.release(self._tree.trim(node, keep))
         return min(wanted, tier.num_free)
 
@@ -343,7 +338,7 @@ class LowerTiers:
         for each in below:
             below.extend(self._tree.children(each))
         for each in reversed(below):
-            self._dropping(each, 0)
+            self._misses.forgetting(each, 0)
             self._blocks(each.tier).release(self._tree.trim(each, 0))
 
     def _order_slowly(

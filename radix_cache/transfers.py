@@ -7,7 +7,6 @@ import numpy as np
 
 from radix_cache.block_pool import BlockArray, BlockPool
 from radix_cache.edge import TokenArray
-from radix_cache.eviction import IdleLeaves
 from radix_cache.nodes import Tier
 
 
@@ -60,7 +59,6 @@ class TierBlocks:
     def __init__(self, tier: Tier, num_blocks: int) -> None:
         self.tier = tier
         self.num_blocks = num_blocks
-        self.idle = IdleLeaves(tier)
         self._pool = BlockPool(num_blocks)
         self._in_use = np.zeros(num_blocks, dtype=np.int16)
         self._given_up = np.zeros(num_blocks, dtype=np.bool_)

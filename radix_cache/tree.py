@@ -6,7 +6,7 @@ never decides. Each tenant has a root of its own; nodes of the published owner a
 ones that several tenants see, and a tenant's nodes may hang below them.
 
 Holders lock the deepest node of a path only; block counts by class are exact at any time.
-The tree stores and counts; which node goes first is ``radix_cache.eviction``, and whose
+The tree stores and counts; which node goes first is ``radix_cache.idle_leaves``, and whose
 turn it is ``radix_cache.cache``. Always true: a node has at least one block, a holder's
 position lies in its node, a node of class IDLE has no descendant of a higher class.
 """
@@ -181,7 +181,7 @@ class RadixTree:
     # Holding
 
     def last_use_below(self, node: Node) -> int:
-        """Tick of the last turn that went to ``node`` or through it."""
+        """Tick of the last request that went to ``node`` or through it."""
         last_use, found = 0, [node]
         while found:
             node = found.pop()

@@ -1,13 +1,13 @@
 """How an engine is to be run: which model, on what, with how much memory.
 
-Knows nothing of model architectures (``runtime.models.config``) and reads no files. What
-``auto`` stands for is decided where the device is known, in ``runtime.model_runner``.
+Knows nothing of model architectures (``runtime.model.config``) and reads no files. What
+``auto`` stands for is decided where the device is known, in ``runtime.model.runner``.
 
 Always true: an ``EngineConfig`` that exists has passed its bounds.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 DTypeName = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -15,6 +15,11 @@ Quantization = Literal["none", "int8", "int4", "fp8"]
 KVDTypeName = Literal["auto", "int8", "fp8"]
 PolicyName = Literal["short_turn_first", "fair", "fcfs"]
 CachePolicyName = Literal["lease", "lru"]
+
+
+TOKEN_GAP_MS = 100
+TOKEN_GAP_MS_ON_GPU = 50
+"""What ``token_gap_ms`` is where nothing is said."""
 
 
 class ConfigError(ValueError):
@@ -79,23 +84,26 @@ class EngineConfig:
 
     prefill_tokens_beside_decodes: int = 2048
     """Most prefill tokens that one step may add while turns are decoding, however cheap they
-    are. Unless the policy is ``fcfs`` the time they take is bounded as well."""
+    are. Unless the policy is ``fcfs`` the time they take is bounded as well, by
+    ``token_gap_ms``."""
 
-    step_ms: int = 60
-    """Milliseconds of prefill in one step while others wait for it. Beside running decodes it
-    is no longer than these take by themselves."""
+    token_gap_ms: int | None = None
+    """Milliseconds between two tokens of a turn that prompts beside it may cause; None: 100 on a
+    CPU, 50 on a GPU. Where a step of
+    decodes alone takes more than half of it, twice such a step; where even a short chunk of a
+    prompt takes longer, one such chunk."""
 
     startup_profile_ms: int = 250
     """Milliseconds at the start for a few timed steps, which tell the scheduler what work costs
     before turns do. 0: it learns from turns alone."""
 
     first_token_limit_s: int = 600
-    """A turn whose first token is predicted to take longer than this many seconds is refused
-    as overloaded at once."""
+    """A turn that would wait behind other prompts for longer than this many seconds, as predicted,
+    is refused as overloaded at once."""
 
     output_reserve_percent: int = 100
     """Share of the running turns' expected output for which blocks are kept free when another
-    turn is admitted. Less admits more turns and makes them give way more often."""
+    turn is admitted. Less admits more turns and preempts them more often."""
 
     session_context_percent: int = 150
     """A new session waits while the transcripts of those that run, wait or are leased, and its
@@ -167,10 +175,6 @@ class EngineConfig:
         if self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values; ``EngineConfig(**d)`` gives them back."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 _BOUNDS = (
     ("kv_cache_bytes", 1 << 16, 1 << 44),
@@ -185,7 +189,7 @@ _BOUNDS = (
     ("prefill_tokens_beside_decodes", 1, 1 << 17),
     ("max_draft_tokens", 0, 64),
     ("draft_tokens_per_step", 0, 1 << 12),
-    ("step_ms", 1, 1 << 20),
+    ("token_gap_ms", 1, 1 << 20),
     ("startup_profile_ms", 0, 1 << 20),
     ("first_token_limit_s", 1, 1 << 20),
     ("hung_after_s", 0, 1 << 20),

@@ -1,8 +1,9 @@
 """What crosses the border between the sessions and the engine.
 
 Everything here is frozen and free of torch. Token ids travel as int32 numpy arrays and
-only as deltas: a request names its base (a session the engine already holds and an
-offset in it) and carries what is new. ``runtime.frames`` turns these objects into bytes.
+only as deltas: a request names its base (a branch the engine already holds and an
+offset in it) and carries what is new. ``runtime.process.frames`` turns these objects into
+bytes.
 """
 
 import enum
@@ -29,7 +30,7 @@ class FinishReason(enum.Enum):
     """``max_new_tokens`` were emitted."""
 
     CONTEXT = "context"
-    """The model's context filled up in mid-turn."""
+    """The model's context filled up before the end."""
 
     PREFILLED = "prefilled"
     """A warm-up (``max_new_tokens`` 0) has its prompt in the cache."""
@@ -41,7 +42,7 @@ class FinishReason(enum.Enum):
     """This request failed; ``SequenceOutput.error`` says why. The engine lives."""
 
     UNKNOWN_BASE = "unknown_base"
-    """The engine does not hold the named base (it restarted, or dropped the session).
+    """The engine does not hold the named base (it restarted, or dropped the branch).
     Nothing ran; the caller sends the same request again with the whole transcript."""
 
 
@@ -74,24 +75,33 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    """Penalties count tokens this turn has emitted, not the prompt."""
+    """Penalties count tokens this request has emitted, not the prompt."""
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
     """None: no log-probabilities. k: the chosen token's and the k best ones'."""
 
+    @property
+    def penalises(self) -> bool:
+        """Whether what was emitted changes how likely tokens are: some penalty is not neutral."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One model turn: a transcript and how to continue it."""
+    """One request to the model: a transcript and how to continue it."""
 
     request_id: str
-    session_id: str
-    """The engine session (one append-only branch of tokens) this turn writes to."""
+    branch_id: str
+    """The branch this request writes to: an append-only run of tokens that the engine holds."""
     tenant: str
     """Cache root. From authentication, never from the client's message."""
-    base_session_id: str | None
-    """Session whose first ``base_offset`` tokens start this transcript. Equal to
-    ``session_id`` to continue it, another one to fork it, None for a whole transcript."""
+    base_branch_id: str | None
+    """Branch whose first ``base_offset`` tokens start this transcript. Equal to
+    ``branch_id`` to continue it, another one to fork it, None for a whole transcript."""
     base_offset: int
     new_tokens: TokenArray
     """int32 [n]; the prompt is base[:base_offset] + new_tokens."""
@@ -109,8 +119,7 @@ class GenerationRequest:
     deadline_s: float | None = None
     """Seconds from arrival within which the client wants its first token; None = none."""
     expected_tool_s: float | None = None
-    """Client's hint: how long its tools take after this turn. Sizes the lease."""
-    lenient_grammar: bool = False
+    """Client's hint: how long its tools take after this request. Sizes the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,18 +128,18 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseSession:
-    """The session will not be continued: forget its tokens and handle. Its KV stays in the
+class ReleaseBranch:
+    """The branch will not be continued: forget its tokens and handle. Its KV stays in the
     tree as evictable."""
 
-    session_id: str
+    branch_id: str
 
 
-EngineMessage = GenerationRequest | CancelRequest | ReleaseSession
+EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStart:
+class SequenceStart:
     """Sent once, when the engine has admitted a sequence and matched its prefix."""
 
     input_tokens: int
@@ -164,9 +173,9 @@ class SequenceOutput:
     """How many of those were accepted."""
     forwards: int = 0
     """1 if this sequence's tokens came with a forward pass, 0 if they were decided later."""
-    start: TurnStart | None = None
+    start: SequenceStart | None = None
     queue_position: int | None = None
-    """Set while the request waits and its place has changed (0 = next)."""
+    """Set while the request waits and its position has changed (0 = next)."""
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
     error: ErrorKind | None = None
@@ -185,11 +194,19 @@ class StepStats:
     blocks_protected: int = 0
     blocks_reserved: int = 0
     step_s: float = 0.0
+    steps_s: list[float] = field(default_factory=list)
+    """Seconds of every step since the last report, also of those that told nothing."""
+    steps_prefill_tokens: list[int] = field(default_factory=list)
+    """Prompt tokens that each of them computed."""
+    steps_cost_ratio: list[float] = field(default_factory=list)
+    """What each of them took, over what had been predicted."""
+    token_gap_bound_s: float = 0.0
+    """The longest gap between tokens that plans with prefill beside decodes aim at."""
     prefill_tokens_delta: int = 0
     decode_tokens_delta: int = 0
     preemptions_delta: int = 0
     evicted_blocks_delta: int = 0
-    """Blocks whose KV was forgotten in all tiers to make room."""
+    """Blocks whose KV was evicted from all tiers."""
     mask_s_delta: float = 0.0
     ahead_held_delta: int = 0
     """Steps begun before the last one's tokens were known that held as they were begun."""
@@ -197,15 +214,15 @@ class StepStats:
     """Such steps of which a part had to be computed in a second pass."""
     ahead_dropped_delta: int = 0
     """Such steps of which nothing was used."""
-    sessions: int = 0
+    branches: int = 0
     host_blocks_total: int = 0
     host_blocks_used: int = 0
     disk_blocks_total: int = 0
     disk_blocks_used: int = 0
     device_hit_tokens_delta: int = 0
-    """Prompt tokens of admitted turns that were found on the device."""
+    """Prompt tokens of admitted sequences that were found on the device."""
     host_hit_tokens_delta: int = 0
-    """Prompt tokens of admitted turns that came back from host memory."""
+    """Prompt tokens of admitted sequences that came back from host memory."""
     damaged_blocks_delta: int = 0
     """Blocks that the disk did not hold as they were written."""
     transfer_bytes_delta: dict[str, float] = field(default_factory=dict)
@@ -224,7 +241,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """The engine's process is alive; said beside the steps, also in the middle of one."""
+    """The engine's process is alive; sent beside the steps, also in the middle of one."""
 
     turn: int
     """Grows with everything that its loop begins."""
@@ -234,7 +251,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """The engine's process is not ready yet and gets on; said until it is."""
+    """The engine's process is not ready yet and gets on; sent until it is."""
 
     stage: str
     """What it does, in words that follow "while"."""
@@ -244,7 +261,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What the engine says once, when it is ready."""
+    """What the engine tells once, when it is ready."""
 
     model_name: str
     device: str

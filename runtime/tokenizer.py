@@ -2,7 +2,7 @@
 
 The one idea: text and control are two channels. A ``Segment`` marked special is exactly one
 added token, found by name; every other segment is text, encoded by a tokenizer from which
-the added tokens have been taken out. What a user writes therefore can never open a turn or
+the added tokens have been taken out. What a user writes therefore can never open a sequence or
 close a tool call, whatever it spells.
 
 Knows tokenizer.json and the two files that name end-of-turn ids. Knows no template, no
@@ -67,7 +67,7 @@ class Tokenizer:
         """Rows of the embedding, and so of the logits; ids the tokenizer does not define
         (see ``is_defined``) are padding of the matrix."""
         self.end_of_turn_ids = frozenset(end_of_turn_ids)
-        """Ids that end a model turn. Never empty."""
+        """Ids that end a model sequence. Never empty."""
         self.end_of_turn_id = end_of_turn_ids[0]
         """The one of them that the chat format writes."""
         self.strips_first_space = strips_first_space
@@ -87,7 +87,7 @@ class Tokenizer:
             vocab_size: rows of the embedding if the caller knows them; default is
                 config.json's ``vocab_size``, else one more than the highest id.
             model_type: config.json's ``model_type`` when there is no such file. Names the
-                chat format, whose end-of-turn tokens end a turn besides the configured ones.
+                chat format, whose end-of-turn tokens end a sequence besides the configured ones.
 
         Raises:
             TokenizerError: naming the file and what is wrong with it.
@@ -383,7 +383,7 @@ def _end_of_turn_ids(
     model_type: str | None,
 ) -> list[int]:
     """The chat format's end-of-turn tokens, then generation_config.json's ``eos_token_id``,
-    else config.json's. The first is what a turn is written with."""
+    else config.json's. The first is what a sequence is written with."""
     ids: list[int] = []
     if model_type is not None:
         try:

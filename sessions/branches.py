@@ -13,12 +13,12 @@ import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from runtime.messages import ReleaseSession
+from runtime.messages import ReleaseBranch
 
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    session_id: str
+    branch_id: str
     num_tokens: int = 0
     """Where its last entry ends; what failed turns left behind that is not counted, the
     next turn overwrites it."""
@@ -31,8 +31,8 @@ class _Branch:
 class Claim:
     """A turn's right to write to a branch, until ``place`` or ``abandon``."""
 
-    session_id: str
-    base_session_id: str | None
+    branch_id: str
+    base_branch_id: str | None
     base_offset: int
     branch: _Branch
 
@@ -43,7 +43,7 @@ class Branches:
     def __init__(self) -> None:
         self._places: dict[Hashable, tuple[_Branch, int]] = {}
         self._branches: dict[str, _Branch] = {}
-        self._releases: list[ReleaseSession] = []
+        self._releases: list[ReleaseBranch] = []
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Branches:
         if place is None:
             branch = self._new_branch()
             return Claim(
-                session_id=branch.session_id, base_session_id=None, base_offset=0, branch=branch
+                branch_id=branch.branch_id, base_branch_id=None, base_offset=0, branch=branch
             )
         base, offset = (place[0], 0) if rebuilt else place
         branch = base
@@ -75,8 +75,8 @@ class Branches:
             branch = self._new_branch()
         branch.running = True
         return Claim(
-            session_id=branch.session_id,
-            base_session_id=base.session_id,
+            branch_id=branch.branch_id,
+            base_branch_id=base.branch_id,
             base_offset=offset,
             branch=branch,
         )
@@ -103,9 +103,9 @@ class Branches:
             place[0].num_entries -= 1
             self._release_if_unused(place[0])
 
-    def forgotten(self, session_id: str) -> None:
+    def forgotten(self, branch_id: str) -> None:
         """The engine no longer knows this session: its entries need a whole transcript."""
-        branch = self._branches.get(session_id)
+        branch = self._branches.get(branch_id)
         if branch is None:
             return
         self._lose(branch)
@@ -119,23 +119,23 @@ class Branches:
         self._places.clear()
         self._releases.clear()
 
-    def take_releases(self) -> tuple[ReleaseSession, ...]:
+    def take_releases(self) -> tuple[ReleaseBranch, ...]:
         """What to tell the engine; each branch appears once in all calls together."""
         releases, self._releases = tuple(self._releases), []
         return releases
 
     def _new_branch(self) -> _Branch:
-        branch = _Branch(session_id=f"branch_{next(self._numbers)}", running=True)
-        self._branches[branch.session_id] = branch
+        branch = _Branch(branch_id=f"branch_{next(self._numbers)}", running=True)
+        self._branches[branch.branch_id] = branch
         return branch
 
     def _lose(self, branch: _Branch) -> None:
         branch.lost = True
         branch.num_entries = 0
-        del self._branches[branch.session_id]
+        del self._branches[branch.branch_id]
 
     def _release_if_unused(self, branch: _Branch) -> None:
         if branch.lost or branch.running or branch.num_entries:
             return
         self._lose(branch)
-        self._releases.append(ReleaseSession(session_id=branch.session_id))
+        self._releases.append(ReleaseBranch(branch_id=branch.branch_id))

@@ -15,7 +15,7 @@ from sessions.transcript import Entry, Header, chain_ids
 from tools_api.events import Event
 
 _LOST = ("evicted", "expired")
-"""Of the causes in ``TurnStart.miss_causes``, those that are the cache's own doing."""
+"""Of the causes in ``SequenceStart.miss_causes``, those that are the cache's own doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class Comparison:
             header: of the turn that is explained.
             prompt: its whole context, int32 [tokens].
             cached_tokens: how much of it was not computed.
-            causes: the cache's own account of the rest, see ``TurnStart.miss_causes``.
+            causes: the cache's own account of the rest, see ``SequenceStart.miss_causes``.
         """
         if self.entry is None:
             return {"type": "comparison_response_not_found"}

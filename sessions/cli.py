@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -20,14 +19,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from runtime.engine_process import EngineProcess, EngineStartError
-from runtime.grammar_probe import GrammarProbe, ProbeError
+from runtime.grammar.probe import GrammarProbe, ProbeError
 from runtime.messages import EngineInfo
+from runtime.process.engine_process import EngineProcess, EngineStartError
 from runtime.tokenizer import Tokenizer, TokenizerError
 from sessions.connection import Connection
 from sessions.dashboard import Dashboard
 from sessions.front_door import OriginPolicy
-from sessions.hub import Hub
+from sessions.hub import Hub, LongWork
 from sessions.metrics import Metrics
 from sessions.options import OptionError, ServeOptions, add_serve_options, read_serve_options
 from sessions.server import Server
@@ -36,6 +35,7 @@ from sessions.store import Store
 from sessions.tenants import Tenants
 from tools_api.chat_families import chat_format_for
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.version import __version__
 
 try:
     import uvloop
@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="keepwarm", description="Inference runtime that keeps agents' sessions warm."
     )
-    parser.add_argument("--version", action="version", version=f"keepwarm {_version()}")
+    parser.add_argument("--version", action="version", version=f"keepwarm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     serve_parser = commands.add_parser("serve", help="serve a model over WebSocket")
     add_serve_options(serve_parser)
@@ -152,19 +152,21 @@ def _assemble(
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
     )
     metrics = Metrics()
-    dashboard = Dashboard(sessions=store.sessions, clock=clock, version=_version())
+    dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)
     hub = Hub(
         engine=engine,
         store=store,
         connect=lambda connection_id, tenant: Connection(
             connection_id=connection_id, tenant=tenant, service=service
         ),
-        check_grammar=probe.check,
+        long_work=LongWork(
+            check_grammar=probe.check,
+            in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
+            planners=_PLANNERS,
+        ),
         metrics=metrics,
         dashboard=dashboard,
         clock=clock,
-        in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
-        planners=_PLANNERS,
     )
     hub.engine_ready(info)
     tenants = Tenants(options.keys)
@@ -242,14 +244,3 @@ def _configure_logging(level: str) -> None:
     )
     # Its info lines say of every connection what the hub says already.
     logging.getLogger("websockets").setLevel(logging.WARNING)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("keepwarm")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -380,7 +380,7 @@ class Connection:
         self._by_request.pop(job.turn.request_id, None)
         store = self._service.store
         store.running_turns -= 1
-        store.pace.turn_ended(now)
+        store.pace.sequence_ended(now)
         log.info("%s", outcome.report.log_line())
         self._out.finished.append(outcome.report)
         del self._jobs[job]

@@ -27,12 +27,12 @@ from sessions.http_message import (
 )
 from sessions.metrics import Metrics
 from sessions.tenants import Principal
-from sessions.websocket_peer import SocketTimes
+from sessions.websocket_peer import OpenSocket, SocketTimes
 
 log = logging.getLogger(__name__)
 
-Upgrade = Callable[[asyncio.Transport, ServerProtocol, Principal], asyncio.Protocol]
-"""Makes the protocol that owns the transport from then on."""
+Upgrade = Callable[[OpenSocket, Principal], asyncio.Protocol]
+"""Makes the protocol that owns the socket from then on."""
 
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -143,7 +143,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._metrics.http_answered(response.status_code)
         self._transport.write(response.serialize())
-        peer = self._upgrade(self._transport, protocol, principal)
+        peer = self._upgrade(OpenSocket(transport=self._transport, protocol=protocol), principal)
         self._transport.set_protocol(peer)
         self._on_lost(self)
         if rest:

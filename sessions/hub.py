@@ -22,8 +22,7 @@ from typing import Protocol
 import orjson
 from websockets.frames import CloseCode
 
-from runtime.engine_process import EngineDied, EngineLink, EngineStartError
-from runtime.grammar_refusal import GrammarRefused
+from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -33,6 +32,7 @@ from runtime.messages import (
     SequenceOutput,
     StepOutput,
 )
+from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.connection import Connection
 from sessions.dashboard import Dashboard
 from sessions.effects import Effects, GrammarCheck, Planning
@@ -80,6 +80,18 @@ class _Route:
     """When this turn last got tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongWork:
+    """Who does what takes too long for the event loop."""
+
+    check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]]
+    """Tries a grammar; gives the reason against it, or None."""
+    in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread
+    """Makes a call beside the event loop, or none if it is cancelled before."""
+    planners: int = 1
+    """How many of those at a time; tenants take turns."""
+
+
 Call = tuple[Link, Callable[[], Effects]]
 
 
@@ -92,34 +104,28 @@ class Hub:
         engine: EngineLink,
         store: Store,
         connect: Callable[[str, str], Connection],
-        check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]],
+        long_work: LongWork,
         metrics: Metrics,
         dashboard: Dashboard,
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread,
-        planners: int = 1,
     ) -> None:
         """
         Args:
             engine: started already; ``engine_ready`` says with which result.
             connect: makes the connection for (connection id, tenant).
-            check_grammar: tries a grammar; gives the reason against it, or None.
             clock: monotonic seconds.
             pause: waits that many seconds; between attempts to restart the engine.
-            in_thread: makes a call beside the event loop, or none if it is cancelled before.
-            planners: how many of those at a time; tenants take turns.
         """
         self._engine = engine
         self._store = store
         self._connect = connect
-        self._check_grammar = check_grammar
+        self._long_work = long_work
         self._metrics = metrics
         self._dashboard = dashboard
         self._clock = clock
         self._pause = pause
-        self._in_thread = in_thread
-        self._planners = FairSlots(planners)
+        self._planners = FairSlots(long_work.planners)
         self._links: dict[str, Link] = {}
         self._routes: dict[str, _Route] = {}
         self._checks: set[asyncio.Task[None]] = set()
@@ -330,7 +336,7 @@ class Hub:
         path: tuple[str | int, ...] | None = None
         asked = self._clock()
         try:
-            refusal = await self._check_grammar(check.spec)
+            refusal = await self._long_work.check_grammar(check.spec)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
         else:
@@ -347,7 +353,7 @@ class Hub:
         outcome: TurnPlan | Exception
         try:
             async with self._planners.place(link.tenant):
-                outcome = await self._in_thread(planning.work)
+                outcome = await self._long_work.in_thread(planning.work)
         except Exception as error:
             outcome = error
         self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])

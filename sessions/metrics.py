@@ -21,6 +21,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 _SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1, 2.5)
 _PER_FORWARD = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32)
 _RATIO = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8, 16)
+_STEP_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
 
@@ -88,6 +90,18 @@ class Metrics:
         )
         self._step = self._histogram(
             "engine_step_seconds", "Duration of an engine step.", _SHORT_SECONDS
+        )
+        self._step_prefill = self._histogram(
+            "engine_step_prefill_tokens",
+            "Prompt tokens of the steps that compute some.",
+            _STEP_TOKENS,
+        )
+        self._cost_ratio = self._histogram(
+            "engine_step_cost_ratio", "Duration of a step over its prediction.", _RATIOS
+        )
+        self._gap_bound = self._gauge(
+            "token_gap_bound_seconds",
+            "Longest gap between tokens that prefill beside decodes aims at.",
         )
         self._ahead = self._counter(
             "engine_steps_ahead",
@@ -161,7 +175,7 @@ class Metrics:
         """Take the engine's state after a step."""
         self._running.set(stats.running)
         self._waiting.set(stats.waiting)
-        self._sessions.set(stats.sessions)
+        self._sessions.set(stats.branches)
         counts = (
             stats.blocks_free,
             stats.blocks_evictable,
@@ -171,8 +185,14 @@ class Metrics:
         for state, count in zip(_BLOCK_STATES, counts, strict=True):
             self._blocks.labels(state).set(count)
         self._usage.set(kv_usage(stats))
-        if stats.step_s > 0:
-            self._step.observe(stats.step_s)
+        for seconds in stats.steps_s:
+            self._step.observe(seconds)
+        for tokens in stats.steps_prefill_tokens:
+            if tokens:
+                self._step_prefill.observe(tokens)
+        for ratio in stats.steps_cost_ratio:
+            self._cost_ratio.observe(ratio)
+        self._gap_bound.set(stats.token_gap_bound_s)
         ahead = (
             stats.ahead_held_delta,
             stats.ahead_second_passes_delta,

@@ -11,7 +11,7 @@ reach has a key.
 import argparse
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -219,10 +219,3 @@ def _origin(text: str) -> str:
     if not complete or text != f"{parts.scheme}://{parts.netloc}":
         raise OptionError(f"--allow-origin {text!r} is not of the form https://host or with :port")
     return text.lower()
-
-
-def parse_serve_options(words: Sequence[str], environment: Mapping[str, str]) -> ServeOptions:
-    """From the words behind ``keepwarm serve``."""
-    parser = argparse.ArgumentParser(prog="keepwarm serve")
-    add_serve_options(parser)
-    return read_serve_options(parser.parse_args(words), environment)

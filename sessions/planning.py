@@ -63,6 +63,20 @@ class _Context:
     items: tuple[Item, ...]
     opening: Message | None
     header: Header
+    open_calls: frozenset[str]
+    digest: bytes
+    """Over all items, those included that truncation leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Prompt:
+    """A context with its new part as token ids."""
+
+    context: _Context
+    ids: TokenArray
+    tail: Tail
+    num_tokens: int
+    """Header, held chain and new part together."""
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
@@ -182,41 +196,13 @@ def plan_turn(
     Raises:
         ApiError: calls and outputs do not match, the prompt is empty or does not fit.
     """
-    model, renderer = service.model, service.model.renderer
+    model = service.model
     options = template_options(model, request)
-    parent = lineage.parent.entry if lineage.parent is not None else None
-    if parent is None:
-        opening, items = split_opening(lineage.items)
-        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
-    else:
-        opening, items, digest = parent.opening, lineage.items, parent.digest
-    digest = roll_all(digest, items)
-    open_calls = check_calls(parent, items, complete=request.generate)
-    _refuse_hopeless(model, request)
-    header = renderer.header(
-        instructions=request.instructions,
-        opening=opening,
-        tools=request.tools,
-        options=options,
-        parent=parent,
-    )
-    changed = parent is not None and not header.same_tokens(parent.header)
-    context = _Context(parent=parent, items=items, opening=opening, header=header)
-    ids, tail, prompt = _render(context, renderer, request, options)
-    room = 1 if request.generate else 0
-    if request.truncation == "auto" and prompt + _wanted_room(request, model) > (
-        model.max_context_tokens
-    ):
-        shorter = _truncated(context, renderer, options, model.max_context_tokens)
-        if shorter is not context:
-            context = shorter
-            ids, tail, prompt = _render(context, renderer, request, options)
-    if prompt + room > model.max_context_tokens:
-        raise errors.context_length_exceeded(prompt, model.max_context_tokens)
-    if prompt == 0 and request.generate:
-        raise errors.missing_parameter("input")
+    whole = _whole_context(request, lineage, model, options)
+    prompt = _fitting_prompt(whole, request, model, options)
+    context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
-    context_left = model.max_context_tokens - prompt
+    context_left = model.max_context_tokens - prompt.num_tokens
     wanted = request.max_output_tokens
     max_output = context_left if wanted is None else min(wanted, context_left)
     return TurnPlan(
@@ -228,21 +214,21 @@ def plan_turn(
         number=1 if lineage.session is None else lineage.session.turns_begun + 1,
         model=request.model or model.name,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
-        continued=parent,
+        continued=whole.parent,
         parent=context.parent,
-        rebuilt=changed or context.parent is not parent,
-        header=header,
-        opening=opening,
+        rebuilt=_rebuilt(whole, context),
+        header=context.header,
+        opening=context.opening,
         input_items=context.items,
-        input_ids=ids,
-        tail=tail,
-        open_calls=open_calls,
-        digest=digest,
+        input_ids=prompt.ids,
+        tail=prompt.tail,
+        open_calls=context.open_calls,
+        digest=context.digest,
         options=options,
         max_output=max_output if request.generate else 0,
         context_limited=wanted is None or wanted > context_left,
         grammar=grammar,
-        banned_tokens=renderer.banned_tokens(
+        banned_tokens=model.renderer.banned_tokens(
             thinking=options.thinking, calls=bool(request.tool_choice.callable(request.tools))
         ),
         arrival_s=arrival_s,
@@ -250,9 +236,72 @@ def plan_turn(
     )
 
 
+def _whole_context(
+    request: CreateRequest, lineage: Lineage, model: ServedModel, options: TemplateOptions
+) -> _Context:
+    """The context before any truncation.
+
+    Raises:
+        ApiError: calls and outputs do not match, or the input is hopelessly long.
+    """
+    parent = lineage.parent.entry if lineage.parent is not None else None
+    if parent is None:
+        opening, items = split_opening(lineage.items)
+        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
+    else:
+        opening, items, digest = parent.opening, lineage.items, parent.digest
+    digest = roll_all(digest, items)
+    open_calls = check_calls(parent, items, complete=request.generate)
+    _refuse_hopeless(model, request)
+    header = model.renderer.header(
+        instructions=request.instructions,
+        opening=opening,
+        tools=request.tools,
+        options=options,
+        parent=parent,
+    )
+    return _Context(
+        parent=parent,
+        items=items,
+        opening=opening,
+        header=header,
+        open_calls=open_calls,
+        digest=digest,
+    )
+
+
+def _rebuilt(whole: _Context, context: _Context) -> bool:
+    """Whether ``context`` differs from that of ``whole``'s parent from its first tokens on."""
+    parent = whole.parent
+    changed = parent is not None and not whole.header.same_tokens(parent.header)
+    return changed or context.parent is not parent
+
+
+def _fitting_prompt(
+    whole: _Context, request: CreateRequest, model: ServedModel, options: TemplateOptions
+) -> _Prompt:
+    """``whole`` rendered, or what truncation leaves of it if the request allows that.
+
+    Raises:
+        ApiError: the prompt is empty or does not fit.
+    """
+    most = model.max_context_tokens
+    prompt = _render(whole, model.renderer, request, options)
+    if request.truncation == "auto" and prompt.num_tokens + _wanted_room(request, model) > most:
+        shorter = _truncated(whole, model.renderer, options, most)
+        if shorter is not whole:
+            prompt = _render(shorter, model.renderer, request, options)
+    room = 1 if request.generate else 0
+    if prompt.num_tokens + room > most:
+        raise errors.context_length_exceeded(prompt.num_tokens, most)
+    if prompt.num_tokens == 0 and request.generate:
+        raise errors.missing_parameter("input")
+    return prompt
+
+
 def _render(
     context: _Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
-) -> tuple[TokenArray, Tail, int]:
+) -> _Prompt:
     parent = context.parent
     ids, tail = renderer.input(
         context.items,
@@ -261,7 +310,8 @@ def _render(
         options=options,
     )
     before = parent.num_tokens if parent is not None else 0
-    return ids, tail, len(context.header.ids) + before + len(ids)
+    num_tokens = len(context.header.ids) + before + len(ids)
+    return _Prompt(context=context, ids=ids, tail=tail, num_tokens=num_tokens)
 
 
 def _wanted_room(request: CreateRequest, model: ServedModel) -> int:

@@ -11,8 +11,6 @@ import socket
 from collections.abc import Callable
 from http import HTTPStatus
 
-from websockets.server import ServerProtocol
-
 from sessions.dashboard import Dashboard
 from sessions.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http_message import HttpResponse, error_response
@@ -20,7 +18,7 @@ from sessions.http_protocol import HttpProtocol
 from sessions.hub import Hub
 from sessions.metrics import CONTENT_TYPE, Metrics
 from sessions.tenants import Principal, Tenants
-from sessions.websocket_peer import SocketTimes, WebSocketPeer
+from sessions.websocket_peer import OpenSocket, SocketTimes, WebSocketPeer
 from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -137,12 +135,9 @@ class Server:
             return _overloaded(f"{self._limits.max_open_connections} connections are open")
         return None
 
-    def _open(
-        self, transport: asyncio.Transport, protocol: ServerProtocol, principal: Principal
-    ) -> WebSocketPeer:
+    def _open(self, opened: OpenSocket, principal: Principal) -> WebSocketPeer:
         peer = WebSocketPeer(
-            transport=transport,
-            protocol=protocol,
+            socket=opened,
             hub=self._hub,
             tenant=principal.tenant,
             max_unsent_bytes=self._limits.max_unsent_bytes,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from runtime.messages import ReleaseSession
+from runtime.messages import ReleaseBranch
 from sessions.branches import Branches
 from sessions.ledger import Ledger, PriceTable
 from sessions.session import Session
@@ -191,7 +191,7 @@ class Store:
         base. Called once per death, before ``Connection.engine_died``."""
         self.branches.engine_lost()
 
-    def sweep(self) -> tuple[ReleaseSession, ...]:
+    def sweep(self) -> tuple[ReleaseBranch, ...]:
         """Drop what is older than its time to live; the releases go to the engine. To be
         called every few seconds."""
         for tenant in self._tenants.values():

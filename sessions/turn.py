@@ -20,7 +20,7 @@ from runtime.messages import (
     ErrorKind,
     FinishReason,
     SequenceOutput,
-    TurnStart,
+    SequenceStart,
 )
 from sessions.branches import Claim
 from sessions.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnUsage
@@ -110,7 +110,7 @@ class Turn:
         hold the prompt, ``response.failed``."""
         step = TurnStep(events=[self.events.created(self._stats.brief())])
         if self.plan.prompt_tokens == 0:
-            self._stats.start = TurnStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
+            self._stats.start = SequenceStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
             step.events.append(self.events.in_progress(self._stats.brief()))
             self._complete(step)
             return step
@@ -206,7 +206,7 @@ class Turn:
             retry_after_s = self._service.store.pace.wait_s(position)
             step.events.append(self.events.queued(self._stats.queued(position, retry_after_s)))
 
-    def _begin(self, start: TurnStart, step: TurnStep) -> None:
+    def _begin(self, start: SequenceStart, step: TurnStep) -> None:
         """The engine has looked at its cache. If less was there than the account reckoned
         with, the turn is admitted anew: it may have to be refused, or to be cut shorter."""
         before = self._allowance
@@ -244,11 +244,11 @@ class Turn:
 
     def _resend_whole(self, step: TurnStep) -> None:
         assert self._claim is not None
-        if self._claim.base_session_id is None or self._attempts > _MAX_ATTEMPTS:
+        if self._claim.base_branch_id is None or self._attempts > _MAX_ATTEMPTS:
             self._fail(step, "server_error", "The engine lost this turn.", "unknown_base")
             return
-        for session_id in (self._claim.base_session_id, self._claim.session_id):
-            self._branches.forgotten(session_id)
+        for branch_id in (self._claim.base_branch_id, self._claim.branch_id):
+            self._branches.forgotten(branch_id)
         self._withdraw()
         self._submit(step, cached=0)
 

@@ -120,9 +120,9 @@ class TurnPlan:
         tool_ms = options.expected_tool_ms
         return GenerationRequest(
             request_id=request_id,
-            session_id=claim.session_id,
+            branch_id=claim.branch_id,
             tenant=self.tenant,
-            base_session_id=claim.base_session_id,
+            base_branch_id=claim.base_branch_id,
             base_offset=claim.base_offset,
             new_tokens=ids,
             max_new_tokens=limit,
@@ -133,7 +133,6 @@ class TurnPlan:
             priority=options.priority + _TIERS[self.request.service_tier][1],
             deadline_s=deadline_s,
             expected_tool_s=None if tool_ms is None else tool_ms / 1000,
-            lenient_grammar=options.lenient,
         )
 
 

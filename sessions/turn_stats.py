@@ -5,7 +5,7 @@ Pure bookkeeping over what the engine reported; the account itself is ``sessions
 
 from dataclasses import dataclass, field
 
-from runtime.messages import SequenceOutput, TurnStart
+from runtime.messages import SequenceOutput, SequenceStart
 from sessions.ledger import Ledger, TurnUsage, dollars
 from tools_api.events import Event
 
@@ -58,7 +58,7 @@ class Pace:
         self._last_s: float | None = None
         self._interval_s = 1.0
 
-    def turn_ended(self, now: float) -> None:
+    def sequence_ended(self, now: float) -> None:
         if self._last_s is not None:
             self._interval_s += 0.2 * (now - self._last_s - self._interval_s)
         self._last_s = now
@@ -78,7 +78,7 @@ class TurnStats:
     """The client wants the object at all."""
     ledger: Ledger
     clock: TurnClock
-    start: TurnStart | None = None
+    start: SequenceStart | None = None
     forced: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -87,7 +87,7 @@ class TurnStats:
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
 
-    def begin(self, start: TurnStart) -> None:
+    def begin(self, start: SequenceStart) -> None:
         """The engine has admitted the turn.
 
         Raises:

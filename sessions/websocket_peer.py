@@ -54,14 +54,22 @@ class SocketTimes:
     event loop answer no ping meanwhile."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSocket:
+    """What a handshake leaves: bytes to and from the client, and the framing on them."""
+
+    transport: asyncio.Transport
+    protocol: ServerProtocol
+    """In state OPEN."""
+
+
 class WebSocketPeer(asyncio.Protocol):
-    """Takes over a transport after the handshake."""
+    """Takes over a socket after the handshake."""
 
     def __init__(
         self,
         *,
-        transport: asyncio.Transport,
-        protocol: ServerProtocol,
+        socket: OpenSocket,
         hub: Hub,
         tenant: str,
         max_unsent_bytes: int,
@@ -70,9 +78,9 @@ class WebSocketPeer(asyncio.Protocol):
         clock: Callable[[], float],
         on_lost: Callable[["WebSocketPeer"], None],
     ) -> None:
-        """``protocol`` is in state OPEN; ``on_lost`` is called when the transport is gone."""
-        self._transport = transport
-        self._protocol = protocol
+        """``on_lost`` is called when the transport is gone."""
+        self._transport = socket.transport
+        self._protocol = socket.protocol
         self._hub = hub
         self._max_unsent_bytes = max_unsent_bytes
         self._times = times

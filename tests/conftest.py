@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +18,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Torch computes on one thread, whatever the engine of the test before has set: models this
+    small gain nothing from more, and beside other work they wait for each other."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """For what has to be the same however work is split."""
+    import torch
+
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(tryfirst=True)

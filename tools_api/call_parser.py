@@ -21,6 +21,8 @@ from tools_api.json_scanner import CallScanner
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
+    """More of the message that is open, or the beginning of one."""
+
     text: str
 
 
@@ -31,26 +33,34 @@ class TextDone:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
+    """More of the think block that is open, without its tags."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDone:
-    pass
+    """The reasoning before this point is one item, complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
+    """The name's string is closed; arguments follow."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallArgumentsDelta:
+    """More of the arguments: JSON text as the model writes it, cut anywhere."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallDone:
+    """The end of the call that was started last."""
+
     name: str
     arguments: str
     """JSON text as written; a call without arguments has ``{}``."""

@@ -44,6 +44,7 @@ class ChatML(ChatFormat):
     def header(
         self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
     ) -> list[Segment]:
+        """One system turn, the tools in it as lines of JSON; nothing if it would say nothing."""
         out = self._writer()
         system = self._default_system if instructions is None else instructions
         if system is None and not tools:
@@ -77,6 +78,10 @@ class ChatML(ChatFormat):
         options: TemplateOptions,
         after_output: bool = True,
     ) -> list[Segment]:
+        """Outputs that follow one another are one user turn, each in ``<tool_response>``.
+
+        Without think tags a turn of reasoning alone is left out.
+        """
         out = self._writer()
         if open_output:
             self._end(out)
@@ -103,6 +108,7 @@ class ChatML(ChatFormat):
         return out.segments
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """Opens the assistant's turn; an empty think block keeps a thinking model from thinking."""
         out = self._writer()
         self._start(out, "assistant")
         if self.thinking and not options.thinking:
@@ -141,6 +147,7 @@ class Llama3(ChatFormat):
     def header(
         self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
     ) -> list[Segment]:
+        """Always a system turn, with the template's own date and the tools as indented JSON."""
         out = self._writer()
         out.special("<|begin_of_text|>")
         self._start(out, "system")
@@ -170,6 +177,10 @@ class Llama3(ChatFormat):
         options: TemplateOptions,
         after_output: bool = True,
     ) -> list[Segment]:
+        """Each call is a turn of its own, each output an ``ipython`` turn.
+
+        Reasoning is left out: the format has no place for it.
+        """
         out = self._writer()
         if open_output:
             out.special("<|eot_id|>")
@@ -189,6 +200,7 @@ class Llama3(ChatFormat):
         return out.segments
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """Opens the assistant's turn, whatever the options."""
         out = self._writer()
         self._start(out, "assistant")
         return out.segments
@@ -230,6 +242,10 @@ class Mistral(ChatFormat):
     def header(
         self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
     ) -> list[Segment]:
+        """v7: the instructions as a system turn, then the tools.
+
+        v3: the tools, then an open ``[INST]`` with the instructions.
+        """
         out = self._writer()
         out.special("<s>")
         if self._system_turn and instructions is not None:
@@ -250,6 +266,10 @@ class Mistral(ChatFormat):
         options: TemplateOptions,
         after_output: bool = True,
     ) -> list[Segment]:
+        """v3's first items go on inside the ``[INST]`` that the header left open.
+
+        Reasoning is left out: the format has no place for it.
+        """
         out = self._writer()
         if open_output:
             out.special("</s>")
@@ -269,6 +289,7 @@ class Mistral(ChatFormat):
         return out.segments
 
     def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """Nothing: the model's turn begins where a user's or a tool's ends."""
         return []
 
     def _write_turn(self, out: SegmentWriter, turn: Turn) -> None:

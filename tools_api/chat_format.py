@@ -127,6 +127,7 @@ class SegmentWriter:
         self.segments: list[Segment] = []
 
     def text(self, text: str) -> None:
+        """Add text; whatever it spells, it becomes no special token."""
         if not text:
             return
         if self.segments and not self.segments[-1].special:
@@ -134,6 +135,7 @@ class SegmentWriter:
         self.segments.append(Segment(text))
 
     def special(self, name: str | None) -> None:
+        """Add one special token; None, the opener of a family without one, adds nothing."""
         if name is not None:
             self.segments.append(Segment(name, special=True))
 
@@ -153,6 +155,7 @@ class SegmentWriter:
                 self.text(piece)
 
     def calls(self, syntax: CallSyntax, objects: Sequence[str]) -> None:
+        """Add the calls of one turn; ``objects`` are made by ``call_object``."""
         each = syntax.repeats_opener
         for i, text in enumerate(objects):
             if i > 0:
@@ -168,12 +171,15 @@ class SegmentWriter:
 
 @dataclass(slots=True)
 class AssistantTurn:
+    """What the model said between two turns of others, as templates group it."""
+
     reasoning: str | None = None
     text: str | None = None
     calls: list[FunctionCall] = field(default_factory=list)
 
     @property
     def only_reasoning(self) -> bool:
+        """The output was cut short before text or calls, or nothing else was sent back."""
         return self.text is None and not self.calls
 
 
@@ -219,6 +225,7 @@ def to_json(value: object, indent: int | None = None) -> str:
 
 
 def tool_object(tool: FunctionTool) -> dict[str, Any]:
+    """The tool as templates list it, its keys in their order; they know no ``strict``."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
@@ -227,9 +234,15 @@ def tool_object(tool: FunctionTool) -> dict[str, Any]:
 
 
 def call_object(call: FunctionCall, syntax: CallSyntax, tail: str = "") -> str:
+    """A call as the model writes it; its arguments pass through as text.
+
+    Args:
+        tail: JSON text to stand before the closing brace, as ``, "id": "..."``.
+    """
     arguments = call.arguments or "{}"
     return f'{{"name": {to_json(call.name)}, "{syntax.arguments_key}": {arguments}{tail}}}'
 
 
 def role_of(message: Message) -> str:
+    """The role as templates know it: ``developer`` becomes ``system``."""
     return "system" if message.role == "developer" else message.role

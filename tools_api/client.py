@@ -78,6 +78,7 @@ class Endpoint:
         return ConnectionLost(f"cannot connect to {self.url}: {error}", started=False)
 
     def silent(self, turn: Turn) -> ConnectionLost:
+        """What to raise after ``event_timeout_s`` without an event."""
         return ConnectionLost(f"no event for {self.event_timeout_s:g} s", started=turn.started)
 
 

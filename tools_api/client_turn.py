@@ -94,6 +94,7 @@ class Usage:
 
     @property
     def hit_ratio(self) -> float:
+        """The cached share of the input, from 0 to 1; 0 without input."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -125,18 +126,22 @@ class Response:
 
     @property
     def text(self) -> str:
+        """The text of all messages of the turn, one directly behind the other."""
         return "".join(item.text for item in self.output if isinstance(item, Message))
 
     @property
     def reasoning(self) -> str:
+        """The text of all reasoning of the turn, one directly behind the other."""
         return "".join(item.text for item in self.output if isinstance(item, Reasoning))
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
+        """The calls in the order they were written; the last may be cut short if ``incomplete``."""
         return tuple(item for item in self.output if isinstance(item, FunctionCall))
 
     @property
     def incomplete_reason(self) -> str | None:
+        """Why the turn was cut short, ``max_output_tokens`` for a budget too; or None."""
         reason = (self.raw.get("incomplete_details") or {}).get("reason")
         return None if reason is None else str(reason)
 
@@ -147,16 +152,22 @@ class Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
+    """A piece of a message's text, ``response.output_text.delta``."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningDelta:
+    """A piece of the reasoning, ``response.reasoning_text.delta``."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentsDelta:
+    """A piece of a call's arguments: JSON text cut anywhere. The whole call follows."""
+
     item_id: str
     """Id of the function call that is being written."""
     text: str
@@ -181,6 +192,13 @@ class Chain:
     """``history`` goes back to the beginning."""
 
     def request(self, items: list[dict[str, Any]], options: TurnOptions) -> dict[str, Any]:
+        """The ``response.create`` of the next turn.
+
+        A turn's options replace the defaults, but its ``keepwarm`` keys join theirs.
+
+        Raises:
+            TypeError: an option that ``TurnOptions`` does not have.
+        """
         wire = {"type": "response.create"} | _wire_options(self.defaults, options)
         wire["input"] = items
         if self.head is not None:
@@ -188,11 +206,13 @@ class Chain:
         return wire
 
     def advance(self, items: list[dict[str, Any]], response: Response) -> None:
+        """Move behind ``response``, which answered ``items``."""
         self.head = response.id
         self.history += items
         self.history += [dict(item) for item in response.raw["output"]]
 
     def fork(self) -> "Chain":
+        """A second chain from here on. The histories are apart, the items in them shared."""
         return Chain(
             defaults=self.defaults,
             head=self.head,

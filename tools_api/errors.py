@@ -3,7 +3,7 @@
 An ``ApiError`` means that the request never started; the connection lives on unless the
 code says otherwise. What fails after ``response.created`` is reported by
 ``response.failed`` instead (``tools_api.events.failed``). The functions below are the rows
-of the error table, so that a code is spelt in one place.
+of the table in docs/protocol.md, Errors, so that a code is spelt in one place.
 
 Always true: ``event()`` carries all four keys of ``error`` and a numeric ``status``, since
 some clients ignore an error without them.
@@ -66,10 +66,12 @@ class ApiError(Exception):
 
 
 def invalid_json(reason: str) -> ApiError:
+    """No request could be read from the frame, so the error names neither parameter nor lane."""
     return ApiError(f"The frame is not a JSON object: {reason}.", code="invalid_json")
 
 
 def unknown_event_type(type_: str) -> ApiError:
+    """``type`` is a string that no client event has; one that is no string is ``invalid_type``."""
     return ApiError(
         f"Unknown event type {quoted(type_)}; known: response.create, response.steer.",
         code="unknown_event_type",
@@ -78,6 +80,7 @@ def unknown_event_type(type_: str) -> ApiError:
 
 
 def invalid_type(path: str, expected: str, found: object) -> ApiError:
+    """``expected`` has its article, "a string"; null does not come here, it equals absent."""
     return ApiError(
         f"Invalid type for '{path}': expected {expected}, got {type_name(found)}.",
         code="invalid_type",
@@ -86,26 +89,35 @@ def invalid_type(path: str, expected: str, found: object) -> ApiError:
 
 
 def invalid_value(path: str, reason: str) -> ApiError:
+    """The type is right; ``reason`` says after the path what is wrong, without a full stop."""
     return ApiError(f"Invalid value for '{path}': {reason}.", code="invalid_value", param=path)
 
 
 def missing_parameter(path: str) -> ApiError:
+    """``path`` is absent or null, which are the same in every request."""
     return ApiError(
         f"Missing required parameter: '{path}'.", code="missing_required_parameter", param=path
     )
 
 
 def unsupported_parameter(path: str, reason: str) -> ApiError:
+    """The published types allow it, this server does not do it; refused by name, never ignored."""
     return ApiError(f"'{path}': {reason}.", code="unsupported_parameter", param=path)
 
 
 def invalid_json_schema(path: str, reason: str) -> ApiError:
+    """The schema is too large, too deep, or cannot be enforced.
+
+    ``path`` goes down to the keyword at fault where that is known, as
+    ``tools[0].parameters.properties.x.not``.
+    """
     return ApiError(
         f"Invalid JSON schema at '{path}': {reason}.", code="invalid_json_schema", param=path
     )
 
 
 def invalid_stream_id() -> ApiError:
+    """The lane's name is malformed, so the error event carries none."""
     return ApiError(
         "'stream_id' must be a string of 1 to 256 characters out of A-Z a-z 0-9 _ . -.",
         code="invalid_stream_id",
@@ -114,6 +126,7 @@ def invalid_stream_id() -> ApiError:
 
 
 def stream_limit_reached(stream_id: str, limit: int) -> ApiError:
+    """One lane name too many: a connection's names are never released."""
     return ApiError(
         f"This connection has named {limit} streams already; reuse one of them.",
         code="websocket_stream_limit_reached",
@@ -123,6 +136,7 @@ def stream_limit_reached(stream_id: str, limit: int) -> ApiError:
 
 
 def connection_limit_reached(age_s: float) -> ApiError:
+    """Nothing more starts on this connection; turns that run go on. ``age_s`` is the limit."""
     return ApiError(
         f"This connection is older than {age_s:g} seconds; open a new one.",
         code="websocket_connection_limit_reached",
@@ -130,6 +144,10 @@ def connection_limit_reached(age_s: float) -> ApiError:
 
 
 def previous_response_not_found(response_id: str) -> ApiError:
+    """Unknown, forgotten or another tenant's: a client cannot tell which.
+
+    It may send the whole history instead.
+    """
     return ApiError(
         f"Previous response with id {quoted(response_id)} not found.",
         code="previous_response_not_found",
@@ -138,6 +156,7 @@ def previous_response_not_found(response_id: str) -> ApiError:
 
 
 def unknown_call(call_id: str) -> ApiError:
+    """An output answers a call that no item before it made."""
     return ApiError(
         f"No tool call found for function call output with call_id {quoted(call_id)}.",
         code="invalid_value",
@@ -146,6 +165,7 @@ def unknown_call(call_id: str) -> ApiError:
 
 
 def missing_call_output(call_id: str) -> ApiError:
+    """The model cannot go on while a call has no output; ``call_id`` is the first of those."""
     return ApiError(
         f"No tool output found for function call with call_id {quoted(call_id)}.",
         code="invalid_value",
@@ -154,6 +174,7 @@ def missing_call_output(call_id: str) -> ApiError:
 
 
 def model_not_found(model: str) -> ApiError:
+    """``model`` is neither the served model's name nor one of its aliases."""
     return ApiError(
         f"The model {quoted(model)} does not exist here.",
         code="model_not_found",
@@ -163,6 +184,7 @@ def model_not_found(model: str) -> ApiError:
 
 
 def context_length_exceeded(input_tokens: int, max_tokens: int) -> ApiError:
+    """``input_tokens`` is the whole rendered context, or at least as many as it has."""
     return ApiError(
         f"The input is {input_tokens} tokens long, the model's context holds {max_tokens} "
         "with at least one to generate; shorten it or set truncation to 'auto'.",
@@ -182,6 +204,8 @@ def overloaded(reason: str) -> ApiError:
 
 
 def rate_limited(reason: str) -> ApiError:
+    """The tenant asks faster than it may; ``reason`` tells of what and when to come back. For
+    limits by the minute, of which there are none yet."""
     return ApiError(
         f"Rate limit reached: {reason}.",
         code="rate_limit_exceeded",

@@ -1,8 +1,9 @@
 """Wire events: client frames in, server events out.
 
 ``decode`` is the only way in and raises nothing but ``ApiError``. Each server event has one
-builder, named for it, that returns a plain dict; ``encode`` makes it bytes. In which order
-events go out is the turn's business (``sessions.turn``); numbers come from it as well.
+builder, named for it, that returns a plain dict; ``encode`` makes it bytes. The order is that
+of docs/protocol.md, Events; to keep it, and to count, is the turn's business
+(``sessions.turn``).
 
 Always true: an event of a named lane carries ``stream_id``, one of the default lane does
 not; what a builder returns validates against the published event types.
@@ -107,10 +108,12 @@ def _event(type_: str, seq: int, stream_id: str | None, **fields: Any) -> Event:
 
 
 def created(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """The first event of a response; from here on it ends ``failed``, not with an ``error``."""
     return _event("response.created", seq, stream_id, response=response)
 
 
 def queued(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """The turn waits in the engine's queue; one that starts at once has no such event."""
     return _event("response.queued", seq, stream_id, response=response)
 
 
@@ -120,14 +123,17 @@ def in_progress(seq: int, response: Event, stream_id: str | None = None) -> Even
 
 
 def completed(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """The last event of a turn that the model ended; ``response`` has output and usage."""
     return _event("response.completed", seq, stream_id, response=response)
 
 
 def incomplete(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """The last event of a turn that its limit or its session's budget stopped."""
     return _event("response.incomplete", seq, stream_id, response=response)
 
 
 def failed(seq: int, response: Event, stream_id: str | None = None) -> Event:
+    """The last event of a turn that broke off, or that the budget cannot hold at all."""
     return _event("response.failed", seq, stream_id, response=response)
 
 
@@ -137,6 +143,7 @@ def failed(seq: int, response: Event, stream_id: str | None = None) -> Event:
 def output_item_added(
     seq: int, output_index: int, item: Event, stream_id: str | None = None
 ) -> Event:
+    """Opens an item, still without content; ``output_index`` counts the response's from 0."""
     return _event(
         "response.output_item.added", seq, stream_id, output_index=output_index, item=item
     )
@@ -145,6 +152,7 @@ def output_item_added(
 def output_item_done(
     seq: int, output_index: int, item: Event, stream_id: str | None = None
 ) -> Event:
+    """Closes an item: it stands just so in the terminal ``response.output``."""
     return _event("response.output_item.done", seq, stream_id, output_index=output_index, item=item)
 
 
@@ -157,6 +165,7 @@ def content_part_added(
     part: Event,
     stream_id: str | None = None,
 ) -> Event:
+    """Opens a part, still empty; ``content_index`` counts the item's parts from 0."""
     at = _at(item_id, output_index, content_index)
     return _event("response.content_part.added", seq, stream_id, **at, part=part)
 
@@ -170,6 +179,7 @@ def content_part_done(
     part: Event,
     stream_id: str | None = None,
 ) -> Event:
+    """Closes a part, now with its whole text."""
     at = _at(item_id, output_index, content_index)
     return _event("response.content_part.done", seq, stream_id, **at, part=part)
 
@@ -184,6 +194,7 @@ def output_text_delta(
     logprobs: Sequence[Event] = (),
     stream_id: str | None = None,
 ) -> Event:
+    """More of a message; ``logprobs``, if asked for, has an entry per token behind ``delta``."""
     at = _at(item_id, output_index, content_index)
     return _event(
         "response.output_text.delta", seq, stream_id, **at, delta=delta, logprobs=list(logprobs)
@@ -200,6 +211,7 @@ def output_text_done(
     logprobs: Sequence[Event] = (),
     stream_id: str | None = None,
 ) -> Event:
+    """The whole text of a part: its deltas, added up, and their log-probabilities."""
     at = _at(item_id, output_index, content_index)
     return _event(
         "response.output_text.done", seq, stream_id, **at, text=text, logprobs=list(logprobs)
@@ -215,6 +227,7 @@ def reasoning_text_delta(
     delta: str,
     stream_id: str | None = None,
 ) -> Event:
+    """More of the reasoning: raw text, no summary."""
     at = _at(item_id, output_index, content_index)
     return _event("response.reasoning_text.delta", seq, stream_id, **at, delta=delta)
 
@@ -228,6 +241,7 @@ def reasoning_text_done(
     text: str,
     stream_id: str | None = None,
 ) -> Event:
+    """The whole text of a part: its deltas, added up."""
     at = _at(item_id, output_index, content_index)
     return _event("response.reasoning_text.done", seq, stream_id, **at, text=text)
 
@@ -235,6 +249,7 @@ def reasoning_text_done(
 def function_call_arguments_delta(
     seq: int, *, item_id: str, output_index: int, delta: str, stream_id: str | None = None
 ) -> Event:
+    """More of a call's arguments: JSON text cut anywhere."""
     return _event(
         "response.function_call_arguments.delta",
         seq,

@@ -1,7 +1,7 @@
 """Constraint on a turn's output, as text.
 
 ``GrammarSpec`` is made here, beside the parser of the same syntax, and compiled by
-``runtime.token_mask``. It is hashable, so compiled grammars are cached by value.
+``runtime.grammar.state``. It is hashable, so compiled grammars are cached by value.
 
 Output under a grammar has one spelling: separators are ", " and ": ", no other whitespace,
 properties in the order of the schema. This doubles the share of tokens that the grammar

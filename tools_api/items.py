@@ -1,9 +1,9 @@
 """Transcript items: messages, function calls, their outputs, reasoning.
 
-The same four types serve what a client sends and what we answer; ``parse_items`` reads the
-former (also our own output items sent back verbatim), ``to_wire`` writes the latter. Text
-only: other content is refused by name. Whether a call has an output, and which history an
-item continues, is the session's business.
+The same four types serve what a client sends (docs/protocol.md, ``input``) and what we
+answer; ``parse_items`` reads the former (also our own output items sent back verbatim),
+``to_wire`` writes the latter. Text only: other content is refused by name. Whether a call has
+an output, and which history an item continues, is the session's business.
 
 Always true: a parsed item is complete and frozen, and ``parse_items`` of an item's
 ``to_wire()`` gives an equal item.
@@ -33,6 +33,10 @@ class TextPart(BaseModel):
     """Of our own output, as ``tools_api.responses.logprob`` makes them; ignored in input."""
 
     def to_wire(self) -> dict[str, Any]:
+        """As the published types have it: a refusal's text has a key of its own.
+
+        Output carries ``annotations`` and ``logprobs``, empty ones too: typed clients insist.
+        """
         if self.type == "refusal":
             return {"type": "refusal", "refusal": self.text}
         if self.type == "input_text":
@@ -46,6 +50,8 @@ class TextPart(BaseModel):
 
 
 class Message(WireModel):
+    """What a user, the model or the application said, in parts of text."""
+
     type: Literal["message"] = "message"
     role: Role
     content: tuple[TextPart, ...]
@@ -59,6 +65,7 @@ class Message(WireModel):
         return "\n".join(part.text for part in self.content)
 
     def to_wire(self) -> dict[str, Any]:
+        """``id``, ``status`` and ``phase`` stand there only if the item has them."""
         wire = _head(self.type, self.id, self.status)
         wire["role"] = self.role
         wire["content"] = [part.to_wire() for part in self.content]
@@ -66,6 +73,8 @@ class Message(WireModel):
 
 
 class FunctionCall(WireModel):
+    """A call by the model; outputs answer to ``call_id``, while ``id`` is the item's own."""
+
     type: Literal["function_call"] = "function_call"
     call_id: Annotated[str, Field(min_length=1, max_length=512)]
     name: Annotated[str, Field(min_length=1)]
@@ -75,6 +84,7 @@ class FunctionCall(WireModel):
     status: Status | None = None
 
     def to_wire(self) -> dict[str, Any]:
+        """``arguments`` stays the text it is; ``id`` and ``status`` only if the item has them."""
         return _head(self.type, self.id, self.status) | {
             "call_id": self.call_id,
             "name": self.name,
@@ -83,6 +93,8 @@ class FunctionCall(WireModel):
 
 
 class FunctionCallOutput(WireModel):
+    """What a tool gave for the call of the same ``call_id``; a failure is text as well."""
+
     type: Literal["function_call_output"] = "function_call_output"
     call_id: Annotated[str, Field(min_length=1, max_length=512)]
     output: str
@@ -91,6 +103,7 @@ class FunctionCallOutput(WireModel):
     status: Status | None = None
 
     def to_wire(self) -> dict[str, Any]:
+        """``output`` is one text, also where parts of an array came in."""
         return _head(self.type, self.id, self.status) | {
             "call_id": self.call_id,
             "output": self.output,
@@ -98,6 +111,8 @@ class FunctionCallOutput(WireModel):
 
 
 class Reasoning(WireModel):
+    """What the model thought; read again only by models whose format has think blocks."""
+
     type: Literal["reasoning"] = "reasoning"
     content: tuple[str, ...] = ()
     """Texts of the ``reasoning_text`` parts."""
@@ -107,9 +122,11 @@ class Reasoning(WireModel):
 
     @property
     def text(self) -> str:
+        """The texts of ``content``, each on lines of its own; no summary."""
         return "\n".join(self.content)
 
     def to_wire(self) -> dict[str, Any]:
+        """Each text is a part again, ``summary_text`` or ``reasoning_text``."""
         return _head(self.type, self.id, self.status) | {
             "summary": [{"type": "summary_text", "text": text} for text in self.summary],
             "content": [{"type": "reasoning_text", "text": text} for text in self.content],

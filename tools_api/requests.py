@@ -33,6 +33,7 @@ class TextFormat(WireModel):
     strict: bool = False
 
     def to_wire(self) -> dict[str, Any]:
+        """As responses echo it; formats without a schema are their type alone."""
         if self.type != "json_schema":
             return {"type": self.type}
         return {
@@ -45,10 +46,14 @@ class TextFormat(WireModel):
 
 
 class TextConfig(WireModel):
+    """``text`` beside its format: echoed, without effect."""
+
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningConfig(WireModel):
+    """``reasoning``: an ``effort`` from ``low`` on lets the model think, ``summary`` is echoed."""
+
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
@@ -68,6 +73,8 @@ class CacheOptions(WireModel):
 
 
 class VendorModel(WireModel):
+    """Base of what stands inside ``keepwarm``, where unknown keys are errors."""
+
     model_config = ConfigDict(extra="forbid")
 
 

@@ -19,6 +19,8 @@ FailureCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
+    """What all ``response`` objects of one turn's events have in common."""
+
     id: str
     request: CreateRequest
     model: str

@@ -51,6 +51,7 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """As the model calls it: the function's own name."""
         return self.definition.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,10 +124,12 @@ class LoopResult:
 
     @property
     def text(self) -> str:
+        """The text of the last response alone."""
         return self.final.text
 
     @property
     def usage(self) -> Usage:
+        """Tokens of all turns. Each turn counts its whole context again, cached or not."""
         return sum((response.usage for response in self.responses), Usage())
 
 

@@ -1,7 +1,7 @@
 """Function tools and the choice among them, checked.
 
 Only the shape is checked here: names, sizes, that ``parameters`` describes an object.
-Whether a schema can be enforced is known when it is compiled (``runtime.token_mask``).
+Whether a schema can be enforced is known when it is compiled (``runtime.grammar.state``).
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from tools_api.wire import WireModel, depth_of, join, validate
 
 
 class FunctionTool(WireModel):
+    """One entry of ``tools``; ``parse_tools`` checks its sizes."""
+
     type: Literal["function"] = "function"
     name: Annotated[str, Field(min_length=1)]
     """Any printable text; escaped wherever it is written."""
@@ -25,6 +27,7 @@ class FunctionTool(WireModel):
     strict: bool = True
 
     def to_wire(self) -> dict[str, Any]:
+        """As responses echo it, always with all five keys."""
         return {
             "type": self.type,
             "name": self.name,
@@ -47,6 +50,7 @@ class ToolChoice:
     """One function was named (``{"type": "function", ...}``): exactly one call to it."""
 
     def to_wire(self) -> str | dict[str, Any]:
+        """As responses echo it: a mode, one function, or ``allowed_tools``."""
         if self.names is None:
             return self.mode
         if self.named:

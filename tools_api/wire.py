@@ -17,6 +17,8 @@ from tools_api.limits import Limits
 
 
 class WireModel(BaseModel):
+    """Base of what is read from the wire: unknown keys are ignored, no type is converted."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, populate_by_name=True)
 
     @model_validator(mode="before")
@@ -29,6 +31,7 @@ Model = TypeVar("Model", bound=WireModel)
 
 
 def without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    """``raw`` without null values on its own level; ``raw`` itself if it has none."""
     if None not in raw.values():
         return raw
     return {key: value for key, value in raw.items() if value is not None}

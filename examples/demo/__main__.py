@@ -18,8 +18,7 @@ from examples.demo.agent import INSTRUCTIONS, MANY_SESSIONS, ONE_SESSION, Played
 from examples.demo.child_server import child_server
 from examples.demo.report import HEADER, line, summary
 from examples.demo.shop import make_shop, shop_tools
-from tools_api.client import AsyncClient
-from tools_api.tool_loop import Tool
+from keepwarm import AsyncClient, Tool
 
 PRICES = "input=1.00,cached=0.10,output=4.00"
 """Dollars per million tokens, of the order that providers ask for small models."""

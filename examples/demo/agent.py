@@ -3,9 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools_api.client import AsyncSession
-from tools_api.client_turn import Response
-from tools_api.tool_loop import LoopResult, Tool, ToolChoice, TooManyTurns, run_tools_async
+from keepwarm import (
+    AsyncSession,
+    LoopResult,
+    Response,
+    Tool,
+    ToolChoice,
+    TooManyTurns,
+    run_tools_async,
+)
 
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
 MAX_OUTPUT_TOKENS = 192

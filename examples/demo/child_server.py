@@ -3,6 +3,7 @@
 Always true: outside the ``with`` block the child is gone.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -28,21 +29,34 @@ class ChildServer:
 
 @contextmanager
 def child_server(
-    options: Sequence[str], *, log: Path, start_timeout_s: float = 120.0
+    options: Sequence[str],
+    *,
+    log: Path,
+    start_timeout_s: float = 120.0,
+    checkout: Path | None = None,
 ) -> Iterator[ChildServer]:
     """Serve with ``options`` until the block ends.
 
     Args:
         options: of ``keepwarm serve``, without ``--port``.
         log: file that takes the child's log lines.
+        checkout: folder whose code is served instead of this one's.
 
     Raises:
         ServerDidNotStart: no ready line within ``start_timeout_s``.
     """
-    command = [sys.executable, "-m", "sessions.cli", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", _entry(checkout), "serve", "--port", "0", *options]
+    environment = None if checkout is None else os.environ | {"PYTHONPATH": str(checkout)}
     with (
         log.open("w") as log_file,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True) as process,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            text=True,
+            cwd=checkout,
+            env=environment,
+        ) as process,
     ):
         try:
             line = _first_line(process, start_timeout_s)
@@ -52,6 +66,12 @@ def child_server(
             yield ChildServer(url=f"http://{address[1]}/v1", ready_line=line, process=process)
         finally:
             _stop(process)
+
+
+def _entry(checkout: Path | None) -> str:
+    """The module that serves; before there was a package ``keepwarm`` it was another one."""
+    older = checkout is not None and not (checkout / "keepwarm/__main__.py").is_file()
+    return "sessions.cli" if older else "keepwarm"
 
 
 def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:

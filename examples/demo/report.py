@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from examples.demo.agent import PlayedTurn
-from tools_api.client_turn import Usage
+from keepwarm import Usage
 
 HEADER = (
     f"{'session':<8}{'turn':>4}{'input':>7}{'cached':>8}{'output':>8}{'hit':>6}"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tools_api.tool_loop import Tool, tool
+from keepwarm import Tool, tool
 
 PRICES = {"lamp": 24, "desk": 180, "chair": 75, "shelf": 96, "carpet": 130, "mirror": 58}
 HOURS_AHEAD_OF_UTC = {"Oslo": 1, "London": 0, "Tokyo": 9, "Denver": -7}

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from runtime.config import EngineConfig
-from runtime.engine import Engine
-from runtime.engine_loader import load_engine
-from runtime.messages import FinishReason, GenerationRequest, ReleaseSession, SamplingParams
+from runtime.engine.engine import Engine
+from runtime.messages import FinishReason, GenerationRequest, ReleaseBranch, SamplingParams
+from runtime.process.loading import load_engine
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from tools_api.call_parser import CallDone, CallParser, TextDelta
 from tools_api.chat_families import chat_format_for
@@ -52,7 +52,7 @@ class ModelTurn:
 class Transcript:
     """One engine session: what it holds and the tools its header names."""
 
-    session_id: str
+    branch_id: str
     instructions: str | None
     tools: tuple[FunctionTool, ...]
     num_tokens: int = 0
@@ -110,7 +110,7 @@ class EngineAgent:
 
     def forget(self, transcripts: Sequence[Transcript]) -> None:
         """Release the engine's sessions of transcripts that are over."""
-        self._engine.submit([ReleaseSession(session_id=t.session_id) for t in transcripts])
+        self._engine.submit([ReleaseBranch(branch_id=t.branch_id) for t in transcripts])
 
     def _request(
         self, transcript: Transcript, items: Sequence[Item], *, grammar: bool
@@ -134,9 +134,9 @@ class EngineAgent:
         self._turns += 1
         return GenerationRequest(
             request_id=f"turn-{self._turns}",
-            session_id=transcript.session_id,
+            branch_id=transcript.branch_id,
             tenant="evaluation",
-            base_session_id=None if first else transcript.session_id,
+            base_branch_id=None if first else transcript.branch_id,
             base_offset=transcript.num_tokens,
             new_tokens=np.asarray(self._tokenizer.encode(segments)),
             max_new_tokens=MAX_TURN_TOKENS,

@@ -61,9 +61,7 @@ class Play:
             FunctionTool(name=t.name, description=t.description, parameters=t.schema())
             for t in session.tools
         )
-        self.transcript = Transcript(
-            session_id=name, instructions=session.instructions, tools=tools
-        )
+        self.transcript = Transcript(branch_id=name, instructions=session.instructions, tools=tools)
         self.verdicts: list[Verdict] = []
         self._tools = {tool.name: tool for tool in session.tools}
         self._toolbox = Toolbox(session)

@@ -2,7 +2,7 @@
 
 In a session such a choice comes up once in some hundred tokens, often where the question tells as
 well; here nothing but the schemas tells. Six minutes of them taught what sessions alone had not
-(docs/log.md).
+(docs/log/default-model.md).
 """
 
 import json

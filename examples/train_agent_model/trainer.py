@@ -109,7 +109,8 @@ class Trainer:
         self.model = AgentModel(shape, seed=seed).to(device)
         self.mean = copy.deepcopy(self.model).requires_grad_(requires_grad=False)
         """The mean of the weights over the last steps, which is what is exported: while the rate
-        is high it makes fewer mistakes than the weights of one step (docs/log.md)."""
+        is high it makes fewer mistakes than the weights of one step
+        (docs/log/default-model.md)."""
         self.probes = Probes(shape).to(device)
         self._both = nn.ModuleList([self.model, self.probes])
         self.optimizer = MuonAdamW(self._both, muon_lr=0.02, adamw_lr=2e-3)

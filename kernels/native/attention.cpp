@@ -219,12 +219,35 @@ inline void score_rows(const int32_t* queries, int64_t pairs, const __m512i* key
   }
 }
 
+// The same in single precision, where that is faster.
+template <int kRows>
+inline void score_rows_wide(const float* queries, int64_t dim, const __m512i* keys, float scale,
+                            float* scores) {
+  __m512 even[kRows], odd[kRows];
+  for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < dim / 2; ++p) {
+    __m512i both = _mm512_load_si512(keys + p);
+    __m512 first = even_floats(both), second = odd_floats(both);
+    for (int r = 0; r < kRows; ++r) {
+      even[r] = _mm512_fmadd_ps(first, _mm512_set1_ps(queries[r * dim + 2 * p]), even[r]);
+      odd[r] = _mm512_fmadd_ps(second, _mm512_set1_ps(queries[r * dim + 2 * p + 1]), odd[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    __m512 sum = _mm512_add_ps(even[r], odd[r]);
+    _mm512_storeu_ps(scores + r * kChunk, _mm512_mul_ps(sum, _mm512_set1_ps(scale)));
+  }
+}
+
 template <typename S>
 void compare_units(Work<bf16, S>& work, int64_t from, int64_t to) {
   const AttendArgs& args = work.args;
   int64_t dim = args.head_dim, pairs = dim / 2, rows = work.rows;
   int64_t fetched = 16 * row_size<S>(dim) * sizeof(S);
   alignas(64) __m512i turned[128];
+  bool wide = wide_is_faster();
+  std::vector<float> wide_queries(wide ? work.queries.size() : 0);
+  for (size_t i = 0; i < wide_queries.size(); ++i) wide_queries[i] = widen(work.queries[i]);
   for (int64_t token = from; token < to; token += 16)
     for (int64_t head = 0; head < work.item.heads; ++head) {
       const S* keys[16];
@@ -244,7 +267,15 @@ void compare_units(Work<bf16, S>& work, int64_t from, int64_t to) {
       for (int64_t row = 0; row < rows; row += 4) {
         const int32_t* q = reinterpret_cast<const int32_t*>(work.query(head, row));
         float* out = work.score(head, row) + token - from;
-        switch (rows - row) {
+        if (wide) {
+          const float* w = wide_queries.data() + (head * rows + row) * dim;
+          switch (rows - row) {
+            case 1: score_rows_wide<1>(w, dim, turned, args.scale, out); break;
+            case 2: score_rows_wide<2>(w, dim, turned, args.scale, out); break;
+            case 3: score_rows_wide<3>(w, dim, turned, args.scale, out); break;
+            default: score_rows_wide<4>(w, dim, turned, args.scale, out);
+          }
+        } else switch (rows - row) {
           case 1: score_rows<1>(q, pairs, turned, args.scale, out); break;
           case 2: score_rows<2>(q, pairs, turned, args.scale, out); break;
           case 3: score_rows<3>(q, pairs, turned, args.scale, out); break;
@@ -283,6 +314,72 @@ inline void mix_rows(const S* const* rows, int64_t tokens, const int32_t* weight
   for (int r = 0; r < kRows; ++r) {
     _mm512_storeu_ps(sums + r * stride, low[r]);
     _mm512_storeu_ps(sums + r * stride + 16, high[r]);
+  }
+}
+
+// The same in single precision, for 32 * kParts dimensions: even ones first, then the odd ones.
+template <int kRows, int kParts, typename S>
+inline void mix_rows_wide(const S* const* rows, int64_t tokens, const float* weights,
+                          int64_t offset, float* sums, int64_t stride) {
+  __m512 even[kParts][kRows], odd[kParts][kRows];
+  for (int p = 0; p < kParts; ++p)
+    for (int r = 0; r < kRows; ++r) {
+      even[p][r] = _mm512_loadu_ps(sums + r * stride + 32 * p);
+      odd[p][r] = _mm512_loadu_ps(sums + r * stride + 32 * p + 16);
+    }
+  for (int64_t token = 0; token < tokens; ++token)
+    for (int p = 0; p < kParts; ++p) {
+      __m512i both = load_32(rows[token] + offset + 32 * p);
+      __m512 first = even_floats(both), second = odd_floats(both);
+      for (int r = 0; r < kRows; ++r) {
+        __m512 weight = _mm512_set1_ps(weights[r * kChunk + token]);
+        even[p][r] = _mm512_fmadd_ps(first, weight, even[p][r]);
+        odd[p][r] = _mm512_fmadd_ps(second, weight, odd[p][r]);
+      }
+    }
+  for (int p = 0; p < kParts; ++p)
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_storeu_ps(sums + r * stride + 32 * p, even[p][r]);
+      _mm512_storeu_ps(sums + r * stride + 32 * p + 16, odd[p][r]);
+    }
+}
+
+template <int kParts, typename S>
+inline void mix_rows_wide(int64_t count, const S* const* rows, int64_t tokens,
+                          const float* weights, int64_t offset, float* sums, int64_t stride) {
+  switch (count) {
+    case 1: mix_rows_wide<1, kParts>(rows, tokens, weights, offset, sums, stride); break;
+    case 2: mix_rows_wide<2, kParts>(rows, tokens, weights, offset, sums, stride); break;
+    case 3: mix_rows_wide<3, kParts>(rows, tokens, weights, offset, sums, stride); break;
+    default: mix_rows_wide<4, kParts>(rows, tokens, weights, offset, sums, stride);
+  }
+}
+
+template <typename S>
+void mix_units_wide(Work<bf16, S>& work, int64_t from, int64_t to) {
+  int64_t rows = work.rows, dim = work.args.head_dim, stride = 2 + dim, tokens = to - from;
+  const S* values[kChunk];
+  for (int64_t head = 0; head < work.item.heads; ++head) {
+    float* weights = work.score(head, 0);
+    for (int64_t i = 0; i < tokens; ++i) values[i] = work.at(work.args.values, head, from + i);
+    if (sizeof(S) == 1)
+      for (int64_t i = 0; i < tokens; ++i) {
+        float scale = scale_of(values[i], dim);
+        for (int64_t row = 0; row < rows; ++row) weights[row * kChunk + i] *= scale;
+      }
+    for (int64_t row = 0; row < rows; row += 4) {
+      int64_t count = std::min<int64_t>(4, rows - row);
+      for (int64_t offset = 0; offset < dim;) {
+        float *sums = work.sums(head, row) + offset, *of_rows = weights + row * kChunk;
+        if (dim - offset >= 64) {
+          mix_rows_wide<2>(count, values, tokens, of_rows, offset, sums, stride);
+          offset += 64;
+        } else {
+          mix_rows_wide<1>(count, values, tokens, of_rows, offset, sums, stride);
+          offset += 32;
+        }
+      }
+    }
   }
 }
 
@@ -336,7 +433,8 @@ void Work<T, S>::compare_with_units(int64_t from, int64_t to) {
 template <typename T, typename S>
 void Work<T, S>::mix_with_units(int64_t from, int64_t to) {
 #ifdef HAVE_BF16_UNITS
-  if constexpr (std::is_same_v<T, bf16>) mix_units(*this, from, to);
+  if constexpr (std::is_same_v<T, bf16>)
+    wide_is_faster() ? mix_units_wide(*this, from, to) : mix_units(*this, from, to);
 #endif
 }
 
@@ -344,6 +442,9 @@ void Work<T, S>::mix_with_units(int64_t from, int64_t to) {
 inline int64_t place(int64_t d, bool units) {
   if (!units) return d;
   int64_t in_32 = d % 32, lane = in_32 / 8, in_lane = in_32 % 8;
+#ifdef HAVE_BF16_UNITS
+  if (wide_is_faster()) return d - in_32 + in_32 % 2 * 16 + in_32 / 2;
+#endif
   return d - in_32 + (in_lane / 4) * 16 + lane * 4 + in_lane % 4;
 }
 

@@ -2,7 +2,8 @@
 // the memory is all that counts. Specification: kernels/quant_matmul.py.
 //
 // Weights lie in tiles of 16 outputs, so that a register's lanes are outputs and nothing is
-// summed across lanes. A tile is read once, front to back, for up to kMaxRows rows.
+// summed across lanes. A tile is read once, front to back, for up to
+// kMaxRows rows of its kind.
 
 #include "numbers.h"
 
@@ -43,14 +44,18 @@ int keepwarm_has_linear() {
 namespace {
 
 constexpr int64_t kTile = 16;
-constexpr int kMaxRows = 8;
+constexpr int64_t kRowBytes = 512 << 10;  // of rows in single precision that stay in the L2 cache
 
 inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
-  alignas(64) float values[kTile];
-  _mm512_store_ps(values, sums);
   int64_t count = std::min(kTile, args.outputs - tile * kTile);
   bf16* out = static_cast<bf16*>(args.output) + row * args.outputs + tile * kTile;
-  for (int64_t i = 0; i < count; ++i) narrow(values[i], out + i);
+  __m512i bits = _mm512_castps_si512(sums);
+  __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+  __mmask16 nan = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q);
+  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  __m256i narrowed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+  _mm256_mask_storeu_epi16(out, __mmask16((1 << count) - 1), narrowed);
 }
 
 // 16 bits: weights [tiles][inputs / 2][16][2] bf16.
@@ -69,6 +74,36 @@ void bf16_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t 
         sums[t][r] = _mm512_dpbf16_ps(sums[t][r], weight, as_bf16(pair));
       }
     }
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
+}
+
+// The same in single precision: two multiply-adds where the units for bf16 need one, on processors
+// that do four of them in the time of one of those. Products are exact either way.
+template <int kRows, int kTiles>
+void bf16_tiles_wide(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+  int64_t pairs = args.inputs / 2;
+  const char* weights = static_cast<const char*>(args.weights) + tile * pairs * 64;
+  const float* from = x + row * args.inputs;
+  __m512 sums[kTiles][kRows];
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < pairs; ++p) {
+    __m512 even[kTiles], odd[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      __m512i both = _mm512_loadu_si512(weights + (t * pairs + p) * 64);
+      even[t] = even_floats(both);
+      odd[t] = odd_floats(both);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      __m512 first = _mm512_set1_ps(from[r * args.inputs + 2 * p]);
+      for (int t = 0; t < kTiles; ++t) sums[t][r] = _mm512_fmadd_ps(even[t], first, sums[t][r]);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      __m512 second = _mm512_set1_ps(from[r * args.inputs + 2 * p + 1]);
+      for (int t = 0; t < kTiles; ++t) sums[t][r] = _mm512_fmadd_ps(odd[t], second, sums[t][r]);
+    }
+  }
   for (int t = 0; t < kTiles; ++t)
     for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
 }
@@ -140,6 +175,43 @@ void int4_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t 
     for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, totals[t][r]);
 }
 
+// The same in single precision, see bf16_tiles_wide.
+template <int kRows, int kTiles>
+void int4_tiles_wide(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+  alignas(64) float table_values[16];
+  for (int i = 0; i < 16; ++i) table_values[i] = float(i - 8);
+  __m512 table = _mm512_load_ps(table_values);
+  int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
+  const char* weights = static_cast<const char*>(args.weights) + tile * eights * 64;
+  const float* from = x + row * args.inputs;
+  __m512 sums[kTiles][kRows];
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
+  for (int64_t k = 0; k < eights; ++k) {
+    __m512 scales[kTiles];
+    __m512i packed[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      const float* scale = args.scales + ((tile + t) * groups + 8 * k / args.group) * kTile;
+      scales[t] = _mm512_loadu_ps(scale);
+      packed[t] = _mm512_loadu_si512(weights + (t * eights + k) * 64);
+    }
+    for (int i = 0; i < 8; ++i) {
+      __m512 weight[kTiles];
+      for (int t = 0; t < kTiles; ++t) {
+        __m512i index = _mm512_srli_epi32(packed[t], i % 2 * 16 + i / 2 * 4);
+        weight[t] = _mm512_permutexvar_ps(index, table);
+        weight[t] = _mm512_mul_ps(weight[t], scales[t]);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        __m512 input = _mm512_set1_ps(from[r * args.inputs + 8 * k + i]);
+        for (int t = 0; t < kTiles; ++t) sums[t][r] = _mm512_fmadd_ps(weight[t], input, sums[t][r]);
+      }
+    }
+  }
+  for (int t = 0; t < kTiles; ++t)
+    for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
+}
+
 // float to bf16 in the upper half of each lane; finite values only.
 inline __m512i rounded_bits(__m512 value) {
   __m512i bits = _mm512_castps_si512(value);
@@ -155,6 +227,7 @@ inline __m512i side_by_side(__m512 even, __m512 odd) {
 
 struct Bf16 {
   using Input = int32_t;
+  static constexpr int kMaxRows = 8;
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
     bf16_tiles<kRows, kTiles>(args, x, tile, row);
@@ -166,8 +239,18 @@ struct Bf16 {
   }
 };
 
+struct WideBf16 {
+  using Input = float;
+  static constexpr int kMaxRows = 12;
+  template <int kRows, int kTiles>
+  static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+    bf16_tiles_wide<kRows, kTiles>(args, x, tile, row);
+  }
+};
+
 struct Int8 {
   using Input = float;
+  static constexpr int kMaxRows = 12;
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     const int8_t* from =
         static_cast<const int8_t*>(args.weights) + (tile * args.inputs + 2 * pair) * kTile;
@@ -184,8 +267,18 @@ struct Int8 {
   }
 };
 
+struct WideInt4 {
+  using Input = float;
+  static constexpr int kMaxRows = 12;
+  template <int kRows, int kTiles>
+  static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
+    int4_tiles_wide<kRows, kTiles>(args, x, tile, row);
+  }
+};
+
 struct Int4 {
   using Input = int32_t;
+  static constexpr int kMaxRows = 8;
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
     const char* from =
@@ -204,24 +297,19 @@ struct Int4 {
   }
 };
 
+template <typename Kind, int kTiles, int kRows>
+void rows_at_once(const LinearArgs& args, const typename Kind::Input* x, int64_t tile,
+                  int64_t row, int64_t count) {
+  if constexpr (kRows > 1)
+    if (count < kRows) return rows_at_once<Kind, kTiles, kRows - 1>(args, x, tile, row, count);
+  Kind::template tiles<kRows, kTiles>(args, x, tile, row);
+}
+
 template <typename Kind, int kTiles>
 void rows_of(const LinearArgs& args, const typename Kind::Input* x, int64_t tile) {
-  for (int64_t row = 0; row < args.rows;) {
-    int64_t left = args.rows - row;
-    if (left >= kMaxRows && kTiles <= 2) {
-      Kind::template tiles<kTiles <= 2 ? kMaxRows : 4, kTiles>(args, x, tile, row);
-      row += kMaxRows;
-    } else if (left >= 4) {
-      Kind::template tiles<4, kTiles>(args, x, tile, row);
-      row += 4;
-    } else if (left >= 2) {
-      Kind::template tiles<2, kTiles>(args, x, tile, row);
-      row += 2;
-    } else {
-      Kind::template tiles<1, kTiles>(args, x, tile, row);
-      row += 1;
-    }
-  }
+  constexpr int kMost = kTiles <= 2 ? Kind::kMaxRows : 4;
+  for (int64_t row = 0; row < args.rows; row += kMost)
+    rows_at_once<Kind, kTiles, kMost>(args, x, tile, row, args.rows - row);
 }
 
 template <typename Kind, int kTiles>
@@ -240,6 +328,23 @@ void strips(const LinearArgs& args, const typename Kind::Input* x) {
 template <typename Kind>
 void multiply(const LinearArgs& args, const typename Kind::Input* x) {
   args.rows <= 4 ? strips<Kind, 4>(args, x) : strips<Kind, 2>(args, x);
+}
+
+// Multiplies in single precision, so many rows at a time that they stay in the cache.
+template <typename Kind>
+void multiply_wide(const LinearArgs& args) {
+  int64_t most = std::max<int64_t>(kRowBytes / 4 / args.inputs / Kind::kMaxRows, 1) * Kind::kMaxRows;
+  std::vector<float> wide(std::min(most, args.rows) * args.inputs);
+  LinearArgs part = args;
+  for (int64_t row = 0; row < args.rows; row += most) {
+    part.rows = std::min(most, args.rows - row);
+    part.output = static_cast<bf16*>(args.output) + row * args.outputs;
+    const bf16* x = static_cast<const bf16*>(args.x) + row * args.inputs;
+    int64_t count = part.rows * args.inputs;
+#pragma omp parallel for simd schedule(static) if (count > 1 << 15)
+    for (int64_t i = 0; i < count; ++i) wide[i] = widen(x[i]);
+    multiply<Kind>(part, wide.data());
+  }
 }
 
 // The whole matrix in bf16, [outputs, inputs], to args.output. inputs is a multiple of 32.
@@ -333,6 +438,8 @@ void pack_quantised(const PackArgs& args) {
 
 extern "C" {
 
+int keepwarm_linear_is_wide() { return wide_is_faster(); }
+
 void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
 void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
 void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
@@ -342,16 +449,13 @@ void keepwarm_widen_8(const LinearArgs* args) { widen_all<Int8>(*args); }
 void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
 
 void keepwarm_linear_16(const LinearArgs* args) {
-  multiply<Bf16>(*args, static_cast<const int32_t*>(args->x));
+  wide_is_faster() ? multiply_wide<WideBf16>(*args)
+                   : multiply<Bf16>(*args, static_cast<const int32_t*>(args->x));
 }
-void keepwarm_linear_8(const LinearArgs* args) {
-  std::vector<float> wide(args->rows * args->inputs);
-  const bf16* x = static_cast<const bf16*>(args->x);
-  for (size_t i = 0; i < wide.size(); ++i) wide[i] = widen(x[i]);
-  multiply<Int8>(*args, wide.data());
-}
+void keepwarm_linear_8(const LinearArgs* args) { multiply_wide<Int8>(*args); }
 void keepwarm_linear_4(const LinearArgs* args) {
-  multiply<Int4>(*args, static_cast<const int32_t*>(args->x));
+  wide_is_faster() ? multiply_wide<WideInt4>(*args)
+                   : multiply<Int4>(*args, static_cast<const int32_t*>(args->x));
 }
 }
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from radix_cache.edge import TokenArray
+from radix_cache.tree import hash_tokens
 from tests.support.cache_driver import CacheDriver
 from tests.support.tiered_driver import TieredDriver
 
@@ -31,7 +32,7 @@ def two_hashes(tokens: TokenArray, seed: int) -> int:
     return int(tokens[0]) & 1
 
 
-HASHES: list[Callable[[TokenArray, int], int] | None] = [None, one_hash, two_hashes]
+HASHES: list[Callable[[TokenArray, int], int]] = [hash_tokens, one_hash, two_hashes]
 
 
 @pytest.mark.parametrize("lane", range(8))
@@ -98,7 +99,7 @@ class CacheMachine(RuleBasedStateMachine):
         data: st.DataObject,
         num_blocks: int,
         leasing: bool,
-        hash_block: Callable[[TokenArray, int], int] | None,
+        hash_block: Callable[[TokenArray, int], int],
     ) -> None:
         self.driver = CacheDriver(
             choose_from(data), num_blocks=num_blocks, leasing=leasing, hash_block=hash_block

@@ -1,12 +1,12 @@
-"""What holds for the scheduler whatever arrives, ends, is cancelled or gives way."""
+"""What holds for the scheduler whatever arrives, ends, is cancelled or preempted."""
 
 import random
 
 import pytest
 
-from runtime import policy
-from runtime.schedule import Schedule
-from runtime.sequence import Sequence, SequenceState
+from runtime.scheduling import policy
+from runtime.scheduling.sequence import Sequence, SequenceState
+from runtime.scheduling.step_plan import Schedule
 from tests.support.scheduler_bench import Bench
 
 
@@ -35,8 +35,8 @@ class _Load:
     def arrive(self) -> None:
         rng, bench = self.rng, self.bench
         most = bench.cache.usable_blocks * 4
-        busy = {s.request.session_id for s in self.open}
-        idle = [s for s in self.over if s.request.session_id not in busy]
+        busy = {s.request.branch_id for s in self.open}
+        idle = [s for s in self.over if s.request.branch_id not in busy]
         base = rng.choice(idle) if idle and rng.random() < 0.6 else None
         held = 0 if base is None else len(base.buffer)
         limit, prompt = rng.randint(1, 15), rng.randint(1, 20)
@@ -50,7 +50,7 @@ class _Load:
             expected=rng.randint(0, limit),
             tenant=tenant,
             base=base,
-            session=None if forks or base is None else base.request.session_id,
+            session=None if forks or base is None else base.request.branch_id,
             priority=rng.choice([0, 0, 0, 1, -1]),
             deadline_s=rng.choice([None, None, 0.001, 5.0]),
         )
@@ -60,9 +60,9 @@ class _Load:
     def cancel(self) -> None:
         sequence = self.rng.choice(list(self.open))
         if sequence.state is SequenceState.WAITING:
-            self.bench.scheduler.drop_waiting(sequence)
+            self.bench.scheduler.queues.withdraw(sequence)
         else:
-            self.bench.scheduler.end(sequence, lease_s=0.0)
+            self.bench.scheduler.queues.release(sequence, lease_s=0.0)
         self.open.discard(sequence)
         self.cancelled.add(sequence)
 
@@ -70,17 +70,20 @@ class _Load:
         bench = self.bench
         decoding = {
             s: (s.num_emitted, s.preemptions)
-            for s in bench.scheduler.running
+            for s in bench.scheduler.queues.running
             if s.decoding and s.state is SequenceState.RUNNING
         }
-        had_no_place = set(bench.scheduler.paused)
+        had_no_place = set(bench.scheduler.queues.paused)
         schedule = bench.step(lease_s=self.rng.choice([0.0, 0.05, 5.0]), flush=True)
         for sequence, (emitted, preemptions) in decoding.items():
             gave_way = sequence.preemptions == preemptions + 1
             paused = sequence in schedule.paused or sequence in had_no_place
             told = gave_way or paused
             assert told or sequence.num_emitted == emitted + 1, "a decode skipped a step"
-        assert len(bench.scheduler.running) - len(list(bench.scheduler.paused)) <= self.places
+        assert (
+            len(bench.scheduler.queues.running) - len(list(bench.scheduler.queues.paused))
+            <= self.places
+        )
         assert sum(s.preemptions for s in self.all) >= bench.preempted
         self._no_more_than_fits(schedule)
         for sequence in [s for s in self.open if s in bench.done]:
@@ -109,7 +112,7 @@ def test_every_turn_ends_no_decode_skips_and_every_block_comes_back(seed: int) -
             load.cancel()
         load.step()
     for _ in range(20_000):
-        if not load.bench.scheduler.has_work:
+        if not load.bench.scheduler.queues.has_work:
             break
         load.step()
     assert not load.open
@@ -127,7 +130,7 @@ def test_the_random_loads_do_make_turns_give_way_and_pause() -> None:
         for _ in range(60):
             load.arrive()
             load.step()
-            paused += bool(list(load.bench.scheduler.paused))
+            paused += bool(list(load.bench.scheduler.queues.paused))
         total += load.bench.preempted
     assert total > 10
     assert paused > 10
@@ -147,7 +150,7 @@ def test_many_running_turns_in_a_tiny_pool_all_reach_their_limit(
         limit = 24 - prompt if n % 4 == 0 else rng.randint(1, 24 - prompt)
         turns.append(bench.add(prompt, limit=limit, expected=0))
     for _ in range(5000):
-        if not bench.scheduler.has_work:
+        if not bench.scheduler.queues.has_work:
             break
         schedule = bench.step(lease_s=rng.choice([0.0, 60.0]))
         assert not schedule.exhausted
@@ -179,10 +182,13 @@ def _largest_difference(policy: str, seed: int) -> float:
     worst = 0.0
     for _ in range(400):
         for tenant, (low, high) in sizes.items():
-            waiting = [s for s in bench.scheduler.waiting if s.request.tenant == tenant]
+            waiting = [s for s in bench.scheduler.queues.waiting if s.request.tenant == tenant]
             for _ in range(3 - len(waiting)):
                 bench.add(rng.randint(low, high), limit=rng.randint(1, 8), tenant=tenant)
-        before = {s: s.decoding for s in [*bench.scheduler.running, *bench.scheduler.waiting]}
+        before = {
+            s: s.decoding
+            for s in [*bench.scheduler.queues.running, *bench.scheduler.queues.waiting]
+        }
         schedule = bench.step()
         decodes = [c for c in schedule.chunks if before[c.sequence]]
         context = sum(c.start + c.num_tokens for c in decodes)

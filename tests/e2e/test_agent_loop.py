@@ -205,7 +205,7 @@ async def _shut_down(server: ChildServer) -> tuple[str, int | None]:
 
 
 def test_at_the_end_running_turns_finish_and_sockets_close_with_1012(tmp_path: Path) -> None:
-    options = ["--model", "random:qwen3-tiny"]
+    options = ["--model", "random:qwen3-tiny", "--threads", "1"]
     with child_server(options, log=tmp_path / "server.log") as server:
         kind, status = asyncio.run(_shut_down(server))
     assert kind in ("response.completed", "response.incomplete")

@@ -32,7 +32,7 @@ KEY = "a-good-key"
 def failing(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``keepwarm`` where it is expected to give up."""
     return subprocess.run(
-        [sys.executable, "-m", "sessions.cli", *words],
+        [sys.executable, "-m", "keepwarm", *words],
         capture_output=True,
         text=True,
         env=os.environ | environment,
@@ -69,7 +69,7 @@ def engine_process(server: ChildServer) -> psutil.Process:
     (engine,) = [
         child
         for child in psutil.Process(server.process.pid).children()
-        if "runtime.engine_process" in child.cmdline()
+        if "runtime.process.engine_process" in child.cmdline()
     ]
     return engine
 
@@ -110,20 +110,19 @@ def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
         asyncio.run(scenario(server))
 
 
-def test_the_front_end_never_loads_torch(tmp_path: Path) -> None:
+def test_the_front_end_never_loads_torch(server: ChildServer) -> None:
     program = "import sys, sessions.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
-    async def one_turn(server: ChildServer) -> None:
+    async def one_turn() -> None:
         async with connect(socket_url(server)) as client:
             await client.send(create(input="hello", max_output_tokens=4))
             await until_done(client)
 
-    with child_server(MODEL, log=tmp_path / "log") as server:
-        asyncio.run(one_turn(server))
-        maps = Path(f"/proc/{server.process.pid}/maps")
-        if maps.exists():
-            assert "libtorch" not in maps.read_text()
+    asyncio.run(one_turn())
+    maps = Path(f"/proc/{server.process.pid}/maps")
+    if maps.exists():
+        assert "libtorch" not in maps.read_text()
 
 
 async def one_turn_and_another_that_runs(client: ClientConnection) -> Any:
@@ -204,7 +203,7 @@ def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: P
     folder.mkdir()
     model = StalledModel(folder)
     model.stall()
-    command = [sys.executable, "-m", "sessions.cli", "serve", "--port", "0", "--model", str(folder)]
+    command = [sys.executable, "-m", "keepwarm", "serve", "--port", "0", "--model", str(folder)]
     with (
         log.open("w") as written,
         subprocess.Popen([*command, "--load-hung-after-s", "3"], stderr=written) as process,
@@ -321,7 +320,7 @@ def test_bad_options_are_refused_with_status_2(words: list[str], complaint: str)
 
 
 def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sessions.cli", "serve", "--port", "0", *MODEL]
+    command = [sys.executable, "-m", "keepwarm", "serve", "--port", "0", *MODEL]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
         while process.poll() is None and not psutil.Process(process.pid).children():
             time.sleep(0.01)

@@ -1,12 +1,14 @@
 """What an installed keepwarm consists of, and what the base install needs."""
 
 import email.parser
+import importlib.metadata
 import itertools
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -18,6 +20,27 @@ BASE_INSTALL = {"websockets", "orjson", "pydantic"}
 SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance",
                "prometheus_client", "uvloop", "tqdm", "runtime", "radix_cache", "sessions",
                "kernels")  # fmt: skip
+USERS_PROGRAM = """\
+from typing import assert_type
+
+from keepwarm import ApiError, Client, LoopResult, Response, TurnFailed, run_tools, tool
+
+
+@tool
+def price(product: str) -> float:
+    return len(product)
+
+
+def main() -> None:
+    with Client() as client:
+        session = client.session(instructions="Be brief.")
+        try:
+            assert_type(session.respond("Hello", max_output_tokens=8), Response)
+        except (ApiError, TurnFailed) as error:
+            assert_type(error.code, str | None)
+        assert_type(run_tools(session, "Hello", [price]), LoopResult)
+        client.session(instruction="misspelt")  # type: ignore[call-arg]
+"""
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 
@@ -43,7 +66,7 @@ def names(wheel: zipfile.Path) -> set[str]:
     return set(wheel.root.namelist())
 
 
-def test_the_wheel_holds_the_five_packages_and_nothing_beside_them(wheel: zipfile.Path) -> None:
+def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: zipfile.Path) -> None:
     tops = {name.split("/")[0] for name in names(wheel)}
     assert tops == {*PACKAGES, "keepwarm-0.1.0.dist-info"}
 
@@ -66,7 +89,7 @@ def test_the_wheel_says_what_it_needs(wheel: zipfile.Path) -> None:
     assert {line.split(">")[0] for line in base} == BASE_INSTALL
     assert head["Requires-Python"] == ">=3.11"
     assert head["License-Expression"] == "Apache-2.0"
-    assert "keepwarm = sessions.cli:main" in (folder / "entry_points.txt").read_text()
+    assert "keepwarm = keepwarm.__main__:main" in (folder / "entry_points.txt").read_text()
 
 
 def test_the_version_keeps_away_from_the_other_distribution_of_that_name() -> None:
@@ -82,29 +105,79 @@ def test_transformers_does_not_take_our_kernels_for_the_other_distribution() -> 
     assert result.returncode == 0
 
 
-def test_the_client_runs_without_anything_of_the_server(
-    wheel: zipfile.Path, tmp_path: Path
-) -> None:
-    with zipfile.ZipFile(str(wheel.root.filename)) as plain:
-        plain.extractall(tmp_path)  # `zipfile.Path`'s fails on folders before Python 3.11.4
+@pytest.fixture(scope="module")
+def base_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment with the wheel and what it needs without extras, no more.
+
+    The dependencies are links to what this environment has, so that no index is asked.
+    """
+    folder = tmp_path_factory.mktemp("base")
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for distribution in base_distributions():
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(Path(str(distribution.locate_file(top))))
+    installed = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install",
+         "--quiet", "--no-compile", "--no-deps", "--no-index", str(wheel.root.filename)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    return folder / "bin"
+
+
+def base_distributions() -> list[importlib.metadata.Distribution]:
+    """What the base install needs, and what that needs in turn."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    open_names = sorted(BASE_INSTALL)
+    while open_names:
+        name = open_names.pop()
+        if name not in found:
+            found[name] = importlib.metadata.distribution(name)
+            needed = [line for line in found[name].requires or () if "extra ==" not in line]
+            open_names += [re.split(r"[^\w.-]", line)[0] for line in needed]
+    return list(found.values())
+
+
+def run_base(command: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the base install where nothing of this tree can be imported."""
+    return subprocess.run(
+        [command, *words], cwd=command.parent, env={}, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_client_runs_in_the_base_install(base_install: Path) -> None:
     program = f"""
 import sys
-blocked = set({SERVER_ONLY!r})
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in blocked:
-            raise ModuleNotFoundError(f"{{name}} is not in the base install")
-sys.meta_path.insert(0, Blocker())
-sys.path.insert(0, {str(tmp_path)!r})
-import tools_api.client, tools_api.tool_loop
-assert tools_api.client.__file__.startswith({str(tmp_path)!r})
+from keepwarm import AsyncClient, Client, __version__, run_tools, tool
+assert __version__ == "0.1.0"
+assert sys.modules["tools_api.client"].__file__.startswith({str(base_install.parent)!r})
 def look_up(name: str) -> str: ...
-assert tools_api.tool_loop.tool(look_up).name == "look_up"
+assert tool(look_up).name == "look_up"
+print(*{{name.split(".")[0] for name in sys.modules}} & {set(SERVER_ONLY)!r})
 """
+    result = run_base(base_install / "python", "-c", program)
+    assert (result.stdout, result.stderr) == ("\n", "")
+
+
+@pytest.mark.parametrize("command", [("keepwarm",), ("python", "-m", "keepwarm")], ids=" ".join)
+def test_the_command_of_the_base_install_says_what_to_install(
+    command: tuple[str, ...], base_install: Path
+) -> None:
+    result = run_base(base_install / command[0], *command[1:], "serve")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.fullmatch(r"keepwarm: error: .*: pip install 'keepwarm\[server\]'\n", result.stderr)
+
+
+def test_a_users_checker_sees_the_types(base_install: Path, tmp_path: Path) -> None:
+    """With the options of ``mypy --strict``, an ignore that nothing needs is an error."""
+    (tmp_path / "program.py").write_text(USERS_PROGRAM, encoding="utf-8")
     result = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"),
+         "--python-executable", str(base_install / "python"), "program.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_pin_is_exact_and_every_dependency_is_pinned() -> None:

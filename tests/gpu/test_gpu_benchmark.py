@@ -13,8 +13,8 @@ from benchmarks.gpu_cases import Wrong, check
 from benchmarks.gpu_kernels import FILTERS
 from benchmarks.gpu_plan import FULL
 from kernels.masked_sampling import SamplingBatch, sample_reference
-from runtime.models.config import ExpertsConfig
-from runtime.models.presets import random_model_config
+from runtime.model.config import ExpertsConfig
+from runtime.model.presets import random_model_config
 
 TINY = replace(
     FULL,

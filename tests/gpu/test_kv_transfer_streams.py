@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.kv_copies import StreamCopies
-from runtime.kv_pool import KVPool
-from runtime.models.presets import random_model_config
+from runtime.model.kv_pool import KVPool
+from runtime.model.presets import random_model_config
+from runtime.offload.copies import StreamCopies
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

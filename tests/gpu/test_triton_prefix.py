@@ -13,7 +13,7 @@ import kernels.paged_layout
 from kernels.attention import paged_attention_reference
 from kernels.dispatch import triton_kernels
 from kernels.paged_layout import PagedLayout, find_shared_prefixes
-from runtime.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch
 from tests.support.attention_on_triton import in_fp8
 
 KV_HEADS, HEAD_DIM, BLOCK_SIZE = 2, 16, 16

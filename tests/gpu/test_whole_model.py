@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import kernels.paged_layout
-from runtime.batch import SequenceInput, StepBatch
-from runtime.model_runner import ModelRunner
-from runtime.step_graphs import CudaRecorder, Recorder
-from runtime.weights import load_model
+from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.cuda_graphs import CudaRecorder, Recorder
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
 
 NUM_BLOCKS = 24
 

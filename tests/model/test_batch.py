@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch
 
 
 def entry(start: int, count: int, table: list[int], logits: int = 0) -> SequenceInput:
@@ -67,3 +67,21 @@ def test_what_does_not_fit_is_refused() -> None:
         entry(0, 2, [0], 3)
     with pytest.raises(ValueError, match="0 logit rows of 0 tokens"):
         entry(0, 0, [0], 0)
+
+
+def test_spans_are_those_of_the_worked_example() -> None:
+    tables = (np.array([5, 6, 2], dtype=np.int32), np.array([6, 7], dtype=np.int32))
+    entries = [
+        SequenceInput(
+            tokens=np.zeros(count, dtype=np.int32),
+            start=start,
+            block_table=table,
+            num_logits=1,
+        )
+        for table, start, count in zip(tables, (8, 5), (2, 1), strict=True)
+    ]
+    first, second = StepBatch.build(entries, 4).spans()
+    assert (first.first_row, first.num_queries, first.context_length) == (0, 2, 10)
+    assert first.runs == ((5, 2), (2, 1))
+    assert (second.first_row, second.num_queries, second.context_length) == (2, 1, 6)
+    assert second.runs == ((6, 2),)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runtime.models.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint
-from runtime.models.config import LoadError
+from runtime.model.checkpoint import INDEX_NAME, SINGLE_NAME, Checkpoint
+from runtime.model.config import LoadError
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import kernels.cpu_attention
 from kernels.attention import paged_attention_reference
 from kernels.cpu_attention import _visible_softmax, attend
 from kernels.native_library import native_library
-from kernels.paged_layout import PagedLayout
+from kernels.paged_layout import PagedLayout, SequenceSpan
 from kernels.quantised_kv import quantise_rows
 from tests.support.paged_contexts import make_contexts
 
@@ -101,6 +101,7 @@ def test_agrees_with_the_reference_over_rows_in_8_bits(
     assert (expected - exact).norm() < 0.02 * exact.norm()
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_compiled_decode_does_not_notice_its_neighbours(dtype: torch.dtype) -> None:
     """Bit for bit, in any company, though work is split over threads."""
@@ -198,3 +199,13 @@ def test_a_row_that_sees_nothing_weighs_nothing_and_stays_in_its_memory(
     assert (memory[:2] == 1).all()
     assert (memory[4:] == 1).all()
     assert not memory[2:4, : 1 - first_end].any()
+
+
+def test_a_context_is_taken_in_pieces_as_the_worked_example_has_it() -> None:
+    runs = ((20, 2), (30, 9), (50, 3))
+    span = SequenceSpan(first_row=0, num_queries=1, context_length=54, runs=runs)
+    found: list[tuple[list[int], int | None]] = []
+    for piece in kernels.cpu_attention._pieces(span, 4, 4):
+        blocks = torch.arange(64)[piece.blocks].tolist()
+        found.append((blocks, piece.tokens))
+    assert found == [([21], None), ([*range(30, 39)], None), ([50, 51], None), ([52], 2)]

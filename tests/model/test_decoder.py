@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.batch import SequenceInput
-from runtime.model_runner import ModelRunner
-from runtime.weights import load_model
+from runtime.model.batch import SequenceInput
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
 
 CPU = torch.device("cpu")
 

@@ -3,24 +3,25 @@
 import numpy as np
 import pytest
 
-from runtime.answers import Answers
-from runtime.emission import NOTHING_TAKEN, Emission, Settlement, Taken
-from runtime.grammar_closing import Work, complete
+from runtime.engine.background import Pieces
+from runtime.engine.emission import NOTHING_TAKEN, Emission, Settlement, Taken
+from runtime.engine.step_outputs import OutputCollector
+from runtime.grammar.closing import Work, complete
+from runtime.grammar.state import GrammarState
 from runtime.messages import (
     ErrorKind,
     FinishReason,
-    GenerationRequest,
     SamplingParams,
     SequenceOutput,
     TokenLogprob,
 )
-from runtime.sampler import Sampled
-from runtime.schedule import Chunk, Decodes
-from runtime.sequence import Sequence, TokenBuffer
-from runtime.step_rows import StepPart
-from runtime.token_mask import GrammarState
+from runtime.model.sampler import Sampled
+from runtime.scheduling.sequence import Sequence, TokenBuffer
+from runtime.scheduling.step_plan import Chunk, Decodes
 from runtime.tokenizer import Tokenizer
+from tests.support.drafts import draft_of
 from tests.support.grammars import compiler, encode, small_tokenizer
+from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
 PROMPT = [5, 6, 7]
@@ -32,16 +33,11 @@ class Rig:
 
     def __init__(self, tokenizer: Tokenizer, grammar: GrammarSpec | None = None, **more: object):
         self.tokenizer = tokenizer
-        self.answers = Answers()
-        self.emission = Emission(tokenizer=tokenizer, answers=self.answers, max_context_tokens=1000)
+        self.outputs = OutputCollector()
+        self.emission = Emission(tokenizer=tokenizer, outputs=self.outputs, max_context_tokens=1000)
         limit = more.pop("limit", 40)
-        request = GenerationRequest(
-            request_id="r",
-            session_id="s",
-            tenant="t",
-            base_session_id=None,
-            base_offset=0,
-            new_tokens=np.array(PROMPT, dtype=np.int32),
+        request = make_request(
+            PROMPT,
             max_new_tokens=limit,  # type: ignore[arg-type]
             sampling=SamplingParams(**more),  # type: ignore[arg-type]
         )
@@ -63,13 +59,9 @@ class Rig:
             logprobs=tuple(TokenLogprob(token=t, logprob=-0.5) if wanted else None for t in drawn),
             finite=np.full(len(drawn), finite),
         )
-        array = np.array(draft, dtype=np.int32)
-        taken = complete(
-            self.emission.taking(
-                StepPart(Chunk(self.sequence, 0, 3, True, array), certain), sampled, 0
-            )
-        )
-        return taken, self.answers.take()[0]
+        chunk = Chunk(self.sequence, 0, 3, samples=True, draft=draft_of(draft, certain))
+        taken = complete(self.emission.taking(chunk, sampled, 0))
+        return taken, self.outputs.take()[0]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +110,7 @@ def test_only_turns_that_nothing_else_has_a_say_in_are_taken_together(
         finite=np.array([drawn >= 0]),
     )
     assert rig.emission.take_plain(_decodes([rig]), sampled) == ([0] if plain else [])
-    outputs = rig.answers.take()
+    outputs = rig.outputs.take()
     assert [output.new_tokens.tolist() for output in outputs] == ([[drawn]] if plain else [])
     assert all(output.forwards == 1 for output in outputs)
 
@@ -201,7 +193,7 @@ def test_limits_and_ends_cut_inside_a_draft(tokenizer: Tokenizer) -> None:
     taken, output = Rig(tokenizer).draw(ended, ended[:3])
     assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.STOP, ended[:2])
     rig = Rig(tokenizer)
-    rig.emission = Emission(tokenizer=tokenizer, answers=rig.answers, max_context_tokens=5)
+    rig.emission = Emission(tokenizer=tokenizer, outputs=rig.outputs, max_context_tokens=5)
     taken, output = rig.draw(drawn, drawn[:3])
     assert (taken.finish, output.new_tokens.tolist()) == (FinishReason.CONTEXT, [11, 12])
 
@@ -236,13 +228,23 @@ def test_a_settlement_is_void_once_its_turn_ended_or_gave_way(tokenizer: Tokeniz
         return NOTHING_TAKEN
 
     turn, other = Rig(tokenizer).sequence, Rig(tokenizer).sequence
-    settlement = Settlement(sequence=turn, num_drafted=0, work=work(), preemptions=0)
+
+    def settlement_of(preemptions: int) -> Settlement:
+        return Settlement(
+            sequence=turn,
+            num_drafted=0,
+            pieces=Pieces(work()),
+            preemptions=preemptions,
+            settled=lambda _: None,
+        )
+
+    settlement = settlement_of(0)
     assert settlement.holds(turn)
     assert not settlement.holds(other)
     assert not settlement.is_void
     turn.preemptions += 1
     assert settlement.is_void
-    again = Settlement(sequence=turn, num_drafted=0, work=work(), preemptions=1)
+    again = settlement_of(1)
     assert not again.is_void
     turn.finish = FinishReason.CANCELLED
     assert again.is_void

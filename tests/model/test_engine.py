@@ -1,7 +1,11 @@
 """The engine loop on a float64 random model: answers, cache use, limits, failures."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 from runtime.messages import ErrorKind, FinishReason, SamplingParams
 from tests.support.engine_driver import EngineDriver
@@ -275,3 +279,30 @@ def test_a_turn_that_would_wait_too_long_for_its_first_token_is_refused_at_once(
     errors = [driver.results[name].error for name in names]
     assert errors[0] is None
     assert errors[-1] is ErrorKind.OVERLOADED
+
+
+@pytest.mark.parametrize("slow_step", [0, 1, 5])
+def test_a_server_without_other_work_refuses_nothing_after_a_hiccup(
+    slow_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step takes ten seconds; prompts of any length that come to an idle engine run."""
+    driver = EngineDriver.load(num_blocks=4096, first_token_limit_s=1, max_draft_tokens=0)
+    forward = driver.runner.forward
+    steps = itertools.count()
+
+    def hiccup(*arguments: Any, **options: Any) -> torch.Tensor:
+        driver.clock.advance(10.0 if next(steps) == slow_step else 0.002)
+        return forward(*arguments, **options)
+
+    monkeypatch.setattr(driver.runner, "forward", hiccup)
+    for length in (8, 8, 1300, 4000):
+        result = driver.turn([60 + n % 90 for n in range(length)], max_new_tokens=4)
+        assert result.finish is FinishReason.LENGTH
+
+
+def test_steps_that_tell_nothing_are_reported_together_after_some_time() -> None:
+    driver = EngineDriver.load(max_batch_tokens=1, max_draft_tokens=0)
+    driver.request([60 + n % 90 for n in range(300)], max_new_tokens=1)
+    reports = [driver.engine.step() for _ in range(290)]
+    told = [report.stats.steps_s for report in reports if report is not None]
+    assert [len(steps) for steps in told] == [1, 256]

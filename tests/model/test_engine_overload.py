@@ -75,7 +75,7 @@ def test_a_turn_that_can_never_fit_is_refused_in_the_next_step_and_delays_nobody
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_turn_is_told_its_context_is_full_that_fits_alone(seed: int) -> None:
-    """Many turns in a tiny pool, leases on what they leave: somebody gives way, and is
+    """Many turns in a tiny pool, leases on what they leave: somebody is preempted, and is
     restored, until each has reached its own limit."""
     rng = random.Random(seed)
     driver = EngineDriver.load(num_blocks=7, block_size=4, output_reserve_percent=0)

@@ -12,15 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime import frames
 from runtime.config import EngineConfig
-from runtime.engine_process import (
-    EngineDied,
-    EngineLink,
-    EngineProcess,
-    EngineStartError,
-    InlineEngine,
-)
 from runtime.messages import (
     Beat,
     FinishReason,
@@ -29,7 +21,16 @@ from runtime.messages import (
     SamplingParams,
     TokenArray,
 )
+from runtime.process import frames
+from runtime.process.engine_process import (
+    EngineDied,
+    EngineLink,
+    EngineProcess,
+    EngineStartError,
+)
 from tests.support.fake_engine import INFO
+from tests.support.inline_engine import InlineEngine
+from tests.support.requests import make_request
 from tests.support.stalled_model import StalledModel
 
 CONFIG = EngineConfig(
@@ -41,13 +42,12 @@ PROMPT = np.arange(40, 75, dtype=np.int32)
 def _request(
     name: str, *, tokens: TokenArray = PROMPT, base: str | None = None, offset: int = 0
 ) -> GenerationRequest:
-    return GenerationRequest(
+    return make_request(
+        tokens,
         request_id=name,
-        session_id="s" if base else f"s-{name}",
-        tenant="t",
-        base_session_id=base,
+        branch_id="s" if base else f"s-{name}",
+        base_branch_id=base,
         base_offset=offset,
-        new_tokens=tokens,
         max_new_tokens=9,
         sampling=SamplingParams(temperature=1.0, seed=5),
     )
@@ -363,7 +363,7 @@ def test_a_child_that_is_told_what_cannot_be_understood_ends_without_a_traceback
         ours.sendall(said)
         ours.shutdown(socket.SHUT_WR)
         result = subprocess.run(
-            [sys.executable, "-m", "runtime.engine_process", str(theirs.fileno())],
+            [sys.executable, "-m", "runtime.process.engine_process", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             capture_output=True,
             text=True,

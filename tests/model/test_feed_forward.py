@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.models.config import ExpertsConfig
-from runtime.models.feed_forward import FeedForward, load_feed_forward
-from runtime.models.layers import WeightBits
-from runtime.models.presets import random_model_config
-from runtime.models.random_weights import RandomWeights
+from runtime.model.config import ExpertsConfig
+from runtime.model.feed_forward import FeedForward, load_feed_forward
+from runtime.model.layers import WeightBits
+from runtime.model.presets import random_model_config
+from runtime.model.random_weights import RandomWeights
 
 CPU = torch.device("cpu")
 PRESET = random_model_config("qwen3-moe-tiny")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runtime.models.config import ExpertsConfig, LoadError, RopeConfig
-from runtime.models.hf_config import read_json_object, read_model_config
+from runtime.model.config import ExpertsConfig, LoadError, RopeConfig
+from runtime.model.hf_config import read_json_object, read_model_config
 
 BASE = {
     "model_type": "llama",

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import policy
-from runtime.drafts import Draft
-from runtime.grammar_compiler import GrammarCompiler
+from runtime.grammar.compiler import GrammarCompiler
+from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
-from runtime.schedule import Schedule
-from runtime.scheduler import Scheduler
-from runtime.token_mask import GrammarState
+from runtime.scheduling import policy
+from runtime.scheduling.draft import Draft
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.step_plan import Schedule
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
@@ -108,7 +108,7 @@ class _Guesser:
 
     def propose(
         self,
-        session_id: str,
+        branch_id: str,
         tenant: str,
         tokens: TokenArray,
         grammar: GrammarState | None,
@@ -124,17 +124,17 @@ class _Guesser:
         survival = tuple(0.8**n for n in range(1, len(draft) + 1))
         return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=survival)
 
-    def verified(self, session_id: str, verified: int, accepted: int) -> None:
+    def verified(self, branch_id: str, verified: int, accepted: int) -> None:
         assert 0 <= accepted <= verified
 
     def remember(self, tenant: str, output: TokenArray) -> None: ...
 
-    def close(self, session_id: str) -> None: ...
+    def close(self, branch_id: str) -> None: ...
 
 
 @pytest.fixture(autouse=True)
 def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers here are a few tokens long; some are to count as long, and be paused."""
+    """OutputCollector here are a few tokens long; some are to count as long, and be paused."""
     monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
 
 
@@ -272,7 +272,7 @@ def test_a_paused_turn_gives_the_tokens_of_a_plain_run(
 
 
 def test_the_random_schedules_do_preempt_and_evict() -> None:
-    """Guards the test above: a pool that small makes turns give way."""
+    """Guards the test above: in a pool that small turns are preempted."""
     driver = EngineDriver.load(num_blocks=14, block_size=4, output_reserve_percent=0)
     for n in range(6):
         driver.request([40 + n] * 12, max_new_tokens=20)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from kernels.quantised_kv import FP8
-from runtime.kv_pool import KVPool, block_bytes
-from runtime.models.config import LoadError
-from runtime.models.presets import random_model_config
-from runtime.pages_ahead import AHEAD_BYTES
+from runtime.model.config import LoadError
+from runtime.model.kv_pool import KVPool, block_bytes
+from runtime.model.pages_ahead import AHEAD_BYTES
+from runtime.model.presets import random_model_config
 
 
 def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:

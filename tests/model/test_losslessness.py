@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.batch import StepBatch
-from runtime.emission import Taken
-from runtime.grammar_closing import Work
+from runtime.engine.emission import Taken
+from runtime.grammar.closing import Work
 from runtime.messages import SamplingParams
-from runtime.sampler import Sampled
-from runtime.schedule import Chunk
-from runtime.step_rows import StepPart
+from runtime.model.batch import StepBatch
+from runtime.model.sampler import Sampled
+from runtime.scheduling.step_plan import Chunk
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.table_model import FixedDrafts, replace_model
 from tools_api.grammar import GrammarSpec
@@ -241,15 +240,15 @@ class _Wrong:
         emission = driver.engine.emission
         taking = emission.taking
 
-        def wrong(part: StepPart, sampled: Sampled, first_row: int) -> Work[Taken]:
-            self._falsify(part.chunk, sampled, first_row)
-            return taking(part, sampled, first_row)
+        def wrong(chunk: Chunk, sampled: Sampled, first_row: int) -> Work[Taken]:
+            self._falsify(chunk, sampled, first_row)
+            return taking(chunk, sampled, first_row)
 
         emission.taking = wrong  # type: ignore[method-assign]
 
     def _falsify(self, chunk: Chunk, sampled: Sampled, first_row: int) -> None:
         tokens = chunk.sequence.buffer.view().tolist()
-        draft: list[int] = chunk.draft.tolist()
+        draft: list[int] = chunk.draft.tokens.tolist()
         for offset, token in enumerate(draft):
             before = [*tokens, *draft][len(tokens) + offset - 1]
             place = self._place(tokens) + offset

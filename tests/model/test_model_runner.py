@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from runtime import model_runner
-from runtime.batch import SequenceInput
 from runtime.config import EngineConfig
-from runtime.kv_pool import block_bytes
 from runtime.messages import SamplingParams, TokenArray
-from runtime.model_runner import ModelRunner, _records
-from runtime.sampler import SampleRow, sample
-from runtime.weights import load_model
+from runtime.model import runner as model_runner
+from runtime.model.batch import SequenceInput
+from runtime.model.kv_pool import block_bytes
+from runtime.model.runner import ModelRunner, _records
+from runtime.model.sampler import SampleRow, sample
+from runtime.model.weights import load_model
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime import pages_ahead
-from runtime.pages_ahead import PagesAhead
+from runtime.model import pages_ahead
+from runtime.model.pages_ahead import PagesAhead
 
 MIB = 1 << 20
 LAYERS, BLOCKS, BLOCK_BYTES = 4, 2048, 16 * 1024

@@ -10,11 +10,11 @@ from torch import Tensor
 from examples.train_agent_model.generator import SessionGenerator
 from examples.train_agent_model.rendering import generation_prompt, header, user_turn
 from kernels.quantised_kv import FP8
-from runtime.batch import SequenceInput
-from runtime.model_runner import ModelRunner
-from runtime.models.layers import WeightBits
+from runtime.model.batch import SequenceInput
+from runtime.model.layers import WeightBits
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import DEFAULT_MODEL, load_model
 from runtime.tokenizer import Tokenizer
-from runtime.weights import DEFAULT_MODEL, load_model
 from tools_api.chat_format import Segment
 
 PROMPTS = 20

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.batch import SequenceInput
-from runtime.model_runner import ModelRunner
-from runtime.models.layers import WeightBits
-from runtime.weights import load_model
+from runtime.model.batch import SequenceInput
+from runtime.model.layers import WeightBits
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
 
 BOUNDS: dict[WeightBits, float] = {8: 0.03, 4: 0.3, "fp8": 0.15}
 """Norm of the logits' error over the logits' norm, against float32."""

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from kernels.masked_sampling import position_bits
 from runtime.messages import SamplingParams
-from runtime.models.hf_config import read_model_config
-from runtime.sampler import SampleRow, sample
+from runtime.model.hf_config import read_model_config
+from runtime.model.sampler import SampleRow, sample
 from tests.support.hf_models import FAMILIES, make_model, save
 from tests.support.reference import (
     ReferenceModel,

@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from runtime.models.config import RopeConfig
-from runtime.models.rotary import RotaryTable, inverse_frequencies
+from runtime.model.config import RopeConfig
+from runtime.model.rotary import RotaryTable, inverse_frequencies
 
 CPU = torch.device("cpu")
 STRETCHED = [

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runtime.models.config import LoadError
-from runtime.models.safetensors_file import SafetensorsFile
+from runtime.model.config import LoadError
+from runtime.model.safetensors_file import SafetensorsFile
 
 
 def write(path: Path, header: Any, data: bytes = b"", length: int | None = None) -> Path:

@@ -6,7 +6,7 @@ import torch
 
 from kernels.masked_sampling import NO_TOKEN
 from runtime.messages import SamplingParams
-from runtime.sampler import Drawing, SampleRow, sample
+from runtime.model.sampler import Drawing, SampleRow, sample
 
 VOCAB = 100
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runtime.config import EngineConfig
-from runtime.engine_loader import load_engine
 from runtime.messages import GenerationRequest
+from runtime.process.loading import load_engine
 from runtime.tokenizer import Tokenizer
 from sessions.connection import Connection
 from sessions.effects import Effects
@@ -32,10 +32,14 @@ class Agent:
 
     def __init__(self, *, num_blocks: int = 512) -> None:
         self._config = EngineConfig(
-            model="random:qwen3-tiny", num_blocks=num_blocks, dtype="float64", device="cpu"
+            model="random:qwen3-tiny",
+            num_blocks=num_blocks,
+            dtype="float64",
+            device="cpu",
+            threads=1,
         )
         self._engine = load_engine(self._config)
-        info, clock, ids = self._engine.info, FakeClock(), itertools.count(1)
+        info, clock, ids = self._engine.info, FakeClock(1000.0), itertools.count(1)
         tokenizer = Tokenizer.load(Path(info.tokenizer_folder), vocab_size=info.vocab_size)
         self._store = Store(limits=Limits(), prices=PriceTable(), clock=clock)
         service = Service(
@@ -51,7 +55,7 @@ class Agent:
             store=self._store,
             limits=Limits(),
             clock=clock,
-            wall_clock=lambda: 0.0,
+            wall_clock=FakeClock(),
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
         )
         self._connection = Connection(connection_id="c", tenant="t", service=service)

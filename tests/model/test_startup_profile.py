@@ -1,40 +1,47 @@
 """Some timed steps before the first turn, and what is made of them."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from runtime.batch import SequenceInput
 from runtime.config import EngineConfig
-from runtime.engine_loader import load_engine
-from runtime.estimates import CostProfile
-from runtime.model_runner import ModelRunner, load_runner
-from runtime.startup_profile import measured_profile
-from tests.support.engine_driver import FakeClock
+from runtime.model.batch import SequenceInput
+from runtime.model.runner import ModelRunner, load_runner
+from runtime.process.loading import load_engine
+from runtime.process.startup_profile import measured_table
+from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable, StepCosts
+from tests.support.clock import FakeClock
 
-TOKEN_S, DECODE_S, ONCE_S = 0.001, 0.004, 0.5
+FIXED_S, TOKEN_S, PAIR_S, ONCE_S = 0.004, 0.001, 1e-7, 0.5
+
+
+def truth_s(tokens: int, rows: int, position: int = 0) -> float:
+    pairs = tokens * (position + tokens / 2) + rows * position
+    return FIXED_S + TOKEN_S * (tokens + rows) + PAIR_S * pairs
 
 
 class _TimedRunner(ModelRunner):
-    """Its steps take a known time, the first of each length half a second more."""
+    """Its steps take a known time, the first of each kind half a second more, and one of them a
+    hundred times as long."""
 
     clock: FakeClock
-    steps: list[tuple[int, int]]
+    steps: list[tuple[int, int, int]]
+    slow: int | None = None
 
     def run(self, inputs: list[SequenceInput]) -> torch.Tensor:
-        step = inputs[0]
-        assert len(inputs) == (8 if step.start else 1)
-        key = (len(step.tokens), step.start)
-        assert len(step.block_table) * self.block_size >= sum(key)
-        seconds = DECODE_S if step.start else TOKEN_S * len(step.tokens)
-        self.clock.advance(seconds if key in self.steps else seconds + ONCE_S)
+        rows = [step for step in inputs if len(step.tokens) == 1]
+        prompts = [step for step in inputs if len(step.tokens) > 1]
+        tokens = sum(len(step.tokens) for step in prompts)
+        key = (tokens, len(rows), inputs[0].start)
+        for step in inputs:
+            assert len(step.block_table) * self.block_size >= step.start + len(step.tokens)
+        seconds = truth_s(*key) + (0.0 if key in self.steps else ONCE_S)
+        self.clock.advance(seconds * (100 if len(self.steps) == self.slow else 1))
         self.steps.append(key)
         return super().run(inputs)
 
 
-def _runner(num_blocks: int = 80) -> _TimedRunner:
+def _runner(num_blocks: int = 160) -> _TimedRunner:
     config = EngineConfig(
         model="random:qwen3-tiny", dtype="float32", device="cpu", num_blocks=2, threads=1
     )
@@ -44,50 +51,75 @@ def _runner(num_blocks: int = 80) -> _TimedRunner:
     return runner
 
 
-def _measured(runner: _TimedRunner, seconds: float, max_batch_tokens: int = 2048) -> CostProfile:
-    return measured_profile(
+def _measured(runner: _TimedRunner, seconds: float, max_batch_tokens: int = 2048) -> CostTable:
+    return measured_table(
         runner, seconds=seconds, max_batch_tokens=max_batch_tokens, clock=runner.clock
     )
 
 
 def test_what_is_paid_once_does_not_count() -> None:
+    table = _measured(_runner(), 600.0)
+    assert table.pair_s == pytest.approx(PAIR_S, rel=0.01)
+    for i, tokens in enumerate(TOKENS):
+        for j, rows in enumerate(ROWS):
+            if tokens + rows and table.timed[i][j]:
+                plain_s = FIXED_S + TOKEN_S * (tokens + rows)
+                assert table.cells[i][j] == pytest.approx(plain_s, rel=0.02)
+    assert sum(map(sum, table.timed)) >= 16
+
+
+@pytest.mark.parametrize("seconds", [4.0, 9.0, 600.0])
+def test_what_was_not_timed_is_extrapolated_without_ever_falling(seconds: float) -> None:
+    costs = StepCosts(_measured(_runner(), seconds))
+    for tokens in (16, 64, 300, 1024, 16_384):
+        assert 0.3 < costs.prefill_s(tokens) / truth_s(tokens, 0) < 3.0
+    for rows in (1, 8, 32):
+        assert 0.3 < costs.decode_s(0, rows) / truth_s(0, rows) < 3.0
+    for i, row in enumerate(costs.table.cells):
+        assert row == sorted(row)
+        assert not i or all(b >= a for a, b in zip(costs.table.cells[i - 1], row, strict=True))
+
+
+@pytest.mark.parametrize("slow", range(60))
+def test_one_timed_step_may_be_a_hundred_times_too_slow(slow: int) -> None:
     runner = _runner()
-    profile = _measured(runner, 60.0)
-    assert profile.prefill_token_s == pytest.approx(TOKEN_S)
-    assert profile.decode_step_s == pytest.approx(DECODE_S)
-    assert (1024, 0) in runner.steps
+    runner.slow = slow
+    costs = StepCosts(_measured(runner, 30.0))
+    for tokens in (16, 64, 300, 1024, 16_384):
+        assert 1 / 3 < costs.prefill_s(tokens) / truth_s(tokens, 0) < 3.0
+    for rows in (1, 8, 32):
+        assert 1 / 3 < costs.decode_s(0, rows) / truth_s(0, rows) < 3.0
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.6, 1.2, 3.0])
 def test_it_ends_in_time_but_for_what_is_paid_once(seconds: float) -> None:
     runner = _runner()
-    profile = _measured(runner, seconds)
-    assert runner.clock.now <= seconds + ONCE_S
-    start = CostProfile()
-    timed = (profile.prefill_token_s, profile.decode_step_s)
-    token_s = TOKEN_S if seconds > 1.0 else start.prefill_token_s
-    decode_s = DECODE_S if seconds > 2.0 else start.decode_step_s
-    assert timed == pytest.approx((token_s, decode_s))
+    table = _measured(runner, seconds)
+    once = len(set(runner.steps))
+    timed_s = runner.clock.now_s - once * ONCE_S - sum(truth_s(*key) for key in set(runner.steps))
+    assert timed_s <= seconds + truth_s(1024, 0) + 0.1
+    assert runner.clock.now_s <= 8 * seconds + ONCE_S + truth_s(1024, 0)
     if not seconds:
         assert not runner.steps
+        assert table.cells == CostTable.linear(CostProfile()).cells
 
 
 @pytest.mark.parametrize(
-    ("num_blocks", "max_batch_tokens", "longest"), [(80, 64, 64), (6, 2048, 64), (1, 2048, 0)]
+    ("num_blocks", "max_batch_tokens", "longest"), [(80, 64, 64), (6, 2048, 64), (1, 2048, 16)]
 )
 def test_no_step_is_longer_than_the_pool_or_a_batch(
     num_blocks: int, max_batch_tokens: int, longest: int
 ) -> None:
     runner = _runner(num_blocks)
-    profile = _measured(runner, 60.0, max_batch_tokens)
-    assert max([tokens for tokens, _ in runner.steps], default=0) == longest
-    assert (profile == CostProfile()) == (longest == 0)
+    _measured(runner, 60.0, max_batch_tokens)
+    assert max([tokens for tokens, _, _ in runner.steps], default=0) == longest
+    assert max(tokens + rows for tokens, rows, _ in runner.steps) <= max_batch_tokens
 
 
 def test_a_clock_that_stands_still_tells_nothing() -> None:
     runner = _runner()
-    stopped = measured_profile(runner, seconds=1.0, max_batch_tokens=64, clock=lambda: 0.0)
-    assert stopped == CostProfile()
+    stopped = measured_table(runner, seconds=1.0, max_batch_tokens=64, clock=FakeClock())
+    assert stopped.cells == CostTable.linear(CostProfile()).cells
 
 
 def test_what_was_left_in_the_pool_changes_no_logits() -> None:
@@ -98,13 +130,12 @@ def test_what_was_left_in_the_pool_changes_no_logits() -> None:
         num_logits=50,
     )
     fresh, used = _runner(), _runner()
-    _measured(used, 60.0)
+    _measured(used, 600.0)
     assert torch.equal(fresh.run([step]), used.run([step]))
 
 
 @pytest.mark.parametrize(("milliseconds", "learns"), [(250, True), (0, False)])
 def test_an_engine_starts_with_it_unless_it_is_turned_off(milliseconds: int, learns: bool) -> None:
-    readings = itertools.count()
     config = EngineConfig(
         model="random:qwen3-tiny",
         device="cpu",
@@ -112,5 +143,5 @@ def test_an_engine_starts_with_it_unless_it_is_turned_off(milliseconds: int, lea
         threads=1,
         startup_profile_ms=milliseconds,
     )
-    engine = load_engine(config, clock=lambda: 0.001 * next(readings))
-    assert (engine.costs.profile != CostProfile()) == learns
+    engine = load_engine(config, clock=FakeClock(tick_s=0.001))
+    assert any(map(any, engine.costs.table.timed)) == learns

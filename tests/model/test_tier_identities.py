@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.host_sums import HostMemoryDamaged, HostSums
-from runtime.kv_store import BLOCKS, slot_bytes
 from runtime.messages import FinishReason, SamplingParams
+from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
+from runtime.offload.disk import BLOCKS, slot_bytes
 from tests.support.engine_driver import EngineDriver
 from tests.support.executors import AtOnce, Later
 
@@ -178,7 +178,7 @@ class Fleet:
         """A step, and a look whether the longest waiting turn was passed over again although
         blocks that nobody protects would do for it, for what the running ones are still to say
         and for itself; or whether nothing was computed although they would do."""
-        driver, cache = self.driver, self.driver.engine._cache
+        driver, cache = self.driver, self.driver.engine.memory.cache
         waiting = [name for name in self.open if driver.results[name].start is None]
         running = len(self.open) - len(waiting)
         oldest = waiting[0] if waiting else ""
@@ -248,8 +248,8 @@ def test_two_hundred_sessions_share_a_pool_for_ten(policy: str, host_sessions: i
         driver.release(f"s{number}")
     driver.engine.check()
     driver.step()
-    stats = driver.engine._cache.stats()
-    assert stats.protected == stats.leased == stats.sessions == 0, "a claim leaked"
+    stats = driver.engine.memory.cache.stats()
+    assert stats.protected == stats.leased == stats.branches == 0, "a claim leaked"
     ideal = fleet.ideally_missed(device + host)
     assert fleet.missed() <= 1.1 * ideal, "more was computed again than an ideal tier would"
 
@@ -335,7 +335,7 @@ def test_a_disk_that_fills_up_loses_nothing(
     monkeypatch.setattr(os, "pwritev", full)
     answers = [driver.turn(prompt, max_new_tokens=OUTPUT).tokens for prompt in prompts]
     assert answers == uncached(prompts)
-    assert driver.engine._cache.stats().failed_blocks > 0
+    assert driver.engine.memory.cache.stats().failed_blocks > 0
     driver.engine.check()
     driver.engine.close()
 
@@ -354,7 +354,7 @@ def test_a_session_whose_kv_was_harmed_in_host_memory_ends_the_engine(
     prompts = {name: words(rng, 50) for name in "ab"}
     for name, prompt in prompts.items():
         driver.turn(prompt, session=name, max_new_tokens=OUTPUT)
-    monkeypatch.setattr(HostSums, "intact", lambda self, places: False)
+    monkeypatch.setattr(HostChecksums, "intact", lambda self, places: False)
     again = driver.request(prompts["a"], session="a", max_new_tokens=OUTPUT)
     with pytest.raises(HostMemoryDamaged):
         driver.run()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.quant_matmul import GROUP, quantise_reference, widen_reference
-from kernels.tiled_matrix import TiledMatrix, fits_tiles
+from kernels.tiled_matrix import NEVER, TiledMatrix, fits_tiles
 
 
 def needs_compiled() -> None:
@@ -12,15 +12,19 @@ def needs_compiled() -> None:
         pytest.skip("no compiler, or a processor without bf16 units")
 
 
+@pytest.mark.parametrize("widened_from", [None, 5, NEVER])
 @pytest.mark.parametrize("bits", [16, 8, 4])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 32), (16, 64), (70, 160), (200, 96)])
-def test_products_are_those_of_the_matrix(bits, outputs: int, inputs: int) -> None:
+def test_products_are_those_of_the_matrix(
+    bits, outputs: int, inputs: int, widened_from: int | None
+) -> None:
     needs_compiled()
     weight = torch.randn(outputs, inputs).to(torch.bfloat16)
-    matrix, exact = TiledMatrix(weight, bits=bits, group=GROUP), weight
+    matrix = TiledMatrix(weight, bits=bits, group=GROUP, widened_from=widened_from)
+    exact = weight
     if bits != 16:
         exact = widen_reference(*quantise_reference(weight, bits), torch.bfloat16)
-    assert torch.equal(matrix.widened(), exact)
+    assert torch.equal(matrix.widened(torch.bfloat16), exact)
     for rows in [*range(18), 40, 41, 100]:
         x = torch.randn(rows, inputs).to(torch.bfloat16)
         product = matrix.multiply(x)
@@ -29,12 +33,27 @@ def test_products_are_those_of_the_matrix(bits, outputs: int, inputs: int) -> No
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
-def test_a_row_of_few_does_not_notice_its_neighbours(bits) -> None:
+@pytest.mark.parametrize("rows", [13, 700])
+def test_a_row_does_not_notice_its_neighbours_until_the_matrix_is_widened(bits, rows: int) -> None:
+    """700 rows do not stay in a cache and are multiplied in parts."""
     needs_compiled()
-    matrix = TiledMatrix(torch.randn(80, 256).to(torch.bfloat16), bits=bits, group=GROUP)
-    x = torch.randn(13, 256).to(torch.bfloat16)
-    alone = torch.cat([matrix.multiply(x[row : row + 1]) for row in range(13)])
+    weight = torch.randn(80, 256).to(torch.bfloat16)
+    matrix = TiledMatrix(weight, bits=bits, group=GROUP, widened_from=NEVER)
+    x = torch.randn(rows, 256).to(torch.bfloat16)
+    alone = torch.cat([matrix.multiply(x[row : row + 1]) for row in range(rows)])
     assert torch.equal(matrix.multiply(x), alone)
+
+
+def test_what_is_no_number_stays_in_its_row_and_output() -> None:
+    needs_compiled()
+    weight = torch.randn(20, 64).to(torch.bfloat16)
+    weight[3, 5] = torch.nan
+    x = torch.randn(9, 64).to(torch.bfloat16)
+    x[2, 7], x[4, 9] = torch.nan, torch.inf
+    product = TiledMatrix(weight, bits=16, group=GROUP).multiply(x)
+    expected = x.float() @ weight.float().T
+    assert torch.equal(product.isnan(), expected.isnan())
+    assert torch.equal(product.isinf(), expected.isinf())
 
 
 def test_extreme_weights_round_as_the_reference_does() -> None:
@@ -44,7 +63,9 @@ def test_extreme_weights_round_as_the_reference_does() -> None:
     for bits in (8, 4):
         matrix = TiledMatrix(weight.to(torch.bfloat16), bits=bits, group=GROUP)
         values, scales = quantise_reference(weight.to(torch.bfloat16), bits)
-        assert torch.equal(matrix.widened(), widen_reference(values, scales, torch.bfloat16))
+        assert torch.equal(
+            matrix.widened(torch.bfloat16), widen_reference(values, scales, torch.bfloat16)
+        )
 
 
 def test_a_strided_input_is_read_as_what_it_is() -> None:

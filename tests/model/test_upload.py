@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.upload import FixedPlaces, upload
-from runtime.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch
 from tests.support.streams import Timeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +16,9 @@ ELSEWHERE = torch.device("meta")
 ON_THE_WAY = ("kernels", "runtime")
 """Packages whose steps put arrays on the device."""
 MADE_ONCE = {
-    "runtime/models/checkpoint.py",
-    "runtime/models/random_weights.py",
-    "runtime/models/rotary.py",
+    "runtime/model/checkpoint.py",
+    "runtime/model/random_weights.py",
+    "runtime/model/rotary.py",
 }
 """What these put there, they put there when something is loaded or first seen."""
 REFERENCES = {"kernels/masked_sampling.py", "kernels/upload.py"}

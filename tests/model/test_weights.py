@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.batch import SequenceInput
 from runtime.messages import TokenArray
-from runtime.model_runner import ModelRunner
-from runtime.models.config import LoadError
-from runtime.models.presets import random_model_config
-from runtime.weights import load_model
+from runtime.model.batch import SequenceInput
+from runtime.model.config import LoadError
+from runtime.model.presets import random_model_config
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
 from tests.support.hf_models import FAMILIES, make_model, save
 
 CPU = torch.device("cpu")
@@ -237,8 +237,10 @@ def test_the_flag_that_is_offered_would_do(
 ) -> None:
     """The model has 0.62G parameters in float32 on a machine with less and less memory."""
     config = replace(random_model_config("qwen3-500m"), num_layers=40)
-    monkeypatch.setattr("runtime.weights.random_model_config", lambda _: config)
-    monkeypatch.setattr("runtime.weights.free_memory_bytes", lambda _: int(free_gib * (1 << 30)))
+    monkeypatch.setattr("runtime.model.weights.random_model_config", lambda _: config)
+    monkeypatch.setattr(
+        "runtime.model.weights.free_memory_bytes", lambda _: int(free_gib * (1 << 30))
+    )
     with pytest.raises(LoadError, match=rf"take 2\.3 GiB, {free_gib:.1f} GiB are free.*{flag}"):
         load_model("random:qwen3-500m", dtype=torch.float32, device=CPU)
 

@@ -1,17 +1,35 @@
-"""The five packages as the document describes them and as the tree holds them.
+"""The packages as the document describes them and as the tree holds them.
 
-``docs/architecture.md`` has one section per package (``### name/``) with a table of modules,
-lowest first. Both readings give dotted module names; ``__init__`` is not a module.
+``docs/architecture.md`` has one section per folder (``### name/`` or ``### name/folder/``) with a
+table of its modules, by the alphabet. Both readings give dotted module names; ``__init__`` is
+not a module.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions")
+PACKAGES = ("kernels", "radix_cache", "tools_api", "runtime", "sessions", "keepwarm")
+FOLDERS = (
+    "kernels",
+    "radix_cache",
+    "tools_api",
+    "runtime",
+    "runtime.grammar",
+    "runtime.model",
+    "runtime.scheduling",
+    "runtime.offload",
+    "runtime.drafting",
+    "runtime.engine",
+    "runtime.process",
+    "sessions",
+    "keepwarm",
+)
+"""Every folder with modules, lower ones first: imports go from later folders to earlier ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +43,14 @@ def documented_modules(text: str) -> list[DocumentedModule]:
     modules: list[DocumentedModule] = []
     package = ""
     for line in text.splitlines():
-        if heading := re.match(r"#+ `?(\w+)/", line):
-            package = heading[1]
+        if heading := re.match(r"#+ `?(\w+(?:/\w+)*)/", line):
+            package = heading[1].replace("/", ".")
         elif line.startswith("#"):
             package = ""
-        elif package and (row := re.match(r"\| `([\w/]+)` \|.*\|$", line)):
+        elif package and (row := re.match(r"\| `(\w+)` \|.*\|$", line)):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             modules.append(
-                DocumentedModule(
-                    name=f"{package}.{row[1].replace('/', '.')}", uses_torch="torch" in cells[2:]
-                )
+                DocumentedModule(name=f"{package}.{row[1]}", uses_torch="torch" in cells[2:])
             )
     return modules
 
@@ -53,8 +69,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def folder_of(module: str) -> str:
+    """The folder that holds a module, dotted."""
+    return module.rpartition(".")[0]
+
+
 def modules_in_tree() -> dict[str, Path]:
-    """Dotted name -> file of every module of the five packages."""
+    """Dotted name -> file of every module of the packages."""
     return {
         module_name(path): path
         for package in PACKAGES
@@ -63,14 +84,16 @@ def modules_in_tree() -> dict[str, Path]:
     }
 
 
-def imported_modules(source: str) -> set[str]:
+@functools.cache
+def imported_modules(source: str) -> frozenset[str]:
     """Dotted names that ``source`` imports anywhere, also inside functions."""
-    return set(_imports(ast.walk(ast.parse(source))))
+    return frozenset(_imports(ast.walk(ast.parse(source))))
 
 
-def imported_at_load(source: str) -> set[str]:
+@functools.cache
+def imported_at_load(source: str) -> frozenset[str]:
     """Dotted names imported when the module itself is imported."""
-    return set(_imports(_outside_functions(ast.parse(source))))
+    return frozenset(_imports(_outside_functions(ast.parse(source))))
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:

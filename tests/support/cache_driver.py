@@ -10,9 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from radix_cache.block_pool import OutOfBlocks
-from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
+from radix_cache.tree import hash_tokens
+from tests.support.caches import make_cache
 from tests.support.reference_cache import ReferenceCache, Tokens, restore_s
 
 BLOCK = 2
@@ -28,21 +29,21 @@ class CacheDriver:
         *,
         num_blocks: int,
         leasing: bool,
-        hash_block: Callable[[TokenArray, int], int] | None = None,
+        hash_block: Callable[[TokenArray, int], int] = hash_tokens,
     ) -> None:
         self.choose = choose
-        extra = {} if hash_block is None else {"hash_block": hash_block}
         self.model = ReferenceCache(num_blocks, BLOCK, leasing=leasing, cap_s=CAP_S)
-        self.cache = PrefixCache(
+        self.cache = make_cache(
             num_blocks,
-            BLOCK,
+            block_size=BLOCK,
+            debug=False,
             clock=lambda: self.model.now,
             policy="lease" if leasing else "lru",
             lease_cap_s=CAP_S,
             kappa=1.0,
             restore_cost=restore_s,
             ghost_records=16,
-            **extra,
+            hash_block=hash_block,
         )
         self.transcripts: dict[str, Tokens] = {}
         self.owners: dict[str, str | None] = {}
@@ -132,7 +133,7 @@ class CacheDriver:
         known = self.transcripts[names[self.choose(len(names))]] if names else ()
         tokens = known[: self.choose(len(known) + 1)] + self._tokens(1 + self.choose(4))
         owner = TENANTS[self.choose(2)]
-        found = self.cache.match_length(session_id="unknown", tenant=owner, tokens=_array(tokens))
+        found = self.cache.match_length(branch_id="unknown", tenant=owner, tokens=_array(tokens))
         assert found == len(self.model.match(owner, tokens)), "match_length"
 
     # Parts
@@ -164,10 +165,10 @@ class CacheDriver:
         owner = self.owners[name]
         told = at if base is not None and self.choose(4) else None
         sequence = self.cache.begin(
-            session_id=name,
+            branch_id=name,
             tenant=owner,
             tokens=_array(tokens),
-            base_session_id=base,
+            base_branch_id=base,
             base_offset=told,
         )
         self.model.begin(name, owner, tokens, base, 1 << 30 if told is None else at)
@@ -184,7 +185,7 @@ class CacheDriver:
         """Compute what is pending and some more, as an engine would in one step."""
         sequence, tokens = self.open[name], self.transcripts[name]
         tokens += self._tokens(self.choose(4)) if sequence.admitted else ()
-        needed = max(0, -(-len(tokens) // BLOCK) - sequence.num_blocks + self.choose(2))
+        needed = max(0, self.cache.blocks_for(len(tokens)) - sequence.num_blocks + self.choose(2))
         available = self.model.available(self.model.sessions[name])
         try:
             self.cache.allocate(sequence, needed)
@@ -212,13 +213,15 @@ class CacheDriver:
         if self.choose(2):
             lease_s = min(1, self.choose(3)) * (1.0 + 45.0 * self.choose(1 << 20) / (1 << 20))
         self.model.now += 1 / 1024  # no two are away equally long
-        self.cache.finish(self.open.pop(name), lease_s=lease_s, keep_handle=keep)
+        if not keep:
+            self.cache.release_branch(name)
+        self.cache.finish(self.open.pop(name), lease_s=lease_s)
         self.model.finish(name, lease_s, keep)
         if name not in self.model.sessions:
             del self.transcripts[name]
 
     def _release(self, name: str) -> None:
-        self.cache.release_session(name)
+        self.cache.release_branch(name)
         del self.model.sessions[name], self.transcripts[name]
 
     def _pick_open(self) -> str:

@@ -23,13 +23,13 @@ def open_turn(
 ) -> CachedSequence:
     """Begin a turn, allocate for all ``tokens`` and commit them; it still runs."""
     sequence = cache.begin(
-        session_id=session,
+        branch_id=session,
         tenant=tenant,
         tokens=tokens,
-        base_session_id=base,
+        base_branch_id=base,
         base_offset=base_offset,
     )
-    cache.allocate(sequence, -(-len(tokens) // cache.block_size) - sequence.num_blocks)
+    cache.allocate(sequence, cache.blocks_for(len(tokens)) - sequence.num_blocks)
     cache.commit(sequence, tokens)
     return sequence
 

@@ -5,45 +5,31 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from runtime.config import EngineConfig
-from runtime.drafts import Drafter
-from runtime.engine import Engine
-from runtime.engine_loader import assemble
+from runtime.drafting.drafter import Drafter
+from runtime.engine.engine import Engine
 from runtime.messages import (
     CancelRequest,
     ErrorKind,
     FinishReason,
-    GenerationRequest,
-    ReleaseSession,
+    ReleaseBranch,
     SamplingParams,
     SequenceOutput,
+    SequenceStart,
     StepStats,
     TokenLogprob,
-    TurnStart,
 )
-from runtime.model_runner import ModelRunner, load_runner
+from runtime.model.runner import ModelRunner, load_runner
+from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
+from tests.support.clock import FakeClock
 from tests.support.executors import AtOnce
+from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
 STEP_S = 0.01
 END_OF_TURN = 258
 """Of the byte tokenizer."""
-
-
-class FakeClock:
-    """Seconds that pass only by ``advance``."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @dataclass
@@ -56,7 +42,7 @@ class Result:
     drafted: int = 0
     accepted: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    start: TurnStart | None = None
+    start: SequenceStart | None = None
     finish: FinishReason | None = None
     error: ErrorKind | None = None
     error_message: str = ""
@@ -151,17 +137,17 @@ class EngineDriver:
         more.setdefault("banned_tokens", (END_OF_TURN,))
         self._count += 1
         name = f"r{self._count}"
-        request = GenerationRequest(
+        request = make_request(
+            new_tokens,
             request_id=name,
-            session_id=session or f"s{self._count}",
+            branch_id=session or f"s{self._count}",
             tenant=tenant,
-            base_session_id=base,
+            base_branch_id=base,
             base_offset=offset,
-            new_tokens=np.array(new_tokens, dtype=np.int32),
             max_new_tokens=max_new_tokens,
             sampling=sampling or SamplingParams(temperature=0),
             grammar=grammar,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         self.engine.submit([request])
         return name
@@ -170,7 +156,7 @@ class EngineDriver:
         self.engine.submit([CancelRequest(request_id=name)])
 
     def release(self, session: str) -> None:
-        self.engine.submit([ReleaseSession(session_id=session)])
+        self.engine.submit([ReleaseBranch(branch_id=session)])
 
     def step(self) -> None:
         """One engine step; the clock moves on by ``STEP_S``."""

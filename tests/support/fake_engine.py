@@ -12,21 +12,21 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import orjson
 
-from runtime.engine_process import EngineDied, EngineStartError
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
     EngineMessage,
     FinishReason,
     GenerationRequest,
-    SamplingParams,
     SequenceOutput,
     StepOutput,
     StepStats,
 )
+from runtime.process.engine_process import EngineDied, EngineStartError
 from sessions.effects import Effects, GrammarCheck, Planning
 from sessions.ledger import TurnReport, TurnUsage
 from sessions.turn_plan import TurnPlan
+from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
 INFO = EngineInfo(
@@ -65,19 +65,6 @@ def play(
             await asyncio.gather(bench.task, return_exceptions=True)
 
     asyncio.run(main())
-
-
-def generation(request_id: str) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=request_id,
-        session_id=f"branch_{request_id}",
-        tenant="t",
-        base_session_id=None,
-        base_offset=0,
-        new_tokens=np.arange(3, dtype=np.int32),
-        max_new_tokens=8,
-        sampling=SamplingParams(),
-    )
 
 
 def tokens(request_id: str, count: int = 1, finish: FinishReason | None = None) -> SequenceOutput:
@@ -180,7 +167,9 @@ class EchoConnection:
             case ["go", *ids]:
                 self.running.update(ids)
                 frames = tuple(f"created {id_}".encode() for id_ in ids)
-                return Effects(frames=frames, requests=tuple(generation(id_) for id_ in ids))
+                return Effects(
+                    frames=frames, requests=tuple(make_request(request_id=id_) for id_ in ids)
+                )
             case ["say", *words]:
                 return Effects(frames=tuple(word.encode() for word in words))
             case ["fill", number]:
@@ -207,7 +196,7 @@ class EchoConnection:
         if output.finish is None:
             return Effects(frames=tuple(frames))
         if output.finish is FinishReason.UNKNOWN_BASE:
-            return Effects(requests=(generation(output.request_id),))
+            return Effects(requests=(make_request(request_id=output.request_id),))
         self.running.discard(output.request_id)
         frames.append(f"done {output.request_id}".encode())
         return Effects(

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from runtime.grammar_compiler import GrammarCompiler
-from runtime.token_mask import GrammarState
+from runtime.grammar.closing import complete
+from runtime.grammar.compiler import GrammarCompiler
+from runtime.grammar.mask_bits import mask_words
+from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level_json, write_tokenizer
 from tools_api.chat_format import Segment
@@ -41,9 +43,14 @@ def decode(tokenizer: Tokenizer, tokens: list[int]) -> str:
 
 def mask_of(state: GrammarState, tokenizer: Tokenizer) -> list[int]:
     """The ids that a state's mask allows."""
-    row = np.full((tokenizer.vocab_size + 31) // 32, -1, dtype=np.int32)
+    row = np.full(mask_words(tokenizer.vocab_size), -1, dtype=np.int32)
     state.fill_mask(row)
     return np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+
+
+def decided(state: GrammarState, token: int, remaining: int) -> int:
+    """What comes of a drawn token: ``GrammarState.deciding`` in one go."""
+    return complete(state.deciding(token, remaining))
 
 
 def random_output(
@@ -60,7 +67,7 @@ def random_output(
         if not run:
             allowed = mask_of(state, tokenizer)
             on_choice(allowed)
-            run = [state.within_limit(rng.choice(allowed), limit - len(out))]
+            run = [decided(state, rng.choice(allowed), limit - len(out))]
         state.advance(run)
         out += run
     return out

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.paged_layout import PagedLayout
-from runtime.batch import SequenceInput, StepBatch
+from runtime.model.batch import SequenceInput, StepBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

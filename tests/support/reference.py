@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.models.config import ModelConfig, RopeConfig
-from runtime.models.presets import random_model_config
-from runtime.models.random_weights import RandomWeights
+from runtime.model.config import ModelConfig, RopeConfig
+from runtime.model.presets import random_model_config
+from runtime.model.random_weights import RandomWeights
 
 AllowedTokens = Callable[[Sequence[int]], Collection[int] | None]
 """From the tokens a turn has emitted so far to those it may emit next; None = any."""

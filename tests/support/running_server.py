@@ -11,10 +11,10 @@ from typing import Any, Self
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
-from runtime.messages import ReleaseSession
+from runtime.messages import ReleaseBranch
 from sessions.dashboard import Dashboard
 from sessions.front_door import OriginPolicy
-from sessions.hub import Hub
+from sessions.hub import Hub, LongWork
 from sessions.metrics import Metrics
 from sessions.server import Server
 from sessions.store import SessionView
@@ -35,7 +35,7 @@ class NoStore:
     def engine_lost(self) -> None:
         return None
 
-    def sweep(self) -> tuple[ReleaseSession, ...]:
+    def sweep(self) -> tuple[ReleaseBranch, ...]:
         return ()
 
     def sessions(self) -> list[SessionView]:
@@ -75,7 +75,7 @@ class RunningServer:
             engine=self.engine,
             store=store,  # type: ignore[arg-type]
             connect=self._connect,  # type: ignore[arg-type]
-            check_grammar=None,  # type: ignore[arg-type]
+            long_work=LongWork(check_grammar=None),  # type: ignore[arg-type]
             metrics=self.metrics,
             dashboard=self.dashboard,
             clock=self._clock,

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from radix_cache.cache import PrefixCache
 from runtime.config import EngineConfig
-from runtime.estimates import StepCosts
-from runtime.messages import FinishReason, GenerationRequest, SamplingParams
-from runtime.schedule import Schedule
-from runtime.scheduler import Scheduler
-from runtime.sequence import Sequence, SequenceState, TokenBuffer
+from runtime.messages import FinishReason
+from runtime.scheduling.costs import CostProfile, StepCosts
+from runtime.scheduling.scheduler import Scheduler
+from runtime.scheduling.sequence import Sequence, SequenceState, TokenBuffer
+from runtime.scheduling.step_plan import Schedule
+from tests.support.caches import make_cache
+from tests.support.requests import make_request
 
 
 def tokens_of(schedule: Schedule) -> dict[str, int]:
@@ -20,13 +21,20 @@ class Bench:
     """Computed chunks advance, and a sequence whose chunk samples gets the next token of a
     fixed series. The clock moves by 10 ms a step."""
 
-    def __init__(self, *, num_blocks: int = 64, debug: bool = True, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        debug: bool = True,
+        profile: CostProfile | None = None,
+        **settings: object,
+    ) -> None:
         self.now = 0.0
         config = EngineConfig(num_blocks=num_blocks, block_size=4, **settings)  # type: ignore[arg-type]
-        self.cache = PrefixCache(
-            num_blocks, 4, clock=lambda: self.now, policy=config.cache_policy, debug=debug
+        self.cache = make_cache(
+            num_blocks, clock=lambda: self.now, policy=config.cache_policy, debug=debug
         )
-        self.costs = StepCosts()
+        self.costs = StepCosts(profile)
         self.scheduler = Scheduler(self.cache, config, self.costs)
         self.done: list[Sequence] = []
         self.preempted = 0
@@ -49,22 +57,21 @@ class Bench:
         first = 1000 * self.count
         tokens = list(range(first, first + prompt)) if isinstance(prompt, int) else prompt
         before = base.buffer.view().tolist() if base is not None else []
-        request = GenerationRequest(
+        request = make_request(
+            tokens,
             request_id=f"r{self.count}",
-            session_id=session or f"s{self.count}",
+            branch_id=session or f"s{self.count}",
             tenant=tenant,
-            base_session_id=base.request.session_id if base is not None else None,
+            base_branch_id=base.request.branch_id if base is not None else None,
             base_offset=len(before),
-            new_tokens=np.array(tokens, dtype=np.int32),
             max_new_tokens=limit,
-            sampling=SamplingParams(),
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         buffer = TokenBuffer(np.array(before + tokens, dtype=np.int32))
         vouched = 0 if base is None else base.num_computed
         sequence = Sequence(request, buffer, arrival_s=self.now, vouched=vouched)
         sequence.expected_output = limit if expected is None else expected
-        self.scheduler.add(sequence)
+        self.scheduler.queues.add(sequence)
         return sequence
 
     def step(self, *, lease_s: float = 0.0, flush: bool = False) -> Schedule:
@@ -76,12 +83,12 @@ class Bench:
         goes_on = [s.remaining > 1 for s in schedule.decodes.sequences]
         together = schedule.decodes.only([n for n, more in enumerate(goes_on) if more])
         last = schedule.decodes.only([n for n, more in enumerate(goes_on) if not more])
-        self.scheduler.said(together, np.full(len(together), 7, dtype=np.int32))
+        self.scheduler.decoded(together, np.full(len(together), 7, dtype=np.int32))
         for chunk in [*last.chunks(), *schedule.others]:
             sequence = chunk.sequence
             self.scheduler.advance(chunk)
             if sequence.state is SequenceState.FLUSHING:
-                self.scheduler.end(sequence, lease_s=lease_s)
+                self.scheduler.queues.release(sequence, lease_s=lease_s)
                 continue
             if not chunk.samples:
                 continue
@@ -92,15 +99,15 @@ class Bench:
             sequence.final_length = len(sequence.buffer)
             if flush and self.scheduler.wants_flush(sequence):
                 sequence.finish = FinishReason.STOP
-                self.scheduler.flush(sequence)
+                self.scheduler.queues.flush(sequence)
             else:
-                self.scheduler.end(sequence, lease_s=lease_s)
+                self.scheduler.queues.release(sequence, lease_s=lease_s)
         return schedule
 
     def run(self, steps: int = 5000) -> None:
         """Step until nothing is left to do."""
         for _ in range(steps):
-            if not self.scheduler.has_work:
+            if not self.scheduler.queues.has_work:
                 return
             self.step()
         raise AssertionError("the scheduler does not come to an end")

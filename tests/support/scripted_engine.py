@@ -16,10 +16,10 @@ from runtime.messages import (
     ErrorKind,
     FinishReason,
     GenerationRequest,
-    ReleaseSession,
+    ReleaseBranch,
     SequenceOutput,
+    SequenceStart,
     TokenLogprob,
-    TurnStart,
 )
 
 
@@ -61,9 +61,9 @@ class ScriptedEngine:
                 case CancelRequest(request_id=request_id):
                     self.cancelled.append(request_id)
                     self.open.pop(request_id, None)
-                case ReleaseSession(session_id=session_id):
-                    self.released.append(session_id)
-                    del self.sessions[session_id]
+                case ReleaseBranch(branch_id=branch_id):
+                    self.released.append(branch_id)
+                    del self.sessions[branch_id]
 
     def restart(self) -> None:
         """Forget everything, as a new process does."""
@@ -103,7 +103,7 @@ class ScriptedEngine:
             rebuilt = max(turn.rebuilt - found, 0)
             new = len(turn.tokens) - found - rebuilt
             misses = {"first_sight": new, "header_changed": rebuilt} | self.lost
-            start = TurnStart(
+            start = SequenceStart(
                 input_tokens=len(turn.tokens),
                 cached_tokens=found,
                 queue_s=0.25,
@@ -143,9 +143,9 @@ class ScriptedEngine:
     def forget(self, request: GenerationRequest) -> SequenceOutput:
         """Answer that the base is not known (any more)."""
         self.open.pop(request.request_id, None)
-        if request.base_session_id is not None:
-            self.sessions.pop(request.base_session_id, None)
-            self.sessions.pop(request.session_id, None)
+        if request.base_branch_id is not None:
+            self.sessions.pop(request.base_branch_id, None)
+            self.sessions.pop(request.branch_id, None)
         return SequenceOutput(
             request_id=request.request_id,
             new_tokens=_array([]),
@@ -154,17 +154,17 @@ class ScriptedEngine:
 
     def _open_turn(self, request: GenerationRequest) -> None:
         self.requests.append(request)
-        busy = {turn.request.session_id for turn in self.open.values()}
-        assert request.session_id not in busy, "the session already has an open turn"
+        busy = {turn.request.branch_id for turn in self.open.values()}
+        assert request.branch_id not in busy, "the session already has an open turn"
         tokens, rebuilt = request.new_tokens.tolist(), 0
-        if request.base_session_id is not None:
-            base = self.sessions[request.base_session_id]
+        if request.base_branch_id is not None:
+            base = self.sessions[request.base_branch_id]
             assert len(base) >= request.base_offset, "the base is shorter than the offset"
-            if request.base_offset == 0 and request.base_session_id != request.session_id:
+            if request.base_offset == 0 and request.base_branch_id != request.branch_id:
                 rebuilt = min(len(base), len(tokens))
             tokens = base[: request.base_offset] + tokens
         assert tokens, "an empty prompt"
-        self.sessions[request.session_id] = tokens
+        self.sessions[request.branch_id] = tokens
         self.open[request.request_id] = OpenTurn(
             request=request,
             tokens=tokens,

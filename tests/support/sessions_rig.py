@@ -115,7 +115,7 @@ class Rig:
         prices: PriceTable | None = None,
         max_context_tokens: int = 4096,
     ) -> None:
-        self.clock = FakeClock()
+        self.clock = FakeClock(1000.0)
         self.engine = ScriptedEngine()
         self.checks: list[tuple[Client, GrammarCheck]] = []
         """Grammar checks that wait for a verdict; empty while ``checks_pass``."""

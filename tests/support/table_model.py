@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.batch import StepBatch
-from runtime.drafts import Draft
+from runtime.grammar.state import GrammarState
 from runtime.messages import TokenArray
-from runtime.token_mask import GrammarState
+from runtime.model.batch import StepBatch
+from runtime.scheduling.draft import Draft
 from tests.support.engine_driver import EngineDriver
 
 LogitsAt = Callable[[int, int], np.ndarray]
@@ -52,7 +52,7 @@ class FixedDrafts:
 
     def propose(
         self,
-        session_id: str,
+        branch_id: str,
         tenant: str,
         tokens: TokenArray,
         grammar: GrammarState | None,
@@ -66,9 +66,9 @@ class FixedDrafts:
         survival = tuple(0.9**n for n in range(1, len(draft) + 1))
         return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=survival)
 
-    def verified(self, session_id: str, verified: int, accepted: int) -> None:
+    def verified(self, branch_id: str, verified: int, accepted: int) -> None:
         self.verdicts.append((verified, accepted))
 
     def remember(self, tenant: str, output: TokenArray) -> None: ...
 
-    def close(self, session_id: str) -> None: ...
+    def close(self, branch_id: str) -> None: ...

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from radix_cache.block_pool import BlockArray, OutOfBlocks
-from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence
 from radix_cache.keys import chain_keys
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, RunContent, StoredRun
+from tests.support.caches import make_cache
 
 Tokens = tuple[int, ...]
 BLOCK = 2
@@ -97,9 +97,10 @@ class TieredDriver:
         self.failures = failures
         self.now = 0.0
         self.mover = ContentMover()
-        self.cache = PrefixCache(
+        self.cache = make_cache(
             num_blocks,
-            BLOCK,
+            block_size=BLOCK,
+            debug=False,
             clock=lambda: self.now,
             mover=self.mover,
             host_blocks=host_blocks,
@@ -175,10 +176,10 @@ class TieredDriver:
             tokens = self.transcripts[name] + (1,)
             told = self.choose(2)
             self.cache.prefetch(
-                session_id=name,
+                branch_id=name,
                 tenant=self.tenants[name],
                 tokens=_array(tokens),
-                base_session_id=name if told else None,
+                base_branch_id=name if told else None,
                 base_offset=len(tokens) - 1 if told else None,
             )
 
@@ -202,10 +203,10 @@ class TieredDriver:
     def _begin(self, name: str, tokens: Tokens, base: str | None, at: int) -> str:
         told = at if base is not None and self.choose(4) else None
         arguments = {
-            "session_id": name,
+            "branch_id": name,
             "tenant": self.tenants[name],
             "tokens": _array(tokens),
-            "base_session_id": base,
+            "base_branch_id": base,
             "base_offset": told,
         }
         found = self.cache.match_length(**arguments)
@@ -230,7 +231,7 @@ class TieredDriver:
         tokens = self.transcripts[name] + (
             self._tokens(self.choose(5)) if sequence.admitted else ()
         )
-        needed = max(0, -(-len(tokens) // BLOCK) - sequence.num_blocks)
+        needed = max(0, self.cache.blocks_for(len(tokens)) - sequence.num_blocks)
         available = self.cache.available_blocks(sequence)
         try:
             self.cache.allocate(sequence, needed)
@@ -255,7 +256,7 @@ class TieredDriver:
         self.cache.finish(self.open.pop(name), lease_s=self.choose(2) * 30.0)
 
     def _release(self, name: str) -> None:
-        self.cache.release_session(name)
+        self.cache.release_branch(name)
         del self.transcripts[name]
 
     def _tokens(self, count: int) -> Tokens:

@@ -1,6 +1,6 @@
 """Which waiting turns begin to run, and which keep waiting."""
 
-from runtime.sequence import SequenceState
+from runtime.scheduling.sequence import SequenceState
 from tests.support.scheduler_bench import Bench, tokens_of
 
 

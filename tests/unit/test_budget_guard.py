@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from runtime.budget_guard import HORIZON_TOKENS, BudgetGuard
-from runtime.grammar_compiler import CompiledGrammar
+from runtime.grammar.budget_guard import HORIZON_TOKENS, BudgetGuard
+from runtime.grammar.compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
 

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 
 from radix_cache.block_pool import OutOfBlocks
-from radix_cache.cache import PrefixCache
 from tests.support.cache_turns import run_turn, transcript
-
-BLOCK = 4
-
-
-def make_cache(num_blocks: int = 32, *, reserve_blocks: int = 0) -> PrefixCache:
-    return PrefixCache(
-        num_blocks, BLOCK, clock=lambda: 0.0, reserve_blocks=reserve_blocks, debug=True
-    )
+from tests.support.caches import make_cache
 
 
 def test_the_next_turn_finds_all_whole_blocks_of_the_last() -> None:
@@ -34,12 +26,10 @@ def test_a_prompt_that_is_cached_wholly_keeps_one_token_to_compute() -> None:
 def test_two_sessions_share_the_blocks_of_a_common_prefix() -> None:
     cache = make_cache()
     common = transcript(8)
-    first = cache.begin(session_id="a", tenant="t", tokens=np.append(common, transcript(9, seed=1)))
+    first = cache.begin(branch_id="a", tenant="t", tokens=np.append(common, transcript(9, seed=1)))
     cache.allocate(first, 5)
     cache.commit(first, np.append(common, transcript(9, seed=1)))
-    second = cache.begin(
-        session_id="b", tenant="t", tokens=np.append(common, transcript(9, seed=2))
-    )
+    second = cache.begin(branch_id="b", tenant="t", tokens=np.append(common, transcript(9, seed=2)))
     assert second.num_cached_tokens == 8
     assert second.block_table.tolist() == first.block_table[:2].tolist()
 
@@ -48,14 +38,14 @@ def test_a_tenant_never_sees_the_blocks_of_another() -> None:
     cache = make_cache()
     tokens = transcript(17)
     run_turn(cache, tokens, "a", tenant="one")
-    assert cache.match_length(session_id="b", tenant="two", tokens=tokens) == 0
-    assert cache.match_length(session_id="b", tenant="one", tokens=tokens) == 16
+    assert cache.match_length(branch_id="b", tenant="two", tokens=tokens) == 0
+    assert cache.match_length(branch_id="b", tenant="one", tokens=tokens) == 16
 
 
 def test_equal_blocks_of_two_running_turns_become_one() -> None:
     cache = make_cache()
     tokens = transcript(12)
-    sequences = [cache.begin(session_id=s, tenant="t", tokens=tokens) for s in "ab"]
+    sequences = [cache.begin(branch_id=s, tenant="t", tokens=tokens) for s in "ab"]
     for sequence in sequences:
         cache.allocate(sequence, 3)
     for sequence in sequences:
@@ -92,10 +82,10 @@ def test_a_base_that_lost_its_tail_is_matched_as_far_as_it_reaches() -> None:
     run_turn(cache, tokens, "base")
     run_turn(cache, transcript(16, seed=1), "other")
     sequence = cache.begin(
-        session_id="base",
+        branch_id="base",
         tenant="t",
         tokens=np.append(tokens, tokens),
-        base_session_id="base",
+        base_branch_id="base",
         base_offset=24,
     )
     assert sequence.num_cached_tokens == 16
@@ -105,10 +95,10 @@ def test_a_base_that_lost_its_tail_is_matched_as_far_as_it_reaches() -> None:
 def test_a_running_turn_is_never_evicted() -> None:
     cache = make_cache(8)
     tokens = transcript(16)
-    running = cache.begin(session_id="a", tenant="t", tokens=tokens)
+    running = cache.begin(branch_id="a", tenant="t", tokens=tokens)
     cache.allocate(running, 4)
     cache.commit(running, tokens)
-    other = cache.begin(session_id="b", tenant="t", tokens=transcript(40, seed=1))
+    other = cache.begin(branch_id="b", tenant="t", tokens=transcript(40, seed=1))
     assert cache.available_blocks(other) == 4
     with pytest.raises(OutOfBlocks):
         cache.allocate(other, 5)
@@ -119,7 +109,7 @@ def test_the_unused_end_of_a_locked_edge_can_be_evicted() -> None:
     tokens = transcript(36)
     run_turn(cache, tokens, "long")
     fork = np.append(tokens[:8], transcript(24, seed=1))
-    sequence = cache.begin(session_id="fork", tenant="t", tokens=fork)
+    sequence = cache.begin(branch_id="fork", tenant="t", tokens=fork)
     assert sequence.num_cached_tokens == 8
     assert cache.available_blocks(sequence) == 8
     cache.allocate(sequence, 8)
@@ -132,18 +122,17 @@ def test_the_least_recently_used_tail_goes_first() -> None:
     run_turn(cache, old, "old")
     run_turn(cache, young, "young")
     run_turn(cache, transcript(24, seed=2), "new")
-    assert cache.match_length(session_id="x", tenant="t", tokens=np.append(old, old)) == 8
-    assert cache.match_length(session_id="x", tenant="t", tokens=np.append(young, old)) == 16
+    assert cache.match_length(branch_id="x", tenant="t", tokens=np.append(old, old)) == 8
+    assert cache.match_length(branch_id="x", tenant="t", tokens=np.append(young, old)) == 16
 
 
 def test_a_session_has_one_open_turn() -> None:
     cache = make_cache()
-    cache.begin(session_id="s", tenant="t", tokens=transcript(8))
+    cache.begin(branch_id="s", tenant="t", tokens=transcript(8))
     with pytest.raises(ValueError, match="open turn"):
-        cache.begin(session_id="s", tenant="t", tokens=transcript(8))
+        cache.begin(branch_id="s", tenant="t", tokens=transcript(8))
 
 
-@pytest.mark.parametrize("reserve_blocks", [-1, 8, 9])
-def test_a_reserve_that_leaves_no_block_is_refused(reserve_blocks: int) -> None:
-    with pytest.raises(ValueError, match="reserve"):
-        make_cache(8, reserve_blocks=reserve_blocks)
+@pytest.mark.parametrize(("num_tokens", "num_blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
+def test_a_part_of_a_block_takes_a_whole_one(num_tokens: int, num_blocks: int) -> None:
+    assert make_cache().blocks_for(num_tokens) == num_blocks

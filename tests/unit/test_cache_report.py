@@ -1,9 +1,9 @@
 """Totals of the cache and of its transfers become what happened since the last step."""
 
-from radix_cache.cache import PrefixCache
-from runtime.cache_report import CacheReport
+from runtime.engine.cache_report import CacheReport
 from runtime.messages import StepStats
 from tests.support.cache_turns import open_turn, run_turn, transcript
+from tests.support.caches import make_cache
 from tests.support.tiered_driver import ContentMover
 
 BLOCK = 4
@@ -21,7 +21,7 @@ class Counted:
 
 
 def test_without_lower_tiers_blocks_hits_and_evictions_are_told() -> None:
-    cache = PrefixCache(8, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(8)
     report = CacheReport(cache, None)
     run_turn(cache, transcript(20, seed=1), "a")
     open_turn(cache, transcript(20, seed=1), "a")
@@ -34,7 +34,7 @@ def test_without_lower_tiers_blocks_hits_and_evictions_are_told() -> None:
 
 
 def test_evicted_blocks_count_from_the_last_report() -> None:
-    cache = PrefixCache(8, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(8)
     report = CacheReport(cache, None)
     evicted = []
     for seed in range(3):
@@ -44,9 +44,7 @@ def test_evicted_blocks_count_from_the_last_report() -> None:
 
 
 def test_with_lower_tiers_their_blocks_hits_and_copies_are_told() -> None:
-    cache = PrefixCache(
-        8, BLOCK, clock=lambda: 0.0, mover=_noting(), host_blocks=16, disk_blocks=32
-    )
+    cache = make_cache(8, mover=_noting(), host_blocks=16, disk_blocks=32)
     transfers = Counted()
     report = CacheReport(cache, transfers)
     run_turn(cache, transcript(32, seed=1), "a")
@@ -60,7 +58,7 @@ def test_with_lower_tiers_their_blocks_hits_and_copies_are_told() -> None:
         {"device_host": 0.5},
     )
     assert stats.damaged_blocks_delta == 3
-    back = cache.begin(session_id="a", tenant="t", tokens=transcript(33, seed=1))
+    back = cache.begin(branch_id="a", tenant="t", tokens=transcript(33, seed=1))
     cache.restore(back)
     cache.allocate(back, 0)
     transfers.moved = {"device_host": (1000, 0.75)}

@@ -1,13 +1,13 @@
 """One turn without a socket: what is sent, what comes out, what may be sent again."""
 
 from enum import Enum
-from itertools import count
 from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from tests.support.clock import FakeClock
 from tests.support.fake_server import call, message, refusal, turn
 from tools_api.client_turn import (
     ArgumentsDelta,
@@ -98,8 +98,7 @@ def test_items_go_as_objects_of_ours_or_as_they_are() -> None:
 
 
 def test_a_text_turn_gives_deltas_and_then_the_response() -> None:
-    ticks = count()
-    step = Turn(Chain(defaults={}), "x", {}, clock=lambda: float(next(ticks)))
+    step = Turn(Chain(defaults={}), "x", {}, clock=FakeClock(tick_s=1.0))
     *deltas, response = play(step, turn(sent(step), [message("Hi!")], keepwarm={"turn": 1}))
     assert deltas == [TextDelta(text=char) for char in "Hi!"]
     assert isinstance(response, Response)

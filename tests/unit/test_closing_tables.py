@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.closing_tables import ClosingTables, allowed
+from runtime.grammar.closing_tables import ClosingTables, allowed
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import small_tokenizer
 

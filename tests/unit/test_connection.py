@@ -52,7 +52,7 @@ def test_the_second_create_of_a_lane_may_continue_the_first(rig: Rig, client: Cl
     (created,) = client.create(input="one")
     client.create(input="two", previous_response_id=created["response"]["id"])
     rig.reply("a" + END)
-    assert rig.engine.last.base_session_id == rig.engine.requests[0].session_id
+    assert rig.engine.last.base_branch_id == rig.engine.requests[0].branch_id
 
 
 def test_lanes_run_side_by_side_and_name_themselves(rig: Rig, client: Client) -> None:
@@ -69,7 +69,7 @@ def test_lanes_run_side_by_side_and_name_themselves(rig: Rig, client: Client) ->
 def test_a_lane_used_again_without_a_parent_starts_afresh(rig: Rig, client: Client) -> None:
     client.turn(input="one", stream_id="b")
     client.create(input="two", stream_id="b")
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
 
 
 def test_sixteen_responses_are_active_and_the_next_waits(rig: Rig, client: Client) -> None:
@@ -407,8 +407,8 @@ def test_a_fork_shares_the_prefix_in_another_engine_session(rig: Rig, client: Cl
     client.turn("one" + END, input="a", previous_response_id=first["id"])
     client.create(input="b", previous_response_id=first["id"], stream_id="fork")
     request = rig.engine.last
-    assert request.session_id != "branch_1"
-    assert (request.base_session_id, request.base_offset) == ("branch_1", end)
+    assert request.branch_id != "branch_1"
+    assert (request.base_branch_id, request.base_offset) == ("branch_1", end)
 
 
 def test_a_fork_may_start_while_the_source_goes_on(rig: Rig, client: Client) -> None:
@@ -416,7 +416,7 @@ def test_a_fork_may_start_while_the_source_goes_on(rig: Rig, client: Client) -> 
     client.create(input="a", previous_response_id=first["id"], store=False, stream_id="fork")
     client.create(input="b", previous_response_id=first["id"], store=False)
     fork, source = rig.engine.requests[1:]
-    assert fork.session_id != source.session_id
+    assert fork.branch_id != source.branch_id
     rig.emit("x" + END, FinishReason.STOP, fork)
     rig.emit("y" + END, FinishReason.STOP, source)
     assert client.types().count("completed") == 3
@@ -450,7 +450,7 @@ def test_who_may_continue_a_response(
         {"role": "user", "content": "more"},
     ]
     other.create(input=history)
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
 
 
 def test_what_continues_a_private_response_stays_private(rig: Rig, client: Client) -> None:
@@ -492,7 +492,7 @@ def test_a_named_session_goes_on_from_its_head(rig: Rig, named: dict[str, Any]) 
     assert second["previous_response_id"] == first["id"]
     assert second["keepwarm"]["session"] == "s"
     assert [first["keepwarm"]["turn"], second["keepwarm"]["turn"]] == [1, 2]
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
 
 
 def test_a_named_session_that_is_sent_its_own_history_does_not_double_it(
@@ -607,7 +607,7 @@ def test_a_disconnect_cancels_and_leaves_the_parent_continuable(rig: Rig) -> Non
     assert rig.reports[-1].usage.output_tokens == 6
     again = rig.connect().turn(input="again", previous_response_id=first["id"])
     assert again["status"] == "completed"
-    assert rig.engine.last.session_id == "branch_1"
+    assert rig.engine.last.branch_id == "branch_1"
 
 
 def test_a_disconnect_drops_what_waits_and_is_final(rig: Rig, client: Client) -> None:
@@ -641,7 +641,7 @@ def test_when_the_engine_dies_open_turns_fail_and_sessions_go_on(rig: Rig) -> No
         assert client.response["keepwarm"]["reason"] == "engine_died"
     again = one.turn("beta" + END, input="again", keepwarm={"session": "s"})
     assert again["previous_response_id"] == first["id"]
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
     assert "alpha" in spelled(rig.engine.last.new_tokens)
     assert rig.engine.released == []
 
@@ -792,7 +792,7 @@ def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: 
 
 def step(rig: Rig, request: GenerationRequest, rng: random.Random) -> None:
     started = rig.engine.open[request.request_id].started
-    if request.base_session_id is not None and not started and rng.random() < 0.1:
+    if request.base_branch_id is not None and not started and rng.random() < 0.1:
         rig.deliver(rig.engine.forget(request))
         return
     finish = rng.choice([None, None, FinishReason.STOP, FinishReason.LENGTH])

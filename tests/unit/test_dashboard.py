@@ -15,6 +15,7 @@ from sessions.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
 from sessions.ledger import TurnReport, TurnUsage
 from sessions.store import SessionView
 from sessions.tenants import Principal
+from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO as BY_HAND
 
 ACME = Principal(tenant="acme", operator=False)
@@ -54,10 +55,8 @@ class Board:
     """A dashboard with a clock in hand."""
 
     def __init__(self, views: list[SessionView] | None = None) -> None:
-        self.now = 100.0
-        self.dashboard = Dashboard(
-            sessions=lambda: views or [], clock=lambda: self.now, version="0.1.0"
-        )
+        self.clock = FakeClock(100.0)
+        self.dashboard = Dashboard(sessions=lambda: views or [], clock=self.clock, version="0.1.0")
 
     def shown(self, who: Principal = OPERATOR) -> dict[str, Any]:
         response = self.dashboard.sessions(who, num_connections=7)
@@ -130,7 +129,7 @@ def test_an_operator_sees_all_tenants_and_the_machine() -> None:
             blocks_evictable=1,
         )
     )
-    board.now += 60
+    board.clock.advance(60)
     seen = board.shown()
     assert [s["tenant"] for s in seen["sessions"]] == ["acme", "other"]
     assert seen["engine"]["running"] == 2
@@ -153,7 +152,7 @@ def test_a_dead_engine_is_shown_as_such() -> None:
 def test_the_latest_turns_come_first_across_tenants() -> None:
     board = Board()
     for number in range(MAX_TURNS_SHOWN + 5):
-        board.now += 1
+        board.clock.advance(1)
         tenant = ("acme", "other")[number % 2]
         board.dashboard.turn_finished(replace(REPORT, turn=number, tenant=tenant))
     turns = board.shown()["turns"]

@@ -5,25 +5,16 @@ import random
 import numpy as np
 import pytest
 
-from runtime.decoders import Decoders
-from runtime.messages import GenerationRequest, SamplingParams
-from runtime.sequence import Sequence, TokenBuffer
-from runtime.turn_arrays import TAIL
+from runtime.scheduling.decode_rows import TAIL
+from runtime.scheduling.decoders import Decoders
+from runtime.scheduling.sequence import Sequence, TokenBuffer
+from tests.support.requests import make_request
 
 BLOCK = 4
 
 
 def _sequence(number: int, prompt: int, tenant: str = "t") -> Sequence:
-    request = GenerationRequest(
-        request_id=f"r{number}",
-        session_id=f"s{number}",
-        tenant=tenant,
-        base_session_id=None,
-        base_offset=0,
-        new_tokens=np.arange(prompt, dtype=np.int32),
-        max_new_tokens=1 << 20,
-        sampling=SamplingParams(),
-    )
+    request = make_request(prompt, request_id=f"r{number}", tenant=tenant, max_new_tokens=1 << 20)
     sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
     sequence.num_computed = prompt
     sequence.buffer.append(1000 + number)
@@ -62,7 +53,7 @@ def test_turns_that_speak_together_hold_the_tokens_of_turns_that_speak_alone(see
         decodes = decoders.decodes(without=apart)
         assert not apart & set(decodes.sequences)
         tokens = np.array([rng.randrange(1000) for _ in decodes.sequences], dtype=np.int32)
-        publishing = decoders.said(decodes, tokens)
+        publishing = decoders.decoded(decodes, tokens)
         for sequence, token in zip(decodes.sequences, tokens.tolist(), strict=True):
             known, computed = expected[sequence]
             if len(known) // BLOCK > computed // BLOCK:
@@ -82,7 +73,7 @@ def test_a_tail_that_nobody_looks_at_is_stored_before_it_is_full() -> None:
     for turn in turns:
         decoders.add(turn)
     for step in range(3 * TAIL):
-        decoders.said(decoders.decodes(without=set()), np.full(5, step, dtype=np.int32))
+        decoders.decoded(decoders.decodes(without=set()), np.full(5, step, dtype=np.int32))
     for turn in turns:
         assert turn.buffer.view()[4:].tolist() == list(range(3 * TAIL))
 
@@ -123,5 +114,5 @@ def test_a_block_is_published_once() -> None:
     published = []
     for _ in range(9):
         decodes = decoders.decodes(without=set())
-        published.append(bool(decoders.said(decodes, np.zeros(1, dtype=np.int32))))
+        published.append(bool(decoders.decoded(decodes, np.zeros(1, dtype=np.int32))))
     assert published == [False, False, False, True, False, False, False, True, False]

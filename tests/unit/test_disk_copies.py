@@ -3,15 +3,16 @@
 from radix_cache.cache import PrefixCache
 from radix_cache.nodes import Tier
 from tests.support.cache_turns import open_turn, run_turn, transcript
+from tests.support.caches import make_cache
 from tests.support.tiered_driver import ContentMover
 
 BLOCK = 4
 AMPLE = {"num_blocks": 120, "host_blocks": 120, "disk_blocks": 500}
 
 
-def make_cache(mover: ContentMover, **sizes: int) -> PrefixCache:
+def copying_cache(mover: ContentMover, **sizes: int) -> PrefixCache:
     sizes = {"num_blocks": 40, "host_blocks": 40, "disk_blocks": 200} | sizes
-    return PrefixCache(block_size=BLOCK, clock=lambda: 0.0, mover=mover, debug=True, **sizes)
+    return make_cache(mover=mover, **sizes)
 
 
 def noted(cache: PrefixCache, mover: ContentMover, tokens, name: str) -> None:  # type: ignore[no-untyped-def]
@@ -33,13 +34,13 @@ def finish_orders(cache: PrefixCache, mover: ContentMover, *, ok: bool = True) -
 def restarted(mover: ContentMover, **sizes: int) -> tuple[PrefixCache, ContentMover]:
     again = ContentMover(BLOCK)
     again.content[Tier.DISK] = mover.content[Tier.DISK]
-    cache = make_cache(again, **sizes)
+    cache = copying_cache(again, **sizes)
     cache.load(mover.stored.values())
     return cache, again
 
 
 def found_after_restart(cache: PrefixCache, mover: ContentMover, tokens) -> int:  # type: ignore[no-untyped-def]
-    prompt = {"session_id": "x", "tenant": "t", "tokens": tokens}
+    prompt = {"branch_id": "x", "tenant": "t", "tokens": tokens}
     cache.prefetch(**prompt)
     finish_orders(cache, mover)
     sequence = cache.begin(**prompt)
@@ -53,7 +54,7 @@ def found_after_restart(cache: PrefixCache, mover: ContentMover, tokens) -> int:
 
 def test_an_orderly_end_leaves_every_session_on_disk() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover)
+    cache = copying_cache(mover)
     for seed in range(1, 5):
         noted(cache, mover, transcript(60, seed=seed), f"s{seed}")
     assert cache.stats().host_free < 40, "one of them is in host memory"
@@ -68,7 +69,7 @@ def test_an_orderly_end_leaves_every_session_on_disk() -> None:
 
 def test_device_blocks_are_copied_as_they_were_when_it_was_ordered() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover)
+    cache = copying_cache(mover)
     tokens = transcript(40, seed=1)
     noted(cache, mover, tokens, "s")
     cache.copy_down()
@@ -79,7 +80,7 @@ def test_device_blocks_are_copied_as_they_were_when_it_was_ordered() -> None:
 
 def test_nothing_is_copied_twice() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover)
+    cache = copying_cache(mover)
     noted(cache, mover, transcript(40, seed=1), "s")
     cache.copy_down()
     finish_orders(cache, mover)
@@ -89,7 +90,7 @@ def test_nothing_is_copied_twice() -> None:
 
 def test_the_sessions_used_last_come_first_where_the_disk_is_small() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, disk_blocks=12)
+    cache = copying_cache(mover, disk_blocks=12)
     noted(cache, mover, transcript(40, seed=1), "old")
     noted(cache, mover, transcript(40, seed=2), "new")
     cache.copy_down()
@@ -100,7 +101,7 @@ def test_the_sessions_used_last_come_first_where_the_disk_is_small() -> None:
 def test_a_shared_prefix_is_copied_when_what_hangs_below_it_is_written() -> None:
     """Without an orderly end: the prefix is always in use and never leaves the device."""
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, num_blocks=24, host_blocks=32)
+    cache = copying_cache(mover, num_blocks=24, host_blocks=32)
     shared = transcript(20, seed=100)
 
     def session(seed: int):  # type: ignore[no-untyped-def]
@@ -118,7 +119,7 @@ def test_a_shared_prefix_is_copied_when_what_hangs_below_it_is_written() -> None
 
 def test_a_session_of_which_a_part_is_on_disk_survives_a_crash_whole() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, num_blocks=104, host_blocks=66, disk_blocks=400)
+    cache = copying_cache(mover, num_blocks=104, host_blocks=66, disk_blocks=400)
     tokens = transcript(400, seed=1)
     noted(cache, mover, tokens, "s")
     noted(cache, mover, transcript(80, seed=2), "other")
@@ -132,7 +133,7 @@ def test_a_session_of_which_a_part_is_on_disk_survives_a_crash_whole() -> None:
 def test_a_prefix_that_is_wanted_again_outlives_copies_that_are_not() -> None:
     """A quarter of the disk holds copies; each session adds its own."""
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, num_blocks=120, host_blocks=66, disk_blocks=280)
+    cache = copying_cache(mover, num_blocks=120, host_blocks=66, disk_blocks=280)
     shared = transcript(80, seed=100)
 
     def session(seed: int):  # type: ignore[no-untyped-def]
@@ -151,7 +152,7 @@ def test_a_prefix_that_is_wanted_again_outlives_copies_that_are_not() -> None:
 
 def test_a_copy_that_cannot_be_written_is_given_up() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover)
+    cache = copying_cache(mover)
     noted(cache, mover, transcript(40, seed=1), "s")
     cache.copy_down()
     finish_orders(cache, mover, ok=False)
@@ -162,7 +163,7 @@ def test_a_copy_that_cannot_be_written_is_given_up() -> None:
 
 def test_without_a_disk_there_is_nothing_to_copy() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, disk_blocks=0)
+    cache = copying_cache(mover, disk_blocks=0)
     run_turn(cache, transcript(40))
     cache.copy_down()
     assert not mover.pending

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import frames
 from runtime.config import EngineConfig
 from runtime.messages import (
     Beat,
@@ -20,15 +19,17 @@ from runtime.messages import (
     FinishReason,
     GenerationRequest,
     Loading,
-    ReleaseSession,
+    ReleaseBranch,
     SamplingParams,
     SequenceOutput,
+    SequenceStart,
     StepOutput,
     StepStats,
     TokenLogprob,
-    TurnStart,
 )
+from runtime.process import frames
 from tests.support.fake_engine import INFO
+from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
 
@@ -40,13 +41,11 @@ def _split(frame: bytes) -> tuple[bytes, bytes]:
 
 
 def _request(tokens: int, name: str = "r1") -> GenerationRequest:
-    return GenerationRequest(
+    return make_request(
+        tokens,
         request_id=name,
-        session_id="s1",
-        tenant="t",
-        base_session_id="s0",
+        base_branch_id="s0",
         base_offset=7,
-        new_tokens=np.arange(tokens, dtype=np.int32),
         max_new_tokens=5,
         sampling=SamplingParams(seed=2**63 + 1, stop=("###", "ä"), top_logprobs=2),
         grammar=GrammarSpec(lark="start: /x/", trigger="<tool_call>"),
@@ -71,7 +70,7 @@ def test_a_batch_of_messages_survives_the_wire_in_order() -> None:
         _request(5),
         CancelRequest(request_id="r0"),
         _request(0, "r2"),
-        ReleaseSession(session_id="s9"),
+        ReleaseBranch(branch_id="s9"),
         _request(100_000, "r3"),
     ]
     decoded = frames.decode_messages(*_split(frames.encode_messages(messages)))
@@ -88,7 +87,7 @@ def test_a_step_survives_the_wire() -> None:
             new_tokens=np.array([1, 2, 2**31 - 1], dtype=np.int32),
             forced=2,
             forwards=1,
-            start=TurnStart(
+            start=SequenceStart(
                 input_tokens=9, cached_tokens=4, queue_s=0.25, miss_causes={"first_sight": 5}
             ),
             logprobs=(TokenLogprob(token=1, logprob=-0.5, top=((1, -0.5), (4, -2.0))),),
@@ -112,7 +111,11 @@ def test_a_step_survives_the_wire() -> None:
 def test_every_figure_of_a_step_survives_the_wire() -> None:
     """Each with a value of its own. One that is not told is 0, as before it was invented."""
     numbers: dict[str, Any] = {
-        field.name: {"host_disk": 0.5 + n} if field.type == dict[str, float] else n
+        field.name: {"host_disk": 0.5 + n}
+        if field.type == dict[str, float]
+        else [n, n]
+        if field.type in (list[float], list[int])
+        else n
         for n, field in enumerate(dataclasses.fields(StepStats), start=1)
     }
     stats = StepStats(**numbers)

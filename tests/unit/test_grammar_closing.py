@@ -8,9 +8,9 @@ from typing import Any
 import llguidance
 import pytest
 
-from runtime.closing_tables import ClosingTables
-from runtime.grammar_closing import ClosingSearch, Effort, complete
-from runtime.grammar_compiler import CompiledGrammar
+from runtime.grammar.closing import ClosingSearch, Effort, complete
+from runtime.grammar.closing_tables import ClosingTables
+from runtime.grammar.compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
 

@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from runtime.grammar_probe import GrammarProbe, ProbeError, ProbeLimits, serve
-from runtime.grammar_refusal import GrammarRefused
+from runtime.grammar.probe import GrammarProbe, ProbeError, ProbeLimits, serve
+from runtime.grammar.refusal import GrammarRefused
+from tests.support.clock import FakeClock
 from tests.support.grammars import compiler, schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
 
@@ -27,18 +28,11 @@ LARGE = {"enum": [f"value {i} of {i * 7919 % 10007}" for i in range(20_000)]}
 ADVERSARIAL = Path(__file__).parents[3] / "shared" / "structured" / "adversarial.jsonl"
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def run(
     folder: Path,
     scenario: Callable[[GrammarProbe], Awaitable[None]],
     limits: ProbeLimits | None = None,
-    clock: Callable[[], float] | None = None,
+    clock: FakeClock | None = None,
     num_processes: int = 1,
 ) -> None:
     small_tokenizer(folder)
@@ -47,7 +41,7 @@ def run(
         model_type="qwen3",
         limits=limits,
         num_processes=num_processes,
-        clock=clock or Clock(),
+        clock=clock or FakeClock(),
     )
 
     async def main() -> None:
@@ -79,7 +73,7 @@ def test_the_child_answers_each_frame_and_ends_with_its_input(tmp_path: Path) ->
 
 
 def test_verdicts_are_remembered_and_a_refusal_only_for_a_while(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
 
     async def scenario(probe: GrammarProbe) -> None:
         good, bad = schema_spec({"type": "integer"}), schema_spec({"not": {}})
@@ -88,7 +82,7 @@ def test_verdicts_are_remembered_and_a_refusal_only_for_a_while(tmp_path: Path) 
         assert isinstance(first, GrammarRefused)
         assert (first.keyword, first.path, first.block) == ("not", ("not",), 0)
         assert await probe.check(bad) is first
-        clock.now = 31
+        clock.now_s = 31
         again = await probe.check(bad)
         assert again is not None
         assert again is not first

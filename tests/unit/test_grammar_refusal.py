@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.grammar_refusal import refusal
+from runtime.grammar.refusal import refusal
 
 LARK = """start: a | b
 a: %json {"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runtime.grammar_closing import complete
-from runtime.grammar_schemas import json_blocks, reading_hints, subschemas
+from runtime.grammar.closing import complete
+from runtime.grammar.schemas import json_blocks, reading_hints, subschemas
 
 
 def lark(*schemas: str) -> str:

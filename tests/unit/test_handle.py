@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from radix_cache.cache import PrefixCache
 from tests.support.cache_turns import open_turn, run_turn, transcript
-
-BLOCK = 4
+from tests.support.caches import make_cache
 
 
 def test_the_table_lists_shared_blocks_before_private_ones() -> None:
-    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(16)
     run_turn(cache, transcript(16))
     sequence = open_turn(cache, transcript(22), "s")
     assert sequence.block_table.dtype == np.int32
@@ -19,7 +17,7 @@ def test_the_table_lists_shared_blocks_before_private_ones() -> None:
 
 
 def test_the_table_grows_in_place_as_a_view() -> None:
-    cache = PrefixCache(64, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(64)
     sequence = open_turn(cache, transcript(4), "s")
     first = sequence.block_table.tolist()
     for _ in range(40):
@@ -29,7 +27,7 @@ def test_the_table_grows_in_place_as_a_view() -> None:
 
 
 def test_hits_and_misses_add_up_to_the_prompt() -> None:
-    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(16)
     run_turn(cache, transcript(20, seed=1), "a")
     run_turn(cache, transcript(50, seed=2), "b")
     sequence = run_turn(cache, transcript(23, seed=1), "a")

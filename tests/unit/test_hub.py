@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from runtime.grammar_refusal import GrammarRefused
-from runtime.messages import CancelRequest, FinishReason, GenerationRequest, ReleaseSession
+from runtime.grammar.refusal import GrammarRefused
+from runtime.messages import CancelRequest, FinishReason, GenerationRequest, ReleaseBranch
 from sessions.dashboard import Dashboard
-from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link
+from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
 from sessions.metrics import Metrics
 from sessions.turn_plan import TurnPlan
+from tests.support.clock import FakeClock
 from tests.support.fake_engine import (
     INFO,
     EchoConnection,
@@ -62,9 +63,9 @@ class Store:
     def engine_lost(self) -> None:
         self.losses += 1
 
-    def sweep(self) -> tuple[ReleaseSession, ...]:
+    def sweep(self) -> tuple[ReleaseBranch, ...]:
         self.sweeps += 1
-        return (ReleaseSession(session_id="old"),)
+        return (ReleaseBranch(branch_id="old"),)
 
 
 class Bench:
@@ -72,7 +73,7 @@ class Bench:
         self.engine = HandEngine()
         self.store = Store()
         self.metrics = Metrics()
-        self.now = 0.0
+        self.clock = FakeClock()
         self.pauses: list[float] = []
         self.specs: list[GrammarSpec] = []
         self.verdict: Callable[[], GrammarRefused | None] = lambda: None
@@ -84,12 +85,11 @@ class Bench:
             engine=self.engine,
             store=self.store,  # type: ignore[arg-type]
             connect=EchoConnection,  # type: ignore[arg-type]
-            check_grammar=self._check,
+            long_work=LongWork(check_grammar=self._check, in_thread=self._in_thread),
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=list, clock=lambda: self.now, version="0"),
-            clock=lambda: self.now,
+            dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
+            clock=self.clock,
             pause=self._pause,
-            in_thread=self._in_thread,
         )
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
@@ -200,7 +200,7 @@ def test_the_gap_between_steps_of_a_turn_is_measured() -> None:
         client = Client(bench)
         client.send("go a")
         for _ in range(3):
-            bench.now += 0.5
+            bench.clock.advance(0.5)
             bench.engine.say(tokens("a"))
             await bench.settle()
         bench.engine.say(tokens("a", 0))
@@ -370,7 +370,7 @@ def test_a_dead_engine_is_replaced_and_every_open_turn_is_told() -> None:
         first.send("go a")
         second.send("go b")
         await bench.settle()
-        bench.now += STEADY_S
+        bench.clock.advance(STEADY_S)
         bench.engine.die()
         await bench.settle()
         assert first.frames == ["created a", "failed a"]
@@ -439,7 +439,7 @@ def test_ticks_reach_every_connection_and_now_and_then_the_store() -> None:
         await bench.settle()
         assert client.connection.calls == ["tick"] * SWEEP_EVERY_TICKS
         assert bench.store.sweeps == 1
-        assert bench.engine.sent == [ReleaseSession(session_id="old")]
+        assert bench.engine.sent == [ReleaseBranch(branch_id="old")]
 
     run(scenario)
 

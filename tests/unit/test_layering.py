@@ -1,16 +1,21 @@
-"""Imports point downwards: between packages, and inside each by the document's order."""
+"""Imports point downwards between packages and folders, and run in no circle inside one."""
 
 import ast
 import subprocess
 import sys
+import tomllib
+from collections.abc import Set
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from tests.support.architecture import (
+    FOLDERS,
     PACKAGES,
     ROOT,
     document,
+    folder_of,
     imported_at_load,
     imported_modules,
     module_name,
@@ -24,19 +29,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools_api": set(),
     "runtime": {"kernels", "radix_cache", "tools_api"},
     "sessions": {"runtime", "tools_api"},
+    "keepwarm": {"sessions", "tools_api"},
 }
 THIRD_PARTY = {
     "kernels": {"torch", "triton", "numpy"},
     "radix_cache": {"numpy", "xxhash"},
     "tools_api": {"pydantic", "pydantic_core", "orjson", "websockets"},
+    "keepwarm": set(),
 }
-"""What the lower packages may take from outside; the base install has only tools_api's."""
+"""What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
     f"tools_api.{name}" for name in ("client_turn", "errors", "items", "limits", "tools", "wire")
 }
-LATE_IMPORTS = {"runtime.engine_process"}
-"""Modules that may import inside a function: the child's main loads torch, its parent does not."""
+LATE_IMPORTS = {"keepwarm.__main__", "runtime.process.engine_process"}
+"""Modules that may import inside a function: the command loads the server where there is one; the
+child's main loads torch, its parent does not."""
 PICKLES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+LEFT_OUT = {"training", "benchmarks"}
+"""Folders of tests that `make test-all` runs and `make test` does not."""
 ALL_FILES = [path for package in PACKAGES for path in source_files(package)]
 
 
@@ -44,7 +54,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def top(names: set[str]) -> set[str]:
+def top(names: Set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
@@ -69,19 +79,39 @@ def test_imports_point_downwards_between_packages(package: str) -> None:
         assert not wrong, f"{relative(path)} imports {sorted(wrong)}"
 
 
-def test_imports_inside_a_package_go_from_later_rows_to_earlier_ones() -> None:
-    place = {module.name: row for row, module in enumerate(document())}
-    for name, path in modules_in_tree().items():
-        source = path.read_text(encoding="utf-8")
-        if name in LATE_IMPORTS:
-            continue
-        for other in imported_modules(source) & place.keys():
+def imports() -> dict[str, Set[str]]:
+    """Of every module, the modules of ours that it imports."""
+    tree = modules_in_tree()
+    return {
+        name: imported_modules(path.read_text(encoding="utf-8")) & tree.keys()
+        for name, path in tree.items()
+        if name not in LATE_IMPORTS
+    }
+
+
+def test_every_folder_with_modules_has_its_floor() -> None:
+    assert set(FOLDERS) == {folder_of(name) for name in modules_in_tree()}
+
+
+def test_imports_inside_a_package_go_from_later_folders_to_earlier_ones() -> None:
+    floor = {folder: number for number, folder in enumerate(FOLDERS)}
+    for name, others in imports().items():
+        for other in others:
             if other.split(".")[0] == name.split(".")[0]:
-                assert place[other] < place[name], f"{name} imports {other}, which stands later"
+                above, below = floor[folder_of(name)], floor[folder_of(other)]
+                assert below <= above, f"{name} imports {other}, which stands above it"
+
+
+def test_no_imports_inside_a_folder_run_in_a_circle() -> None:
+    inside = {
+        name: {other for other in others if folder_of(other) == folder_of(name)}
+        for name, others in imports().items()
+    }
+    TopologicalSorter(inside).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("package", THIRD_PARTY)
-def test_the_lower_packages_use_only_their_own_third_parties(package: str) -> None:
+def test_the_lower_packages_and_the_topmost_use_only_their_own_third_parties(package: str) -> None:
     allowed = THIRD_PARTY[package] | set(PACKAGES) | set(sys.stdlib_module_names)
     for path in source_files(package):
         wrong = top(imported_modules(path.read_text(encoding="utf-8"))) - allowed
@@ -127,8 +157,8 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 def test_a_package_init_is_a_docstring() -> None:
     for path in ALL_FILES:
-        if path.name != "__init__.py" or path == ROOT / "runtime/__init__.py":
-            continue  # runtime's holds the guard against a foreign package named kernels
+        if path.name != "__init__.py" or path.parent.name in ("keepwarm", "runtime"):
+            continue  # the names to import; the guard against a foreign package named kernels
         statements = ast.parse(path.read_text(encoding="utf-8")).body
         assert len(statements) == 1, relative(path)
         assert isinstance(statements[0], ast.Expr), relative(path)
@@ -140,12 +170,44 @@ def test_every_module_opens_with_a_docstring() -> None:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), relative(path)
 
 
-def test_every_module_has_a_test_module_of_its_name() -> None:
-    tests = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-    missing = [
+def run_by_make_test() -> list[Path]:
+    """What ``make test`` runs: pytest's own ``testpaths``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return [ROOT / name for name in project["tool"]["pytest"]["ini_options"]["testpaths"]]
+
+
+def test_make_test_leaves_out_the_two_folders_that_are_named_for_it_and_no_other() -> None:
+    all_folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    assert all_folders - set(run_by_make_test()) == {ROOT / "tests" / name for name in LEFT_OUT}
+    assert set(run_by_make_test()) <= all_folders
+
+
+def untested(modules: set[str], sources: dict[str, str]) -> set[str]:
+    """``modules`` without a test module among ``sources``, which are by the test module's name.
+    One has the module's name (``__main__`` its package's), or its folder's and imports from the
+    module; more folders may stand before either."""
+
+    def of(parts: list[str]) -> list[str]:
+        names = ("test_" + "_".join(parts[first:]) for first in range(len(parts)))
+        return [sources[name] for name in names if name in sources]
+
+    return {
         name
-        for name in modules_in_tree()
-        if f"test_{name.rsplit('.', 1)[-1]}" not in tests
-        and f"test_{name.replace('.', '_')}" not in tests
-    ]
-    assert not missing
+        for name in modules
+        if not of(name.removesuffix(".__main__").split("."))
+        and not any(name in imported_modules(source) for source in of(name.split(".")[:-1]))
+    }
+
+
+def test_every_module_has_a_test_module_of_its_name_or_its_folders_imports_from_it() -> None:
+    paths = (path for folder in run_by_make_test() for path in folder.rglob("test_*.py"))
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in paths}
+    assert not untested(set(modules_in_tree()), sources)
+
+
+def test_a_folders_test_module_counts_for_what_it_imports_from_alone() -> None:
+    modules = {"a.b.one", "a.b.two", "a.c.one", "a.three"}
+    sources = {"test_b": "from a.b.one import x", "test_three": "", "test_c_one": ""}
+    assert untested(modules, sources) == {"a.b.two"}
+    assert untested(modules, sources | {"test_a_b": "from a.b import two"}) == set()
+    assert untested(modules, {}) == modules

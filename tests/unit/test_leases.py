@@ -3,23 +3,19 @@
 import pytest
 
 from radix_cache.edge import PieceShop
-from radix_cache.handle import SessionHandle
+from radix_cache.handle import BranchHandle
 from radix_cache.leases import Leases
 from radix_cache.nodes import IDLE, LEASED, Owner
 
 OWNER = Owner("red", 0, PieceShop(1))
 
 
-def make_leases(**settings: float) -> Leases:
-    return Leases(
-        cap_s=settings.get("cap_s", 100.0),
-        kappa=settings.get("kappa", 10.0),
-        restore_cost=lambda tokens: tokens / 1000,
-    )
+def make_leases() -> Leases:
+    return Leases(cap_s=100.0, kappa=10.0, restore_cost=lambda tokens: tokens / 1000)
 
 
-def leased(name: str, until: float) -> SessionHandle:
-    handle = SessionHandle(name, OWNER)
+def leased(name: str, until: float) -> BranchHandle:
+    handle = BranchHandle(name, OWNER)
     handle.klass, handle.leased_until = LEASED, until
     return handle
 
@@ -63,7 +59,7 @@ def test_leases_end_in_the_order_of_their_ends() -> None:
     assert leases.next_end_s == 3.0
     ended = []
     while (handle := leases.take_ended(6.0)) is not None:
-        ended.append(handle.session_id)
+        ended.append(handle.branch_id)
     assert ended == ["a", "b"]
     assert leases.next_end_s == 9.0
 
@@ -78,9 +74,3 @@ def test_a_session_that_came_back_or_was_leased_anew_does_not_end_early() -> Non
     leases.watch(renewed, 0.0)
     assert leases.take_ended(5.0) is None
     assert leases.live() == [renewed]
-
-
-@pytest.mark.parametrize(("cap_s", "kappa"), [(-1.0, 1.0), (1.0, -1.0)])
-def test_negative_settings_are_refused(cap_s: float, kappa: float) -> None:
-    with pytest.raises(ValueError, match="neither may be negative"):
-        make_leases(cap_s=cap_s, kappa=kappa)

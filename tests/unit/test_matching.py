@@ -5,14 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from radix_cache.cache import PrefixCache
 from tests.support.cache_turns import run_turn, transcript
-
-BLOCK = 4
-
-
-def make_cache(num_blocks: int) -> PrefixCache:
-    return PrefixCache(num_blocks, BLOCK, clock=lambda: 0.0, debug=True)
+from tests.support.caches import make_cache
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -28,9 +22,9 @@ def test_what_a_base_vouches_for_is_what_comparing_finds(seed: int) -> None:
     for _ in range(20):
         at = rng.randrange(101)
         prompt = np.append(tokens[:at], transcript(rng.randrange(1, 30), seed=7))
-        arguments = {"session_id": "x", "tenant": "t", "tokens": prompt}
+        arguments = {"branch_id": "x", "tenant": "t", "tokens": prompt}
         compared = cache.match_length(**arguments)
-        vouched = cache.match_length(**arguments, base_session_id="base", base_offset=at)
+        vouched = cache.match_length(**arguments, base_branch_id="base", base_offset=at)
         assert vouched == compared
         assert vouched <= len(prompt) - 1
 
@@ -39,10 +33,10 @@ def test_a_base_of_another_tenant_vouches_for_nothing() -> None:
     cache = make_cache(16)
     run_turn(cache, transcript(16), "base", tenant="red")
     found = cache.match_length(
-        session_id="x",
+        branch_id="x",
         tenant="blue",
         tokens=transcript(20),
-        base_session_id="base",
+        base_branch_id="base",
         base_offset=16,
     )
     assert found == 0
@@ -52,7 +46,7 @@ def test_an_unknown_base_is_no_obstacle() -> None:
     cache = make_cache(16)
     run_turn(cache, transcript(16), "s")
     found = cache.match_length(
-        session_id="x", tenant="t", tokens=transcript(20), base_session_id="gone", base_offset=9
+        branch_id="x", tenant="t", tokens=transcript(20), base_branch_id="gone", base_offset=9
     )
     assert found == 16
 
@@ -71,10 +65,10 @@ def test_the_table_of_a_fork_is_that_of_its_base() -> None:
     tokens = transcript(40)
     base = run_turn(cache, tokens, "base")
     fork = cache.begin(
-        session_id="fork",
+        branch_id="fork",
         tenant="t",
         tokens=np.append(tokens[:30], tokens),
-        base_session_id="base",
+        base_branch_id="base",
         base_offset=30,
     )
     assert fork.block_table.tolist() == base.block_table[:7].tolist()

@@ -37,9 +37,9 @@ def test_a_message_cannot_be_changed() -> None:
 def test_a_request_without_options_is_an_unconstrained_turn_of_the_default_class() -> None:
     request = GenerationRequest(
         request_id="r",
-        session_id="s",
+        branch_id="s",
         tenant="t",
-        base_session_id=None,
+        base_branch_id=None,
         base_offset=0,
         new_tokens=np.zeros(1, dtype=np.int32),
         max_new_tokens=1,

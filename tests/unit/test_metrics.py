@@ -140,12 +140,16 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
         blocks_protected=2,
         blocks_reserved=1,
         step_s=0.5,
+        steps_s=[0.1, 0.4],
+        steps_prefill_tokens=[7, 0],
+        steps_cost_ratio=[0.5, 3.0],
+        token_gap_bound_s=0.12,
         prefill_tokens_delta=7,
         decode_tokens_delta=3,
         preemptions_delta=1,
         evicted_blocks_delta=2,
         mask_s_delta=0.25,
-        sessions=5,
+        branches=5,
     )
     metrics.step_finished(stats)
     metrics.step_finished(stats)
@@ -161,7 +165,11 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
     assert found["keepwarm_preemptions_total"] == 2
     assert found["keepwarm_evicted_blocks_total"] == 4
     assert found["keepwarm_grammar_mask_seconds_total"] == 0.5
-    assert found["keepwarm_engine_step_seconds_sum"] == 1.0
+    assert found["keepwarm_engine_step_seconds_sum"] == pytest.approx(1.0)
+    assert found["keepwarm_engine_step_seconds_count"] == 4
+    assert found["keepwarm_engine_step_prefill_tokens_count"] == 2
+    assert found["keepwarm_engine_step_cost_ratio_bucket{le=0.5}"] == 2
+    assert found["keepwarm_token_gap_bound_seconds"] == 0.12
 
 
 def test_a_dead_engine_runs_nothing_until_it_is_replaced() -> None:

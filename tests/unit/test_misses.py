@@ -2,23 +2,10 @@
 
 import numpy as np
 
-from radix_cache.cache import PrefixCache
 from radix_cache.edge import TokenArray
 from tests.support.cache_turns import run_turn, transcript
-
-BLOCK = 4
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_cache(num_blocks: int, clock: Clock | None = None, *, records: int = 64) -> PrefixCache:
-    return PrefixCache(num_blocks, BLOCK, clock=clock or Clock(), ghost_records=records, debug=True)
+from tests.support.caches import make_cache
+from tests.support.clock import FakeClock
 
 
 def joined(*parts: TokenArray) -> TokenArray:
@@ -38,10 +25,10 @@ def test_a_prompt_with_nothing_to_explain_has_no_first_sight_of_zero() -> None:
 
 
 def test_what_was_evicted_is_told_with_its_time() -> None:
-    clock = Clock()
-    cache = make_cache(8, clock)
+    clock = FakeClock(0.0)
+    cache = make_cache(8, clock=clock)
     run_turn(cache, transcript(24, seed=1), "victim")
-    clock.now = 7.0
+    clock.now_s = 7.0
     run_turn(cache, transcript(20, seed=2), "other")
     back = run_turn(cache, transcript(30, seed=1), "victim", base="victim", base_offset=24)
     assert back.num_cached_tokens == 12
@@ -54,7 +41,7 @@ def test_runs_evicted_piece_by_piece_are_told_as_one() -> None:
     run_turn(cache, transcript(40, seed=1), "victim")
     for seed in range(2, 6):
         run_turn(cache, transcript(8, seed=seed), f"s{seed}")
-    back = cache.begin(session_id="victim", tenant="t", tokens=transcript(41, seed=1))
+    back = cache.begin(branch_id="victim", tenant="t", tokens=transcript(41, seed=1))
     assert back.num_cached_tokens == 8
     assert back.miss_causes == {"evicted": 32, "first_sight": 1}
 
@@ -65,7 +52,7 @@ def test_a_branch_that_was_evicted_is_told_beside_the_one_that_stayed() -> None:
     run_turn(cache, joined(common, left), "left")
     run_turn(cache, joined(common, right), "right")
     run_turn(cache, transcript(12, seed=3), "other")
-    back = cache.begin(session_id="x", tenant="t", tokens=joined(common, left, right))
+    back = cache.begin(branch_id="x", tenant="t", tokens=joined(common, left, right))
     assert back.num_cached_tokens == 16
     assert back.miss_causes == {"evicted": 8, "first_sight": 12}
 
@@ -79,10 +66,10 @@ def test_another_tenants_evictions_explain_nothing() -> None:
 
 
 def test_what_went_after_its_lease_ran_out_is_expired() -> None:
-    clock = Clock()
-    cache = make_cache(8, clock)
+    clock = FakeClock(0.0)
+    cache = make_cache(8, clock=clock)
     run_turn(cache, transcript(24, seed=1), "victim", lease_s=5.0)
-    clock.now = 6.0
+    clock.now_s = 6.0
     run_turn(cache, transcript(32, seed=2), "other")
     back = run_turn(cache, transcript(25, seed=1), "victim", base="victim", base_offset=24)
     assert back.miss_causes == {"expired": 24, "first_sight": 1}
@@ -129,7 +116,7 @@ def test_a_transcript_rebuilt_from_its_start_is_header_changed() -> None:
 
 
 def test_a_record_that_had_to_go_counts_as_first_sight() -> None:
-    cache = make_cache(4, records=1)
+    cache = make_cache(4, ghost_records=1)
     for seed in range(3):
         run_turn(cache, transcript(16, seed=seed), f"s{seed}")
     assert run_turn(cache, transcript(16, seed=0), "a").miss_causes == {"first_sight": 16}
@@ -140,7 +127,7 @@ def test_totals_are_those_of_the_turns_that_ran() -> None:
     cache = make_cache(8)
     run_turn(cache, transcript(24, seed=1), "victim")
     run_turn(cache, transcript(20, seed=2), "other")
-    cache.finish(cache.begin(session_id="idle", tenant="t", tokens=transcript(9, seed=3)))
+    cache.finish(cache.begin(branch_id="idle", tenant="t", tokens=transcript(9, seed=3)))
     run_turn(cache, transcript(30, seed=1), "victim", base="victim", base_offset=24)
     stats = cache.stats()
     assert stats.prompt_tokens == 74

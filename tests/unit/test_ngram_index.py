@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.ngram_index import MAX_MATCH, ORDERS, NgramIndex, TokenArray
+from runtime.drafting.ngram_index import MAX_MATCH, ORDERS, NgramIndex, TokenArray
 
 LATEST = 16
 """Hits that are looked at, as the module bounds them."""

@@ -1,5 +1,6 @@
 """Arguments become typed options, or one line that says what is wrong with them."""
 
+import argparse
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,16 @@ import pytest
 
 from runtime.config import EngineConfig
 from sessions.ledger import PriceTable
-from sessions.options import KEY_VARIABLE, MIB, OptionError, parse_serve_options
+from sessions.options import KEY_VARIABLE, MIB, OptionError, add_serve_options, read_serve_options
 from sessions.tenants import Principal, single_key
 
 KEY = "a-good-key"
 
 
 def options(*words: str, **environment: str) -> Any:
-    return parse_serve_options(words, environment)
+    parser = argparse.ArgumentParser(prog="keepwarm serve")
+    add_serve_options(parser)
+    return read_serve_options(parser.parse_args(words), environment)
 
 
 def test_without_arguments_the_default_model_is_served_on_loopback() -> None:

@@ -24,7 +24,7 @@ def client(rig: Rig) -> Client:
 def context(rig: Rig, *, done: bool = False) -> str:
     """What the newest turn made the model read (and, when done, what it wrote)."""
     request = rig.engine.last
-    return spelled(rig.engine.sessions[request.session_id] if done else rig.engine.prompt(request))
+    return spelled(rig.engine.sessions[request.branch_id] if done else rig.engine.prompt(request))
 
 
 def result(call_id: str, output: str = "1") -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_an_equal_header_appends_only_the_new_items(rig: Rig, client: Client) ->
     before = list(rig.engine.sessions["branch_1"])
     client.create(input="more", previous_response_id=first["id"], **fields)
     request = rig.engine.last
-    assert (request.session_id, request.base_session_id) == ("branch_1", "branch_1")
+    assert (request.branch_id, request.base_branch_id) == ("branch_1", "branch_1")
     assert request.base_offset == len(before)
     assert rig.engine.prompt(request)[: len(before)] == before
     assert spelled(request.new_tokens) == (
@@ -71,8 +71,8 @@ def test_a_changed_header_starts_a_branch_and_is_reported(
     first = client.turn("ok" + END, input="hello " * 20, instructions="Be kind.", tools=[F, G])
     second = client.turn("ok" + END, input="more", previous_response_id=first["id"], **changed)
     request = rig.engine.last
-    assert (request.base_session_id, request.base_offset) == ("branch_1", 0)
-    assert request.session_id != "branch_1"
+    assert (request.base_branch_id, request.base_offset) == ("branch_1", 0)
+    assert request.branch_id != "branch_1"
     fresh = rig.connect("another tenant")
     fresh.create(
         input=[said("user", "hello " * 20), said("assistant", "ok"), said("user", "more")],
@@ -102,7 +102,7 @@ def test_going_back_to_the_old_header_is_another_branch_not_the_old_one(
     first = client.turn(input="hi", instructions="one")
     second = client.turn(input="x", instructions="two", previous_response_id=first["id"])
     third = client.turn(input="y", instructions="one", previous_response_id=second["id"])
-    sessions = [request.session_id for request in rig.engine.requests]
+    sessions = [request.branch_id for request in rig.engine.requests]
     assert len(set(sessions)) == 3
     assert third["keepwarm"]["kv"]["cached"] >= 32, "the cache still has the first turn"
 
@@ -122,7 +122,7 @@ def test_a_leading_system_message_stays_in_the_header_of_later_turns(
 ) -> None:
     first = client.turn(input=[said("developer", "Be kind."), said("user", "hi")])
     client.create(input="more", previous_response_id=first["id"])
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
     assert context(rig).startswith("<|im_start|>system\nBe kind.<|im_end|>\n")
 
 
@@ -140,7 +140,7 @@ def test_a_system_message_in_the_middle_is_an_item(rig: Rig, client: Client) -> 
         input=[said("system", "Now rhyme."), said("user", "go")],
         previous_response_id=first["id"],
     )
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
 
 
 def test_thinking_is_asked_for_by_effort(rig: Rig, client: Client) -> None:
@@ -216,7 +216,7 @@ def test_a_resent_history_continues_where_the_server_stands(rig: Rig, client: Cl
         result(item["call_id"]),
     ]
     second = client.turn("done" + END, input=history, tools=[F])
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
     assert second["previous_response_id"] == first["id"]
     assert second["keepwarm"]["session"] == first["keepwarm"]["session"]
     history += [
@@ -224,7 +224,7 @@ def test_a_resent_history_continues_where_the_server_stands(rig: Rig, client: Cl
         {"role": "user", "content": "thanks"},
     ]
     client.create(input=history, tools=[F])
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
     assert spelled(rig.engine.last.new_tokens).startswith("\n<|im_start|>user\nthanks")
 
 
@@ -236,7 +236,7 @@ def test_reasoning_may_be_left_out_of_a_resent_history(rig: Rig, client: Client)
         [said("user", "hi"), *client.response["output"]],
     ):
         client.turn(input=[*history, said("user", "more")], **fields)
-        assert rig.engine.last.base_session_id == "branch_1"
+        assert rig.engine.last.base_branch_id == "branch_1"
         assert rig.engine.last.base_offset == rig.engine.requests[1].base_offset
 
 
@@ -244,7 +244,7 @@ def test_a_resent_history_includes_its_leading_system_message(rig: Rig, client: 
     history = [said("system", "Be kind."), said("user", "hi")]
     client.turn("ok" + END, input=history)
     client.create(input=[*history, said("assistant", "ok"), said("user", "more")])
-    assert rig.engine.last.base_session_id == "branch_1"
+    assert rig.engine.last.base_branch_id == "branch_1"
 
 
 @pytest.mark.parametrize(
@@ -258,13 +258,13 @@ def test_a_resent_history_includes_its_leading_system_message(rig: Rig, client: 
 def test_a_history_that_differs_is_new_text(rig: Rig, client: Client, history: Any) -> None:
     client.turn("ok" + END, input="hi")
     client.create(input=history)
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
 
 
 def test_a_history_that_nobody_answered_does_not_join_sessions(rig: Rig, client: Client) -> None:
     client.turn(input="hi", generate=False)
     client.create(input="hi")
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
 
 
 def test_of_equal_histories_the_connections_own_is_continued(rig: Rig) -> None:
@@ -283,7 +283,7 @@ def test_a_history_the_server_lost_is_read_as_new_text(rig: Rig, client: Client)
     response = rig.connect().turn(
         "done" + END, input=[said("user", "hi"), item, result(item["call_id"])], tools=[F]
     )
-    assert rig.engine.last.base_session_id is None
+    assert rig.engine.last.base_branch_id is None
     assert response["status"] == "completed"
 
 
@@ -333,7 +333,7 @@ def test_truncation_drops_the_oldest_turns(turns: int) -> None:
         )
         assert response["status"] == "completed"
         chain = {"previous_response_id": response["id"]}
-        text = spelled(rig.engine.sessions[rig.engine.last.session_id])
+        text = spelled(rig.engine.sessions[rig.engine.last.branch_id])
         assert text.startswith("<|im_start|>system\nKeep this.<|im_end|>\n<|im_start|>user\nq")
         assert f"question {number}" in text
     oldest = 0 if turns == 3 else turns - 4
@@ -350,7 +350,7 @@ def test_a_truncated_chain_is_continued_in_place(rig: Rig) -> None:
     )
     client.create(input="e", previous_response_id=second["id"], truncation="auto")
     assert rig.engine.requests[1].base_offset == 0
-    assert rig.engine.last.base_session_id == rig.engine.requests[1].session_id
+    assert rig.engine.last.base_branch_id == rig.engine.requests[1].branch_id
     assert "bbb" not in context(rig)
     assert "ccc" in context(rig)
 

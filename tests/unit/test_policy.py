@@ -1,38 +1,40 @@
 """Order of turns, and the account of service."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from runtime.policy import (
+from runtime.scheduling.policy import (
     AGEING_S,
     ANSWER_LEVELS,
     PATIENCE_S,
     POLICIES,
     PROMPT_LEVELS,
-    Policy,
+    SequenceFacts,
     ServiceAccount,
-    TurnFacts,
     fair,
     fcfs,
     level,
     short_turn_first,
 )
 
-TURN = TurnFacts(
+Order = Callable[[SequenceFacts], tuple[float, ...]]
+
+TURN = SequenceFacts(
     priority=0,
     arrival_s=10.0,
     waited_s=0.0,
     work_s=0.4,
     deadline_left_s=None,
     warm=True,
-    session_start_s=0.0,
+    branch_start_s=0.0,
     service_s=0.0,
 )
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@pytest.mark.parametrize("policy", [p.key for p in POLICIES.values()], ids=POLICIES.keys())
 def test_a_higher_priority_goes_first_whatever_its_length(policy) -> None:
     long = replace(TURN, priority=1, work_s=1e6, warm=False, arrival_s=99.0)
     assert policy(long) < policy(TURN)
@@ -62,10 +64,10 @@ def test_no_wait_lets_a_cold_turn_overtake_a_warm_one(policy) -> None:
 
 
 @pytest.mark.parametrize("order", [short_turn_first, fair])
-def test_cold_turns_go_by_arrival_however_long_and_whoever_began_first(order: Policy) -> None:
-    first = replace(TURN, warm=False, session_start_s=9.0, work_s=100.0, level=2)
+def test_cold_turns_go_by_arrival_however_long_and_whoever_began_first(order: Order) -> None:
+    first = replace(TURN, warm=False, branch_start_s=9.0, work_s=100.0, level=2)
     assert order(first) < order(replace(first, arrival_s=10.5, work_s=0.1, level=0))
-    assert order(first) < order(replace(first, arrival_s=10.5, session_start_s=0.0))
+    assert order(first) < order(replace(first, arrival_s=10.5, branch_start_s=0.0))
 
 
 def test_a_turn_rises_by_what_it_has_said_or_has_to_read_and_comes_down_with_time() -> None:
@@ -102,19 +104,19 @@ def test_service_decides_between_equals_only_unless_the_policy_is_fair() -> None
 
 def test_a_tenant_that_was_away_has_no_credit_over_one_that_worked() -> None:
     account = ServiceAccount()
-    account.turn_opened("busy")
+    account.request_opened("busy")
     account.charge("busy", 100.0)
-    account.turn_opened("back")
+    account.request_opened("back")
     assert account.service_s("back") == account.service_s("busy")
 
 
 def test_a_tenant_keeps_its_debt_while_another_is_active() -> None:
     account = ServiceAccount()
-    account.turn_opened("light")
-    account.turn_opened("heavy")
+    account.request_opened("light")
+    account.request_opened("heavy")
     account.charge("heavy", 100.0)
-    account.turn_closed("heavy")
-    account.turn_opened("heavy")
+    account.request_closed("heavy")
+    account.request_opened("heavy")
     assert account.service_s("heavy") == account.service_s("light") + 100.0
 
 
@@ -123,7 +125,7 @@ def test_tenants_that_always_wait_get_the_same_service_up_to_two_turns(seed: int
     rng = random.Random(seed)
     account, names = ServiceAccount(), "abc"
     for name in names:
-        account.turn_opened(name)
+        account.request_opened(name)
     longest = 0.0
     for _ in range(500):
         name = min(names, key=account.service_s)
@@ -132,3 +134,7 @@ def test_tenants_that_always_wait_get_the_same_service_up_to_two_turns(seed: int
         account.charge(name, seconds)
         served = [account.service_s(n) for n in names]
         assert max(served) - min(served) <= 2 * longest
+
+
+def test_first_come_first_served_alone_is_strict() -> None:
+    assert [name for name, policy in POLICIES.items() if policy.strict] == ["fcfs"]

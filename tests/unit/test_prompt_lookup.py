@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from radix_cache.cache import PrefixCache
-from runtime.messages import GenerationRequest, SamplingParams
-from runtime.prompt_lookup import PromptLookup
-from runtime.sequence import Sequence, TokenBuffer
+from radix_cache.config import CacheConfig
+from runtime.scheduling.prompt_lookup import PromptLookup
+from runtime.scheduling.sequence import Sequence, TokenBuffer
+from tests.support.requests import make_request
 from tests.support.scheduler_bench import Bench
 
 
@@ -15,7 +16,7 @@ class _DiskCache(PrefixCache):
     """Of each prompt it finds so many tokens on disk, by orders that are carried out by hand."""
 
     def __init__(self, on_disk: int) -> None:
-        super().__init__(16, 4, clock=lambda: 0.0)
+        super().__init__(CacheConfig(num_blocks=16, block_size=4), clock=lambda: 0.0)
         self.on_disk = on_disk
         self.carried_out = 0
         self.orders = 0
@@ -36,16 +37,7 @@ class _DiskCache(PrefixCache):
 
 
 def _sequence() -> Sequence:
-    request = GenerationRequest(
-        request_id="r",
-        session_id="s",
-        tenant="t",
-        base_session_id="base",
-        base_offset=8,
-        new_tokens=np.arange(4, dtype=np.int32),
-        max_new_tokens=1,
-        sampling=SamplingParams(),
-    )
+    request = make_request(base_branch_id="base", base_offset=8)
     return Sequence(request, TokenBuffer(np.arange(12, dtype=np.int32)), arrival_s=0.0, vouched=8)
 
 
@@ -80,6 +72,6 @@ def test_a_turn_that_gave_way_finds_its_own_blocks_again() -> None:
     prompts = PromptLookup(bench.cache)
     for turn in turns:
         if turn is not gave_way:
-            bench.scheduler.end(turn, lease_s=0.0)
+            bench.scheduler.queues.release(turn, lease_s=0.0)
     prompts.estimate(gave_way)
     assert gave_way.uncached_estimate < len(gave_way.buffer)

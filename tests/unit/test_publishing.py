@@ -5,22 +5,19 @@ import numpy as np
 from radix_cache.cache import PrefixCache
 from radix_cache.handle import CachedSequence
 from tests.support.cache_turns import open_turn, run_turn, transcript
+from tests.support.caches import make_cache
 
 BLOCK = 4
 
 
-def make_cache() -> PrefixCache:
-    return PrefixCache(64, BLOCK, clock=lambda: 0.0, debug=True)
-
-
 def begin(cache: PrefixCache, tokens: np.ndarray, session: str) -> CachedSequence:
-    sequence = cache.begin(session_id=session, tenant="t", tokens=tokens)
-    cache.allocate(sequence, -(-len(tokens) // BLOCK) - sequence.num_blocks)
+    sequence = cache.begin(branch_id=session, tenant="t", tokens=tokens)
+    cache.allocate(sequence, cache.blocks_for(len(tokens)) - sequence.num_blocks)
     return sequence
 
 
 def test_turns_that_diverge_share_what_is_equal() -> None:
-    cache = make_cache()
+    cache = make_cache(64)
     left, right = transcript(24, seed=1), transcript(24, seed=2)
     right[:12] = left[:12]
     a, b = begin(cache, left, "a"), begin(cache, right, "b")
@@ -32,7 +29,7 @@ def test_turns_that_diverge_share_what_is_equal() -> None:
 
 
 def test_a_shorter_turn_ends_inside_the_edge_of_a_longer_one() -> None:
-    cache = make_cache()
+    cache = make_cache(64)
     tokens = transcript(40)
     short, long = begin(cache, tokens[:16], "short"), begin(cache, tokens, "long")
     cache.commit(long, tokens)
@@ -43,7 +40,7 @@ def test_a_shorter_turn_ends_inside_the_edge_of_a_longer_one() -> None:
 
 
 def test_decoding_the_same_text_twice_keeps_one_copy() -> None:
-    cache = make_cache()
+    cache = make_cache(64)
     tokens = transcript(48)
     run_turn(cache, tokens, "first")
     second = begin(cache, tokens[:9], "second")
@@ -56,7 +53,7 @@ def test_decoding_the_same_text_twice_keeps_one_copy() -> None:
 
 
 def test_committing_again_or_less_changes_nothing() -> None:
-    cache = make_cache()
+    cache = make_cache(64)
     tokens = transcript(20)
     sequence = open_turn(cache, tokens, "s")
     before = cache.stats()
@@ -67,11 +64,11 @@ def test_committing_again_or_less_changes_nothing() -> None:
 
 
 def test_a_tenants_turn_never_lengthens_a_published_edge() -> None:
-    cache = make_cache()
+    cache = make_cache(64)
     tokens = transcript(24)
     run_turn(cache, tokens[:16], "prefix", tenant=None)
-    cache.release_session("prefix")
+    cache.release_branch("prefix")
     run_turn(cache, tokens, "s", tenant="red")
-    arguments = {"session_id": "x", "tokens": np.append(tokens, tokens)}
+    arguments = {"branch_id": "x", "tokens": np.append(tokens, tokens)}
     assert cache.match_length(**arguments, tenant="red") == 24
     assert cache.match_length(**arguments, tenant="blue") == 16

@@ -2,11 +2,11 @@
 
 import pytest
 
-from radix_cache.cache import PrefixCache
+from radix_cache.counters import Counters
 from radix_cache.ghosts import MissCause
 from radix_cache.restoring import RestoreCost
-from radix_cache.stats import Counters
 from tests.support.cache_turns import run_turn, transcript
+from tests.support.caches import make_cache
 
 
 def cost(counters: Counters, *, reload_s: float = 0.001) -> RestoreCost:
@@ -37,9 +37,8 @@ def test_a_lease_is_shorter_where_there_is_host_memory(host_blocks: int, lease_s
             raise AssertionError("nothing has to move")
 
     now = [0.0]
-    cache = PrefixCache(
+    cache = make_cache(
         16,
-        4,
         clock=lambda: now[0],
         kappa=10.0,
         restore_cost=lambda tokens: tokens / 10,

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from runtime.estimates import StepWork
-from runtime.sequence import Sequence
+from runtime.scheduling.sequence import Sequence
 from tests.support.scheduler_bench import Bench, tokens_of
 
 
@@ -19,7 +18,7 @@ def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:
         {"r1": 1},
         {"r1": 1},
     ]
-    assert not bench.scheduler.has_work
+    assert not bench.scheduler.queues.has_work
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -38,14 +37,14 @@ def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> N
             expected = rng.randint(0, limit)
             prompt, tenant = rng.randint(1, 28), rng.choice("ab")
             added.append(bench.add(prompt, limit=limit, tenant=tenant, expected=expected))
-        decoding = [s for s in bench.scheduler.running if s.decoding]
+        decoding = [s for s in bench.scheduler.queues.running if s.decoding]
         before = {s: s.num_emitted for s in decoding}
         schedule = bench.step()
         if not schedule.preempted:
             for sequence, emitted in before.items():
                 assert sequence.num_emitted == emitted + 1, "a decode missed its step"
-        for waiting in [s for s in bench.scheduler.waiting if rng.random() < 0.02]:
-            bench.scheduler.drop_waiting(waiting)
+        for waiting in [s for s in bench.scheduler.queues.waiting if rng.random() < 0.02]:
+            bench.scheduler.queues.withdraw(waiting)
             added.remove(waiting)
         bench.cache.check()
     bench.run()
@@ -53,47 +52,6 @@ def test_under_random_load_every_turn_ends_and_the_blocks_add_up(seed: int) -> N
     stats = bench.cache.stats()
     assert stats.free + stats.evictable + stats.reserved == stats.total
     assert stats.protected == 0
-
-
-def test_a_step_is_filled_to_a_multiple_of_sixteen_tokens_unless_a_prompt_ends() -> None:
-    bench = Bench(num_blocks=200, prefill_tokens_beside_decodes=30)
-    bench.add(3, limit=60)
-    bench.step()
-    bench.add(100, limit=1)
-    shares = [tokens_of(bench.step()).get("r2", 0) for _ in range(7)]
-    assert shares == [15, 15, 15, 15, 15, 25, 0]
-
-
-def test_one_step_in_many_only_decodes_beside_a_long_prefill() -> None:
-    bench = Bench(num_blocks=400, prefill_tokens_beside_decodes=4)
-    bench.add(3, limit=200)
-    bench.step()
-    bench.add(400, limit=1)
-    alone = [n for n in range(90) if "r2" not in tokens_of(bench.step())]
-    assert alone == [31, 63]
-
-
-@pytest.mark.parametrize(("waiting", "tokens"), [(0, 31), (1, 47)])
-def test_a_prompt_nobody_waits_behind_leaves_decodes_more_of_the_step(
-    waiting: int, tokens: int
-) -> None:
-    """A decode takes as long as 50 tokens of a prompt; steps are filled to 16, 32, 48."""
-    bench = Bench(num_blocks=400)
-    bench.add(3, limit=200)
-    bench.step()
-    for _ in range(1 + waiting):
-        bench.add(300, limit=1)
-    assert tokens_of(bench.step()) == {"r1": 1, "r2": tokens}
-
-
-def test_the_first_tokens_beside_decodes_are_few_whatever_those_alone_cost() -> None:
-    bench = Bench(num_blocks=400)
-    for _ in range(50):
-        bench.costs.observe(StepWork(prefill_tokens=2000, prefill_chunks=1), seconds=0.02)
-    bench.add(3, limit=200)
-    bench.step()
-    bench.add(700, limit=1)
-    assert tokens_of(bench.step()) == {"r1": 1, "r2": 63}
 
 
 def test_a_step_begins_no_prompt_behind_one_that_it_cuts_short() -> None:
@@ -113,5 +71,5 @@ def test_blocks_that_decodes_fill_are_found_while_their_turn_still_speaks() -> N
     for _ in range(14):
         bench.step()
     transcript = turn.buffer.view()
-    found = bench.cache.match_length(session_id="other", tenant="t", tokens=transcript)
+    found = bench.cache.match_length(branch_id="other", tenant="t", tokens=transcript)
     assert found == turn.num_computed // 4 * 4 == 16

@@ -3,21 +3,12 @@
 import numpy as np
 import pytest
 
-from runtime.messages import GenerationRequest, SamplingParams
-from runtime.sequence import Sequence, TokenBuffer
+from runtime.scheduling.sequence import Sequence, TokenBuffer
+from tests.support.requests import make_request
 
 
 def _sequence(prompt: int, max_new_tokens: int = 10) -> Sequence:
-    request = GenerationRequest(
-        request_id="r",
-        session_id="s",
-        tenant="t",
-        base_session_id=None,
-        base_offset=0,
-        new_tokens=np.arange(prompt, dtype=np.int32),
-        max_new_tokens=max_new_tokens,
-        sampling=SamplingParams(),
-    )
+    request = make_request(prompt, max_new_tokens=max_new_tokens)
     return Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
 
 

@@ -5,15 +5,13 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from radix_cache.cache import PrefixCache
 from radix_cache.stats import CacheStats
 from tests.support.cache_turns import open_turn, run_turn, transcript
-
-BLOCK = 4
+from tests.support.caches import make_cache
 
 
 def test_blocks_by_state_are_where_the_turns_put_them() -> None:
-    cache = PrefixCache(32, BLOCK, clock=lambda: 0.0, reserve_blocks=3)
+    cache = make_cache(reserve_blocks=3)
     run_turn(cache, transcript(8, seed=1), "idle")
     run_turn(cache, transcript(12, seed=2), "leased", lease_s=9.0)
     run_turn(cache, transcript(16, seed=3), "queued")
@@ -24,17 +22,17 @@ def test_blocks_by_state_are_where_the_turns_put_them() -> None:
     assert stats.private == 1
     assert (stats.evictable, stats.protected, stats.reserved) == (5, 10, 3)
     assert stats.free == 32 - 5 - 10 - 3
-    assert (stats.sessions, stats.nodes) == (4, 4)
+    assert (stats.branches, stats.nodes) == (4, 4)
 
 
 def test_without_lower_tiers_their_figures_are_zero() -> None:
-    stats = PrefixCache(4, BLOCK, clock=lambda: 0.0).stats()
+    stats = make_cache(4).stats()
     assert (stats.host_total, stats.disk_total, stats.failed_blocks) == (0, 0, 0)
     assert stats.moved_blocks == {}
 
 
 def test_a_snapshot_does_not_change_afterwards() -> None:
-    cache = PrefixCache(16, BLOCK, clock=lambda: 0.0)
+    cache = make_cache(16)
     before = cache.stats()
     copy = {field.name: getattr(before, field.name) for field in fields(CacheStats)}
     run_turn(cache, transcript(20))
@@ -45,11 +43,11 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_by_state_add_up_after_every_turn(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    cache = PrefixCache(24, 4, clock=lambda: 0.0, reserve_blocks=2)
+    cache = make_cache(24, reserve_blocks=2)
     for number in range(60):
         tokens = rng.integers(0, 3, size=int(rng.integers(1, 60)), dtype=np.int32)
-        turn = cache.begin(session_id=f"s{number}", tenant="t", tokens=tokens)
-        needed = -(-len(tokens) // 4) - turn.num_blocks
+        turn = cache.begin(branch_id=f"s{number}", tenant="t", tokens=tokens)
+        needed = cache.blocks_for(len(tokens)) - turn.num_blocks
         if needed <= cache.available_blocks(turn):
             cache.allocate(turn, needed)
             cache.commit(turn, tokens)

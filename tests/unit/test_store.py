@@ -71,7 +71,7 @@ def table(
 
 def test_the_longest_unused_response_goes_at_one_beyond_the_count() -> None:
     dropped: list[str] = []
-    responses = table(FakeClock(), dropped, max_count=3)
+    responses = table(FakeClock(1000.0), dropped, max_count=3)
     for id_ in "abc":
         responses.put(response(id_, entry()))
     assert dropped == []
@@ -83,25 +83,25 @@ def test_the_longest_unused_response_goes_at_one_beyond_the_count() -> None:
 def test_responses_go_at_one_byte_beyond_the_bound() -> None:
     size = entry().size_bytes
     dropped: list[str] = []
-    responses = table(FakeClock(), dropped, max_bytes=2 * size)
+    responses = table(FakeClock(1000.0), dropped, max_bytes=2 * size)
     responses.put(response("a", entry()))
     responses.put(response("b", entry()))
     assert dropped == []
-    tight = table(FakeClock(), dropped, max_bytes=2 * size - 1)
+    tight = table(FakeClock(1000.0), dropped, max_bytes=2 * size - 1)
     tight.put(response("a", entry()))
     tight.put(response("b", entry()))
     assert dropped == ["a"]
 
 
 def test_the_newest_response_is_kept_however_large() -> None:
-    responses = table(FakeClock(), [], max_bytes=1)
+    responses = table(FakeClock(1000.0), [], max_bytes=1)
     responses.put(response("a", entry()))
     assert responses.get("a") is not None
 
 
 @pytest.mark.parametrize(("age_s", "there"), [(60.0, True), (60.1, False)])
 def test_a_response_lives_as_long_as_it_is_used(age_s: float, there: bool) -> None:
-    clock, dropped = FakeClock(), list[str]()
+    clock, dropped = FakeClock(1000.0), list[str]()
     responses = table(clock, dropped)
     responses.put(response("a", entry()))
     clock.advance(59.0)
@@ -113,7 +113,7 @@ def test_a_response_lives_as_long_as_it_is_used(age_s: float, there: bool) -> No
 
 @pytest.mark.parametrize("seed", range(20))
 def test_bytes_are_those_of_all_entries_that_can_be_reached(seed: int) -> None:
-    rng, clock = random.Random(seed), FakeClock()
+    rng, clock = random.Random(seed), FakeClock(1000.0)
     dropped: list[str] = []
     responses = table(clock, dropped, max_count=12, max_bytes=20_000)
     kept: OrderedDict[str, Entry] = OrderedDict()  # the model
@@ -144,7 +144,7 @@ def test_bytes_are_those_of_all_entries_that_can_be_reached(seed: int) -> None:
 
 
 def test_a_history_is_found_by_digest_and_items_and_not_by_digest_alone() -> None:
-    responses = table(FakeClock(), [])
+    responses = table(FakeClock(1000.0), [])
     made = entry(answer="yes")
     responses.put(response("a", made))
     same = parse_items([{"role": "assistant", "content": "yes"}])
@@ -154,7 +154,7 @@ def test_a_history_is_found_by_digest_and_items_and_not_by_digest_alone() -> Non
 
 
 def test_of_twins_the_own_connections_is_found_then_the_newest() -> None:
-    responses = table(FakeClock(), [])
+    responses = table(FakeClock(1000.0), [])
     twins = [entry(answer="yes") for _ in range(3)]
     for number, twin in enumerate(twins):
         responses.put(response(f"r{number}", twin, connection_id=f"c{number}"))
@@ -171,7 +171,7 @@ def store(clock: FakeClock, **limits: Any) -> Store:
 
 
 def test_the_longest_idle_session_goes_at_one_beyond_the_bound() -> None:
-    made = store(FakeClock(), max_sessions_per_tenant=2)
+    made = store(FakeClock(1000.0), max_sessions_per_tenant=2)
     first = made.session("t", "a")
     made.session("t", "b")
     made.session("t", "a")
@@ -181,7 +181,7 @@ def test_the_longest_idle_session_goes_at_one_beyond_the_bound() -> None:
 
 
 def test_a_session_in_use_is_not_dropped() -> None:
-    clock = FakeClock()
+    clock = FakeClock(1000.0)
     made = store(clock, max_sessions_per_tenant=1)
     first = made.session("t", "a")
     first.begin("r", None, clock())
@@ -194,14 +194,14 @@ def test_a_session_in_use_is_not_dropped() -> None:
 
 
 def test_a_bound_of_one_tenant_is_not_the_other_ones() -> None:
-    made = store(FakeClock(), max_sessions_per_tenant=1)
+    made = store(FakeClock(1000.0), max_sessions_per_tenant=1)
     made.session("t", "a")
     made.session("u", "a")
     assert len(made.sessions()) == 2
 
 
 def test_an_expired_session_is_closed_and_its_name_free() -> None:
-    clock = FakeClock()
+    clock = FakeClock(1000.0)
     made = store(clock)
     first = made.session("t", "a")
     clock.advance(made.limits.stored_response_ttl_s + 1)
@@ -233,7 +233,7 @@ def test_a_connections_own_responses_have_their_own_bound() -> None:
 
 
 def test_a_private_head_gives_way_to_the_shared_one_when_it_is_dropped() -> None:
-    clock = FakeClock()
+    clock = FakeClock(1000.0)
     made = store(clock)
     mine = ConnectionStore(made, tenant="t", connection_id="c")
     session = mine.session("s")

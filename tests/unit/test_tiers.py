@@ -2,6 +2,7 @@
 
 import random
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from radix_cache.cache import PrefixCache
 from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove, BlockMover
 from tests.support.cache_turns import open_turn, run_turn, transcript
+from tests.support.caches import make_cache
+from tests.support.clock import FakeClock
 from tests.support.tiered_driver import ContentMover
 
 BLOCK = 4
@@ -29,39 +32,17 @@ class OrderBook:
         return [order for order in self.orders if Tier.DISK in (order.source, order.target)]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_cache(
-    mover: BlockMover,
-    *,
-    num_blocks: int = 8,
-    host_blocks: int = 32,
-    disk_blocks: int = 0,
-    clock: Clock | None = None,
-) -> PrefixCache:
-    return PrefixCache(
-        num_blocks,
-        BLOCK,
-        clock=clock or Clock(),
-        mover=mover,
-        host_blocks=host_blocks,
-        disk_blocks=disk_blocks,
-        debug=True,
-    )
+def tiered_cache(mover: BlockMover, **knobs: Any) -> PrefixCache:
+    """Four times as much host memory as there is on the device, unless ``knobs`` say otherwise."""
+    return make_cache(mover=mover, **{"num_blocks": 8, "host_blocks": 32} | knobs)
 
 
 def test_an_evicted_transcript_comes_back_from_host_memory() -> None:
     book = OrderBook()
-    cache = make_cache(book)
+    cache = tiered_cache(book)
     run_turn(cache, transcript(24, seed=1), "first")
     run_turn(cache, transcript(32, seed=2), "second")
-    back = cache.begin(session_id="first", tenant="t", tokens=transcript(26, seed=1))
+    back = cache.begin(branch_id="first", tenant="t", tokens=transcript(26, seed=1))
     assert (back.num_cached_tokens, back.num_restorable_blocks) == (0, 6)
     assert back.miss_causes == {"first_sight": 2}
     cache.restore(back)
@@ -74,21 +55,21 @@ def test_an_evicted_transcript_comes_back_from_host_memory() -> None:
 
 
 def test_host_resident_turns_are_warm() -> None:
-    cache = make_cache(OrderBook())
+    cache = tiered_cache(OrderBook())
     run_turn(cache, transcript(24, seed=1), "s")
     run_turn(cache, transcript(32, seed=2), "other")
     back = cache.begin(
-        session_id="s",
+        branch_id="s",
         tenant="t",
         tokens=transcript(26, seed=1),
-        base_session_id="s",
+        base_branch_id="s",
         base_offset=24,
     )
     assert back.warm
 
 
 def test_a_turn_that_restores_nothing_pays_and_says_evicted() -> None:
-    cache = make_cache(OrderBook())
+    cache = tiered_cache(OrderBook())
     run_turn(cache, transcript(24, seed=1), "first")
     run_turn(cache, transcript(32, seed=2), "second")
     host_free = cache.stats().host_free
@@ -100,11 +81,11 @@ def test_a_turn_that_restores_nothing_pays_and_says_evicted() -> None:
 
 
 def test_restoring_without_room_changes_nothing() -> None:
-    cache = make_cache(OrderBook())
+    cache = tiered_cache(OrderBook())
     run_turn(cache, transcript(24, seed=1), "first")
     run_turn(cache, transcript(32, seed=2), "second")
     open_turn(cache, transcript(12, seed=3), "busy")
-    back = cache.begin(session_id="first", tenant="t", tokens=transcript(26, seed=1))
+    back = cache.begin(branch_id="first", tenant="t", tokens=transcript(26, seed=1))
     before = cache.stats()
     with pytest.raises(OutOfBlocks, match="asked for 6 blocks, 5 are available"):
         cache.restore(back)
@@ -112,17 +93,17 @@ def test_restoring_without_room_changes_nothing() -> None:
 
 
 def test_a_running_turn_restores_nothing() -> None:
-    cache = make_cache(OrderBook())
+    cache = tiered_cache(OrderBook())
     with pytest.raises(ValueError, match="runs already"):
         cache.restore(open_turn(cache, transcript(5), "s"))
 
 
 def test_full_host_memory_forgets_its_oldest_and_says_so_later() -> None:
-    cache = make_cache(OrderBook(), host_blocks=6)
+    cache = tiered_cache(OrderBook(), host_blocks=6)
     for seed in (1, 2, 3):
         run_turn(cache, transcript(24, seed=seed), f"s{seed}")
     cached = [
-        cache.match_length(session_id="x", tenant="t", tokens=transcript(25, seed=seed))
+        cache.match_length(branch_id="x", tenant="t", tokens=transcript(25, seed=seed))
         for seed in (1, 2, 3)
     ]
     assert cached == [0, 24, 24]
@@ -131,7 +112,7 @@ def test_full_host_memory_forgets_its_oldest_and_says_so_later() -> None:
 
 def test_host_memory_is_written_behind_and_read_ahead() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, host_blocks=16, disk_blocks=64)
+    cache = tiered_cache(mover, host_blocks=16, disk_blocks=64)
     for seed in range(1, 4):
         run_noted_turn(cache, mover, transcript(32, seed=seed), f"s{seed}")
     cache.tend()
@@ -139,7 +120,7 @@ def test_host_memory_is_written_behind_and_read_ahead() -> None:
     finish_orders(cache, mover)
     assert cache.stats().disk_free < 64
     run_noted_turn(cache, mover, transcript(32, seed=4), "s4")
-    arguments = {"session_id": "s1", "tenant": "t", "tokens": transcript(33, seed=1)}
+    arguments = {"branch_id": "s1", "tenant": "t", "tokens": transcript(33, seed=1)}
     found = cache.match_length(**arguments)
     assert found < 32
     on_the_way = cache.prefetch(**arguments)
@@ -155,7 +136,7 @@ def test_host_memory_is_written_behind_and_read_ahead() -> None:
 
 def test_what_cannot_be_read_is_forgotten_and_counted() -> None:
     cache, mover = cache_with_a_run_on_disk()
-    arguments = {"session_id": "s1", "tenant": "t", "tokens": transcript(33, seed=1)}
+    arguments = {"branch_id": "s1", "tenant": "t", "tokens": transcript(33, seed=1)}
     ordered = cache.prefetch(**arguments)
     before = cache.match_length(**arguments)
     finish_orders(cache, mover, ok=False)
@@ -168,13 +149,13 @@ def test_what_cannot_be_read_is_forgotten_and_counted() -> None:
 
 def test_a_disk_that_refuses_loses_nothing_and_is_left_alone() -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, host_blocks=16, disk_blocks=64)
+    cache = tiered_cache(mover, host_blocks=16, disk_blocks=64)
     for seed in range(1, 4):
         run_noted_turn(cache, mover, transcript(32, seed=seed), f"s{seed}")
     cache.tend()
-    kept = cache.match_length(session_id="x", tenant="t", tokens=transcript(33, seed=1))
+    kept = cache.match_length(branch_id="x", tenant="t", tokens=transcript(33, seed=1))
     finish_orders(cache, mover, ok=False)
-    assert cache.match_length(session_id="x", tenant="t", tokens=transcript(33, seed=1)) == kept
+    assert cache.match_length(branch_id="x", tenant="t", tokens=transcript(33, seed=1)) == kept
     cache.tend()
     assert not mover.pending
     assert cache.stats().disk_free == 64
@@ -185,17 +166,17 @@ def test_a_restart_finds_what_the_disk_holds_and_nothing_else() -> None:
     runs = list(mover.stored.values())
     again = ContentMover(BLOCK)
     again.content[Tier.DISK] = mover.content[Tier.DISK]
-    restarted = make_cache(again, host_blocks=16, disk_blocks=64)
+    restarted = tiered_cache(again, host_blocks=16, disk_blocks=64)
     stored = sum(len(run.blocks) for run in runs)
     assert restarted.load(runs) <= stored
     tokens = transcript(33, seed=1)
-    assert restarted.prefetch(session_id="x", tenant="other", tokens=tokens) == 0
+    assert restarted.prefetch(branch_id="x", tenant="other", tokens=tokens) == 0
     wrong = tokens.copy()
     wrong[1] += 1
-    assert restarted.prefetch(session_id="x", tenant="t", tokens=wrong) == 0
-    restarted.prefetch(session_id="x", tenant="t", tokens=tokens)
+    assert restarted.prefetch(branch_id="x", tenant="t", tokens=wrong) == 0
+    restarted.prefetch(branch_id="x", tenant="t", tokens=tokens)
     finish_orders(restarted, again)
-    first = restarted.begin(session_id="x", tenant="t", tokens=tokens)
+    first = restarted.begin(branch_id="x", tenant="t", tokens=tokens)
     restarted.restore(first)
     for index, block in enumerate(first.block_table.tolist()):
         expected = tuple(tokens[: (index + 1) * BLOCK].tolist())
@@ -205,7 +186,7 @@ def test_a_restart_finds_what_the_disk_holds_and_nothing_else() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 7])
 def test_runs_are_found_again_however_the_tree_was_cut(cut: int) -> None:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, num_blocks=16, host_blocks=96, disk_blocks=512)
+    cache = tiered_cache(mover, num_blocks=16, host_blocks=96, disk_blocks=512)
     tokens, branch = transcript(40, seed=1), transcript(40, seed=2)
     branch[: cut * BLOCK] = tokens[: cut * BLOCK]
     others = {f"s{seed}": transcript(40, seed=seed) for seed in range(3, 30)}
@@ -215,46 +196,42 @@ def test_runs_are_found_again_however_the_tree_was_cut(cut: int) -> None:
         finish_orders(cache, mover)
     runs = list(mover.stored.values())
     for each in (tokens, branch):
-        restarted = make_cache(ContentMover(BLOCK), num_blocks=16, host_blocks=96, disk_blocks=512)
+        restarted = tiered_cache(
+            ContentMover(BLOCK), num_blocks=16, host_blocks=96, disk_blocks=512
+        )
         assert restarted.load(runs) > 0
         prompt = np.append(each, each)
-        on_disk = restarted.prefetch(session_id="x", tenant="t", tokens=prompt)
+        on_disk = restarted.prefetch(branch_id="x", tenant="t", tokens=prompt)
         assert on_disk == reachable_blocks(runs, each)
         assert on_disk == 10
 
 
 def test_a_session_is_brought_back_before_its_tool_is_expected_to_answer() -> None:
-    clock, mover = Clock(), ContentMover(BLOCK)
-    cache = make_cache(mover, clock=clock)
+    clock, mover = FakeClock(0.0), ContentMover(BLOCK)
+    cache = tiered_cache(mover, clock=clock)
     run_noted_turn(cache, mover, transcript(24, seed=1), "s", lease_s=100.0)
     run_noted_turn(cache, mover, transcript(32, seed=2), "other")
     assert here(cache, 1) == 0
-    clock.now = 79.0
+    clock.now_s = 79.0
     cache.tend()
     assert here(cache, 1) == 0
-    clock.now = 80.0
+    clock.now_s = 80.0
     cache.tend()
     assert here(cache, 1) == 24
 
 
 def test_no_host_memory_means_no_tiers() -> None:
     book = OrderBook()
-    cache = make_cache(book, host_blocks=0)
+    cache = tiered_cache(book, host_blocks=0)
     run_turn(cache, transcript(24, seed=1), "first")
     run_turn(cache, transcript(32, seed=2), "second")
     assert not book.orders
     assert cache.stats().evicted_tokens["evicted"] == 24
 
 
-@pytest.mark.parametrize(("host_blocks", "disk_blocks"), [(0, 8), (-1, 0), (8, -1)])
-def test_sizes_that_make_no_sense_are_refused(host_blocks: int, disk_blocks: int) -> None:
-    with pytest.raises(ValueError, match="host"):
-        make_cache(OrderBook(), host_blocks=host_blocks, disk_blocks=disk_blocks)
-
-
 def test_tiers_without_a_mover_are_refused() -> None:
     with pytest.raises(ValueError, match="no mover"):
-        PrefixCache(8, BLOCK, clock=Clock(), host_blocks=8)
+        make_cache(8, host_blocks=8)
 
 
 def test_runs_are_loaded_into_an_empty_cache_only() -> None:
@@ -262,7 +239,7 @@ def test_runs_are_loaded_into_an_empty_cache_only() -> None:
     with pytest.raises(ValueError, match="empty cache"):
         cache.load(mover.stored.values())
     with pytest.raises(ValueError, match="has a disk"):
-        make_cache(OrderBook()).load([])
+        tiered_cache(OrderBook()).load([])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -270,13 +247,7 @@ def test_two_hundred_sessions_recompute_what_an_ideal_tier_would(seed: int) -> N
     """A pool for about 10 sessions and host memory for 60, against one LRU of both."""
     rng = random.Random(seed)
     length, device_blocks, host_blocks = 160, 400, 2400
-    cache = PrefixCache(
-        device_blocks,
-        BLOCK,
-        clock=Clock(),
-        mover=OrderBook(),
-        host_blocks=host_blocks,
-    )
+    cache = make_cache(device_blocks, mover=OrderBook(), host_blocks=host_blocks, debug=False)
     ideal: OrderedDict[int, int] = OrderedDict()
     recomputed = ideally = 0
     sizes = [length] * 200
@@ -285,9 +256,9 @@ def test_two_hundred_sessions_recompute_what_an_ideal_tier_would(seed: int) -> N
         old = sizes[number]
         sizes[number] = old + 2 if old < length + 40 else length
         tokens = transcript(length + 40, seed=number)[: sizes[number]]
-        sequence = cache.begin(session_id=f"s{number}", tenant="t", tokens=tokens)
+        sequence = cache.begin(branch_id=f"s{number}", tenant="t", tokens=tokens)
         cache.restore(sequence)
-        cache.allocate(sequence, -(-len(tokens) // BLOCK) - sequence.num_blocks)
+        cache.allocate(sequence, cache.blocks_for(len(tokens)) - sequence.num_blocks)
         cache.commit(sequence, tokens)
         recomputed += len(tokens) - sequence.num_cached_tokens
         cache.finish(sequence, lease_s=0.0)
@@ -323,7 +294,7 @@ def finish_orders(cache: PrefixCache, mover: ContentMover, *, ok: bool = True) -
 
 def cache_with_a_run_on_disk() -> tuple[PrefixCache, ContentMover]:
     mover = ContentMover(BLOCK)
-    cache = make_cache(mover, host_blocks=16, disk_blocks=64)
+    cache = tiered_cache(mover, host_blocks=16, disk_blocks=64)
     for seed in range(1, 6):
         run_noted_turn(cache, mover, transcript(32, seed=seed), f"s{seed}")
         cache.tend()
@@ -333,7 +304,7 @@ def cache_with_a_run_on_disk() -> tuple[PrefixCache, ContentMover]:
 
 def here(cache: PrefixCache, seed: int) -> int:
     """Tokens of a transcript that are on the device."""
-    sequence = cache.begin(session_id="probe", tenant="t", tokens=transcript(25, seed=seed))
+    sequence = cache.begin(branch_id="probe", tenant="t", tokens=transcript(25, seed=seed))
     cache.finish(sequence)
     return sequence.num_cached_tokens
 

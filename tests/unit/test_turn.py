@@ -342,8 +342,8 @@ def test_after_a_failed_turn_its_parent_is_continued(rig: Rig, client: Client) -
     rig.deliver(rig.engine.refuse(rig.engine.last, ErrorKind.INTERNAL))
     again = client.turn(input="again", previous_response_id=first["id"])
     assert again["status"] == "completed"
-    assert rig.engine.last.session_id == rig.engine.requests[0].session_id
-    assert "more" not in spelled(rig.engine.sessions[rig.engine.last.session_id])
+    assert rig.engine.last.branch_id == rig.engine.requests[0].branch_id
+    assert "more" not in spelled(rig.engine.sessions[rig.engine.last.branch_id])
 
 
 def test_an_unknown_base_is_answered_with_the_whole_transcript_unnoticed(
@@ -354,14 +354,14 @@ def test_an_unknown_base_is_answered_with_the_whole_transcript_unnoticed(
     expected = rig.engine.prompt(rig.engine.last)
     rig.deliver(rig.engine.forget(rig.engine.last))
     again = rig.engine.last
-    assert again.base_session_id is None
+    assert again.base_branch_id is None
     assert rig.engine.prompt(again) == expected
     rig.reply("two" + END)
     assert client.types()[-1] == "completed"
     assert [event["sequence_number"] for event in client.events[-9:]] == list(range(9))
     third = client.turn(input="x", previous_response_id=client.response["id"])
     assert third["status"] == "completed"
-    assert rig.engine.last.base_session_id == again.session_id
+    assert rig.engine.last.base_branch_id == again.branch_id
 
 
 def test_an_engine_that_forgets_a_whole_transcript_fails_the_turn(rig: Rig, client: Client) -> None:
@@ -441,7 +441,7 @@ def test_a_warm_up_is_continued(rig: Rig, client: Client) -> None:
     warm = client.turn(instructions="Be kind.", generate=False)
     client.create(input="hi", instructions="Be kind.", previous_response_id=warm["id"])
     request = rig.engine.last
-    assert (request.base_session_id, request.base_offset) == (
+    assert (request.base_branch_id, request.base_offset) == (
         "branch_1",
         warm["usage"]["input_tokens"],
     )

@@ -48,5 +48,5 @@ def test_the_pace_of_the_server_follows_the_intervals_between_ends() -> None:
     pace = Pace()
     assert pace.wait_s(0) == 1.0
     for end in range(100):
-        pace.turn_ended(end * 0.25)
+        pace.sequence_ended(end * 0.25)
     assert pace.wait_s(3) == pytest.approx(1.0, rel=0.01)

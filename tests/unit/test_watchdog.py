@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runtime.messages import Beat, Loading
-from runtime.watchdog import (
+from runtime.process.watchdog import (
     STARTING,
     LoadPulse,
     LoadWatch,
@@ -34,7 +34,7 @@ class Process:
     """A process as its watcher knows it: what it says, and what work it has been given."""
 
     def __init__(self) -> None:
-        self.clock = FakeClock()
+        self.clock = FakeClock(1000.0)
         self.processor_s = 0.0
         self.page_reads = 0
         self.told = True
@@ -184,7 +184,7 @@ class Loader:
     """A process that loads, as its watcher knows it."""
 
     def __init__(self, *, hung_after_s: int = 10, limit_s: int = 100, told: bool = True) -> None:
-        self.clock = FakeClock()
+        self.clock = FakeClock(1000.0)
         self.given = ProcessWork(processor_s=0.0, page_reads=0) if told else None
         self.busy = False
         self.watch = LoadWatch(

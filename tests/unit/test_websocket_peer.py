@@ -13,9 +13,10 @@ from websockets.uri import parse_uri
 
 from runtime.messages import CancelRequest, FinishReason
 from sessions.dashboard import Dashboard
-from sessions.hub import Hub
+from sessions.hub import Hub, LongWork
 from sessions.metrics import Metrics
-from sessions.websocket_peer import SLICE_BYTES, TURN_S, SocketTimes, WebSocketPeer
+from sessions.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
+from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 
 TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
@@ -70,16 +71,14 @@ class Bench:
     """A peer on a wire, and a client protocol that speaks to it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.clock_step = 0.0
-        """What each look at the clock takes."""
+        self.clock = FakeClock()
         self.engine = HandEngine()
         self.metrics = Metrics()
         self.hub = Hub(
             engine=self.engine,
             store=Store(),  # type: ignore[arg-type]
             connect=self._connect,  # type: ignore[arg-type]
-            check_grammar=None,  # type: ignore[arg-type]
+            long_work=LongWork(check_grammar=None),  # type: ignore[arg-type]
             metrics=self.metrics,
             dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
             clock=self.clock,
@@ -89,8 +88,10 @@ class Bench:
         self.wire = Wire()
         self.lost: list[object] = []
         self.peer = WebSocketPeer(
-            transport=self.wire,
-            protocol=ServerProtocol(state=State.OPEN, max_size=MAX_FRAME),
+            socket=OpenSocket(
+                transport=self.wire,
+                protocol=ServerProtocol(state=State.OPEN, max_size=MAX_FRAME),
+            ),
             hub=self.hub,
             tenant="acme",
             max_unsent_bytes=MAX_UNSENT,
@@ -104,10 +105,6 @@ class Bench:
     def _connect(self, connection_id: str, tenant: str) -> EchoConnection:
         self.connection = EchoConnection(connection_id, tenant)
         return self.connection
-
-    def clock(self) -> float:
-        self.now += self.clock_step
-        return self.now
 
     def send(self, *texts: str) -> None:
         """One piece of data with a text frame for each of ``texts``."""
@@ -275,8 +272,8 @@ def test_as_many_unsent_bytes_as_allowed_are_kept_and_then_the_reader_is_closed(
         await bench.settle()
         assert bench.engine.sent_ids(CancelRequest) == ["a"]
         assert bench.hub.num_connections == 0
-        bench.now += TIMES.close_s
-        bench.peer.tick(bench.now)
+        bench.clock.advance(TIMES.close_s)
+        bench.peer.tick(bench.clock.now_s)
         assert bench.wire.aborted
 
     run(scenario)
@@ -309,11 +306,11 @@ def test_a_close_that_the_client_answers_ends_at_once() -> None:
 def test_a_close_that_the_client_does_not_answer_is_cut_off_in_time() -> None:
     async def scenario(bench: Bench) -> None:
         bench.send("end 1012")
-        bench.now += TIMES.close_s - 0.1
-        bench.peer.tick(bench.now)
+        bench.clock.advance(TIMES.close_s - 0.1)
+        bench.peer.tick(bench.clock.now_s)
         assert not bench.wire.aborted
-        bench.now += 0.1
-        bench.peer.tick(bench.now)
+        bench.clock.advance(0.1)
+        bench.peer.tick(bench.clock.now_s)
         assert bench.wire.aborted
 
     run(scenario)
@@ -348,15 +345,15 @@ def test_a_client_that_vanishes_is_reported_once(with_eof: bool) -> None:
 
 def test_a_silent_client_is_pinged_once_and_then_closed() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.now = TIMES.ping_after_s - 0.1
-        bench.peer.tick(bench.now)
+        bench.clock.now_s = TIMES.ping_after_s - 0.1
+        bench.peer.tick(bench.clock.now_s)
         assert bench.received() == []
-        bench.now += 0.1
-        bench.peer.tick(bench.now)
-        bench.peer.tick(bench.now)
+        bench.clock.advance(0.1)
+        bench.peer.tick(bench.clock.now_s)
+        bench.peer.tick(bench.clock.now_s)
         assert [f.opcode for f in bench.received()] == [Opcode.PING]
-        bench.now += TIMES.pong_within_s
-        bench.peer.tick(bench.now)
+        bench.clock.advance(TIMES.pong_within_s)
+        bench.peer.tick(bench.clock.now_s)
         assert bench.close_code == 1011
         assert bench.hub.num_connections == 0
 
@@ -366,8 +363,8 @@ def test_a_silent_client_is_pinged_once_and_then_closed() -> None:
 def test_a_pong_shows_that_the_client_lives() -> None:
     async def scenario(bench: Bench) -> None:
         for _ in range(10):
-            bench.now += TIMES.ping_after_s
-            bench.peer.tick(bench.now)
+            bench.clock.advance(TIMES.ping_after_s)
+            bench.peer.tick(bench.clock.now_s)
             assert [f.opcode for f in bench.received()] == [Opcode.PING]
             bench.flush()
         assert bench.close_code is None
@@ -377,7 +374,7 @@ def test_a_pong_shows_that_the_client_lives() -> None:
 
 def test_a_flood_of_frames_is_handled_in_turns_without_reading_more() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.clock_step = TURN_S / 4
+        bench.clock.tick_s = TURN_S / 4
         bench.send(*(f"say {number}" for number in range(40)))
         first = bench.texts()
         assert 0 < len(first) < 40
@@ -391,7 +388,7 @@ def test_a_flood_of_frames_is_handled_in_turns_without_reading_more() -> None:
 
 def test_a_flood_of_bytes_is_parsed_in_slices() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.clock_step = TURN_S
+        bench.clock.tick_s = TURN_S
         num_pings = 2 * SLICE_BYTES // 6
         for _ in range(num_pings):
             bench.client.send_ping(b"")
@@ -406,7 +403,7 @@ def test_a_flood_of_bytes_is_parsed_in_slices() -> None:
 
 def test_what_arrives_while_a_flood_waits_keeps_its_place() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.clock_step = TURN_S
+        bench.clock.tick_s = TURN_S
         bench.send("say 1", "say 2", "say 3")
         bench.send("say 4")
         await bench.settle()
@@ -417,7 +414,7 @@ def test_what_arrives_while_a_flood_waits_keeps_its_place() -> None:
 
 def test_a_client_lost_during_a_flood_is_left_alone() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.clock_step = TURN_S
+        bench.clock.tick_s = TURN_S
         bench.send("say 1", "say 2", "say 3")
         bench.wire.aborted = True
         bench.peer.connection_lost(None)

@@ -1,0 +1,437 @@
+"""Agents in a loop over real sockets: what a fleet waits for, under several ways of serving.
+
+    python -m benchmarks.agent_loop --before ../before --json
+
+Each way of serving is a ``keepwarm serve`` process of its own on a loopback port, started once
+and warmed up. The workloads (``benchmarks.loop_workload``) are played on them in turns, in
+changing order, in each round with other texts and each time under another tenant, so that
+nothing is cached of the last. Bars are ratios of medians over the rounds. The ways are:
+
+    ours    as it is served by default, but nothing drafted
+    fcfs    first come, first served, at most 512 prompt tokens beside decodes; nothing drafted
+    before  the code of another checkout (``--before``), the better of the two above
+    drafts  as it is served by default
+
+A run says what it answered by a digest. In bfloat16 another batch may round otherwise, and then
+another token is drawn: ``alike`` is the share of a run's answers that equal those of ``ours``.
+That all ways answer the same is shown by ``exact``, on a tiny model in float64. llama.cpp and
+vLLM are not run from here; their bars are open.
+
+Exit code 1: a bar is not met, or the time was over before all was played; else as in
+``benchmarks.report``.
+"""
+
+import argparse
+import asyncio
+import itertools
+import signal
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from benchmarks.loop_model import write_loop_model
+from benchmarks.loop_workload import Played, Workload, gaps_beside_prompt, percentile, play
+from benchmarks.report import Bar, DataMissing, parser, report, report_missing
+from examples.demo.child_server import ChildServer, child_server
+
+NO_DRAFTS = ("--max-draft-tokens", "0")
+FCFS = ("--policy", "fcfs", "--prefill-tokens-beside-decodes", "512", *NO_DRAFTS)
+FLOAT64 = ("--dtype", "float64")
+SERVERS = {
+    "ours": NO_DRAFTS,
+    "fcfs": FCFS,
+    "drafts": (),
+    "before": NO_DRAFTS,
+    "before_fcfs": FCFS,
+    "exact_ours": (*FLOAT64, *NO_DRAFTS),
+    "exact_fcfs": (*FLOAT64, *FCFS),
+    "exact_drafts": FLOAT64,
+}
+"""Options by name. ``before*`` run another checkout's code, ``exact*`` the tiny model."""
+EXACT_MODEL = "random:qwen3-tiny"
+EXACT_RUNS = ("exact_ours/s8", "exact_ours/serial", "exact_fcfs/s8", "exact_drafts/s8")
+SPREAD_RUNS = 10
+GAUGE = "keepwarm_token_gap_bound_seconds"
+NUM_TENANTS = 1000
+WARM_UP = Workload(sessions=2, turns=2, system_tokens=64, result_tokens=(64, 64))
+Result = TypeVar("Result")
+
+
+class Ratio(NamedTuple):
+    """A bar: a figure of one run over the least of others. Runs are named SERVER/LOAD."""
+
+    part: str
+    name: str
+    over: str
+    under: tuple[str, ...]
+    """Empty: what it is to be compared with is not run from here."""
+    most: float
+    most_amx: float | None = None
+    """Where the processor has AMX; None: the same."""
+    figure: str = "wall_s"
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return (self.over, *self.under)
+
+
+RATIOS = (
+    Ratio("s8", "s8_wall_over_before", "ours/s8", ("before/s8", "before_fcfs/s8"), 0.9, 0.75),
+    Ratio("s8", "s8_wall_over_fcfs", "ours/s8", ("fcfs/s8",), 1.02),
+    Ratio("s8", "s8_wall_over_llama", "ours/s8", (), 0.5, 0.18),
+    Ratio("s8", "s8_wall_over_vllm", "ours/s8", (), 0.9),
+    Ratio("s1", "s1_wall_over_fcfs", "ours/s1", ("fcfs/s1",), 1.02),
+    Ratio("s1", "s1_wall_over_llama", "ours/s1", (), 0.8, 0.35),
+    Ratio("s1", "s1_wall_over_vllm", "ours/s1", (), 0.6),
+    Ratio("serial", "s8_wall_over_serial", "ours/s8", ("ours/serial",), 0.4),
+    Ratio("drafts", "s8_drafts_wall_over_serial", "drafts/s8", ("drafts/serial",), 0.55),
+    Ratio("tools", "s8_tools_wall_over_fcfs", "ours/tools", ("fcfs/tools",), 1.02),
+    Ratio(
+        "mixed32",
+        "mixed32_latency_over_fcfs",
+        "ours/mixed32",
+        ("fcfs/mixed32",),
+        0.8,
+        figure="latency_mean_s",
+    ),
+)
+PARTS = (*dict.fromkeys(ratio.part for ratio in RATIOS), "gap", "spread", "exact")
+
+
+class OutOfTime(Exception):
+    """The time that the whole benchmark may take is over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """The servers, each started when it is first needed. ``stack`` ends them."""
+
+    stack: ExitStack
+    folder: Path
+    model: str
+    before: Path | None
+    options: tuple[str, ...]
+    deadline_s: float
+    """By ``time.monotonic``."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Of the models that have been written."""
+    _servers: dict[str, ChildServer] = field(default_factory=dict)
+    _tenants: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        lines = ["operator operator-key operator"]
+        lines += [f"tenant-{number} {_key(number)}" for number in range(NUM_TENANTS)]
+        self._keys.write_text("\n".join(lines))
+
+    @property
+    def _keys(self) -> Path:
+        return self.folder / "keys"
+
+    def play(self, server: str, load: Workload, seed: int) -> Played:
+        """Play ``load`` on the server, which has nothing of it in its cache."""
+        url = self.server(server).url
+        return self.within_time(play(url, _key(next(self._tenants)), load, seed))
+
+    def gaps(self, server: str, load: Workload, prompt_tokens: int, seed: int) -> "Gaps":
+        """Between the tokens of ``load`` beside a prompt."""
+        url, key = self.server(server).url, _key(next(self._tenants))
+        bounds: list[float | None] = []
+        gaps = self.within_time(
+            gaps_beside_prompt(
+                url,
+                key,
+                load=load,
+                prompt_tokens=prompt_tokens,
+                seed=seed,
+                when_computed=lambda: bounds.append(gauge(url, GAUGE)),
+            )
+        )
+        return Gaps(gaps, bounds[0])
+
+    def server(self, name: str) -> ChildServer:
+        """The server of that name, warmed up."""
+        if name not in self._servers:
+            if self.deadline_s < time.monotonic():
+                raise OutOfTime
+            given = ["--model", str(self._model(name)), "--keys-file", str(self._keys)]
+            self._servers[name] = self.stack.enter_context(
+                child_server(
+                    [*given, *SERVERS[name], *self.options],
+                    log=self.folder / f"{name}.log",
+                    checkout=self.before if name.startswith("before") else None,
+                )
+            )
+            self.play(name, WARM_UP, seed=0)
+        return self._servers[name]
+
+    def within_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+        async def bounded() -> Result:
+            async with asyncio.timeout(self.deadline_s - time.monotonic()):
+                return await work
+
+        try:
+            return asyncio.run(bounded())
+        except TimeoutError as error:
+            raise OutOfTime from error
+
+    def _model(self, server: str) -> Path:
+        model = EXACT_MODEL if server.startswith("exact") else self.model
+        folder = self.folder / model.replace(":", "-")
+        if model not in self.parameters:
+            self.parameters[model] = write_loop_model(folder, model)
+        return folder
+
+
+class Gaps(NamedTuple):
+    seconds: list[float]
+    bound_s: float | None
+    """What the server says of itself; None: it says nothing."""
+
+
+def _key(tenant: int) -> str:
+    return f"key-of-tenant-{tenant}"
+
+
+def gauge(url: str, name: str) -> float | None:
+    """A gauge of the server's metrics, None if it has no such."""
+    request = urllib.request.Request(
+        url.removesuffix("/v1") + "/metrics", headers={"Authorization": "Bearer operator-key"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+    return None
+
+
+class Record:
+    """What the runs of the ratios gave."""
+
+    def __init__(self) -> None:
+        self._played: dict[str, dict[int, Played]] = {}
+        """By run and round."""
+
+    def add(self, run: str, number: int, played: Played) -> None:
+        self._played.setdefault(run, {})[number] = played
+
+    def has(self, run: str) -> bool:
+        return run in self._played
+
+    def median(self, run: str, figure: str) -> float:
+        return statistics.median(p.figures[figure] for p in self._played[run].values())
+
+    def figures(self) -> dict[str, Any]:
+        """Medians of all runs, their digests and how many answers are those of ours."""
+        found: dict[str, Any] = {}
+        for run, rounds in self._played.items():
+            names = next(iter(rounds.values())).figures
+            found[run] = {name: round(self.median(run, name), 4) for name in names} | {
+                "walls_s": [round(played.wall_s, 3) for played in rounds.values()],
+                "digests": [played.digest for played in rounds.values()],
+                "alike": self._alike(run),
+            }
+        return found
+
+    def _alike(self, run: str) -> float | None:
+        """Loads that differ in their pauses alone have the same answers."""
+        load = run.partition("/")[2]
+        ours = "ours/" + {"serial": "s8", "tools": "s8"}.get(load, load)
+        if ours not in self._played:
+            return None
+        same = [
+            one.text == other.text
+            for number, played in self._played[run].items()
+            if number in self._played[ours]
+            for mine, theirs in zip(
+                self._played[ours][number].sessions, played.sessions, strict=True
+            )
+            for one, other in zip(mine, theirs, strict=True)
+        ]
+        return round(statistics.fmean(same), 3) if same else None
+
+
+def loads_of(given: argparse.Namespace) -> dict[str, Workload]:
+    """The workloads by name. What differs in pauses alone has the same texts."""
+    fleet = Workload(
+        sessions=given.sessions,
+        turns=given.turns,
+        system_tokens=given.system,
+        result_tokens=(given.result, given.result),
+        answer_tokens=(given.answer, given.answer),
+    )
+    return {
+        "s8": fleet,
+        "serial": replace(fleet, one_at_a_time=True),
+        "tools": replace(fleet, tool_s=given.tool_s, stagger_s=given.stagger),
+        "s1": replace(fleet, sessions=1, turns=given.single_turns),
+        "mixed32": replace(
+            fleet,
+            sessions=given.mixed_sessions,
+            turns=given.mixed_turns,
+            result_tokens=(20, 2000),
+            answer_tokens=(8, 128),
+            tool_s=given.tool_s,
+        ),
+        "gap": replace(fleet, turns=1, answer_tokens=(1024, 1024)),
+    }
+
+
+def runs_of(ratios: Sequence[Ratio], before: Path | None) -> list[str]:
+    """What has to be played for them, each once."""
+    runs = [run for r in ratios if r.under for run in r.runs]
+    return [run for run in dict.fromkeys(runs) if before or not run.startswith("before")]
+
+
+def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) -> list[Bar]:
+    """Play the parts that were asked for; figures are noted as they are known."""
+    loads = loads_of(given)
+    ratios = [ratio for ratio in RATIOS if ratio.part in given.parts]
+    record = Record()
+    runs = runs_of(ratios, fleet.before)
+    others: dict[str, Callable[[], Bar]] = {
+        "gap": lambda: _gap_bar(fleet, loads["gap"], given, figures),
+        "spread": lambda: _spread_bar(fleet, loads["s8"], figures),
+        "exact": lambda: _exact_bar(fleet, loads, figures),
+    }
+    bars: list[Bar] = []
+    try:
+        for number in range(given.rounds):
+            for run in runs if number % 2 == 0 else reversed(runs):
+                server, _, load = run.partition("/")
+                record.add(run, number, fleet.play(server, loads[load], seed=number))
+                print(f"round {number + 1} of {given.rounds}: {run}", file=sys.stderr, flush=True)
+        bars = [bar() for part, bar in others.items() if part in given.parts]
+    except OutOfTime:
+        figures["unfinished"] = f"not finished in {given.limit_s:g} s; see --limit-s"
+    figures["runs"] = record.figures()
+    return [ratio_bar(ratio, record, figures["open"]) for ratio in ratios] + bars
+
+
+def ratio_bar(ratio: Ratio, record: Record, reasons: dict[str, str]) -> Bar:
+    """The ratio's bar; where it is open, ``reasons`` gets why."""
+    value = None
+    if not ratio.under:
+        reasons[ratio.name] = "that engine's server is not run from here"
+    elif missing := [run for run in ratio.runs if not record.has(run)]:
+        reasons[ratio.name] = f"not played: {', '.join(missing)}"
+    else:
+        least = min(record.median(run, ratio.figure) for run in ratio.under)
+        value = record.median(ratio.over, ratio.figure) / least
+    most = ratio.most_amx if ratio.most_amx is not None and has_amx() else ratio.most
+    return Bar(name=ratio.name, value=value, op="<=", bar=most)
+
+
+def _gap_bar(
+    fleet: Fleet, load: Workload, given: argparse.Namespace, figures: dict[str, Any]
+) -> Bar:
+    """The bound is what the server says at the end of the prompt, the largest of all rounds."""
+    found = [fleet.gaps("ours", load, given.gap_prompt, seed) for seed in range(given.rounds)]
+    p99_ms = 1000 * statistics.median(percentile(gaps.seconds, 99) for gaps in found)
+    figures["gap"] = {
+        "p50_ms": round(1000 * statistics.median(percentile(g.seconds, 50) for g in found), 3),
+        "p99_ms": round(p99_ms, 3),
+        "gaps": [len(gaps.seconds) for gaps in found],
+    }
+    bounds = [gaps.bound_s for gaps in found if gaps.bound_s is not None]
+    if not bounds:
+        figures["open"]["token_gap_p99_ms"] = f"the server has no gauge {GAUGE}; 0 stands for it"
+    return Bar(
+        name="token_gap_p99_ms",
+        value=p99_ms if bounds else None,
+        op="<=",
+        bar=1000 * max(bounds, default=0.0),
+    )
+
+
+def _spread_bar(fleet: Fleet, load: Workload, figures: dict[str, Any]) -> Bar:
+    walls = [fleet.play("ours", load, seed=1000 + i).wall_s for i in range(SPREAD_RUNS)]
+    figures["spread_walls_s"] = [round(wall, 3) for wall in walls]
+    return Bar(name="s8_spread", value=max(walls) / min(walls), op="<=", bar=1.3)
+
+
+def _exact_bar(fleet: Fleet, loads: dict[str, Workload], figures: dict[str, Any]) -> Bar:
+    """How many different fleets of answers there are to the same sessions."""
+    digests = {}
+    for run in EXACT_RUNS:
+        server, _, load = run.partition("/")
+        digests[run] = fleet.play(server, loads[load], seed=0).digest
+    figures["exact"] = digests
+    return Bar(name="exact_digests", value=len(set(digests.values())), op="<=", bar=1)
+
+
+def has_amx() -> bool:
+    """Whether the processor multiplies bfloat16 matrices in tiles."""
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and "amx_bf16" in info.read_text().split()
+
+
+def options() -> argparse.ArgumentParser:
+    found = parser(__doc__)
+    add = found.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    add("--rounds", type=int, default=5)
+    add("--model", default="random:qwen3-100m", help="random:qwen3-SIZE (default: %(default)s)")
+    add("--before", type=Path, metavar="DIR", help="checkout of the commit to compare with")
+    add("--sessions", type=int, default=8, help="of what the bars call s8")
+    add("--turns", type=int, default=6)
+    add("--single-turns", type=int, default=20, help="of the one session of s1")
+    add("--mixed-sessions", type=int, default=32)
+    add("--mixed-turns", type=int, default=4)
+    add("--system", type=int, default=1500, help="tokens of the system prompt")
+    add("--result", type=int, default=150, help="tokens of a tool's result")
+    add("--answer", type=int, default=32, help="tokens of an answer")
+    add("--tool-s", type=float, default=1.0, help="a tool's seconds in tools and mixed32")
+    add("--stagger", type=float, default=0.3, help="seconds between sessions' starts in tools")
+    add("--gap-prompt", type=int, default=8000, help="tokens of the prompt beside decodes")
+    add("--kv-mib", type=int, default=1536, help="memory for KV of each server")
+    add("--threads", type=int, help="of each server; default: all cores")
+    add("--limit-s", type=float, default=3600.0, help="seconds that all may take together")
+    return found
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure and print; the servers have ended in any case."""
+    figures: dict[str, Any] = {
+        name: getattr(given, name) for name in ("model", "rounds", "sessions", "turns")
+    }
+    figures |= {"amx": has_amx(), "open": {}}
+    served = ["--kv-cache-mib", str(given.kv_mib)]
+    served += [] if given.threads is None else ["--threads", str(given.threads)]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if given.before is not None and not (given.before / "sessions/cli.py").is_file():
+            raise DataMissing(f"{given.before} is no checkout of this project")
+        fleet = Fleet(
+            stack=stack,
+            folder=Path(folder),
+            model=given.model,
+            before=None if given.before is None else given.before.resolve(),
+            options=tuple(served),
+            deadline_s=time.monotonic() + given.limit_s,
+        )
+        bars = measure(fleet, given, figures)
+        figures["parameters"] = fleet.parameters
+    code = report("agent_loop", figures, bars, as_json=given.json)
+    if "unfinished" in figures:
+        print(figures["unfinished"], file=sys.stderr)
+        return 1
+    return 1 if any(bar.met is False for bar in bars) else code
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = options().parse_args(words)
+    try:
+        return run(given)
+    except DataMissing as error:
+        return report_missing("agent_loop", error, (), as_json=given.json) or 2
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end as well
+    sys.exit(main())

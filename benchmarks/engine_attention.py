@@ -1,0 +1,68 @@
+"""What attention of decodes takes beside reading the keys and values once.
+
+Paged attention of eight turns over pools of random keys and values, layer by layer as in a step,
+and the sum over the same memory in turns.
+"""
+
+import numpy as np
+import torch
+
+from benchmarks.engine_loops import BLOCK_SIZE, Timing, take_turns
+from kernels.attention import paged_attention
+from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.config import ModelConfig
+
+TURNS = 8
+CONTEXTS = {"2k": 2048, "8k": 8192}
+ROUNDS = 9
+_MOST_BYTES = 256 << 20
+"""Fewer layers are run where all would hold more: beyond a cache, more makes no difference."""
+
+
+def attention_figures(config: ModelConfig) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds of a layer, and what attention takes over reading, medians."""
+    figures: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for name, context in CONTEXTS.items():
+        timings = time_attention(config, context, rounds=ROUNDS)
+        for part, timing in timings.items():
+            figures[f"{part}_{TURNS}x{name}_ms"] = round(1000 * timing.median, 3)
+        ratio = timings["attention"].median / timings["read"].median
+        ratios[f"attention_over_read_{TURNS}x{name}"] = ratio
+    return figures, ratios
+
+
+def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[str, Timing]:
+    """Seconds of a layer: attention of a decode of each turn, and a sum over what it reads."""
+    each = -(-context // BLOCK_SIZE)
+    shape = (2, TURNS * each, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    layer_bytes = 2 * int(np.prod(shape))
+    count = max(1, min(config.num_layers, _MOST_BYTES // layer_bytes))
+    layers = [torch.empty(shape, dtype=torch.bfloat16).normal_() for _ in range(count)]
+    turns = [
+        SequenceInput(
+            tokens=np.array([5], dtype=np.int32),
+            start=context - 1,
+            block_table=np.arange(turn * each, (turn + 1) * each, dtype=np.int32),
+            num_logits=1,
+        )
+        for turn in range(TURNS)
+    ]
+    layout = StepBatch.build(turns, BLOCK_SIZE).layout(torch.device("cpu"))
+    queries = torch.randn(TURNS, config.num_heads, config.head_dim).to(torch.bfloat16)
+
+    def attend() -> None:
+        for keys, values in layers:
+            scale = config.head_dim**-0.5
+            paged_attention(queries, keys, values, layout, scale=scale, window=None)
+
+    def read() -> None:
+        for layer in layers:
+            layer.view(torch.float32).sum()
+
+    with torch.inference_mode():
+        timings = take_turns({"attention": attend, "read": read}, rounds=rounds)
+    return {
+        name: Timing(best=timing.best / count, median=timing.median / count)
+        for name, timing in timings.items()
+    }

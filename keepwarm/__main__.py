@@ -1,0 +1,30 @@
+"""The command ``keepwarm``, also as ``python -m keepwarm``: the server if it is installed.
+
+Knows that the base install is the client alone; what the command does stands in
+``sessions.cli``, which is imported when the command runs and not before.
+"""
+
+import sys
+from collections.abc import Sequence
+
+_OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status, 1 in the base install."""
+    try:
+        from sessions import cli
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in _OURS:
+            raise
+        print(
+            f"keepwarm: error: serving needs more than the base install (no {error.name}): "
+            "pip install 'keepwarm[server]'",
+            file=sys.stderr,
+        )
+        return 1
+    return cli.main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The knobs of the prefix cache: sizes, times and shares, checked.
+
+Knows no clock, no cost and no mover: what does something is handed to the cache itself. Always
+true: a configuration that exists makes sense by itself.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Policy = Literal["lease", "lru"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How a prefix cache is to be run.
+
+    Raises:
+        ValueError: a size or time that makes no sense.
+    """
+
+    num_blocks: int
+    """Size of the pool on the device."""
+    block_size: int = 16
+    """Tokens per block."""
+    policy: Policy = "lease"
+    """``lru``: leases and queued branches protect nothing."""
+    reserve_blocks: int = 0
+    """Free blocks that only sequences may take which have some already."""
+    lease_cap_s: float = 120.0
+    """No lease is longer."""
+    kappa: float = 20.0
+    """Seconds of lease per second that restoring the transcript would cost."""
+    residency_blocks: int | None = None
+    """How many blocks leases may hold per tenant; None: any number."""
+    rescue_share: float = 0.0
+    """A sequence that is alone waits for leases that end within this share of the time that
+    computing its prompt takes, before it breaks any."""
+    ghost_records: int = 16384
+    """Evicted runs remembered for the account of misses."""
+    host_blocks: int = 0
+    """Blocks of host memory below the device; 0 for none."""
+    disk_blocks: int = 0
+    """Blocks of disk below that; needs host blocks."""
+    seed: int = 0
+    """Mixed into the hashes that find children."""
+    debug: bool = False
+    """Check every invariant after every call."""
+
+    def __post_init__(self) -> None:
+        if self.num_blocks < 1:
+            raise ValueError(f"a pool of {self.num_blocks} blocks, at least 1 is needed")
+        if self.block_size < 1:
+            raise ValueError(f"a block of {self.block_size} tokens, at least 1 is needed")
+        if self.policy not in get_args(Policy):
+            raise ValueError(f"cache policy {self.policy!r}: 'lease' or 'lru'")
+        if not 0 <= self.reserve_blocks < self.num_blocks:
+            raise ValueError(f"a reserve of {self.reserve_blocks} of {self.num_blocks} blocks")
+        if self.lease_cap_s < 0 or self.kappa < 0:
+            raise ValueError(
+                f"a lease cap of {self.lease_cap_s} s, kappa {self.kappa}: neither may be negative"
+            )
+        if self.residency_blocks is not None and self.residency_blocks < 0:
+            raise ValueError(f"a residency budget of {self.residency_blocks} blocks")
+        if self.rescue_share < 0:
+            raise ValueError(f"a rescue share of {self.rescue_share}, it may not be negative")
+        if self.ghost_records < 0:
+            raise ValueError(f"{self.ghost_records} ghost records")
+        unreached = self.disk_blocks and not self.host_blocks
+        if self.host_blocks < 0 or self.disk_blocks < 0 or unreached:
+            raise ValueError(
+                f"{self.host_blocks} host and {self.disk_blocks} disk blocks: the disk is reached "
+                "through host memory, so at least 1 host block is needed"
+            )

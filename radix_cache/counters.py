@@ -1,0 +1,28 @@
+"""What has happened in the cache so far: running totals.
+
+Knows no block and no sequence: who makes something happen counts it. Always true: a total never
+falls.
+"""
+
+from dataclasses import dataclass, field
+
+from radix_cache.ghosts import MissCause
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start; ``radix_cache.stats`` says what each means."""
+
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    restored_tokens: int = 0
+    miss_tokens: dict[MissCause, int] = field(default_factory=lambda: dict.fromkeys(MissCause, 0))
+    evicted_tokens: dict[MissCause, int] = field(
+        default_factory=lambda: {MissCause.EVICTED: 0, MissCause.EXPIRED: 0}
+    )
+    leases_granted: int = 0
+    leases_returned: int = 0
+    leases_expired: int = 0
+    leases_broken: int = 0
+    leases_over_budget: int = 0
+    leases_released: int = 0

@@ -1,0 +1,161 @@
+"""Eviction from the device: how many blocks a sequence could have, and whose are freed for it.
+
+Knows who may take whose blocks only from ``radix_cache.retention``. Always true: what
+``available`` says can be had, and no more.
+"""
+
+from typing import Final
+
+from radix_cache.block_pool import BlockPool, OutOfBlocks
+from radix_cache.handle import BranchHandle, CachedSequence
+from radix_cache.idle_leaves import IdleLeaves
+from radix_cache.known_branches import KnownBranches
+from radix_cache.misses import MissAccount
+from radix_cache.nodes import IDLE, RUNNING, Node, Tier
+from radix_cache.retention import Retention
+from radix_cache.tiers import RUN_BLOCKS, LowerTiers
+from radix_cache.tree import RadixTree
+
+_DEVICE: Final = int(Tier.DEVICE)
+"""A plain integer: it is looked up and compared for every node that is evicted."""
+
+
+class Evictor:
+    """Evicts from the device, block by block from the ends of transcripts.
+
+    Args:
+        tree, pool: what is evicted, and where its blocks go.
+        idle: says which leaf goes first.
+        branches: who runs, and who else may lose blocks.
+        retention: who may evict whom.
+        misses: is told what is forgotten.
+        lower: gets what is evicted; without it that is forgotten.
+        reserve: free blocks for sequences that have some already.
+    """
+
+    def __init__(
+        self,
+        *,
+        tree: RadixTree,
+        pool: BlockPool,
+        idle: IdleLeaves,
+        branches: KnownBranches,
+        retention: Retention,
+        misses: MissAccount,
+        lower: LowerTiers | None,
+        reserve: int,
+    ) -> None:
+        self._tree = tree
+        self._pool = pool
+        self._idle = idle
+        self._branches = branches
+        self._retention = retention
+        self._misses = misses
+        self._lower = lower
+        self._reserve = reserve
+
+    def available(self, sequence: CachedSequence | None) -> int:
+        """Free blocks and those that may be evicted for ``sequence``, None for a cold sequence;
+        without the reserve for one that has not begun to run."""
+        rights = self._rights(sequence)
+        blocks = self._pool.num_free + sum(self._tree.class_blocks[: rights + 1])
+        inside = self._branches.ending_inside()
+        if inside:
+            blocks += self._locked_too_much(inside, rights)
+        if sequence is None or not sequence.admitted:
+            blocks -= self._reserve
+        return max(0, blocks)
+
+    def _rights(self, sequence: CachedSequence | None) -> int:
+        return self._retention.rights(sequence, alone=self._branches.is_alone(sequence))
+
+    def _locked_too_much(self, inside: list[BranchHandle], rights: int) -> int:
+        """Blocks behind the positions where running sequences end ``inside`` edges."""
+        ends: dict[Node, int] = {}
+        for handle in inside:
+            ends[handle.node] = max(handle.length, ends.get(handle.node, 0))
+        return sum(
+            node.end - end
+            for node, end in ends.items()
+            if self._tree.class_beyond(node, end) <= rights
+        )
+
+    def make_room(self, sequence: CachedSequence, wanted: int) -> None:
+        """See to it that ``wanted`` blocks are free for ``sequence``.
+
+        Raises:
+            OutOfBlocks: they cannot be had; nothing has changed.
+        """
+        missing = wanted - self._pool.num_free
+        if not sequence.admitted:
+            missing += self._reserve
+        if missing > 0 and wanted:
+            self._free(sequence, missing, wanted)
+
+    def _free(self, sequence: CachedSequence, missing: int, wanted: int) -> None:
+        if missing > self._tree.class_blocks[IDLE]:
+            available = self.available(sequence)
+            if wanted > available:
+                raise OutOfBlocks(f"asked for {wanted} blocks, {available} are available")
+        self._unlock_tails()
+        while missing > 0:
+            leaf = self._idle.oldest(_DEVICE)
+            if leaf is None:
+                rights = self._rights(sequence)
+                self._retention.break_claim(rights, self._branches.handles)
+                continue
+            missing -= self._evict_tail(leaf, missing)
+        self._retention.keep_rest()
+
+    def bring_back(self, handle: BranchHandle) -> None:
+        """Order a branch's blocks one tier up, as far as free blocks but the reserve and idle
+        ones reach. They count as used now."""
+        assert self._lower is not None
+        tick, klass = self._tree.next_tick(), handle.klass
+        self._tree.hold(handle, RUNNING)  # so that it is not evicted for itself
+        self._lower.read(handle.node, handle.length)
+        far = handle.node
+        while far.tier == Tier.DISK and far.parent is not None:
+            far = far.parent
+        near = far
+        while near.tier and near.parent is not None:
+            near = near.parent
+        start = near.end
+        missing = far.end - start - (self._pool.num_free - self._reserve)
+        if missing > 0:
+            missing -= self._make_from_idle(missing)
+        end = far.end - max(0, missing)
+        if end > start:
+            far = self._tree.climb(far, end)
+            if end < far.end:
+                far = self._tree.split(far, end)
+            self._lower.promote(far, start, self._pool.take(end - start).copy())
+            far.last_use = handle.node.last_use = tick
+        self._tree.hold(handle, klass)
+
+    def _make_from_idle(self, missing: int) -> int:
+        """Free up to ``missing`` blocks of idle branches; returns how many."""
+        self._unlock_tails()
+        freed = 0
+        while freed < missing:
+            leaf = self._idle.oldest(_DEVICE)
+            if leaf is None:
+                break
+            freed += self._evict_tail(leaf, missing - freed)
+        return freed
+
+    def _unlock_tails(self) -> None:
+        """Cut edges where running sequences end inside: what follows may be the oldest."""
+        for handle in self._branches.take_ending_inside():
+            if handle.length < handle.node.end:  # the cut for another may have been its own
+                self._tree.split(handle.node, handle.length)
+
+    def _evict_tail(self, leaf: Node, missing: int) -> int:
+        cut = min(missing, leaf.size)
+        if self._lower is not None:
+            cut = min(leaf.size, max(cut, RUN_BLOCKS))
+            self._pool.release(self._lower.demote(leaf, cut))
+        else:
+            self._misses.forgetting(leaf, leaf.size - cut)
+            self._pool.release(self._tree.trim(leaf, leaf.size - cut))
+        return cut

@@ -1,0 +1,215 @@
+"""The sequences that run: what each has locked, the blocks of its own, and what it publishes.
+
+A running sequence locks its path on the deepest node only. Its first blocks are in the tree and
+may be shared; those behind are private to it until they are full and published.
+
+Always true: a running sequence's handle ends where its shared blocks end, on the device.
+"""
+
+import numpy as np
+
+from radix_cache.audit import check_table
+from radix_cache.block_pool import BlockPool
+from radix_cache.edge import TokenArray
+from radix_cache.evictor import Evictor
+from radix_cache.handle import BranchHandle, CachedSequence
+from radix_cache.known_branches import KnownBranches
+from radix_cache.matching import Matcher
+from radix_cache.misses import MissAccount
+from radix_cache.nodes import IDLE, RUNNING, Holder
+from radix_cache.publishing import Publisher
+from radix_cache.retention import Retention
+from radix_cache.tiers import LowerTiers
+from radix_cache.tree import RadixTree
+
+
+class RunningSequences:
+    """Opens sequences, hands blocks to them, takes what they publish, and ends them.
+
+    What may go wrong, and how, is written at the methods of the same names of ``PrefixCache``.
+    """
+
+    def __init__(
+        self,
+        *,
+        tree: RadixTree,
+        pool: BlockPool,
+        lower: LowerTiers | None,
+        branches: KnownBranches,
+        matcher: Matcher,
+        evictor: Evictor,
+        retention: Retention,
+        misses: MissAccount,
+    ) -> None:
+        self._tree = tree
+        self._pool = pool
+        self._lower = lower
+        self._branches = branches
+        self._matcher = matcher
+        self._evictor = evictor
+        self._retention = retention
+        self._misses = misses
+        self._publisher = Publisher(tree, pool, lower)
+        self.num_private = 0
+        """Blocks of running sequences outside the tree."""
+
+    def begin(
+        self,
+        handle: BranchHandle,
+        tokens: TokenArray,
+        base: BranchHandle | None,
+        base_offset: int | None,
+    ) -> CachedSequence:
+        """Match ``tokens`` and lock what is there."""
+        tree, size = self._tree, self._tree.block_size
+        limit = (len(tokens) - 1) // size
+        table = handle.table
+        if len(table) <= limit:
+            table = np.empty(limit + limit // 4 + 8, dtype=np.int32)
+        match = self._matcher.find(
+            handle.owner, tokens, base=base, base_offset=base_offset, table=table
+        )
+        shared = match.shared
+        sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
+        sequence.num_cached_tokens = shared * size
+        self._misses.explain(sequence, handle, tokens, match, base=base, base_offset=base_offset)
+        handle.sequence = sequence
+        handle.table, handle.seen = table, tree.tick
+        if match.position > shared:
+            sequence.beyond = Holder(handle.owner)
+            tree.move(sequence.beyond, match.node, match.position)
+            tree.hold(sequence.beyond, RUNNING)
+        tree.move(handle, match.near, shared)
+        tree.hold(handle, RUNNING)
+        self._branches.begun(sequence)
+        if shared < match.near.end:
+            self._branches.stopped_inside(sequence)
+        return sequence
+
+    # Blocks
+
+    def allocate(self, sequence: CachedSequence, num_blocks: int) -> None:
+        """Append private blocks to the table; the first call admits the sequence."""
+        handle = opened(sequence)
+        if num_blocks < 0:
+            raise ValueError(f"allocate {num_blocks} blocks")
+        self._evictor.make_room(sequence, num_blocks)
+        start = sequence.num_blocks
+        end = start + num_blocks
+        if end > len(sequence.table):
+            table = np.empty(end + end // 4 + 8, dtype=np.int32)
+            table[:start] = sequence.table[:start]
+            sequence.table = handle.table = table
+        sequence.table[start:end] = self._pool.take(num_blocks)
+        sequence.num_blocks = end
+        self.num_private += num_blocks
+        if not sequence.admitted:
+            self._admit(sequence, handle)
+
+    def _admit(self, sequence: CachedSequence, handle: BranchHandle) -> None:
+        sequence.admitted = True
+        self._misses.admitted(sequence)
+        if sequence.beyond is not None:
+            self._let_go(sequence, sequence.beyond)
+        self._retention.sequence_admitted(handle)
+
+    def _let_go(self, sequence: CachedSequence, beyond: Holder) -> None:
+        """Release what was found in host memory and is not wanted, or is here by now."""
+        self._tree.hold(beyond, IDLE)
+        self._tree.drop(beyond)
+        sequence.beyond = None
+
+    def restore(self, sequence: CachedSequence) -> None:
+        """Bring what ``begin`` found in host memory to the device."""
+        handle, beyond = opened(sequence), sequence.beyond
+        if sequence.admitted:
+            raise ValueError("a turn that runs already restores nothing")
+        if beyond is None or self._lower is None:
+            return
+        tree = self._tree
+        start, end = sequence.num_shared_blocks, beyond.length
+        self._evictor.make_room(sequence, end - start)
+        if end < beyond.node.end:
+            tree.split(beyond.node, end)
+        sequence.table[start:end] = self._pool.take(end - start)
+        self._lower.promote(beyond.node, start, sequence.table[start:end].copy())
+        tree.move(handle, beyond.node, end)
+        handle.seen = tree.tick
+        self._let_go(sequence, beyond)
+        sequence.num_shared_blocks = sequence.num_blocks = end
+        sequence.num_cached_tokens = end * tree.block_size
+        self._misses.restored(end - start)
+
+    def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
+        """Give private blocks back that ``num_tokens`` tokens do not reach."""
+        opened(sequence)
+        reached = -(-num_tokens // self._tree.block_size)
+        self._release_private(sequence, max(reached, sequence.num_shared_blocks))
+
+    def _release_private(self, sequence: CachedSequence, keep: int) -> None:
+        count = sequence.num_blocks - keep
+        if count > 0:
+            self._pool.release(sequence.table[keep : sequence.num_blocks])
+            self.num_private -= count
+            sequence.num_blocks = keep
+
+    # Publishing and the end
+
+    def commit(self, sequence: CachedSequence, tokens: TokenArray) -> None:
+        """Publish the blocks that ``tokens`` fill."""
+        handle = opened(sequence)
+        size = self._tree.block_size
+        target = len(tokens) // size
+        shared = sequence.num_shared_blocks
+        if len(tokens) > sequence.num_blocks * size:
+            raise ValueError(
+                f"{len(tokens)} tokens, {sequence.num_blocks} blocks of {size} are allocated"
+            )
+        if target <= shared:
+            return
+        if self._publisher.publish(sequence, handle, tokens, target):
+            self._branches.stopped_inside(sequence)
+        sequence.num_shared_blocks = target
+        self.num_private -= target - shared
+
+    def finish(self, sequence: CachedSequence, lease_s: float | None, *, answered: bool) -> None:
+        """Free what is private, unlock the rest, and lease it or let it go."""
+        handle = opened(sequence)
+        self._release_private(sequence, sequence.num_shared_blocks)
+        self._branches.ended(sequence)
+        sequence.handle = None
+        handle.sequence = None
+        tree, admitted = self._tree, sequence.admitted
+        if sequence.beyond is not None:
+            tree.move(handle, sequence.beyond.node, sequence.beyond.length)
+            self._let_go(sequence, sequence.beyond)
+        keep = (admitted or not sequence.is_new) and self._branches.knows(handle)
+        if handle.length < handle.node.end and (admitted or keep):
+            tree.split(handle.node, handle.length)
+        if admitted:
+            handle.known = max(handle.known, handle.length)
+            handle.node.last_use = tree.next_tick()
+        if keep:
+            self._retention.sequence_ended(handle, lease_s if admitted else 0.0, answered=answered)
+        else:
+            self._branches.forget(handle)
+
+    def check(self) -> None:
+        """AssertionError where a running sequence and its handle do not agree."""
+        for sequence in self._branches.running:
+            handle = opened(sequence)
+            assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
+            assert not handle.node.tier, "a turn on blocks that are not on the device"
+            check_table(handle)
+
+
+def opened(sequence: CachedSequence) -> BranchHandle:
+    """The handle of a sequence that is open.
+
+    Raises:
+        ValueError: it is finished.
+    """
+    handle = sequence.handle
+    if handle is None:
+        raise ValueError("the sequence is finished")
+    return handle

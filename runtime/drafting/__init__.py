@@ -1,0 +1,1 @@
+"""Speculation: tokens proposed from the grammar and from earlier text."""

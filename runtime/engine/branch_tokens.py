@@ -1,0 +1,101 @@
+"""Token buffers of the branches the engine holds, so that a sequence sends only what is new.
+
+A branch is one append-only run of exact token ids; a sequence continues it, rewinds it or
+forks another one. The table is bounded by bytes and forgets the longest unused branch
+first; a request that names a forgotten one is told so and comes back with its whole
+transcript. Tokens only: KV is the cache's business.
+"""
+
+from collections import OrderedDict
+
+from runtime.messages import GenerationRequest
+from runtime.scheduling.sequence import TokenBuffer
+
+_BYTES_PER_TOKEN = 4
+
+
+class BranchTokens:
+    """Buffers by branch id, least recently used first."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffers: OrderedDict[str, TokenBuffer] = OrderedDict()
+        self._vouched: dict[str, int] = {}
+        self._busy: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def is_busy(self, branch_id: str) -> bool:
+        """Whether a sequence of this branch is open."""
+        return branch_id in self._busy
+
+    def length(self, branch_id: str) -> int:
+        """Tokens the branch has; 0 for an unknown one."""
+        buffer = self._buffers.get(branch_id)
+        return 0 if buffer is None else len(buffer)
+
+    def open(self, request: GenerationRequest) -> tuple[TokenBuffer, int] | None:
+        """Return the branch's buffer holding exactly the request's prompt, marked busy, and
+        how many of its tokens the base's cache handle vouches for.
+
+        A handle is moved only by a sequence that ran. Tokens that a sequence put into the buffer
+        and then left without having run are not vouched for, although they lie below the offset.
+
+        None if the base is unknown or shorter than ``base_offset``; nothing changed then.
+        A fork copies; a continuation appends to the buffer it had, rewound to the offset.
+        """
+        base_id, branch_id, offset = (
+            request.base_branch_id,
+            request.branch_id,
+            request.base_offset,
+        )
+        vouched = 0
+        if base_id is None:
+            buffer = TokenBuffer(request.new_tokens)
+        else:
+            base = self._buffers.get(base_id)
+            if base is None or len(base) < offset:
+                return None
+            vouched = min(offset, self._vouched[base_id])
+            if base_id == branch_id:
+                buffer = base
+                buffer.truncate(offset)
+            else:
+                buffer = TokenBuffer(base.view()[:offset])
+                self._buffers.move_to_end(base_id)
+            buffer.extend(request.new_tokens)
+        self._buffers[branch_id] = buffer
+        self._buffers.move_to_end(branch_id)
+        self._vouched[branch_id] = vouched if base_id == branch_id else 0
+        self._busy.add(branch_id)
+        return buffer, vouched
+
+    def close(self, branch_id: str, *, ran: bool) -> None:
+        """The branch's sequence is over; its buffer stays for the next one.
+
+        Args:
+            ran: the sequence was admitted, so the branch's cache handle is on its tokens now.
+        """
+        self._busy.discard(branch_id)
+        buffer = self._buffers.get(branch_id)
+        if ran and buffer is not None:
+            self._vouched[branch_id] = len(buffer)
+
+    def release(self, branch_id: str) -> None:
+        """Forget a branch. A sequence that is still open keeps its buffer until it ends."""
+        self._buffers.pop(branch_id, None)
+        self._vouched.pop(branch_id, None)
+
+    def overflow(self) -> list[str]:
+        """Forget idle branches until the byte bound holds; returns their ids."""
+        used = sum(len(b) for b in self._buffers.values()) * _BYTES_PER_TOKEN
+        forgotten: list[str] = []
+        for branch_id in list(self._buffers):
+            if used <= self._max_bytes:
+                break
+            if branch_id not in self._busy:
+                used -= len(self._buffers[branch_id]) * _BYTES_PER_TOKEN
+                self.release(branch_id)
+                forgotten.append(branch_id)
+        return forgotten

@@ -1,0 +1,90 @@
+"""What a step tells of the prefix cache: blocks by state and tier, and what has happened to them.
+
+Knows no tensors; of the copies between tiers it sees only how much they moved and how long
+that took.
+"""
+
+from collections.abc import Mapping
+from typing import NotRequired, Protocol, TypedDict
+
+from radix_cache.cache import PrefixCache
+
+
+class Transfers(Protocol):
+    """Totals since the start."""
+
+    def totals(self) -> Mapping[str, tuple[int, float]]:
+        """Bytes and seconds by path, as ``device_host``."""
+        ...
+
+    @property
+    def damaged_blocks(self) -> int: ...
+
+
+class CacheFields(TypedDict):
+    """The fields of ``StepStats`` that tell of the cache."""
+
+    blocks_total: int
+    blocks_free: int
+    blocks_evictable: int
+    blocks_protected: int
+    blocks_reserved: int
+    evicted_blocks_delta: int
+    device_hit_tokens_delta: int
+    host_blocks_total: NotRequired[int]
+    host_blocks_used: NotRequired[int]
+    disk_blocks_total: NotRequired[int]
+    disk_blocks_used: NotRequired[int]
+    host_hit_tokens_delta: NotRequired[int]
+    damaged_blocks_delta: NotRequired[int]
+    transfer_bytes_delta: NotRequired[dict[str, float]]
+    transfer_s_delta: NotRequired[dict[str, float]]
+
+
+class CacheReport:
+    """Turns the totals of a cache and its transfers into the fields of ``StepStats``."""
+
+    def __init__(self, cache: PrefixCache, transfers: Transfers | None) -> None:
+        self._cache = cache
+        self._transfers = transfers
+        self._counted: dict[str, int] = {}
+        self._moved: dict[str, tuple[int, float]] = {}
+
+    def take(self) -> CacheFields:
+        """What is and what was since the last call."""
+        stats = self._cache.stats()
+        evicted = sum(stats.evicted_tokens.values()) // self._cache.block_size
+        fields = CacheFields(
+            blocks_total=stats.total,
+            blocks_free=stats.free,
+            blocks_evictable=stats.evictable,
+            blocks_protected=stats.protected,
+            blocks_reserved=stats.reserved,
+            evicted_blocks_delta=self._new("evicted", evicted),
+            device_hit_tokens_delta=self._new(
+                "device hits", stats.hit_tokens - stats.restored_tokens
+            ),
+        )
+        if self._transfers is not None:
+            moved = self._transfers.totals()
+            before, self._moved = self._moved, dict(moved)
+            fields["host_blocks_total"] = stats.host_total
+            fields["host_blocks_used"] = stats.host_total - stats.host_free
+            fields["disk_blocks_total"] = stats.disk_total
+            fields["disk_blocks_used"] = stats.disk_total - stats.disk_free
+            fields["host_hit_tokens_delta"] = self._new("host hits", stats.restored_tokens)
+            fields["damaged_blocks_delta"] = self._new("damaged", self._transfers.damaged_blocks)
+            fields["transfer_bytes_delta"] = {
+                path: count - before.get(path, (0, 0.0))[0] for path, (count, _) in moved.items()
+            }
+            fields["transfer_s_delta"] = {
+                path: seconds - before.get(path, (0, 0.0))[1]
+                for path, (_, seconds) in moved.items()
+            }
+        return fields
+
+    def _new(self, name: str, total: int) -> int:
+        """What ``total`` has grown by since it was asked for last."""
+        grown = total - self._counted.get(name, 0)
+        self._counted[name] = total
+        return grown

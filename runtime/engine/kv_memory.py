@@ -1,0 +1,59 @@
+"""The KV that steps read and write, on the device and below, as the loop sees it.
+
+The cache decides in ids what moves between the tiers, the transfer copies; here the two are
+kept in step with each other. Knows no sequences and no model.
+"""
+
+import time
+
+from radix_cache.block_pool import BlockArray
+from radix_cache.cache import PrefixCache
+from runtime.engine.cache_report import CacheFields, CacheReport
+from runtime.offload.transfer import KVTransfer
+
+_POLL_S = 0.002
+_CLOSE_S = 8.0
+"""An ending engine writes to the disk no longer than this; its parent waits a little longer."""
+
+
+class KVMemory:
+    """One prefix cache and, if there is memory below the device, what copies there."""
+
+    def __init__(self, cache: PrefixCache, transfer: KVTransfer | None) -> None:
+        self.cache = cache
+        self._transfer = transfer
+        self._report = CacheReport(cache, transfer)
+
+    @property
+    def wants_tending(self) -> bool:
+        """Whether ``tend`` has something to do though no sequence runs."""
+        return self._transfer is not None and self.cache.wants_tending
+
+    def tend(self) -> None:
+        """Take in which copies have ended and order what is due. To be called between steps."""
+        if self._transfer is not None:
+            self._transfer.report(self.cache)
+            self.cache.tend()
+
+    def settle(self, block_tables: BlockArray) -> None:
+        """See to it that a step may use its blocks: it waits for copies that touch them, and
+        for no other."""
+        if self._transfer is not None:
+            self._transfer.settle(block_tables)
+
+    def report(self) -> CacheFields:
+        """What is and what was since the last call."""
+        return self._report.take()
+
+    def close(self) -> None:
+        """Write the KV that sessions may come back for to the disk, if there is one, and end
+        the threads."""
+        if self._transfer is None:
+            return
+        until = time.monotonic() + _CLOSE_S
+        self._transfer.report(self.cache)
+        self.cache.copy_down()
+        while self.cache.num_pending_orders and time.monotonic() < until:
+            self._transfer.report(self.cache)
+            time.sleep(_POLL_S)
+        self._transfer.close()

@@ -1,0 +1,107 @@
+"""The device's part of a step: one forward pass, one draw, and the next pass begun behind it.
+
+Between the two the host has time, which is the caller's. Knows chunks, rows and tensors. Knows
+no queue, no request and no cache but the wait for blocks that are on their way.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from runtime.engine.kv_memory import KVMemory
+from runtime.engine.lookahead import Lookahead, Outcomes
+from runtime.engine.step_rows import StepRows, step_input
+from runtime.model.batch import StepBatch
+from runtime.model.runner import ModelRunner
+from runtime.model.sampler import Drawing, Sampled
+from runtime.scheduling.block_allocation import allocate_ahead
+from runtime.scheduling.step_plan import Chunk
+
+_NOTHING_SAMPLED = Sampled(
+    tokens=np.empty(0, dtype=np.int32), finite=np.empty(0, dtype=np.bool_), logprobs=()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is known of the next step while this one is computed."""
+
+    drafts: bool
+    """Drafts will be tried in it."""
+    crowd: bool
+    """Sequences wait for a slot, for their grammar or for a background task."""
+    num_running: int
+
+
+class StepComputation:
+    """Computes the steps of one runner over one memory."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        memory: KVMemory,
+        lookahead: Lookahead | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner = runner
+        self._memory = memory
+        self._rows = StepRows(runner.model.config.vocab_size)
+        self._clock = clock
+        self.lookahead = lookahead
+        """Begins steps before the last one's tokens are known; None: nobody does."""
+        self._mask_s = 0.0
+
+    def forward(self, chunks: Many[Chunk]) -> Tensor:
+        """Logits of the rows of all chunks, in their order, under way."""
+        batch = StepBatch.build([step_input(chunk) for chunk in chunks], self._runner.block_size)
+        self._memory.settle(batch.block_tables)
+        if self.lookahead is None:
+            return self._runner.forward(batch)
+        return self.lookahead.logits(chunks, batch)
+
+    def draw(self, chunks: Many[Chunk], logits: Tensor, outlook: Callable[[], Outlook]) -> Sampled:
+        """A token for each row. While it is under way the next step is begun if that pays by
+        ``outlook``, which is asked only then."""
+        started = self._clock()
+        rows = self._rows.rows(chunks)
+        self._mask_s += self._clock() - started
+        if not rows:
+            return _NOTHING_SAMPLED
+        drawing = Drawing(logits, rows)
+        if self.lookahead is None:
+            return drawing.result()
+        self._begin_next(self.lookahead, chunks, drawing, outlook())
+        sampled = drawing.result()
+        self.lookahead.arrived()
+        return sampled
+
+    def _begin_next(
+        self, lookahead: Lookahead, chunks: Many[Chunk], drawing: Drawing, outlook: Outlook
+    ) -> None:
+        cache, num_running = self._memory.cache, outlook.num_running
+        batch = lookahead.foresee(
+            chunks,
+            drafts=outlook.drafts,
+            crowd=outlook.crowd,
+            has_block_ahead=lambda s: allocate_ahead(cache, s, num_running=num_running),
+        )
+        if batch is not None:
+            self._memory.settle(batch.block_tables)
+            lookahead.begin(batch, drawing)
+
+    def nothing_runs(self) -> None:
+        """No sequence is left that a step could go on with."""
+        if self.lookahead is not None:
+            self.lookahead.nothing_runs()
+
+    def take_outcomes(self) -> Outcomes:
+        """How steps begun ahead have turned out since this was asked last."""
+        return Outcomes() if self.lookahead is None else self.lookahead.since_last_asked()
+
+    def take_mask_s(self) -> float:
+        """Seconds that masks took since this was asked last."""
+        seconds, self._mask_s = self._mask_s, 0.0
+        return seconds

@@ -1,0 +1,1 @@
+"""Constrained decoding: what a grammar allows next, and how it can still end."""

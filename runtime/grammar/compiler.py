@@ -1,0 +1,226 @@
+"""Grammars compiled once and remembered: text and vocabulary in, a matcher to copy out.
+
+llguidance compiles; this module owns what is around it: one compilation however many ask,
+a memory bounded in bytes, the vocabulary as the library must see it, and a first look (mask
+and shortest ending) that finds grammars which only fail later. The library's part runs beside
+other threads; the look is Python, and so work in pieces for whoever must not be held up.
+
+Knows the vocabulary's bytes. Knows no sequences (``runtime.grammar.state``) and no processes
+(``runtime.grammar.probe``, which tries hostile grammars elsewhere first).
+
+Always true: a CompiledGrammar can be satisfied, and is never changed by who walks it.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import llguidance
+
+from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
+from runtime.grammar.closing_tables import ClosingTables
+from runtime.grammar.refusal import GrammarRefused, refusal
+from runtime.tokenizer import Tokenizer
+from tools_api.chat_format import Segment
+from tools_api.grammar import GrammarSpec, resolve_specials
+
+MAX_CLOSING_TOKENS = 8192
+"""A schema whose shortest value is longer is refused."""
+
+_MAX_FORCED_TEXTS = 4096
+
+# An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar. The
+# fuel bounds what one mask or one look for forced tokens may cost, some 3 ms; 425 schemas from
+# practice do with half of it, and a fifth of the library's default is too little for some.
+_LIMITS = llguidance.LLParserLimits(
+    max_lexer_states=30_000, step_lexer_fuel=100_000, verbose_errors=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledGrammar:
+    """A grammar ready to be walked. Shared by all sequences that use it; never changed."""
+
+    spec: GrammarSpec
+    pristine: llguidance.LLMatcher
+    """At the start; copied, never fed."""
+    build: Callable[[], llguidance.LLMatcher]
+    """Makes another ``pristine``, that shares nothing with this one."""
+    after_id: int | None
+    trigger_id: int | None
+    closing: tuple[int, ...]
+    """A short legal output from where the grammar binds, end-of-turn included."""
+    search: ClosingSearch
+    size_bytes: int
+    """Estimate, for the cache's bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedGrammar:
+    """What the library made of a grammar; nobody knows yet whether it can be satisfied."""
+
+    spec: GrammarSpec
+    matcher: llguidance.LLMatcher
+    build: Callable[[], llguidance.LLMatcher]
+    after_id: int | None
+    trigger_id: int | None
+
+
+class GrammarCompiler:
+    """Compiles and remembers grammars. Safe to call from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, *, max_cache_bytes: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = _vocabulary(tokenizer)
+        self._closing_tables = ClosingTables(tokenizer)
+        self._max_cache_bytes = max_cache_bytes
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
+        self._cache_bytes = 0
+        self._running: dict[GrammarSpec, Future[CompiledGrammar]] = {}
+
+    def compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        """The compiled grammar; waits if another thread is compiling the same one.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced, or nothing satisfies it.
+        """
+        with self._lock:
+            if spec in self._cache:
+                self._cache.move_to_end(spec)
+                return self._cache[spec]
+            running = self._running.get(spec)
+            mine: Future[CompiledGrammar] = Future()
+            if running is None:
+                self._running[spec] = mine
+        if running is not None:
+            return running.result()
+        try:
+            compiled = complete(self.finishing(self.parse(spec)))
+        except BaseException as error:
+            mine.set_exception(error)
+            with self._lock:
+                del self._running[spec]
+            raise
+        mine.set_result(compiled)
+        with self._lock:
+            del self._running[spec]
+        return compiled
+
+    def cached(self, spec: GrammarSpec) -> CompiledGrammar | None:
+        """The compiled grammar if it is remembered."""
+        with self._lock:
+            if spec in self._cache:
+                self._cache.move_to_end(spec)
+            return self._cache.get(spec)
+
+    def forget(self, compiled: CompiledGrammar) -> None:
+        """Compile it anew when it is wanted next. A matcher that ran out of fuel leaves the
+        automaton, which all matchers of a grammar share, unfit for others."""
+        with self._lock:
+            if self._cache.get(compiled.spec) is compiled:
+                del self._cache[compiled.spec]
+                self._cache_bytes -= compiled.size_bytes
+
+    def _remember(self, compiled: CompiledGrammar) -> None:
+        if compiled.spec in self._cache:
+            return
+        self._cache[compiled.spec] = compiled
+        self._cache_bytes += compiled.size_bytes
+        while self._cache_bytes > self._max_cache_bytes:
+            _, oldest = self._cache.popitem(last=False)
+            self._cache_bytes -= oldest.size_bytes
+
+    def parse(self, spec: GrammarSpec) -> ParsedGrammar:
+        """The library's part of a compilation: long, but other threads run meanwhile.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced.
+        """
+        after_id = self._phase_token(spec.after)
+        trigger_id = self._phase_token(spec.trigger)
+        try:
+            lark = resolve_specials(spec.lark, self._tokenizer.special_id)
+        except LookupError as error:
+            raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
+        build = partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
+        matcher = build()
+        if matcher.is_error():
+            raise refusal(matcher.get_error(), spec.lark)
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():  # some grammars fail only here
+            raise refusal(first.get_error(), spec.lark)
+        return ParsedGrammar(
+            spec=spec, matcher=matcher, build=build, after_id=after_id, trigger_id=trigger_id
+        )
+
+    def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:
+        """The rest of a compilation, in pieces; remembers the result.
+
+        Raises:
+            GrammarRefused: nothing satisfies the grammar, as far as was looked.
+        """
+        spec, matcher = parsed.spec, parsed.matcher
+        search = ClosingSearch(self._closing_tables)
+        yield from search.preparing(spec.lark)
+        closing = yield from search.finding(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
+        if closing is None:
+            raise GrammarRefused(
+                f"found no output of at most {MAX_CLOSING_TOKENS} tokens that satisfies it"
+            )
+        compiled = CompiledGrammar(
+            spec=spec,
+            pristine=matcher,
+            build=parsed.build,
+            after_id=parsed.after_id,
+            trigger_id=parsed.trigger_id,
+            closing=closing,
+            search=search,
+            size_bytes=200_000 + 100 * len(spec.lark),
+        )
+        with self._lock:
+            self._remember(compiled)
+        return compiled
+
+    def _phase_token(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        token = self._tokenizer.special_id(name)
+        if token is None:
+            raise GrammarRefused(f"the model has no special token {name!r}")
+        return token
+
+
+class _Vocabulary:
+    """The tokenizer as the library wants to see it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.eos_token_id = tokenizer.end_of_turn_id
+        self.bos_token_id = None
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.specials.values())
+        self._tokenizer = tokenizer
+        self._encoded = lru_cache(_MAX_FORCED_TEXTS)(self._encode)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Called for every text that a grammar forces, mostly the same few."""
+        return list(self._encoded(text))
+
+    def _encode(self, text: bytes) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode([Segment(text.decode())]).tolist())
+
+
+def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
+    """The library's own reading of tokenizer.json takes ``<tool_call>`` inside a constant for
+    the special token, and then no token fits. Through our encoder text stays text."""
+    wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer))
+    return llguidance.LLTokenizer(
+        wrapper,
+        n_vocab=tokenizer.vocab_size,
+        eos_token=[tokenizer.end_of_turn_id],
+        slices=llguidance.LLTokenizer.json_slices(),
+    )

@@ -1,0 +1,381 @@
+"""A grammar nobody has seen before is first tried in a process that may be killed.
+
+Compiling a client's schema can take any amount of time and memory, and inside a library
+call neither can be bounded. So a child (``python -m runtime.grammar.probe``) compiles it,
+draws the first mask and looks for a legal output; if that takes longer than the limits
+allow the child is killed and the schema refused. What has passed is compiled again where it
+is needed, at known cost.
+
+Parent and child exchange length-prefixed orjson frames over the child's pipes. The parent
+half runs in one event loop and does no work of its own; neither half imports torch.
+
+Always true: a check ends within the limits whatever the schema, other checks go on, and a
+schema is tried by one child at a time however many ask for it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import os
+import resource
+import struct
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from runtime.grammar.compiler import GrammarCompiler
+from runtime.grammar.refusal import GrammarRefused
+from runtime.tokenizer import Tokenizer, TokenizerError
+from tools_api.grammar import GrammarSpec
+
+_NICENESS = 10
+_LENGTH = struct.Struct("<I")
+_MAX_FRAME_BYTES = 64 * 1024 * 1024
+_OUT_OF_MEMORY = 77
+_START_TIMEOUT_S = 60.0
+_DYING_S = 5.0
+_MAX_PASSED = 16_384
+_MAX_REFUSED = 1024
+
+
+class ProbeError(Exception):
+    """The probe process cannot be started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLimits:
+    """What one grammar may cost, and how long a refusal is remembered."""
+
+    seconds: float = 2.0
+    memory_bytes: int = 512 * 1024 * 1024
+    """Above what the child holds between checks."""
+    refusal_life_s: float = 30.0
+    """A refusal is repeated from memory for so long: a client that retries costs nothing."""
+    checks_per_process: int = 500
+    """The child is renewed after that many, so that nothing it leaks adds up."""
+
+
+class GrammarProbe:
+    """Checks grammars in child processes. All calls from one event loop."""
+
+    def __init__(
+        self,
+        tokenizer_folder: Path,
+        *,
+        vocab_size: int | None = None,
+        model_type: str | None = None,
+        limits: ProbeLimits | None = None,
+        num_processes: int = 2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            tokenizer_folder, vocab_size, model_type: as for ``Tokenizer.load``.
+            num_processes: children; a hostile grammar blocks one of them until killed.
+        """
+        self._limits = limits or ProbeLimits()
+        arguments = [str(tokenizer_folder), str(self._limits.memory_bytes)]
+        arguments += ["--vocab-size", str(vocab_size)] if vocab_size is not None else []
+        arguments += ["--model-type", model_type] if model_type is not None else []
+        self._children = [_Child(arguments, self._limits) for _ in range(num_processes)]
+        self._idle: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
+        self._clock = clock
+        self._passed: OrderedDict[bytes, None] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, GrammarRefused]] = OrderedDict()
+        self._running: dict[bytes, asyncio.Task[GrammarRefused | None]] = {}
+
+    async def start(self) -> None:
+        """Start the children and wait until they are ready.
+
+        Raises:
+            ProbeError: a child did not come up.
+        """
+        await asyncio.gather(*(child.start() for child in self._children))
+        for child in self._children:
+            self._idle.put_nowait(child)
+
+    async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
+        """The reason against a grammar, or None. Callers of the same grammar share one try,
+        and a caller that is cancelled does not cancel it for the others.
+
+        Raises:
+            ProbeError: the child is gone and cannot be replaced.
+        """
+        key = _digest(spec)
+        if key in self._passed:
+            self._passed.move_to_end(key)
+            return None
+        if key in self._refused and self._refused[key][0] > self._clock():
+            return self._refused[key][1]
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(self._try(spec, key))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        """Kill the children; checks still open are cancelled."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(child.kill() for child in self._children))
+
+    async def _try(self, spec: GrammarSpec, key: bytes) -> GrammarRefused | None:
+        child = await self._idle.get()
+        try:
+            refused = await child.check(spec)
+        finally:
+            self._idle.put_nowait(child)
+        if refused is None:
+            self._passed[key] = None
+            if len(self._passed) > _MAX_PASSED:
+                self._passed.popitem(last=False)
+        else:
+            self._refused[key] = (self._clock() + self._limits.refusal_life_s, refused)
+            self._refused.move_to_end(key)
+            if len(self._refused) > _MAX_REFUSED:
+                self._refused.popitem(last=False)
+        return refused
+
+
+class _Child:
+    """One child process, renewed when it was killed. One check at a time."""
+
+    def __init__(self, arguments: list[str], limits: ProbeLimits) -> None:
+        self._arguments = arguments
+        self._limits = limits
+        self._process: asyncio.subprocess.Process | None = None
+        self._checks = 0
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "runtime.grammar.probe", *self._arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        self._checks = 0
+        with contextlib.suppress(OSError):  # from its first import on
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
+        try:
+            hello = await asyncio.wait_for(self._read(), _START_TIMEOUT_S)
+        except (TimeoutError, asyncio.IncompleteReadError):
+            hello = {"error": "the probe process did not start"}
+        if "error" in hello:
+            await self._end_process()
+            raise ProbeError(hello["error"])
+
+    async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
+        if self._renewal is not None:
+            renewal, self._renewal = self._renewal, None
+            await renewal
+        if self._process is None or self._process.returncode is not None:
+            await self.start()
+        self._checks += 1
+        try:
+            answer = await asyncio.wait_for(self._ask(asdict(spec)), self._limits.seconds)
+        except TimeoutError:
+            await self._renew()
+            return GrammarRefused(f"compiling it takes more than {self._limits.seconds:g} s")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await self._renew(dying=True)
+            megabytes = self._limits.memory_bytes >> 20
+            # The Rust allocator aborts when the address space is used up.
+            if code in (_OUT_OF_MEMORY, -6):
+                return GrammarRefused(f"compiling it needs more than {megabytes} MiB")
+            return GrammarRefused("the grammar compiler cannot cope with it")
+        except BaseException:
+            await self._end_process()  # an answer may be half read
+            raise
+        if self._checks >= self._limits.checks_per_process:
+            await self._renew()
+        if answer is None:
+            return None
+        path = answer["path"]
+        return GrammarRefused(
+            answer["message"],
+            answer["keyword"],
+            None if path is None else tuple(path),
+            answer["block"],
+        )
+
+    async def kill(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ProbeError):
+                await self._renewal
+            self._renewal = None
+        await self._end_process()
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(_frame(question))
+        await self._process.stdin.drain()
+        answer: dict[str, Any] | None = await self._read()
+        return answer
+
+    async def _read(self) -> Any:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        (length,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
+        return orjson.loads(await self._process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
+
+    async def _renew(self, *, dying: bool = False) -> int | None:
+        """End the process and start the next one without waiting for it."""
+        code = await self._end_process(dying=dying)
+        self._renewal = asyncio.create_task(self.start())
+        return code
+
+    async def _end_process(self, *, dying: bool = False) -> int | None:
+        """End the process and return its exit status.
+
+        Args:
+            dying: it is about to end by itself. Killed in that moment, its status is lost:
+                ``Popen.kill`` takes it away from asyncio.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if dying:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _DYING_S)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        code = await process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(ConnectionError):
+            await process.stdin.wait_closed()
+        return code
+
+
+def _digest(spec: GrammarSpec) -> bytes:
+    return hashlib.blake2b(orjson.dumps(asdict(spec)), digest_size=16).digest()
+
+
+def _frame(value: Any) -> bytes:
+    body = orjson.dumps(value)
+    return _LENGTH.pack(len(body)) + body
+
+
+# The child
+
+
+class _MemoryWatch:
+    """Ends the process when a check needs more memory than it may, or when the parent is
+    gone. Sleeps between checks."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._parent = os.getppid()
+        self._busy = threading.Event()
+        self._base = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._base = _resident_bytes()
+        self._busy.set()
+
+    def __exit__(self, *error: object) -> None:
+        self._busy.clear()
+
+    def _run(self) -> None:
+        while True:
+            self._busy.wait()
+            if _resident_bytes() - self._base > self._memory_bytes:
+                os._exit(_OUT_OF_MEMORY)
+            if os.getppid() != self._parent:
+                os._exit(1)
+            time.sleep(0.005)
+
+
+def _resident_bytes() -> int:
+    """Memory in use; where the system does not say, the most that ever was."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _limit_address_space(memory_bytes: int) -> None:
+    """Bound one huge allocation, which the watch could not see in time."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            mapped = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return
+    limit = mapped + 2 * memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> dict[str, Any] | None:
+    try:
+        compiler.compile(spec)
+    except GrammarRefused as refused:
+        return {
+            "message": refused.message,
+            "keyword": refused.keyword,
+            "path": refused.path,
+            "block": refused.block,
+        }
+    return None
+
+
+def serve(requests: BinaryIO, answers: BinaryIO, compiler: GrammarCompiler, memory: int) -> None:
+    """Answer checks until the pipe is closed."""
+    watch = _MemoryWatch(memory)
+    while len(prefix := requests.read(_LENGTH.size)) == _LENGTH.size:
+        body = requests.read(_LENGTH.unpack(prefix)[0])
+        with watch:
+            answer = _verdict(compiler, GrammarSpec(**orjson.loads(body)))
+        answers.write(_frame(answer))
+        answers.flush()
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.grammar.probe")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("memory_bytes", type=int)
+    parser.add_argument("--vocab-size", type=int)
+    parser.add_argument("--model-type")
+    options = parser.parse_args(arguments)
+    # Whatever a library prints must not land among the frames.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    # An interrupt at the terminal is for the parent alone. A group is enough: to processes of
+    # another session Linux gives a share of the CPU of their own, however nice they are.
+    os.setpgid(0, 0)
+    try:
+        tokenizer = Tokenizer.load(
+            options.folder, vocab_size=options.vocab_size, model_type=options.model_type
+        )
+    except TokenizerError as error:
+        answers.write(_frame({"error": str(error)}))
+        answers.flush()
+        return 1
+    compiler = GrammarCompiler(tokenizer, max_cache_bytes=0)
+    _limit_address_space(options.memory_bytes)
+    answers.write(_frame({"ready": True}))
+    answers.flush()
+    serve(sys.stdin.buffer, answers, compiler, options.memory_bytes)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

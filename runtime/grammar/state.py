@@ -1,0 +1,296 @@
+"""Which tokens a constrained output may go on with: masks, forced runs, legal endings.
+
+Each sequence walks its own ``GrammarState`` through a compiled grammar. llguidance decides what
+is legal; this module owns the rules around it: when the grammar starts to bind, that
+end-of-turn is legal exactly in accepting states and is never fed to the matcher, and that a
+sequence closes what it opened before its limit.
+
+Knows token ids and masks. Knows no logits, no sampling and no schedule.
+
+Always true: the mask is a function of the sequence's tokens alone; a forced token is the only
+one its mask allows; what ``deciding`` lets pass can still be closed legally.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import llguidance
+import numpy as np
+
+from runtime.grammar.budget_guard import BudgetGuard
+from runtime.grammar.closing import THOROUGH, Work
+from runtime.grammar.compiler import CompiledGrammar
+from runtime.grammar.mask_bits import MaskRow, mask_words, only_bit, set_bit
+from runtime.grammar.refusal import refusal
+from runtime.tokenizer import Tokenizer
+from tools_api.grammar import GrammarSpec
+
+_RENEWALS = 3
+_RENEWED_CHARS = 16_384
+"""A longer grammar takes too long to build again while others wait."""
+
+
+class GrammarState:
+    """Where one sequence stands in its grammar. Not thread-safe; only the engine loop touches it.
+
+    Nothing here raises for a grammar's sake: when the matcher gives up (out of fuel, or fed
+    a token that is not legal), ``failed`` says why, masks allow nothing, and the caller ends
+    the sequence.
+    """
+
+    __slots__ = (
+        "_compiled",
+        "_end_of_turn_ids",
+        "_fed",
+        "_free_until",
+        "_guard",
+        "_matcher",
+        "_renewals",
+        "_row",
+        "_row_valid",
+        "_run",
+        "_run_known",
+        "_tokenizer",
+        "ended",
+        "failed",
+    )
+
+    def __init__(self, compiled: CompiledGrammar, tokenizer: Tokenizer) -> None:
+        self._compiled = compiled
+        self._tokenizer = tokenizer
+        self._end_of_turn_ids = tuple(sorted(tokenizer.end_of_turn_ids))
+        self._matcher = compiled.pristine.deep_copy()
+        self._fed: list[int] = []
+        """What the matcher has consumed."""
+        self._renewals = _RENEWALS if len(compiled.spec.lark) <= _RENEWED_CHARS else 0
+        self._guard: BudgetGuard | None = BudgetGuard(compiled.search, compiled.closing)
+        phases = (compiled.after_id, compiled.trigger_id)
+        self._free_until = [token for token in phases if token is not None]
+        # The matcher has consumed the forced run already; nothing else could come.
+        self._run: list[int] = []
+        self._run_known = False
+        self._row: MaskRow = np.empty(mask_words(tokenizer.vocab_size), dtype=np.int32)
+        self._row_valid = False
+        self.failed: str | None = None
+        """Why the grammar cannot go on; None while it can."""
+        self.ended = False
+        """An end-of-turn token was emitted."""
+
+    @property
+    def compiled(self) -> CompiledGrammar:
+        return self._compiled
+
+    @property
+    def spec(self) -> GrammarSpec:
+        return self._compiled.spec
+
+    @property
+    def bound(self) -> bool:
+        """The grammar decides about the next token. Before that, text is free."""
+        return not self._free_until
+
+    @property
+    def obliged(self) -> bool:
+        """The sequence may not end before the grammar is satisfied. False only while a trigger
+        is awaited, which need not come."""
+        return self._compiled.trigger_id not in self._free_until
+
+    def advance(self, tokens: Iterable[int]) -> None:
+        """Follow the tokens the sequence has emitted, end-of-turn included."""
+        for token in tokens:
+            if self._free_until:
+                if token == self._free_until[0]:
+                    self._free_until = self._free_until[1:]
+            elif self.failed is None and not self.ended:
+                self._advance_bound(token)
+
+    def fill_mask(self, row: MaskRow) -> None:
+        """Write the packed mask of the next token; bit ``t % 32`` of word ``t // 32``.
+
+        Args:
+            row: int32 [ceil(vocab_size / 32)], contiguous. Only while ``bound``; all zero
+                when the grammar has failed or the sequence has ended.
+        """
+        if self._run:
+            row[:] = 0
+            set_bit(row, self._run[0])
+            return
+        if not self._row_valid:
+            self._compute_row()
+        row[:] = self._row
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """The tokens that can only come next, at most ``limit``; empty at a real choice.
+
+        Each is the one token its mask allows. End-of-turn is among them where nothing else
+        is legal. The state is as before: the caller advances when it emits them.
+        """
+        if not self.bound or self.failed is not None or self.ended or limit <= 0:
+            return []
+        if not self._run_known:
+            self._find_run(limit)
+        return self._run[:limit]
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens spell something legal here. A cheap filter, wider than the
+        masks: a token may spell legal text and still not be the one the mask allows."""
+        if not self.bound:
+            return len(tokens)
+        if self.failed is not None or self.ended:
+            return 0
+        for index, (token, forced) in enumerate(zip(tokens, self._run, strict=False)):
+            if token != forced:
+                return index
+        rest = list(tokens[len(self._run) :])
+        valid = self._matcher.validate_tokens(rest) if rest else 0
+        return min(len(tokens), len(self._run)) + valid
+
+    def blocked_tokens(self, remaining: int) -> tuple[int, ...]:
+        """Tokens that must not be drawn while text is free, ``remaining`` tokens before the
+        limit: the trigger out of its turn or without room for the shortest call, and
+        end-of-turn while the grammar is still owed."""
+        if not self._free_until:
+            return ()
+        trigger = self._compiled.trigger_id
+        if trigger is None:
+            return self._end_of_turn_ids
+        fits = len(self._compiled.closing) < remaining
+        return () if self._free_until[0] == trigger and fits else (trigger,)
+
+    def deciding(self, token: int, remaining: int) -> Work[int]:
+        """The token to emit for a drawn one: itself if the sequence can still end legally
+        behind it, else the next token of a legal ending. Work in pieces: until it is done
+        the state must be left as it is.
+
+        Args:
+            token: allowed by the mask here.
+            remaining: tokens the sequence may still emit, this one included.
+        """
+        if self.forced_tokens(remaining) or self.failed is not None or self.ended:
+            return token  # no choice, so nothing to decide
+        if self.bound and self._guard is not None:
+            return (yield from self._guard.admitting(self._matcher, token, remaining))
+        if not self.bound and self.obliged and len(self._compiled.closing) + 1 >= remaining:
+            return self._free_until[0]
+        return token
+
+    def closing_tokens(self, limit: int) -> list[int] | None:
+        """A short legal rest of the sequence, end-of-turn included; None if none of at most
+        ``limit`` tokens is known."""
+        if self.failed is not None or self.ended:
+            return None
+        if not self.bound:
+            closing: tuple[int, ...] | None = (self._tokenizer.end_of_turn_id,)
+            if self.obliged:
+                closing = (self._free_until[0], *self._compiled.closing)
+        elif self._run and self._run[-1] in self._end_of_turn_ids:
+            closing = tuple(self._run)
+        else:
+            plan = None if self._guard is None else self._guard.plan
+            rest = plan or self._compiled.search.find(self._matcher, limit=limit, effort=THOROUGH)
+            closing = None if rest is None else (*self._run, *rest)
+        return None if closing is None or len(closing) > limit else list(closing)
+
+    def copy(self) -> "GrammarState":
+        """An independent state at the same place, for drafts. It keeps no plan for closing:
+        there ``deciding`` lets everything pass."""
+        state = GrammarState.__new__(GrammarState)
+        state._compiled = self._compiled
+        state._tokenizer = self._tokenizer
+        state._end_of_turn_ids = self._end_of_turn_ids
+        state._matcher = self._matcher.deep_copy()
+        state._fed = list(self._fed)
+        state._renewals = self._renewals
+        state._guard = None
+        state._free_until = self._free_until
+        state._run = list(self._run)
+        state._run_known = self._run_known
+        state._row = self._row.copy()
+        state._row_valid = self._row_valid
+        state.failed = self.failed
+        state.ended = self.ended
+        return state
+
+    def _advance_bound(self, token: int) -> None:
+        if self._run:
+            if token != self._run[0]:
+                self._fail(f"token {token} came where only {self._run[0]} is legal")
+                return
+            del self._run[0]
+            self.ended = token in self._end_of_turn_ids
+            return
+        self._run_known = self._row_valid = False
+        if token in self._end_of_turn_ids:
+            # Never fed: the library does not count it, and a rollback would go wrong.
+            self.ended = True
+        elif self._consume([token]):
+            if self._guard is not None:
+                self._guard.advance([token])
+        else:
+            self._fail(_matcher_error(self._matcher))
+
+    def _consume(self, tokens: list[int]) -> bool:
+        if not self._matcher.consume_tokens(tokens) and not (
+            self._renew() and self._matcher.consume_tokens(tokens)
+        ):
+            return False
+        self._fed += tokens
+        return True
+
+    def _renew(self) -> bool:
+        """Walk to the same place in an automaton of this sequence's own: all matchers of a grammar
+        share one, and it is unfit for all of them once one has run out of fuel."""
+        if not self._renewals:
+            return False
+        self._renewals -= 1
+        self._matcher = self._compiled.build()
+        return not self._fed or self._matcher.consume_tokens(self._fed)
+
+    def _find_run(self, limit: int) -> None:
+        """Collect forced tokens in ``_run`` and feed them to the matcher."""
+        run: list[int] = []
+        self._run_known = True
+        while len(run) < limit:
+            forced = self._matcher.compute_ff_tokens()
+            if not forced:
+                self._compute_row()
+                only = only_bit(self._row)
+                if only is None:
+                    break
+                forced = [only]
+            if forced[0] in self._end_of_turn_ids:
+                run += forced
+                self._row_valid = False
+                break
+            if not self._consume(forced):
+                self._fail(_matcher_error(self._matcher))
+                return
+            self._row_valid = False
+            if self._guard is not None:
+                self._guard.advance(forced)
+            run += forced
+        else:
+            self._run_known = False
+        self._run = run
+
+    def _compute_row(self) -> None:
+        """The mask at the matcher's state. End-of-turn is the only special case: the
+        library sets its bit in accepting states, which is our rule as well."""
+        self._row_valid = True
+        if self.failed is not None or self.ended:
+            self._row[:] = 0
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
+        if self._matcher.is_error() and self._renew():
+            self._matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
+        if self._matcher.is_error():
+            self._fail(_matcher_error(self._matcher))
+
+    def _fail(self, message: str) -> None:
+        self.failed = message
+        self._run = []
+        self._row[:] = 0
+        self._row_valid = True
+
+
+def _matcher_error(matcher: llguidance.LLMatcher) -> str:
+    return refusal(matcher.get_error(), "").message or "the grammar's matcher stopped"

@@ -1,0 +1,193 @@
+"""One step's input: which tokens of which sequences are computed, and where KV goes.
+
+Made from what the scheduler decided; knows no scheduler, no model and no policy. A prefill
+chunk, a decode and a verification of drafts differ only in how many tokens and how many
+logit rows they have.
+
+Always true: rows of one sequence are neighbours and in the order of their positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.dispatch import wants_triton
+from kernels.paged_layout import (
+    PagedLayout,
+    SequenceSpan,
+    SharedPrefixes,
+    find_shared_prefixes,
+)
+from kernels.upload import upload
+from runtime.messages import TokenArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceInput:
+    """What one sequence contributes to a step."""
+
+    tokens: TokenArray
+    """int32 [n], n >= 1: tokens to compute; their KV is written."""
+    start: int
+    """Position of the first of them = tokens of the sequence that are in the cache."""
+    block_table: TokenArray
+    """int32: blocks of the sequence; must cover start + n tokens. Longer is fine."""
+    num_logits: int
+    """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
+    a prompt's end, 1 + drafts for a verification."""
+    certain: tuple[int, ...] = ()
+    """Of these, the ones behind which the next token is known; no logits are computed for
+    them. Counted from the first."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_logits <= len(self.tokens) or len(self.tokens) == 0:
+            raise ValueError(f"{self.num_logits} logit rows of {len(self.tokens)} tokens")
+        if self.certain and not all(0 <= place < self.num_logits for place in self.certain):
+            raise ValueError(f"places {self.certain} of {self.num_logits} logit rows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """A step's sequences laid end to end: T tokens, S sequences, R logit rows."""
+
+    token_ids: IntArray
+    """[T]"""
+    positions: IntArray
+    """[T] position of each token in its sequence."""
+    slots: IntArray
+    """[T] block * block_size + offset: where each token's KV is written."""
+    query_starts: IntArray
+    """[S + 1] sequence i's tokens are query_starts[i] .. query_starts[i + 1] - 1."""
+    context_lengths: IntArray
+    """[S] tokens in the cache after this step's writes."""
+    block_tables: npt.NDArray[np.int32]
+    """[S, max blocks], padded with -1."""
+    logit_rows: IntArray
+    """[R] tokens for which logits are wanted, ascending."""
+    block_size: int
+
+    @classmethod
+    def build(cls, inputs: Sequence[SequenceInput], block_size: int) -> "StepBatch":
+        """Lay out a step.
+
+        Raises:
+            ValueError: there is no input, or a block table is too short for its sequence.
+        """
+        if not inputs:
+            raise ValueError("a step needs at least one sequence")
+        counts = np.array([len(entry.tokens) for entry in inputs], dtype=np.int64)
+        firsts = np.array([entry.start for entry in inputs], dtype=np.int64)
+        lengths = firsts + counts
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        needed = -(-lengths // block_size)
+        tables = np.full((len(inputs), int(needed.max())), -1, dtype=np.int32)
+        for row, entry in enumerate(inputs):
+            if len(entry.block_table) < needed[row]:
+                raise ValueError(
+                    f"{len(entry.block_table)} blocks do not hold {lengths[row]} tokens"
+                )
+            tables[row, : needed[row]] = entry.block_table[: needed[row]]
+        sequence = np.repeat(np.arange(len(inputs)), counts)
+        positions = np.arange(starts[-1]) - starts[sequence] + firsts[sequence]
+        blocks = tables[sequence, positions // block_size].astype(np.int64)
+        return cls(
+            token_ids=np.concatenate([entry.tokens for entry in inputs]).astype(np.int64),
+            positions=positions,
+            slots=blocks * block_size + positions % block_size,
+            query_starts=starts,
+            context_lengths=lengths,
+            block_tables=tables,
+            logit_rows=_logit_rows(inputs, starts[1:]),
+            block_size=block_size,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.context_lengths)
+
+    def layout(self, device: torch.device) -> PagedLayout:
+        """The step's contexts as the attention wants them."""
+        shared = self.shared_prefixes() if wants_triton(device) else None
+        return PagedLayout(
+            query_starts=upload(self.query_starts.astype(np.int32), device),
+            context_lengths=upload(self.context_lengths.astype(np.int32), device),
+            block_tables=upload(self.block_tables, device),
+            max_query_tokens=int(np.diff(self.query_starts).max()),
+            spans=self.spans(),
+            shared=None if shared is None else shared.to(device),
+        )
+
+    def shared_prefixes(self) -> SharedPrefixes | None:
+        """Prefixes of the step that are worth reading once, on the host."""
+        if self.num_sequences < 2:
+            return None
+        counts = np.diff(self.query_starts)
+        return find_shared_prefixes(
+            self.block_tables,
+            (self.context_lengths - counts).tolist(),
+            counts.tolist(),
+            self.block_size,
+        )
+
+    def spans(self) -> tuple[SequenceSpan, ...]:
+        """The step's contexts for the host: of each sequence, its runs of neighbouring blocks.
+
+        Two sequences of 10 and 6 tokens in blocks of 4, of which 2 and 1 are computed now::
+
+            block_tables            [[5, 6, 2], [6, 7, -1]]
+            counts                  [3, 2]        blocks that hold the contexts
+            blocks                  [5, 6, 2, 6, 7]
+            rows                    [0, 3, 5]     where each sequence begins in blocks
+            begins                  [1, 0, 1, 1, 0]
+            firsts, sizes           [0, 2, 3], [2, 1, 2]
+            runs                    [(5, 2), (2, 1), (6, 2)]
+            edges                   [0, 2, 3]     where each sequence begins in runs
+
+        So the first sequence has rows 0 and 1 of the step and runs (5, 2) and (2, 1): two
+        blocks from block 5 on, then block 2. The second has row 2 and the run (6, 2); that
+        block 6 is the first one's as well, and follows its block 2 here, does not matter.
+        """
+        counts = -(-self.context_lengths // self.block_size)
+        held = np.arange(self.block_tables.shape[1]) < counts[:, None]
+        blocks = self.block_tables[held]
+        rows = np.concatenate(([0], np.cumsum(counts)))
+        begins = np.ones(len(blocks), dtype=np.bool_)
+        begins[1:] = blocks[1:] != blocks[:-1] + 1
+        begins[rows[:-1]] = True
+        firsts = np.flatnonzero(begins)
+        sizes = np.diff(firsts, append=len(blocks))
+        runs = list(zip(blocks[firsts].tolist(), sizes.tolist(), strict=True))
+        edges = np.searchsorted(firsts, rows).tolist()
+        starts = self.query_starts.tolist()
+        lengths = self.context_lengths.tolist()
+        return tuple(
+            SequenceSpan(
+                first_row=starts[row],
+                num_queries=starts[row + 1] - starts[row],
+                context_length=length,
+                runs=tuple(runs[edges[row] : edges[row + 1]]),
+            )
+            for row, length in enumerate(lengths)
+        )
+
+
+def _logit_rows(inputs: Sequence[SequenceInput], ends: IntArray) -> IntArray:
+    """The tokens with logits, ascending; ``ends`` are where each input's tokens end."""
+    counts = np.array([entry.num_logits for entry in inputs], dtype=np.int64)
+    before = np.cumsum(counts) - counts
+    rows = np.arange(counts.sum()) + np.repeat(ends - counts - before, counts)
+    certain = [
+        first + place
+        for first, entry in zip(before.tolist(), inputs, strict=True)
+        for place in entry.certain
+    ]
+    return np.delete(rows, certain) if certain else rows

@@ -1,0 +1,92 @@
+"""A Hugging Face folder's weights, in one safetensors file or sharded.
+
+``model.safetensors.index.json`` names the shard of each tensor; without it there is one
+``model.safetensors``. Nothing else in the folder is read: no pickled weights, no code.
+"""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from runtime.model.config import LoadError
+from runtime.model.hf_config import read_json_object
+from runtime.model.safetensors_file import SafetensorsFile
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+
+class Checkpoint:
+    """A ``WeightSource`` over a folder. Every shard's header is checked on opening."""
+
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, device: torch.device, *, progress: bool = False
+    ) -> None:
+        """Open the folder's shards; ``progress`` shows a bar on stderr while loading.
+
+        Raises:
+            LoadError: no weights, a shard is missing or damaged, or the index is wrong.
+        """
+        self._folder = folder
+        self._dtype = dtype
+        self._device = device
+        self._files = _open_files(folder)
+        self._bar = tqdm(
+            total=len(self._files), desc="loading", unit="tensor", disable=not progress, leave=False
+        )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See ``WeightSource.tensor``."""
+        file = self._files.get(name)
+        if file is None:
+            raise LoadError(f"{self._folder}: tensor {name!r} is in none of the shards")
+        if file.shape(name) != shape:
+            raise LoadError(
+                f"{file.path}: tensor {name!r} has shape {list(file.shape(name))}, "
+                f"config.json asks for {list(shape)}"
+            )
+        values = file.tensor(name)
+        if not values.is_floating_point():
+            raise LoadError(f"{file.path}: tensor {name!r} is {values.dtype}, not a float type")
+        self._bar.update()
+        loaded = values.to(self._device, self._dtype, copy=True)
+        # One number that is not finite makes the sum so; no sum of real weights overflows.
+        total = loaded.sum(dtype=torch.promote_types(self._dtype, torch.float32))
+        if not math.isfinite(total.item()):
+            kind = str(self._dtype).removeprefix("torch.")
+            raise LoadError(f"{file.path}: tensor {name!r} is not finite in {kind}")
+        return loaded
+
+    def close(self) -> None:
+        """Let go of the mapped files and end the progress bar."""
+        self._files = {}
+        self._bar.close()
+
+
+def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
+    if not (folder / INDEX_NAME).exists():
+        if not (folder / SINGLE_NAME).exists():
+            raise LoadError(f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
+        single = SafetensorsFile(folder / SINGLE_NAME)
+        return dict.fromkeys(single.names(), single)
+    index = folder / INDEX_NAME
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise LoadError(f"{index}: field weight_map is not an object of names")
+    shards: dict[str, SafetensorsFile] = {}
+    files = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard or shard in ("", ".", ".."):
+            raise LoadError(f"{index}: weight_map[{name!r}] is {shard!r}, not a file name")
+        if shard not in shards:
+            shards[shard] = SafetensorsFile(folder / shard)
+        if name not in shards[shard]:
+            raise LoadError(f"{folder / shard}: tensor {name!r} is not there, {index.name} says so")
+        files[name] = shards[shard]
+    return files

@@ -1,0 +1,202 @@
+"""The decoder: one implementation for Llama, Qwen and Mistral, steered by ``ModelConfig``.
+
+A step is a flat list of tokens of any mix of sequences; only attention knows which belong
+together, from the ``StepInputs`` handed down as an argument. Keys and values go straight to
+the paged pool and are read from there.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.attention import paged_attention
+from kernels.norm import add_rms_norm
+from kernels.paged_layout import PagedLayout
+from kernels.qkv import norm_rope_write
+from runtime.model.config import LogitShaping, ModelConfig
+from runtime.model.feed_forward import load_feed_forward
+from runtime.model.kv_pool import KVPool
+from runtime.model.layers import WeightBits, WeightSource, fused_linear, make_linear
+from runtime.model.product_choice import ProductChoice
+from runtime.model.rotary import RotaryTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """A step's tensors on the model's device: T tokens, R logit rows."""
+
+    token_ids: Tensor
+    """[T] int64"""
+    positions: Tensor
+    """[T] int64"""
+    slots: Tensor
+    """[T] int64: where each token's KV goes."""
+    logit_rows: Tensor
+    """[R] int64"""
+    highest_position: int
+    layout: PagedLayout
+
+
+class DecoderLayer:
+    """Attention and MLP of one layer, with the norms before them."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        index: int,
+        source: WeightSource,
+        bits: WeightBits,
+        choice: ProductChoice | None,
+    ) -> None:
+        prefix, hidden = f"model.layers.{index}", config.hidden_size
+        self._config = config
+        self._index = index
+        self._scale = config.head_dim**-0.5
+        self._window = config.window(index)
+        self._input_norm = source.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
+        self._qkv = fused_linear(
+            source,
+            [f"{prefix}.self_attn.{part}_proj" for part in "qkv"],
+            [config.query_size, config.kv_size, config.kv_size],
+            hidden,
+            bias=config.qkv_bias,
+            bits=bits,
+            choice=choice,
+        )
+        self._qk_norm = self._load_qk_norm(prefix, source) if config.qk_norm else None
+        self._output = fused_linear(
+            source,
+            [f"{prefix}.self_attn.o_proj"],
+            [hidden],
+            config.query_size,
+            bias=config.output_bias,
+            bits=bits,
+            choice=choice,
+        )
+        self._mlp_norm = source.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
+        self._feed_forward = load_feed_forward(config, index, source, bits, choice)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights, norms aside, that a step of one token reads."""
+        return self._qkv.num_bytes + self._output.num_bytes + self._feed_forward.step_bytes
+
+    def _load_qk_norm(self, prefix: str, source: WeightSource) -> Tensor:
+        """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
+        config = self._config
+        query = source.tensor(f"{prefix}.self_attn.q_norm.weight", (config.head_dim,))
+        key = source.tensor(f"{prefix}.self_attn.k_norm.weight", (config.head_dim,))
+        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+
+    def forward(
+        self,
+        delta: Tensor,
+        residual: Tensor,
+        inputs: StepInputs,
+        rotation: tuple[Tensor, Tensor],
+        pool: KVPool,
+    ) -> tuple[Tensor, Tensor]:
+        """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
+        eps = self._config.norm_eps
+        normed, residual = add_rms_norm(delta, residual, self._input_norm, eps)
+        mixed = self._attend(normed, inputs, rotation, pool)
+        normed, residual = add_rms_norm(mixed, residual, self._mlp_norm, eps)
+        return self._feed_forward(normed), residual
+
+    def _attend(
+        self, x: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], pool: KVPool
+    ) -> Tensor:
+        config = self._config
+        k_blocks, v_blocks = pool.layer(self._index)
+        queries = norm_rope_write(
+            self._qkv(x).view(x.shape[0], -1, config.head_dim),
+            norm_weight=self._qk_norm,
+            eps=config.norm_eps,
+            rotation=rotation,
+            blocks=(k_blocks, v_blocks),
+            slots=inputs.slots,
+        )
+        mixed = paged_attention(
+            queries, k_blocks, v_blocks, inputs.layout, scale=self._scale, window=self._window
+        )
+        return self._output(mixed.flatten(1))
+
+
+class Decoder:
+    """A whole model, from token ids to logits."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        bits: WeightBits = 16,
+        choice: ProductChoice | None = None,
+    ) -> None:
+        """Take the weights from ``source`` one by one; linear maps are kept in ``bits``, in the
+        layouts of ``choice`` (``make_linear``)."""
+        self.config = config
+        self._embedding = source.tensor(
+            "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
+        )
+        self._layers = [
+            DecoderLayer(config, index, source, bits, choice) for index in range(config.num_layers)
+        ]
+        self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
+        self._head = make_linear(self._head_weight(source), None, bits, choice)
+        self._rotary = RotaryTable(config.rope, config.head_dim, dtype, device)
+        self._shaping = (
+            _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
+        )
+
+    def _head_weight(self, source: WeightSource) -> Tensor:
+        if self.config.tie_embeddings:
+            return self._embedding
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        return source.tensor("lm_head.weight", shape)
+
+    @property
+    def step_weight_bytes(self) -> int:
+        """Bytes of weights every step reads; of experts, as many as one token takes."""
+        return sum(layer.step_bytes for layer in self._layers) + self._head.num_bytes
+
+    def forward(self, inputs: StepInputs, pool: KVPool) -> Tensor:
+        """Write the step's KV to ``pool`` and return logits.
+
+        Returns:
+            [R, vocab] float32, or float64 for float64 models, in the order of
+            ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
+        """
+        rotation = self._rotary.at(inputs.positions, inputs.highest_position)
+        delta = functional.embedding(inputs.token_ids, self._embedding)
+        residual = torch.zeros_like(delta)
+        for layer in self._layers:
+            delta, residual = layer.forward(delta, residual, inputs, rotation, pool)
+        rows = inputs.logit_rows
+        normed, _ = add_rms_norm(delta[rows], residual[rows], self._norm, self.config.norm_eps)
+        logits = self._head(normed)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._shaping is not None:
+            logits = self._shaping.apply(logits, inputs.positions[rows])
+        return logits
+
+
+class _LogitShaper:
+    """See ``LogitShaping``."""
+
+    def __init__(self, shaping: LogitShaping, vocab_size: int, device: torch.device) -> None:
+        self._shaping = shaping
+        bias = torch.full((vocab_size,), -shaping.ban, device=device)
+        bias[: shaping.num_plain] = 0
+        bias[shaping.end_of_turn] = 0
+        self._bias = bias
+
+    def apply(self, logits: Tensor, positions: Tensor) -> Tensor:
+        shaped = logits + self._bias
+        due = (positions + 1) % self._shaping.period == 0
+        shaped[:, self._shaping.end_of_turn] += due * self._shaping.boost
+        return shaped

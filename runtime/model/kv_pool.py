@@ -1,0 +1,81 @@
+"""The tensors that hold keys and values, in blocks of ``block_size`` tokens.
+
+Which block belongs to whom is ``radix_cache``'s business; here a block is an index. The
+layout keeps a block of a layer in one piece and, within it, each head's tokens together:
+[kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
+(``kernels.quantised_kv``).
+
+Always true: blocks are never moved or cleared; what was not written is never read.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.large_pages import large_pages
+from kernels.quantised_kv import row_size
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
+
+
+class KVPool:
+    """Keys and values of ``num_blocks`` blocks for every layer.
+
+    Memory on a CPU is provided shortly before it is written (``runtime.model.pages_ahead``), so an
+    ample pool costs address space only.
+
+    Raises:
+        LoadError: there is not that much memory.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        sizes = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
+        shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
+        try:
+            if device.type == "cpu":
+                memory = large_pages(shape.numel() * dtype.itemsize)
+                self._blocks = memory.view(dtype).view(shape)
+            else:
+                self._blocks = torch.empty(shape, dtype=dtype, device=device)
+        except (OSError, RuntimeError) as error:
+            size = num_blocks * block_bytes(config, block_size, dtype)
+            raise LoadError(
+                f"{num_blocks} KV blocks take {size / (1 << 30):.1f} GiB, which cannot be had on "
+                f"{device.type}: a smaller --num-blocks or --kv-cache-mib would fit"
+            ) from error
+        ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
+        self._pages = PagesAhead(self._blocks) if ample else None
+        self._layers = [(layer[0], layer[1]) for layer in self._blocks]
+
+    @property
+    def blocks(self) -> Tensor:
+        """All of it: [layers, 2, blocks, kv_heads, block_size, head_dim]."""
+        return self._blocks
+
+    def reach(self, block: int) -> None:
+        """Note that blocks up to ``block`` are about to be written."""
+        if self._pages is not None:
+            self._pages.reach(block)
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
+        return self._layers[index]
+
+    @property
+    def num_bytes(self) -> int:
+        return self._blocks.numel() * self._blocks.element_size()
+
+
+def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block over all layers."""
+    row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
+    return 2 * config.num_layers * block_size * config.num_kv_heads * row_bytes

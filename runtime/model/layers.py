@@ -1,0 +1,192 @@
+"""The parts a decoder is made of: where weights come from, and linear maps.
+
+A linear map may keep its weight in whatever layout multiplies fastest; which one follows from
+the number type, the device and the choice made for the model (``product_choice``).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.fp8_matmul import Fp8Matrix
+from kernels.quant_matmul import GROUP, quantised_matrix
+from kernels.tiled_matrix import NEVER, TiledMatrix, fits_tiles
+from runtime.model.product_choice import RANK, Layout, ProductChoice
+
+WeightBits = Literal[4, 8, 16, "fp8"]
+"""16 stands for the model's own dtype, whatever its width; fp8 has 8 bits as well, with an
+exponent, and rounds the inputs of products too."""
+
+
+class WeightSource(Protocol):
+    """Hands out a model's weights by their names in the checkpoint."""
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The named weight in the model's dtype on its device. The caller owns it.
+
+        Raises:
+            LoadError: there is no such weight, or it has another shape.
+        """
+        ...
+
+
+class Linear(Protocol):
+    """``x @ weight.T + bias``."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, inputs] -> [tokens, outputs]."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory the weight takes: what one call reads at least."""
+        ...
+
+
+class PlainLinear:
+    """The weight as it is."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+        self.num_bytes = weight.numel() * weight.element_size()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self._weight, self._bias)
+
+
+class PackedLinear:
+    """bfloat16 on a CPU: the weight in oneDNN's blocked layout, laid out once.
+
+    Halves the time of a decode's products over reading the plain layout.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.num_bytes = weight.numel() * weight.element_size()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self._weight, self._bias, "none", [], ""
+        )
+        return result
+
+
+class Matrix(Protocol):
+    """A matrix of ``kernels`` in a layout or a precision of its own."""
+
+    num_bytes: int
+
+    def multiply(self, x: Tensor) -> Tensor: ...
+
+
+class MatrixLinear:
+    """Multiplies with such a matrix, then adds the bias."""
+
+    def __init__(self, matrix: Matrix, bias: Tensor | None) -> None:
+        self.num_bytes = matrix.num_bytes
+        self._matrix = matrix
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = self._matrix.multiply(x)
+        return product if self._bias is None else product.add_(self._bias)
+
+
+class LinearByRows:
+    """Two copies of the weight: one for few rows, one for many."""
+
+    def __init__(self, few: Linear, many: Linear, from_rows: int) -> None:
+        self._few = few
+        self._many = many
+        self._from_rows = from_rows
+        self.num_bytes = min(few.num_bytes, many.num_bytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._many(x) if x.shape[0] >= self._from_rows else self._few(x)
+
+
+def make_linear(
+    weight: Tensor, bias: Tensor | None, bits: WeightBits, choice: ProductChoice | None = None
+) -> Linear:
+    """The fastest form for the weight's dtype and device. ``weight`` [outputs, inputs] is
+    taken over; with other ``bits`` than 16 it is quantised, unless its inputs are not a multiple of
+    the group that 4 bits need.
+
+    Args:
+        choice: for bfloat16 on a CPU; in fewer bits only what it says of many rows. None: the
+            first layout of ``RANK`` that the weight can have.
+    """
+    if bits == "fp8":
+        return MatrixLinear(Fp8Matrix(weight), bias)
+    widened_from = None if choice is None else NEVER
+    if choice is not None and choice.many == "widened":
+        widened_from = choice.from_rows
+    first: Linear
+    kept: Layout | None = None
+    if bits == 8 or (bits == 4 and weight.shape[1] % GROUP == 0):
+        matrix = quantised_matrix(weight, bits, widened_from=widened_from)
+        first = MatrixLinear(matrix, bias)
+        if choice is not None and choice.many == "packed":
+            weight = matrix.widened(weight.dtype)
+    else:
+        kept = _layout(weight, RANK[0] if choice is None else choice.few)
+        first = _in_layout(weight, bias, kept, widened_from)
+    if choice is None or choice.many is None or choice.many == "widened":
+        return first
+    many = _layout(weight, choice.many)
+    if many == kept:
+        return first
+    return LinearByRows(first, _in_layout(weight, bias, many, NEVER), choice.from_rows)
+
+
+def packs(weight: Tensor) -> bool:
+    """Whether ``PackedLinear`` can be made from a matrix of this kind here."""
+    there = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _layout(weight: Tensor, wanted: Layout) -> Layout:
+    """The first that the matrix can have, from the one wanted on."""
+    for layout in RANK[RANK.index(wanted) :]:
+        if layout == "tiles" and fits_tiles(weight):
+            return layout
+        if layout == "packed" and packs(weight):
+            return layout
+    return "plain"
+
+
+def _in_layout(
+    weight: Tensor, bias: Tensor | None, layout: Layout, widened_from: int | None
+) -> Linear:
+    if layout == "tiles":
+        tiled = TiledMatrix(weight, bits=16, group=GROUP, widened_from=widened_from)
+        return MatrixLinear(tiled, bias)
+    return PackedLinear(weight, bias) if layout == "packed" else PlainLinear(weight, bias)
+
+
+def fused_linear(
+    source: WeightSource,
+    names: Sequence[str],
+    outputs: Sequence[int],
+    inputs: int,
+    *,
+    bias: bool,
+    bits: WeightBits,
+    choice: ProductChoice | None = None,
+) -> Linear:
+    """One map in place of several with the same input; results lie side by side."""
+    weights = [
+        source.tensor(f"{name}.weight", (size, inputs))
+        for name, size in zip(names, outputs, strict=True)
+    ]
+    biases = [
+        source.tensor(f"{name}.bias", (size,))
+        for name, size in zip(names, outputs, strict=True)
+        if bias
+    ]
+    return make_linear(torch.cat(weights), torch.cat(biases) if biases else None, bits, choice)

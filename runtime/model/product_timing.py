@@ -1,0 +1,186 @@
+"""Times a model's linear maps in every layout that this machine offers, before it is loaded.
+
+The maps are made up: matrices of the shapes of one layer, a few of them one behind the other,
+so that few rows find their weights in memory and not in a cache, as in a step. Layouts take
+turns, and the shortest of some rounds counts, because the machine may be shared; where the two
+shortest do not agree it is too busy to tell, and nothing is chosen by them.
+
+Knows shapes, a clock and free memory. What follows from the times is ``product_choice``'s.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.quant_matmul import GROUP
+from kernels.tiled_matrix import fits_tiles
+from runtime.model.config import ModelConfig
+from runtime.model.layers import Linear, WeightBits, make_linear, packs
+from runtime.model.product_choice import (
+    RANK,
+    RULES,
+    Copies,
+    Layout,
+    ProductChoice,
+    ProductRules,
+    choose,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_SET_BYTES = 6 << 20
+"""For each thread: of bfloat16 matrices that are timed together, a small model's layer or a part
+of a large one's."""
+_MOST_THREADS = 8
+_CACHED_BYTES = 24 << 20
+"""What is timed with few rows is this large at least in each layout: layouts take turns, so that
+it does not come from a cache."""
+_FEW_ROWS = 16
+_MANY_MAPS = 2
+"""With more rows the caches do not matter, and so many maps of a set tell enough."""
+_ROUNDS = 12
+"""At most; fewer as soon as the two shortest of each layout agree."""
+_AGREEMENT = 1.1
+
+
+def measured_choice(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits,
+    *,
+    free_bytes: int,
+    clock: Callable[[], float],
+    rules: ProductRules = RULES,
+) -> ProductChoice | None:
+    """What the linear maps of a model should be kept as, found out in ``rules.seconds`` at most;
+    None where that is not worth it or could not be told.
+
+    Args:
+        free_bytes: memory there is before the model is loaded.
+        clock: seconds.
+    """
+    if device.type != "cpu" or dtype != torch.bfloat16 or bits == "fp8":
+        return None
+    weights = linear_weights(config)
+    tiled = fits_tiles(torch.empty(1, config.hidden_size, dtype=dtype))
+    if 2 * weights < rules.least_bytes or (bits != 16 and not tiled):
+        return None
+    started = clock()
+    copies = _copies(config, bits, weights, free_bytes, rules)
+    timer = _Trials(layer_shapes(config), bits, clock, until=started + rules.seconds)
+    with torch.inference_mode():
+        choice = choose(timer, copies, rules)
+    _LOG.info("products measured_s=%.2f choice=%s", clock() - started, choice)
+    return choice
+
+
+def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """(outputs, inputs) of the linear maps of one layer; of experts, of one."""
+    hidden, size = config.hidden_size, config.intermediate_size
+    if config.experts is not None and any(config.experts.layers):
+        size = config.experts.intermediate_size
+    return [
+        (config.query_size + 2 * config.kv_size, hidden),
+        (hidden, config.query_size),
+        (2 * size, hidden),
+        (hidden, size),
+    ]
+
+
+def linear_weights(config: ModelConfig) -> int:
+    """Weights of all linear maps, the head's included: nearly all there are."""
+    tied = config.tie_embeddings
+    return config.num_parameters - (0 if tied else config.vocab_size * config.hidden_size)
+
+
+def _copies(
+    config: ModelConfig, bits: WeightBits, weights: int, free_bytes: int, rules: ProductRules
+) -> Copies:
+    sample = torch.empty(1, config.hidden_size, dtype=torch.bfloat16)
+    offered = {"tiles": fits_tiles(sample), "packed": packs(sample), "plain": True}
+    able = [layout for layout in RANK if offered[layout]]
+    size = 1.0 if bits == 8 else 0.5 + 4 / GROUP if bits == 4 else 2.0
+    fits = 2 * weights <= rules.second_copy_share * (free_bytes - size * weights)
+    first = able if bits == 16 else RANK[:1]
+    second = able if bits == 16 else [layout for layout in able if layout == "packed"]
+    return Copies(first=first, second=second, second_size=2 / size if fits else None)
+
+
+class _Trials:
+    """Times made-up maps up to a moment."""
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int]],
+        bits: WeightBits,
+        clock: Callable[[], float],
+        *,
+        until: float,
+    ) -> None:
+        self._clock = clock
+        self._until = until
+        self._bits = bits
+        layer_bytes = 2 * sum(outputs * inputs for outputs, inputs in shapes)
+        set_bytes = _SET_BYTES * min(torch.get_num_threads(), _MOST_THREADS)
+        share = min(1.0, set_bytes / layer_bytes)
+        parts = [(max(64, int(share * outputs) // 64 * 64), inputs) for outputs, inputs in shapes]
+        self._shapes = parts * max(1, set_bytes // layer_bytes)
+        self._num_sets = max(1, -(-_CACHED_BYTES // set_bytes))
+        self._weights: list[list[Tensor]] = []
+        self._sets: dict[Layout, list[list[Linear]]] = {}
+
+    def times(self, layouts: Sequence[Layout], rows: int) -> Mapping[Layout, float] | None:
+        """See ``ProductTimer``."""
+        inputs = {size: torch.ones(rows, size, dtype=torch.bfloat16) for _, size in self._shapes}
+        seconds: dict[Layout, list[float]] = {layout: [] for layout in layouts}
+        few = rows <= _FEW_ROWS
+        for number in range(_ROUNDS + 1):
+            for layout in layouts:
+                # the first round makes what is made once, which one set shows
+                sets = self._maps(layout, self._num_sets if few and number else 1)
+                if sets is None:
+                    return None
+                taken = self._run(sets if few else [sets[0][:_MANY_MAPS]], inputs)
+                if number:
+                    seconds[layout] = sorted([*seconds[layout], taken])[:2]
+                if self._clock() > self._until:
+                    return None
+            if all(len(two) == 2 and two[1] <= _AGREEMENT * two[0] for two in seconds.values()):
+                return {layout: shortest for layout, (shortest, _) in seconds.items()}
+        return None
+
+    def _maps(self, layout: Layout, sets: int) -> list[list[Linear]] | None:
+        """Of so many sets; None if time is over before they are made."""
+        made = self._sets.setdefault(layout, [])
+        while len(made) < sets:
+            if self._clock() > self._until:
+                return None
+            if len(made) == len(self._weights):
+                self._weights.append(
+                    [torch.ones(shape, dtype=torch.bfloat16) for shape in self._shapes]
+                )
+            weights = self._weights[len(made)]
+            made.append([product_in(layout, weight, self._bits) for weight in weights])
+        return made[:sets]
+
+    def _run(self, sets: Sequence[Sequence[Linear]], inputs: Mapping[int, Tensor]) -> float:
+        """Seconds of a weight, many of them timed."""
+        weights = 0
+        started = self._clock()
+        for maps in sets:
+            for (outputs, size), product in zip(self._shapes, maps, strict=False):
+                product(inputs[size])
+                weights += outputs * size
+        return (self._clock() - started) / weights
+
+
+def product_in(layout: Layout, weight: Tensor, bits: WeightBits) -> Linear:
+    """A map in ``layout``; with fewer bits than 16 if these are tiles."""
+    if layout == "widened":
+        always = ProductChoice(few="tiles", many="widened", from_rows=2)
+        return make_linear(weight, None, bits, always)
+    of_tiles = layout == "tiles"
+    return make_linear(weight, None, bits if of_tiles else 16, ProductChoice(few=layout))

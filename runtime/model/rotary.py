@@ -1,0 +1,84 @@
+"""Angles of the rotary position embedding, with each family's way of stretching the context.
+
+Angles are computed in float32 as ``transformers`` does, because models were trained so; in
+float64 for float64 models. The rotation itself is ``kernels.rope``.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from runtime.model.config import RopeConfig
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int, dtype: torch.dtype) -> Tensor:
+    """[head_dim / 2] radians per position, in float32 or float64."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(dtype) / head_dim
+    plain = 1.0 / rope.theta**exponents
+    if rope.kind == "default":
+        return plain
+    if rope.kind == "linear":
+        return plain / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(rope, plain)
+    return _yarn(rope, plain, head_dim)
+
+
+def _llama3(rope: RopeConfig, plain: Tensor) -> Tensor:
+    """Llama 3.1: long waves are stretched, short ones kept, a linear ramp in between."""
+    wavelengths = 2 * math.pi / plain
+    turns = rope.original_max_position / wavelengths
+    ramp = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - ramp) * plain / rope.factor + ramp * plain
+    long = wavelengths > rope.original_max_position / rope.low_freq_factor
+    short = wavelengths < rope.original_max_position / rope.high_freq_factor
+    return torch.where(long, plain / rope.factor, torch.where(short, plain, blended))
+
+
+def _yarn(rope: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
+    """YaRN, section 3.2 of arXiv:2309.00071: the ramp is over dimensions."""
+
+    def dimension_with(rotations: float) -> float:
+        angle = rope.original_max_position / (rotations * 2 * math.pi)
+        return head_dim * math.log(angle) / (2 * math.log(rope.theta))
+
+    low, high = dimension_with(rope.beta_fast), dimension_with(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = (torch.arange(head_dim // 2, dtype=plain.dtype) - low) / (high - low)
+    stretched = ramp.clamp(0, 1)
+    return plain / rope.factor * stretched + plain * (1 - stretched)
+
+
+class RotaryTable:
+    """Cosines and sines of positions, made when first asked for and kept."""
+
+    def __init__(
+        self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self._frequencies = inverse_frequencies(rope, head_dim, self._wide)
+        self._scale = rope.attention_factor
+        self._dtype = dtype
+        self._device = device
+        self._table = torch.empty(2, 0, head_dim // 2, dtype=dtype, device=device)
+
+    def at(self, positions: Tensor, highest: int) -> tuple[Tensor, Tensor]:
+        """(cosines, sines), each [tokens, head_dim / 2], of ``positions`` [tokens] int64,
+        none of which is above ``highest``."""
+        if highest >= self._table.shape[1]:
+            self._grow(highest + 1)
+        cos, sin = self._table[:, positions]
+        return cos, sin
+
+    def _grow(self, num_positions: int) -> None:
+        size = 1024
+        while size < num_positions:
+            size *= 2
+        angles = torch.outer(torch.arange(size, dtype=self._wide), self._frequencies)
+        table = torch.stack((angles.cos(), angles.sin())) * self._scale
+        self._table = table.to(self._device, self._dtype)

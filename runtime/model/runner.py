@@ -1,0 +1,210 @@
+"""A model with its KV pool: steps in, logits out.
+
+Decides what ``auto`` means for dtype and device and how many KV blocks fit. Which tokens a
+step holds is the scheduler's decision, what becomes of the logits the engine's.
+"""
+
+import os
+import sys
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import wants_triton
+from kernels.quantised_kv import FP8
+from kernels.upload import upload
+from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
+from runtime.model.batch import SequenceInput, StepBatch
+from runtime.model.config import LoadError
+from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
+from runtime.model.decoder import StepInputs
+from runtime.model.kv_pool import KVPool, block_bytes
+from runtime.model.layers import WeightBits
+from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
+
+_DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+_BITS: dict[Quantization, WeightBits] = {"none": 16, "int8": 8, "int4": 4, "fp8": "fp8"}
+_KV_IN_8_BITS = {"int8": (torch.int8, "cpu"), "fp8": (FP8, "cuda")}
+"""How keys and values may be kept, and where."""
+_KV_SHARE_OF_FREE_MEMORY = {"cuda": 0.8, "cpu": 0.25}
+"""By default. A GPU keeps a fifth for what steps need and for what is recorded of them."""
+_KV_BYTES_ON_CPU = 4 << 30
+"""Default ceiling on a CPU, where the memory belongs to others as well."""
+
+
+class ModelRunner:
+    """Runs steps of one model over one KV pool."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        num_blocks: int,
+        block_size: int,
+        kv_dtype: torch.dtype | None = None,
+        record: Recorder | None = None,
+        max_recorded_sequences: int = 256,
+    ) -> None:
+        """
+        Args:
+            kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
+            record: records steps that only decode (``runtime.model.cuda_graphs``), which takes a
+                spare block; None runs every step as it comes.
+            max_recorded_sequences: steps of more are not recorded.
+        """
+        self.model = model
+        self._num_blocks = num_blocks
+        self.pool = KVPool(
+            model.config,
+            num_blocks=num_blocks + (record is not None),
+            block_size=block_size,
+            dtype=kv_dtype or model.dtype,
+            device=model.device,
+        )
+        self.graphs: StepGraphs | None = None
+        if record is not None:
+            self.graphs = StepGraphs(
+                model.decoder,
+                self.pool,
+                spare_block=num_blocks,
+                max_sequences=max_recorded_sequences,
+                record=record,
+            )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that steps may use."""
+        return self._num_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.pool.block_size
+
+    def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
+        """Compute a step: write its KV, return logits of the rows asked for.
+
+        Args:
+            batch: the step.
+            tokens: [T] int64 on the model's device, in place of the batch's own, for a step
+                whose tokens the host does not know yet.
+
+        Returns:
+            [R, vocab] float32 (float64 for float64 models); R may be 0. To be used before the
+            next call.
+        """
+        if self.graphs is not None:
+            with torch.inference_mode():
+                logits = self.graphs.forward(batch, tokens)
+            if logits is not None:
+                return logits
+        device = self.model.device
+        self.pool.reach(int(batch.slots.max()) // self.block_size)
+        inputs = StepInputs(
+            token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
+            positions=upload(batch.positions, device),
+            slots=upload(batch.slots, device),
+            logit_rows=upload(batch.logit_rows, device),
+            highest_position=int(batch.context_lengths.max()) - 1,
+            layout=batch.layout(device),
+        )
+        with torch.inference_mode():
+            return self.model.decoder.forward(inputs, self.pool)
+
+    def run(self, inputs: list[SequenceInput]) -> Tensor:
+        """``forward`` of a step laid out from its sequences."""
+        return self.forward(StepBatch.build(inputs, self.block_size))
+
+
+def load_runner(config: EngineConfig) -> ModelRunner:
+    """Set up threads, load the model and make its pool, as ``config`` says.
+
+    Raises:
+        LoadError: the model cannot be served.
+    """
+    torch.set_num_threads(config.threads or available_cores())
+    device = resolve_device(config.device)
+    if config.quantization == "fp8" and device.type == "cpu":
+        raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
+    model = load_model(
+        config.model,
+        dtype=resolve_dtype(config.dtype, device),
+        device=device,
+        bits=_BITS[config.quantization],
+        seed=config.seed,
+        progress=sys.stderr.isatty(),
+    )
+    kv_dtype = model.dtype
+    if config.kv_cache_dtype != "auto":
+        kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
+    num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
+    return ModelRunner(
+        model,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        kv_dtype=kv_dtype,
+        record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
+        max_recorded_sequences=config.max_running,
+    )
+
+
+def _records(model: LoadedModel, *, quantised: bool) -> bool:
+    """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
+    experts = quantised and any(map(model.config.experts_of, range(model.config.num_layers)))
+    on_triton = wants_triton(model.device) and model.dtype != torch.float64
+    return model.device.type == "cuda" and on_triton and not experts
+
+
+def available_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_device(name: DeviceName) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LoadError("device cuda was asked for, torch sees no GPU; use --device cpu")
+    return torch.device(name)
+
+
+def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return _DTYPES[name]
+    if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.bfloat16
+    return torch.float32
+
+
+def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
+    dtype, home = _KV_IN_8_BITS[name]
+    if device.type != home:
+        (other,) = _KV_IN_8_BITS.keys() - {name}
+        raise LoadError(
+            f"kv_cache_dtype {name} is not for {device.type}; --kv-cache-dtype {other} is"
+        )
+    return dtype
+
+
+def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
+    size = block_bytes(model.config, config.block_size, kv_dtype)
+    if config.kv_cache_bytes is not None:
+        budget = config.kv_cache_bytes
+    else:
+        if model.device.type == "cuda":
+            torch.cuda.empty_cache()  # what loading left behind
+        share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
+        budget = int(free_memory_bytes(model.device) * share)
+        if model.device.type == "cpu":
+            budget = min(budget, _KV_BYTES_ON_CPU)
+    if budget < 2 * size:
+        raise LoadError(
+            f"KV memory of {budget} bytes holds {budget // size} blocks of {size} bytes, "
+            "at least 2 are needed: give a larger kv_cache_bytes or a smaller block_size"
+        )
+    return budget // size

@@ -1,0 +1,153 @@
+"""Reading safetensors files: the header is checked wholly before a byte of data is mapped.
+
+Format: 8 bytes little-endian length, a JSON header of that length, data. Each header entry
+gives a tensor's dtype, shape and its byte range in the data. Ranges must be in bounds, of
+the right size, and tile the data without overlap or gap (specification of safetensors 0.4).
+
+Always true: a ``SafetensorsFile`` that exists has a valid header.
+"""
+
+import json
+import math
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.model.config import LoadError
+
+_MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class SafetensorsFile:
+    """One file, mapped into memory when the first tensor is taken."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and check the header.
+
+        Raises:
+            LoadError: the file cannot be read or its header is not valid.
+        """
+        self.path = path
+        self._entries, self._data_start = _read_header(path)
+        self._map: mmap.mmap | None = None
+
+    def names(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._entries[name].shape
+
+    def tensor(self, name: str) -> Tensor:
+        """The named tensor; a view of the mapped file that must not be written to."""
+        entry = self._entries[name]
+        count = math.prod(entry.shape)
+        if count == 0:
+            return torch.empty(entry.shape, dtype=entry.dtype)
+        if self._map is None:
+            with self.path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        offset = self._data_start + entry.begin
+        if offset % entry.dtype.itemsize:
+            raw = bytearray(self._map[offset : self._data_start + entry.end])
+            return torch.frombuffer(raw, dtype=entry.dtype).view(entry.shape)
+        flat = torch.frombuffer(self._map, dtype=entry.dtype, count=count, offset=offset)
+        return flat.view(entry.shape)
+
+
+def _read_header(path: Path) -> tuple[dict[str, _Entry], int]:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(_LENGTH_BYTES)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+                raise LoadError(f"{path}: truncated: {size} bytes do not hold the header")
+            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+    except OSError as error:
+        raise LoadError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{path}: header is not valid JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise LoadError(f"{path}: header is not a JSON object")
+    header.pop("__metadata__", None)
+    entries = {name: _entry(path, name, value) for name, value in header.items()}
+    start = _LENGTH_BYTES + length
+    _check_tiling(path, entries, size - start)
+    return entries, start
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name appears twice")
+    return names
+
+
+def _entry(path: Path, name: str, value: object) -> _Entry:
+    def wrong(what: str) -> LoadError:
+        return LoadError(f"{path}: tensor {name!r}: {what}")
+
+    if not isinstance(value, dict):
+        raise wrong("its entry is not an object")
+    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise wrong(f"dtype {dtype!r} is not known")
+    if not isinstance(shape, list) or not all(_is_count(item) for item in shape):
+        raise wrong(f"shape {shape!r} is not a list of sizes")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
+        raise wrong(f"data_offsets {offsets!r} are not two offsets")
+    begin, end = offsets
+    needed = math.prod(shape) * _DTYPES[dtype].itemsize
+    if end - begin != needed:
+        raise wrong(f"{dtype} of shape {shape} takes {needed} bytes, its range has {end - begin}")
+    return _Entry(dtype=_DTYPES[dtype], shape=tuple(shape), begin=begin, end=end)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _check_tiling(path: Path, entries: dict[str, _Entry], size: int) -> None:
+    at = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != at:
+            raise LoadError(
+                f"{path}: tensor {name!r} begins at {entry.begin}, {at} is expected: "
+                "ranges overlap or leave a gap"
+            )
+        at = entry.end
+    if at > size:
+        raise LoadError(f"{path}: truncated: tensors need {at} bytes of data, {size} are there")
+    if at < size:
+        raise LoadError(f"{path}: {size - at} bytes of data belong to no tensor")

@@ -1,0 +1,177 @@
+"""From the name of a model to a decoder in memory.
+
+A source is a folder in Hugging Face layout, ``default``, or ``random:NAME``. Weights are
+taken one tensor at a time into the form the decoder computes with, so that a model is never
+in memory twice.
+"""
+
+import logging
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.decoder import Decoder
+from runtime.model.hf_config import read_model_config
+from runtime.model.layers import WeightBits
+from runtime.model.presets import PREFIX, random_model_config
+from runtime.model.product_choice import ProductChoice
+from runtime.model.product_timing import measured_choice
+from runtime.model.random_weights import RandomWeights
+
+_LOG = logging.getLogger(__name__)
+
+ASSETS = Path(__file__).parent.parent / "assets"
+BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
+DEFAULT_MODEL = ASSETS / "default_model"
+DEFAULT_PRESET = "qwen3-tiny"
+"""What ``default`` stands for while the project ships no trained model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run, and where its tokenizer is."""
+
+    name: str
+    """The source, as given."""
+    config: ModelConfig
+    decoder: Decoder
+    tokenizer_folder: Path
+    """Holds ``tokenizer.json``."""
+    dtype: torch.dtype
+    device: torch.device
+    load_s: float
+
+    @property
+    def model_type(self) -> str:
+        """Family; the chat format is chosen by it."""
+        return self.config.model_type
+
+
+def load_model(
+    source: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits = 16,
+    seed: int = 0,
+    progress: bool = False,
+) -> LoadedModel:
+    """Load a model.
+
+    Args:
+        source: folder, ``default`` or ``random:NAME``.
+        dtype: number type to compute in, whatever the checkpoint's is.
+        device: where the weights go.
+        bits: 8, 4 or fp8 to quantise linear maps while loading.
+        seed: of the weights of random models.
+        progress: show a bar on stderr.
+
+    Raises:
+        LoadError: the model cannot be served; the message names file, field and remedy.
+    """
+    started = time.perf_counter()
+    name = str(source)
+    if name == "default":
+        source = DEFAULT_MODEL if _holds_model(DEFAULT_MODEL) else PREFIX + DEFAULT_PRESET
+    if str(source).startswith(PREFIX):
+        config = random_model_config(str(source).removeprefix(PREFIX))
+        _check_memory(name, config, dtype, device, bits)
+        source_of_weights = RandomWeights(seed, dtype, device)
+        choice = _products(config, dtype, device, bits)
+        decoder = Decoder(config, source_of_weights, dtype, device, bits=bits, choice=choice)
+        tokenizer_folder = BYTE_TOKENIZER
+    else:
+        tokenizer_folder = Path(source).expanduser()
+        config, decoder = _load_folder(tokenizer_folder, dtype, device, bits, progress)
+    load_s = time.perf_counter() - started
+    _LOG.info(
+        "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
+        name,
+        config.num_parameters,
+        str(dtype).removeprefix("torch."),
+        load_s,
+        peak_rss_bytes(),
+    )
+    return LoadedModel(
+        name=name,
+        config=config,
+        decoder=decoder,
+        tokenizer_folder=tokenizer_folder,
+        dtype=dtype,
+        device=device,
+        load_s=load_s,
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Most memory this process has ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory that can be had now on ``device``, the cache of files counted as free."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _holds_model(folder: Path) -> bool:
+    return (folder / "config.json").exists()
+
+
+def _load_folder(
+    folder: Path, dtype: torch.dtype, device: torch.device, bits: WeightBits, progress: bool
+) -> tuple[ModelConfig, Decoder]:
+    if not folder.is_dir():
+        raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
+    config = read_model_config(folder)
+    if not (folder / "tokenizer.json").exists():
+        raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
+    _check_memory(str(folder), config, dtype, device, bits)
+    choice = _products(config, dtype, device, bits)
+    source = Checkpoint(folder, dtype, device, progress=progress)
+    try:
+        return config, Decoder(config, source, dtype, device, bits=bits, choice=choice)
+    finally:
+        source.close()
+
+
+def _products(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
+) -> ProductChoice | None:
+    return measured_choice(
+        config, dtype, device, bits, free_bytes=free_memory_bytes(device), clock=time.perf_counter
+    )
+
+
+def _check_memory(
+    name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
+) -> None:
+    def gib(width: float) -> float:
+        return config.num_parameters * width / (1 << 30)
+
+    width = {16: dtype.itemsize, 8: 1, 4: 0.5, "fp8": 1}[bits]
+    free = free_memory_bytes(device) / (1 << 30)
+    if gib(width) <= free:
+        return
+    offers = (("--dtype bfloat16", 2.0), ("--quantization int8", 1.0), ("--quantization int4", 0.6))
+    fitting = [flag for flag, smaller in offers if smaller < width and gib(smaller) <= free]
+    raise LoadError(
+        f"{name}: {config.num_parameters / 1e9:.1f}G parameters in "
+        f"{str(dtype).removeprefix('torch.')} take {gib(width):.1f} GiB, "
+        f"{free:.1f} GiB are free on {device.type}; "
+        + (f"{fitting[0]} would fit" if fitting else "no number type offered would fit")
+    )

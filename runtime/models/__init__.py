@@ -1,1 +1,0 @@
-"""The decoder and its layers."""

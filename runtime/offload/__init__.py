@@ -1,0 +1,1 @@
+"""KV below the device: host memory and disk, and the copies between."""

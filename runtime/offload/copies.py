@@ -1,0 +1,224 @@
+"""Copies of KV blocks between the device and host memory, beside the steps.
+
+On a CPU a thread copies; on a GPU a stream beside the computing one, to and from pinned
+memory. A block's bytes lie together in host memory: [layers, 2, kv_heads, block_size,
+head_dim]. Which blocks, and what waits for them, is ``runtime.offload.transfer``'s business.
+
+Always true: copies of one kind are made in the order in which they were given.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from kernels.upload import upload
+from radix_cache.block_pool import BlockArray
+from runtime.model.kv_pool import KVPool
+from runtime.offload.disk import ByteRows
+
+_ROUNDED_BYTES = 1 << 26
+"""Less host memory than this may be rounded up."""
+
+
+class Copy(Protocol):
+    """A copy under way."""
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; asked once it is done."""
+        ...
+
+    def settle(self) -> None:
+        """Let what the device does next come after the copy."""
+        ...
+
+    def wait(self) -> None:
+        """Return when it is done. From any thread."""
+        ...
+
+
+class Copies(Protocol):
+    """Copies between a pool and host memory, one after the other.
+
+    ``rows`` is uint8 [n, block_bytes]; ``targets`` and ``sources`` are block ids on one
+    side and row numbers on the other, int32 and equally many.
+    """
+
+    def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy: ...
+
+    def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy: ...
+
+    def new_rows(self, count: int) -> ByteRows:
+        """Host memory that copies of this kind like best."""
+        ...
+
+
+def runs(first: BlockArray, second: BlockArray) -> Iterator[tuple[int, int, int]]:
+    """Cut pairs of ids into runs that count up by one on both sides: (first, second, count)."""
+    if not len(first):
+        return
+    breaks = np.flatnonzero((np.diff(first) != 1) | (np.diff(second) != 1)) + 1
+    edges = [0, *breaks.tolist(), len(first)]
+    for low, high in itertools.pairwise(edges):
+        yield int(first[low]), int(second[low]), high - low
+
+
+class _ThreadCopy:
+    def __init__(self, future: "Future[float]") -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    @property
+    def seconds(self) -> float:
+        return self._future.result()
+
+    def settle(self) -> None:
+        self._future.result()
+
+    def wait(self) -> None:
+        self._future.result()
+
+
+class ThreadCopies:
+    """Copies of a pool in main memory, made by ``worker``: one task at a time, in order."""
+
+    def __init__(self, pool: KVPool, worker: Executor) -> None:
+        self._worker = worker
+        blocks = pool.blocks.view(torch.uint8).flatten(0, 1).flatten(2)
+        self._planes = blocks.numpy()
+        """[layers * 2, blocks, bytes of a block's keys or values in one layer]"""
+
+    def new_rows(self, count: int) -> ByteRows:
+        planes, _, size = self._planes.shape
+        return np.empty((count, planes * size), dtype=np.uint8)
+
+    def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
+        return _ThreadCopy(self._worker.submit(self._copy, rows, targets, sources, down=True))
+
+    def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy:
+        return _ThreadCopy(self._worker.submit(self._copy, rows, sources, targets, down=False))
+
+    def _copy(self, rows: ByteRows, host: BlockArray, device: BlockArray, *, down: bool) -> float:
+        started = time.perf_counter()
+        planes, _, size = self._planes.shape
+        below = rows.reshape(len(rows), planes, size).transpose(1, 0, 2)
+        for row, block, count in runs(host, device):
+            here = self._planes[:, block : block + count]
+            there = below[:, row : row + count]
+            if down:
+                np.copyto(there, here)
+            else:
+                np.copyto(here, there)
+        return time.perf_counter() - started
+
+
+class _StreamCopy:
+    """On the way up. ``kept`` is what must not go before the copy is done."""
+
+    def __init__(self, start: torch.cuda.Event, end: torch.cuda.Event, *kept: object) -> None:
+        self._start = start
+        self._end = end
+        self._kept = kept
+
+    @property
+    def done(self) -> bool:
+        return bool(self._end.query())  # type: ignore[no-untyped-call]
+
+    @property
+    def seconds(self) -> float:
+        return float(self._start.elapsed_time(self._end)) / 1000
+
+    def settle(self) -> None:
+        torch.cuda.current_stream().wait_event(self._end)
+
+    def wait(self) -> None:
+        self._end.synchronize()
+
+
+class _GatheredCopy(_StreamCopy):
+    """On the way down: the blocks themselves were read by the computing stream."""
+
+    def settle(self) -> None:
+        """What the device does next comes after the gathering anyway."""
+
+
+class StreamCopies:
+    """Copies of a GPU's pool, made by a stream beside the one that computes.
+
+    On the way down the blocks are gathered by the computing stream, before anything that
+    comes later writes to them; on the way up they are put in place by the other stream, after
+    all that was given to the computing one before. The host waits for nothing.
+    """
+
+    def __init__(self, pool: KVPool) -> None:
+        # Not every number type of one byte can be picked by index.
+        one_byte = pool.blocks.element_size() == 1
+        self._blocks = pool.blocks.view(torch.uint8) if one_byte else pool.blocks
+        self._device = pool.blocks.device
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        _, _, _, *self._block_shape = pool.blocks.shape
+        self._num_layers = pool.blocks.shape[0]
+        self._block_bytes = self._blocks[:, :, 0].numel() * self._blocks.element_size()
+
+    def new_rows(self, count: int) -> ByteRows:
+        """Pinned. torch rounds what it pins up to a power of two, which is too much of much."""
+        if count * self._block_bytes < _ROUNDED_BYTES:
+            shape = count, self._block_bytes
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
+        rows = np.empty((count, self._block_bytes), dtype=np.uint8)
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(cudart.cudaHostRegister(rows.ctypes.data, rows.nbytes, 0)))
+        return rows
+
+    def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
+        index = upload(sources.astype(np.int64), self._device)
+        gathered = self._blocks.index_select(2, index).movedim(2, 0).contiguous()
+        flat = gathered.view(len(sources), -1).view(torch.uint8)
+        start, end = _events()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            start.record()
+            places = np.arange(len(targets), dtype=np.int32)
+            for row, place, count in runs(targets, places):
+                below = torch.from_numpy(rows[row : row + count])
+                below.copy_(flat[place : place + count], non_blocking=True)
+            end.record()
+        flat.record_stream(self._stream)
+        return _GatheredCopy(start, end, flat, rows)
+
+    def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy:
+        start, end = _events()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            start.record()
+            flat = torch.empty(
+                (len(sources), rows.shape[1]), dtype=torch.uint8, device=self._device
+            )
+            places = np.arange(len(sources), dtype=np.int32)
+            for row, place, count in runs(sources, places):
+                below = torch.from_numpy(rows[row : row + count])
+                flat[place : place + count].copy_(below, non_blocking=True)
+            index = upload(targets.astype(np.int64), self._device)
+            blocks = flat.view(self._blocks.dtype)
+            blocks = blocks.view(len(sources), self._num_layers, 2, *self._block_shape)
+            self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
+            end.record()
+        return _StreamCopy(start, end, flat, rows)
+
+
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Around a copy. A thread that waits for its end sleeps."""
+    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+    return start, end

@@ -1,0 +1,351 @@
+"""KV on disk: one file of slots that survives a restart, and orders carried out beside steps.
+
+A slot holds one block: a header with everything that says whose and which tokens' KV it is,
+and the bytes. Both are checksummed, so that a torn or flipped slot is noticed when it is
+read; nothing is synced, for what is lost is computed again. Which block goes where is
+``radix_cache.tiers``'s decision; which bytes it has in memory, ``runtime.offload.transfer``'s.
+
+Always true: one process has the folder at a time, and what it holds is of the model that
+its mark names.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import stat
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from radix_cache.block_pool import BlockArray
+from radix_cache.edge import TokenArray
+from radix_cache.keys import chain_keys
+from radix_cache.transfers import BlockMove, RunContent, StoredRun
+
+log = logging.getLogger(__name__)
+
+ByteRows = npt.NDArray[np.uint8]
+"""[rows, block_bytes]"""
+
+MARK: Final = "keepwarm-kv.json"
+BLOCKS: Final = "blocks"
+_FORMAT: Final = 1
+_MAGIC: Final = b"KWKVSLOT"
+_HEADER: Final = struct.Struct("<8sIHH16s16s16s")
+"""magic, position, tokens, bytes of the tenant's name, parent key, key, checksum of the KV."""
+_SUM_BYTES: Final = 16
+_HEADER_BYTES: Final = 2048
+_PAGE: Final = 4096
+_MOST_NAME_BYTES: Final = _HEADER_BYTES - _HEADER.size - _SUM_BYTES - 4 * 256
+
+
+class StoreError(Exception):
+    """The folder cannot be used. The message is meant for the person who named it."""
+
+
+class DamagedSlot(Exception):
+    """A slot does not hold, unharmed, what was written to it."""
+
+
+def slot_bytes(block_bytes: int) -> int:
+    """Bytes of disk that one block takes."""
+    return -(-(_HEADER_BYTES + block_bytes) // _PAGE) * _PAGE
+
+
+class SlotFile:
+    """The folder and its file. Reads and writes block; one thread at a time.
+
+    Args:
+        folder: made if missing. One that holds other files, belongs to somebody else, may be
+            written by others or is in use by another process is refused.
+        num_blocks: slots the file has room for; slots beyond are cut off.
+        block_size: tokens per block.
+        block_bytes: bytes of a block's KV.
+        identity: of the model; KV of another one is refused, not overwritten.
+
+    Raises:
+        StoreError: the folder cannot be used, or the disk has too little room.
+    """
+
+    def __init__(
+        self, folder: Path, *, num_blocks: int, block_size: int, block_bytes: int, identity: str
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.block_bytes = block_bytes
+        self._slot = slot_bytes(block_bytes)
+        self._padding = bytes(self._slot - _HEADER_BYTES - block_bytes)
+        self._keys: dict[int, bytes] = {}
+        mark = {
+            "format": _FORMAT,
+            "identity": identity,
+            "block_size": block_size,
+            "block_bytes": block_bytes,
+        }
+        try:
+            self._lock = _claim_folder(folder, mark)
+        except OSError as error:
+            raise StoreError(f"disk cache folder {folder}: {error.strerror or error}") from error
+        try:
+            self._file = self._open_file(folder)
+        except OSError as error:
+            os.close(self._lock)
+            raise StoreError(f"{folder / BLOCKS}: {error.strerror or error}") from error
+        except StoreError:
+            os.close(self._lock)
+            raise
+
+    def _open_file(self, folder: Path) -> int:
+        file = os.open(folder / BLOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = self.num_blocks * self._slot
+            disk = os.fstatvfs(file)
+            missing = size - os.fstat(file).st_blocks * 512
+            free = disk.f_bavail * disk.f_frsize
+            if missing > free:
+                raise StoreError(
+                    f"disk cache folder {folder}: {missing >> 20} MiB more are needed, "
+                    f"{free >> 20} MiB are free; give a smaller disk_kv_bytes"
+                )
+            os.ftruncate(file, size)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def close(self) -> None:
+        """Give the folder back. What is written stays."""
+        os.close(self._file)
+        os.close(self._lock)
+
+    def stored(self) -> Iterator[StoredRun]:
+        """What earlier processes have left, by their headers; bytes are verified when read."""
+        for block in range(self.num_blocks):
+            header = os.pread(self._file, _HEADER_BYTES, block * self._slot)
+            with contextlib.suppress(DamagedSlot):
+                content, key, _ = self._parse(header)
+                self._keys[block] = key
+                yield StoredRun(content=content, blocks=np.array([block], dtype=np.int32))
+
+    def write(
+        self, content: RunContent, blocks: BlockArray, memory: ByteRows, rows: BlockArray
+    ) -> None:
+        """Write ``memory[rows[i]]`` to slot ``blocks[i]``, for a run of blocks.
+
+        Raises:
+            OSError: the disk is full or broken; slots not yet written keep what they had.
+        """
+        size = self.block_size
+        keys = [content.parent_key, *chain_keys(content.parent_key, content.tokens, size)]
+        for index, (block, row) in enumerate(zip(blocks.tolist(), rows.tolist(), strict=True)):
+            payload = memory[row]
+            header = self._header(
+                content.tenant,
+                content.position + index,
+                content.tokens[index * size : (index + 1) * size],
+                keys[index : index + 2],
+                xxhash.xxh3_128_digest(payload.data),
+            )
+            self._keys.pop(block, None)
+            parts = (header, payload.data, self._padding)
+            written = os.pwritev(self._file, parts, block * self._slot)
+            if written != self._slot:
+                raise OSError(f"{written} of {self._slot} bytes were written")
+            self._keys[block] = keys[index + 1]
+
+    def read(self, block: int, row: npt.NDArray[np.uint8]) -> None:
+        """Read a slot's KV into ``row``, uint8 [block_bytes].
+
+        Raises:
+            DamagedSlot: it is not what was written there; ``row`` holds anything.
+            OSError: the disk cannot be read.
+        """
+        header = bytearray(_HEADER_BYTES)
+        count = os.preadv(self._file, (header, row.data), block * self._slot)
+        _, key, checksum = self._parse(bytes(header))
+        if count != _HEADER_BYTES + self.block_bytes or key != self._keys.get(block):
+            raise DamagedSlot(f"slot {block} holds other tokens")
+        if xxhash.xxh3_128_digest(row.data) != checksum:
+            raise DamagedSlot(f"slot {block} holds other bytes")
+
+    def _header(
+        self, tenant: str, position: int, tokens: TokenArray, keys: list[bytes], checksum: bytes
+    ) -> bytes:
+        name = tenant.encode()
+        if len(name) > _MOST_NAME_BYTES:
+            raise OSError(f"a tenant's name of {len(name)} bytes")
+        fixed = _HEADER.pack(_MAGIC, position, len(tokens), len(name), *keys, checksum)
+        said = fixed + name + tokens.astype("<i4").tobytes()
+        said += bytes(_HEADER_BYTES - _SUM_BYTES - len(said))
+        return said + xxhash.xxh3_128_digest(said)
+
+    def _parse(self, header: bytes) -> tuple[RunContent, bytes, bytes]:
+        """A slot's content, key and checksum.
+
+        Raises:
+            DamagedSlot: this is no header of ours, or not as it was written.
+        """
+        said, total = header[:-_SUM_BYTES], header[-_SUM_BYTES:]
+        if len(header) != _HEADER_BYTES or not said.startswith(_MAGIC):
+            raise DamagedSlot("no header")
+        if xxhash.xxh3_128_digest(said) != total:
+            raise DamagedSlot("a damaged header")
+        _, position, count, name_bytes, parent_key, key, checksum = _HEADER.unpack_from(said)
+        start = _HEADER.size + name_bytes
+        tokens = np.frombuffer(said, dtype="<i4", count=count, offset=start).astype(np.int32)
+        if count != self.block_size or chain_keys(parent_key, tokens, count) != [key]:
+            raise DamagedSlot("tokens of another key")
+        content = RunContent(
+            tenant=said[_HEADER.size : start].decode(),
+            position=position,
+            parent_key=parent_key,
+            tokens=tokens,
+        )
+        return content, key, checksum
+
+
+def _claim_folder(folder: Path, mark: dict[str, Any]) -> int:
+    """Check that the folder is ours to use and mark it; returns the descriptor that locks it.
+
+    Raises:
+        OSError, StoreError
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.stat(folder)
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"disk cache folder {folder} belongs to another user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreError(f"disk cache folder {folder} may be written by others; chmod go-w it")
+    path = folder / MARK
+    if not path.exists() and any(folder.iterdir()):
+        raise StoreError(f"disk cache folder {folder} holds other files; give an empty one")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"disk cache folder {folder} is used by another engine") from error
+        text = os.pread(lock, 1 << 16, 0)
+        if not text:
+            os.pwrite(lock, json.dumps(mark, indent=1).encode(), 0)
+        elif _json(text) != mark:
+            raise StoreError(
+                f"disk cache folder {folder} holds the KV of another model or another layout; "
+                "give another folder or remove this one"
+            )
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+class KVStore:
+    """Carries out orders from and to a ``SlotFile`` on a thread of its own, one by one.
+
+    Args:
+        file: the slots.
+        worker: runs one task at a time, in order.
+    """
+
+    def __init__(self, file: SlotFile, worker: Executor) -> None:
+        self.file = file
+        self._worker = worker
+        self._over: deque[tuple[int, bool]] = deque()
+        self.damaged_blocks = 0
+        """Blocks that were read and were not what had been written."""
+        self.bytes_read = self.bytes_written = 0
+        self.read_s = self.write_s = 0.0
+
+    def write(
+        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+    ) -> None:
+        """Take the order to write ``memory[rows]``, once ``arrived`` returns."""
+        self._worker.submit(self._write, move, memory, rows, arrived)
+
+    def read(
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        done: Callable[[], object],
+    ) -> None:
+        """Take the order to read into ``memory[rows]``, once ``arrived`` returns; ``done`` is
+        called when all of them hold what was written."""
+        self._worker.submit(self._read, move, memory, rows, arrived, done)
+
+    def take_over(self) -> Iterator[tuple[int, bool]]:
+        """Orders that are over since the last call: their numbers, and whether all is well."""
+        while self._over:
+            yield self._over.popleft()
+
+    def close(self) -> None:
+        """End the thread and give the folder back. Orders not begun are dropped."""
+        self._worker.shutdown(cancel_futures=True)
+        self.file.close()
+
+    def _write(
+        self, move: BlockMove, memory: ByteRows, rows: BlockArray, arrived: Callable[[], None]
+    ) -> None:
+        started, ok = time.perf_counter(), False
+        try:
+            arrived()
+            assert move.content is not None
+            self.file.write(move.content, move.target_blocks, memory, rows)
+            ok = True
+            self.bytes_written += len(rows) * self.file.block_bytes
+        except OSError as error:
+            log.warning("disk cache is not written any more: %s", error)
+        except Exception:
+            log.exception("an order to the disk cache failed")
+        self.write_s += time.perf_counter() - started
+        self._over.append((move.number, ok))
+
+    def _read(
+        self,
+        move: BlockMove,
+        memory: ByteRows,
+        rows: BlockArray,
+        arrived: Callable[[], None],
+        done: Callable[[], object],
+    ) -> None:
+        started, damaged = time.perf_counter(), len(rows)
+        try:
+            arrived()
+            damaged = sum(
+                not self._read_block(block, memory[row])
+                for block, row in zip(move.source_blocks.tolist(), rows.tolist(), strict=True)
+            )
+            if not damaged:
+                done()
+        except Exception:
+            log.exception("an order from the disk cache failed")
+        self.damaged_blocks += damaged
+        self.read_s += time.perf_counter() - started
+        self._over.append((move.number, not damaged))
+
+    def _read_block(self, block: int, row: npt.NDArray[np.uint8]) -> bool:
+        try:
+            self.file.read(block, row)
+        except (DamagedSlot, OSError) as error:
+            log.warning("a block of the disk cache is computed again: %s", error)
+            return False
+        self.bytes_read += self.file.block_bytes
+        return True

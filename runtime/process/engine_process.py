@@ -1,0 +1,395 @@
+"""The engine in a child process, and the same interface inline.
+
+``EngineProcess`` starts ``python -m runtime.process.engine_process``, talks to it over one socket
+pair with the frames of ``runtime.process.frames`` and notices when it dies or hangs, while it loads
+its model as well; a hung one is killed, so that there is one case only. What to do then is the
+caller's business (``restart`` gives a fresh, empty engine). This module imports torch only inside
+the child's ``main``.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from runtime.config import EngineConfig
+from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
+from runtime.process import frames
+from runtime.process.watchdog import (
+    LoadPulse,
+    LoadWatch,
+    Pulse,
+    Watch,
+    group_is_busy,
+    load_period_s,
+    period_s,
+    process_work,
+)
+
+log = logging.getLogger(__name__)
+
+_STOP_TIMEOUT_S = 10.0
+_SAY_LOADING_S = 30.0
+"""So often, and with each stage, the log tells how far loading is."""
+_CACHE_BOUNDS = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+"""The CPU library compiles and keeps a kernel for every shape of a product, 1,024 of them by
+default; with varlen steps that grows to a gigabyte. Read when it is loaded."""
+
+
+class EngineDied(Exception):
+    """The engine is gone and every open request with it. Restart it, or stop."""
+
+
+class EngineStartError(Exception):
+    """The engine could not start; the message says why and is meant for people."""
+
+
+_Decoded = TypeVar("_Decoded")
+
+
+class EngineLink(Protocol):
+    """What the front end knows of an engine, wherever it runs."""
+
+    async def start(self) -> EngineInfo: ...
+
+    def send(self, messages: list[EngineMessage]) -> None: ...
+
+    async def receive(self) -> StepOutput: ...
+
+    async def restart(self) -> EngineInfo: ...
+
+    async def stop(self) -> None: ...
+
+
+class EngineProcess:
+    """One child process at a time; all calls from one event loop.
+
+    Whether it hangs is judged only while somebody waits in ``start`` or ``receive``.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        command: Sequence[str] = (sys.executable, "-m", "runtime.process.engine_process"),
+    ) -> None:
+        """
+        Args:
+            clock: monotonic seconds.
+            command: starts the child; the number of its socket is put behind it.
+        """
+        self._config = config
+        self._clock = clock
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._ready = False
+        self._watch: Watch | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._listening = False
+        self._hung = ""
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id while it runs."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> EngineInfo:
+        """Start the child and wait until its model is loaded.
+
+        Raises:
+            EngineStartError: the model cannot be loaded, or the child died or hung on the way
+                and is gone.
+        """
+        self._hung = ""
+        process = await self._spawn()
+        watch = LoadWatch(
+            hung_after_s=self._config.load_hung_after_s,
+            limit_s=self._config.load_limit_s,
+            work=partial(process_work, process.pid),
+            busy=partial(group_is_busy, process.pid),
+            clock=self._clock,
+        )
+        watching = asyncio.create_task(self._look_after(watch))
+        self._listening = True
+        try:
+            answer = await self._until_ready(watch)
+        except EngineDied as died:
+            reason = self._hung or f"{await _ending(process, died)} while {watch.stage}"
+            await self.stop()
+            raise EngineStartError(reason) from died
+        finally:
+            self._listening = False
+            watching.cancel()
+        if isinstance(answer, str):
+            await self.stop()
+            raise EngineStartError(answer)
+        self._ready = True
+        if self._config.hung_after_s:
+            self._watch = Watch(
+                hung_after_s=self._config.hung_after_s,
+                step_limit_s=self._config.step_limit_s,
+                work=partial(process_work, process.pid),
+                clock=self._clock,
+            )
+            self._watching = asyncio.create_task(self._look_after(self._watch))
+        return answer
+
+    async def _spawn(self) -> subprocess.Popen[bytes]:
+        """A child that has been sent its configuration."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [*self._command, str(theirs.fileno())]
+            # Its own process group: an interrupt at the terminal reaches the front end only,
+            # which then lets running sequences finish.
+            try:
+                process = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
+                    env=_CACHE_BOUNDS
+                    | os.environ
+                    | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                )
+            except OSError as error:
+                ours.close()
+                raise EngineStartError(f"the engine process cannot be started: {error}") from error
+        self._process = process
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._writer.write(frames.encode_config(self._config))
+        return process
+
+    async def _until_ready(self, watch: LoadWatch) -> EngineInfo | str:
+        """What the child says in the end: its facts, or why it cannot start."""
+        said_s = 0.0
+        while True:
+            answer = await self._read(frames.decode_start)
+            if not isinstance(answer, Loading):
+                return answer
+            if answer.stage != watch.stage or watch.took_s - said_s >= _SAY_LOADING_S:
+                said_s = watch.took_s
+                log.info(
+                    "engine loads stage=%r s=%.0f memory_mib=%d",
+                    answer.stage,
+                    watch.took_s,
+                    answer.memory_bytes >> 20,
+                )
+            watch.heard(answer)
+
+    def send(self, messages: list[EngineMessage]) -> None:
+        """Hand over messages; they reach the engine between two steps. Never blocks.
+
+        A dead engine is reported by ``receive``, not here.
+        """
+        if messages and self._writer is not None and not self._writer.is_closing():
+            self._writer.writelines(frames.encode_batches(messages))
+
+    async def receive(self) -> StepOutput:
+        """Wait for the next step that has something to say. Raises EngineDied, also where it
+        hung and had to be killed."""
+        self._listening = True
+        try:
+            while True:
+                report = await self._read(frames.decode_report)
+                if isinstance(report, StepOutput):
+                    if self._watch is not None:
+                        self._watch.heard(None)
+                    return report
+                if self._watch is not None:
+                    self._watch.heard(report)
+        finally:
+            self._listening = False
+
+    async def restart(self) -> EngineInfo:
+        """Replace a dead (or wedged) child by a fresh one that knows no branch."""
+        await self.stop()
+        return await self.start()
+
+    async def stop(self) -> None:
+        """End the child and wait for it. Safe to call twice."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = self._watch = None
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+            self._writer = self._reader = None
+        process, self._process = self._process, None
+        ready, self._ready = self._ready, False
+        if process is None:
+            return
+        if ready and not await _has_ended(process):
+            log.warning("engine ignored the end of its socket, killing it pid=%d", process.pid)
+        # One that still loads reads nothing from its socket and has nothing to lose.
+        process.kill()
+        if not await _has_ended(process):
+            log.error("engine cannot be killed, its disk or device hangs pid=%d", process.pid)
+
+    async def _look_after(self, watch: Watch | LoadWatch) -> None:
+        process, writer = self._process, self._writer
+        assert process is not None
+        assert writer is not None
+        while True:
+            await asyncio.sleep(watch.period_s)
+            reason = watch.tick() if self._listening else None
+            if reason is not None:
+                if isinstance(watch, LoadWatch):  # told by the error that ``start`` raises
+                    self._hung = f"the engine process was killed: {reason}"
+                else:
+                    log.error("engine hangs, killing it pid=%d reason=%s", process.pid, reason)
+                    self._hung = f"it hung: {reason}; "
+                process.kill()
+                # Its end of the socket stays open as long as the system cannot end it.
+                writer.transport.abort()
+                return
+
+    async def _read(self, decode: Callable[[bytes, bytes], _Decoded]) -> _Decoded:
+        """The next frame. Raises EngineDied where there is none, or none of ours."""
+        if self._reader is None:
+            raise EngineDied("the engine is not running")
+        try:
+            prefix = await self._reader.readexactly(frames.PREFIX.size)
+            head, body = frames.body_sizes(prefix)
+            return decode(
+                await self._reader.readexactly(head), await self._reader.readexactly(body)
+            )
+        except (asyncio.IncompleteReadError, OSError, frames.FrameError) as error:
+            process = self._process
+            code = None if process is None else process.poll()
+            raise EngineDied(
+                f"{self._hung}engine connection ended ({error}), exit status {code}"
+            ) from error
+
+
+async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process ends within the time for that."""
+    try:
+        await asyncio.to_thread(process.wait, _STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+async def _ending(process: subprocess.Popen[bytes], died: EngineDied) -> str:
+    """How a child ended whose socket did, in words."""
+    if isinstance(died.__cause__, frames.FrameError):
+        return f"the engine process said something that is no message ({died.__cause__})"
+    if not await _has_ended(process):
+        return "the engine process closed its socket and goes on"
+    code = process.returncode
+    if code >= 0:
+        return f"the engine process ended with status {code}, see its lines above,"
+    name = signal.Signals(-code).name
+    memory = ", as the system does where memory runs out," if name == "SIGKILL" else ""
+    return f"the engine process was killed by {name}{memory}"
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray(size)
+    view = memoryview(parts)
+    while view:
+        received = connection.recv_into(view)
+        if received == 0:
+            raise EOFError
+        view = view[received:]
+    return bytes(parts)
+
+
+def _receive_frame(connection: socket.socket) -> tuple[bytes, bytes]:
+    head, body = frames.body_sizes(_receive_exactly(connection, frames.PREFIX.size))
+    return _receive_exactly(connection, head), _receive_exactly(connection, body)
+
+
+def _readable(connection: socket.socket, wait_s: float | None) -> bool:
+    """Whether a read would return at once (data, or the end); None waits until it does."""
+    return bool(select.select([connection], [], [], wait_s)[0])
+
+
+def serve(connection: socket.socket) -> None:
+    """Load the configured model and run steps until the peer closes the socket."""
+    sending = threading.Lock()
+
+    def send(frame: bytes) -> None:
+        with sending:
+            connection.sendall(frame)
+
+    config = frames.decode_config(*_receive_frame(connection))
+    load_pulse = LoadPulse(
+        lambda loading: send(frames.encode_loading(loading)),
+        load_period_s(config.load_hung_after_s, config.load_limit_s),
+    )
+    try:
+        load_pulse.enters("importing torch")
+        try:
+            from runtime.process.loading import EngineLoadError, load_engine
+        except ImportError as error:
+            send(frames.encode_refusal(f"this installation is not complete: {error}"))
+            return
+        try:
+            engine = load_engine(config, enters=load_pulse.enters)
+        except EngineLoadError as error:
+            send(frames.encode_refusal(str(error)))
+            return
+    finally:
+        load_pulse.end()
+    send(frames.encode_ready(engine.info))
+
+    def tell(beat: Beat) -> None:
+        send(frames.encode_beat(beat))
+
+    def take_messages() -> None:
+        """Hand over what has arrived; wait for it as long as the engine has nothing to do."""
+        pulse.rests()
+        while _readable(connection, engine.pause_s if engine.has_work else engine.idle_s):
+            pulse.works()
+            engine.submit(frames.decode_messages(*_receive_frame(connection)))
+            pulse.rests()
+        pulse.works()
+
+    pulse = Pulse(tell, period_s(config.hung_after_s))
+    try:
+        while True:
+            take_messages()
+            output = engine.step()
+            if output is not None:
+                send(frames.encode_step(output))
+    finally:
+        pulse.end()
+        engine.close()
+
+
+def main() -> None:
+    """Entry point of the child: one argument, the number of the inherited socket."""
+    parser = argparse.ArgumentParser(description="Keepwarm's engine; started by the server.")
+    parser.add_argument("socket_fd", type=int)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="engine %(levelname)s %(message)s")
+    with (
+        socket.socket(fileno=arguments.socket_fd) as connection,
+        contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError),
+    ):
+        try:
+            serve(connection)
+        except frames.FrameError as error:
+            log.error("the server said something that is no message: %s", error)
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Engine messages as bytes: one length-prefixed frame for a batch of messages.
+
+A frame is a fixed prefix (magic, header length, array length; little-endian), an orjson
+header and the int32 token arrays of all messages of the batch, concatenated. The header
+holds only JSON values of a closed set of message types, so decoding runs no code that the
+peer names. Frames above ``MAX_FRAME_BYTES`` are not sent, and refused where they arrive.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import orjson
+
+from runtime.config import EngineConfig
+from runtime.messages import (
+    Beat,
+    CancelRequest,
+    EngineInfo,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerationRequest,
+    Loading,
+    ReleaseBranch,
+    SamplingParams,
+    SequenceOutput,
+    SequenceStart,
+    StepOutput,
+    StepStats,
+    TokenArray,
+    TokenLogprob,
+)
+from tools_api.grammar import GrammarSpec
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+PREFIX = struct.Struct("<4sII")
+_MAGIC = b"KWF1"
+_EMPTY = np.empty(0, dtype=np.int32)
+
+
+class FrameError(Exception):
+    """The bytes are no frame of ours. The connection cannot be used any more."""
+
+
+def _pack(header: Any, arrays: list[TokenArray]) -> bytes:
+    head = orjson.dumps(header)
+    body = b"".join(np.ascontiguousarray(a, dtype=np.int32).data for a in arrays)
+    return PREFIX.pack(_MAGIC, len(head), len(body)) + head + body
+
+
+def body_sizes(prefix: bytes) -> tuple[int, int]:
+    """Return (header bytes, array bytes) that follow ``prefix``.
+
+    Raises:
+        FrameError: wrong magic, over the limit, or an array that is not whole int32.
+    """
+    magic, head, body = PREFIX.unpack(prefix)
+    if magic != _MAGIC:
+        raise FrameError(f"frame starts with {magic!r}")
+    if PREFIX.size + head + body > MAX_FRAME_BYTES:
+        raise FrameError(f"frame of {head + body} bytes, {MAX_FRAME_BYTES} allowed")
+    if body % 4:
+        raise FrameError(f"token array of {body} bytes is not int32")
+    return head, body
+
+
+class _Reader:
+    """Hands out the batch's arrays in the order in which they were written."""
+
+    def __init__(self, body: bytes) -> None:
+        self._tokens = np.frombuffer(body, dtype="<i4").astype(np.int32, copy=False)
+        self._at = 0
+
+    def take(self, count: int) -> TokenArray:
+        end = self._at + count
+        if count < 0 or end > len(self._tokens):
+            raise FrameError(f"array of {count} tokens, {len(self._tokens) - self._at} left")
+        taken = self._tokens[self._at : end]
+        self._at = end
+        return taken
+
+    def end(self) -> None:
+        """All has been taken. Raises FrameError where something is left."""
+        if self._at != len(self._tokens):
+            raise FrameError(f"{len(self._tokens) - self._at} tokens belong to no message")
+
+
+def encode_batches(
+    messages: list[EngineMessage], max_bytes: int = MAX_FRAME_BYTES
+) -> Iterator[bytes]:
+    """Front end -> engine: any number of messages in order, in as few frames as hold them.
+
+    After an engine died every open branch sends its whole transcript at once.
+
+    Raises:
+        FrameError: one message alone is over the limit.
+    """
+    arrays = sum(m.new_tokens.nbytes for m in messages if isinstance(m, GenerationRequest))
+    if arrays <= max_bytes:
+        frame = encode_messages(messages)
+        if len(frame) <= max_bytes:
+            yield frame
+            return
+    if len(messages) == 1:
+        raise FrameError(f"message of more than the {max_bytes} bytes allowed")
+    middle = len(messages) // 2
+    yield from encode_batches(messages[:middle], max_bytes)
+    yield from encode_batches(messages[middle:], max_bytes)
+
+
+def encode_messages(messages: list[EngineMessage]) -> bytes:
+    """One frame of requests, cancels and releases, of any size."""
+    rows: list[Any] = []
+    arrays: list[TokenArray] = []
+    for message in messages:
+        if isinstance(message, GenerationRequest):
+            fields = {
+                name: getattr(message, name)
+                for name in GenerationRequest.__dataclass_fields__
+                if name not in ("new_tokens", "sampling", "grammar")
+            }
+            fields["sampling"] = asdict(message.sampling)
+            fields["grammar"] = None if message.grammar is None else asdict(message.grammar)
+            rows.append(["generate", len(message.new_tokens), fields])
+            arrays.append(message.new_tokens)
+        elif isinstance(message, CancelRequest):
+            rows.append(["cancel", 0, message.request_id])
+        else:
+            rows.append(["release", 0, message.branch_id])
+    return _pack(rows, arrays)
+
+
+def decode_messages(header: bytes, body: bytes) -> list[EngineMessage]:
+    """Inverse of ``encode_messages``. Raises FrameError on anything else."""
+    reader = _Reader(body)
+    messages: list[EngineMessage] = []
+    try:
+        for kind, count, value in orjson.loads(header):
+            if kind == "generate":
+                sampling = value.pop("sampling")
+                sampling["stop"] = tuple(sampling["stop"])
+                grammar = value.pop("grammar")
+                value["banned_tokens"] = tuple(value["banned_tokens"])
+                messages.append(
+                    GenerationRequest(
+                        **value,
+                        new_tokens=reader.take(count),
+                        sampling=SamplingParams(**sampling),
+                        grammar=None if grammar is None else GrammarSpec(**grammar),
+                    )
+                )
+            elif kind == "cancel":
+                messages.append(CancelRequest(request_id=value))
+            elif kind == "release":
+                messages.append(ReleaseBranch(branch_id=value))
+            else:
+                raise FrameError(f"unknown message {kind!r}")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FrameError(f"not a batch of engine messages: {error}") from error
+    reader.end()
+    return messages
+
+
+def encode_step(output: StepOutput) -> bytes:
+    """Engine -> front end: what one step produced."""
+    rows = []
+    for o in output.outputs:
+        start = None if o.start is None else asdict(o.start)
+        logprobs = [[p.token, p.logprob, p.top] for p in o.logprobs]
+        finish = None if o.finish is None else o.finish.value
+        error = None if o.error is None else o.error.value
+        rows.append(
+            (
+                *(o.request_id, len(o.new_tokens), o.forced, o.drafted, o.accepted, o.forwards),
+                *(start, o.queue_position, logprobs, finish, error, o.error_message),
+            )
+        )
+    header = {"outputs": rows, "stats": asdict(output.stats)}
+    return _pack(header, [o.new_tokens for o in output.outputs])
+
+
+def encode_beat(beat: Beat) -> bytes:
+    """Engine -> front end: a sign of life."""
+    return _pack({"beat": asdict(beat)}, [])
+
+
+def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
+    """Inverse of ``encode_step`` and ``encode_beat``. Raises FrameError on anything else."""
+    reader = _Reader(body)
+    try:
+        value = orjson.loads(header)
+        if "beat" in value:
+            return Beat(**value["beat"])
+        outputs = tuple(_sequence_output(row, reader) for row in value["outputs"])
+        reader.end()
+        return StepOutput(outputs=outputs, stats=StepStats(**value["stats"]))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FrameError(f"neither a step's output nor a beat: {error}") from error
+
+
+def _sequence_output(row: list[Any], reader: _Reader) -> SequenceOutput:
+    request_id, count, forced, drafted, accepted, forwards = row[:6]
+    start, queue_position, logprobs, finish, error, error_message = row[6:]
+    return SequenceOutput(
+        request_id=request_id,
+        new_tokens=reader.take(count) if count else _EMPTY,
+        forced=forced,
+        drafted=drafted,
+        accepted=accepted,
+        forwards=forwards,
+        start=None if start is None else SequenceStart(**start),
+        queue_position=queue_position,
+        logprobs=tuple(
+            TokenLogprob(token=t, logprob=p, top=tuple((i, q) for i, q in top))
+            for t, p, top in logprobs
+        ),
+        finish=None if finish is None else FinishReason(finish),
+        error=None if error is None else ErrorKind(error),
+        error_message=error_message,
+    )
+
+
+def encode_config(config: EngineConfig) -> bytes:
+    """The first frame a fresh engine process reads."""
+    return _pack(asdict(config), [])
+
+
+def decode_config(header: bytes, body: bytes) -> EngineConfig:
+    """Inverse of ``encode_config``."""
+    try:
+        return EngineConfig(**orjson.loads(header))
+    except (ValueError, TypeError) as error:
+        raise FrameError(f"not an engine configuration: {error}") from error
+
+
+def encode_loading(loading: Loading) -> bytes:
+    """Engine -> front end, until it is ready: a sign of life."""
+    return _pack({"loading": asdict(loading)}, [])
+
+
+def encode_ready(info: EngineInfo) -> bytes:
+    """Engine -> front end, once: it has started."""
+    return _pack({"info": asdict(info)}, [])
+
+
+def encode_refusal(reason: str) -> bytes:
+    """Engine -> front end, instead of that: why it cannot start, for people."""
+    return _pack({"error": reason}, [])
+
+
+def decode_start(header: bytes, body: bytes) -> Loading | EngineInfo | str:
+    """Inverse of ``encode_loading``, ``encode_ready`` and ``encode_refusal``.
+
+    Raises:
+        FrameError: it is nothing that an engine says while it starts.
+    """
+    try:
+        value = orjson.loads(header)
+        if "loading" in value:
+            return Loading(**value["loading"])
+        return EngineInfo(**value["info"]) if "info" in value else str(value["error"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise FrameError(f"not what an engine says while it starts: {error}") from error

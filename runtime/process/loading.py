@@ -1,0 +1,233 @@
+"""From an ``EngineConfig`` to an engine that is ready to step: the one place of assembly."""
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from radix_cache.cache import PrefixCache
+from radix_cache.config import CacheConfig
+from runtime.config import TOKEN_GAP_MS_ON_GPU, EngineConfig
+from runtime.drafting.drafter import Drafter, InterleavedDrafter
+from runtime.engine.background import BackgroundTasks
+from runtime.engine.branch_tokens import BranchTokens
+from runtime.engine.compilations import Compilations
+from runtime.engine.draft_controller import DraftController
+from runtime.engine.emission import Emission
+from runtime.engine.engine import Engine
+from runtime.engine.kv_memory import KVMemory
+from runtime.engine.lookahead import Lookahead
+from runtime.engine.open_requests import OpenRequests, RequestLimits
+from runtime.engine.step_computation import StepComputation
+from runtime.grammar.compiler import GrammarCompiler
+from runtime.messages import EngineInfo
+from runtime.model.config import LoadError
+from runtime.model.runner import ModelRunner, load_runner
+from runtime.offload.opening import KVTiers, open_tiers
+from runtime.process.startup_profile import measured_table
+from runtime.scheduling.costs import StepCosts
+from runtime.scheduling.scheduler import Scheduler
+from runtime.tokenizer import Tokenizer, TokenizerError
+
+log = logging.getLogger(__name__)
+
+_GRAMMAR_CACHE_BYTES = 256 * 1024 * 1024
+_DRAFT_INDEX_BYTES = 256 * 1024 * 1024
+_DRAFT_MEMORY_BYTES = 32 * 1024 * 1024
+_RESCUE_SHARE = 1.0
+_SAID_CHARS = 400
+
+
+class EngineLoadError(Exception):
+    """The engine cannot start. The message is meant for the person who started it."""
+
+
+def load_engine(
+    config: EngineConfig,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    enters: Callable[[str], None] = lambda stage: None,
+) -> Engine:
+    """Load model, tokenizer and KV pool. ``enters`` is called with what is done next, in words
+    that follow "while".
+
+    Raises:
+        EngineLoadError: a file is missing or unfit, the memory does not suffice, or whatever
+            else went wrong.
+    """
+    started = time.monotonic()
+    try:
+        enters("loading the model")
+        runner = load_runner(config)
+        model = runner.model
+        enters("reading the tokenizer")
+        tokenizer = Tokenizer.load(
+            model.tokenizer_folder,
+            vocab_size=model.config.vocab_size,
+            model_type=model.model_type,
+        )
+        load_s = time.monotonic() - started
+        enters("timing the first steps")
+        costs = StepCosts(
+            measured_table(
+                runner,
+                seconds=config.startup_profile_ms / 1000,
+                max_batch_tokens=config.max_batch_tokens,
+                clock=clock,
+            )
+        )
+        enters("making the caches")
+        engine = assemble(config, runner, tokenizer, clock=clock, load_s=load_s, costs=costs)
+    except (LoadError, TokenizerError) as error:
+        raise EngineLoadError(str(error)) from error
+    except Exception as error:  # a file that nobody has thought of, or memory that ran out
+        raise EngineLoadError(_in_one_line(config.model, error)) from error
+    log.info("engine ready model=%s load_s=%.2f", model.name, engine.info.load_s)
+    return engine
+
+
+def _in_one_line(model: str, error: Exception) -> str:
+    """What nobody expected, with the place where it happened: there is no traceback."""
+    code, line = "?", 0
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code, line = frame.f_code.co_filename, number
+    place = f"{Path(code).parent.name}/{Path(code).name}, line {line}"
+    said = " ".join(str(error).split())[:_SAID_CHARS]
+    return f"{model!r} cannot be loaded: {type(error).__name__} in {place}: {said}"
+
+
+def assemble(
+    config: EngineConfig,
+    runner: ModelRunner,
+    tokenizer: Tokenizer,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    load_s: float = 0.0,
+    drafter: Drafter | None = None,
+    workers: Executor | None = None,
+    costs: StepCosts | None = None,
+    emission_type: type[Emission] = Emission,
+    looks_ahead: bool | None = None,
+) -> Engine:
+    """Wire an engine around a runner and a tokenizer that exist already. ``looks_ahead``: begin
+    steps before the last one's tokens are known; None: on a GPU.
+
+    Raises:
+        LoadError: the memory or the folder for KV below the device cannot be had.
+    """
+    costs = costs or StepCosts()
+    if config.token_gap_ms is None and runner.model.device.type == "cuda":
+        config = replace(config, token_gap_ms=TOKEN_GAP_MS_ON_GPU)
+    drafter = drafter or _drafter(config, tokenizer)
+    grammar_workers = workers or ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+    tiers = open_tiers(config, runner, workers) if config.host_kv_bytes else None
+    cache = _cache(config, runner, costs, tiers, clock)
+    info = _info(config, runner, cache, load_s)
+    scheduler = Scheduler(
+        cache, config, costs, arrived=None if tiers is None else tiers.transfer.arrived
+    )
+    memory = KVMemory(cache, None if tiers is None else tiers.transfer)
+    requests = OpenRequests(
+        limits=_limits(config, info),
+        scheduler=scheduler,
+        cache=cache,
+        branches=BranchTokens(max_bytes=config.session_tokens_bytes),
+        compilations=Compilations(
+            GrammarCompiler(tokenizer, max_cache_bytes=_GRAMMAR_CACHE_BYTES),
+            grammar_workers,
+            BackgroundTasks(clock),
+        ),
+        tokenizer=tokenizer,
+        drafter=drafter,
+        clock=clock,
+    )
+    if looks_ahead is None:
+        looks_ahead = runner.model.device.type == "cuda"
+    lookahead = Lookahead(runner, costs, clock) if looks_ahead else None
+    return Engine(
+        info=info,
+        scheduler=scheduler,
+        requests=requests,
+        emission=emission_type(
+            tokenizer=tokenizer,
+            outputs=requests.outputs,
+            max_context_tokens=info.max_context_tokens,
+        ),
+        computation=StepComputation(runner, memory, lookahead, clock),
+        memory=memory,
+        drafts=DraftController(drafter, config, clock),
+        clock=clock,
+    )
+
+
+def _cache(
+    config: EngineConfig,
+    runner: ModelRunner,
+    costs: StepCosts,
+    tiers: KVTiers | None,
+    clock: Callable[[], float],
+) -> PrefixCache:
+    """The prefix cache over the runner's blocks, with what an earlier process left on disk."""
+    cache = PrefixCache(
+        CacheConfig(
+            num_blocks=runner.num_blocks,
+            block_size=config.block_size,
+            policy=config.cache_policy,
+            rescue_share=_RESCUE_SHARE,
+            host_blocks=tiers.host_blocks if tiers is not None else 0,
+            disk_blocks=tiers.disk_blocks if tiers is not None else 0,
+        ),
+        clock=clock,
+        restore_cost=costs.restore_s,
+        reload_cost=tiers.transfer.up_s if tiers is not None else None,
+        mover=tiers.transfer if tiers is not None else None,
+    )
+    if tiers is not None and tiers.disk_blocks:
+        found = cache.load(tiers.stored)
+        log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
+    return cache
+
+
+def _limits(config: EngineConfig, info: EngineInfo) -> RequestLimits:
+    return RequestLimits(
+        max_waiting=config.max_waiting,
+        max_context_tokens=info.max_context_tokens,
+        first_token_limit_s=config.first_token_limit_s,
+    )
+
+
+def _info(
+    config: EngineConfig, runner: ModelRunner, cache: PrefixCache, load_s: float
+) -> EngineInfo:
+    """What the engine tells of itself."""
+    model = runner.model
+    capacity = cache.usable_blocks * config.block_size
+    limits = [capacity, model.config.max_context_tokens]
+    if config.max_context_tokens is not None:
+        limits.append(config.max_context_tokens)
+    return EngineInfo(
+        model_name=model.name,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        vocab_size=model.config.vocab_size,
+        max_context_tokens=min(limits),
+        block_size=config.block_size,
+        kv_capacity_tokens=capacity,
+        num_parameters=model.config.num_parameters,
+        load_s=load_s,
+        tokenizer_folder=str(model.tokenizer_folder),
+        model_type=model.model_type,
+    )
+
+
+def _drafter(config: EngineConfig, tokenizer: Tokenizer) -> Drafter | None:
+    if not config.max_draft_tokens:
+        return None
+    return InterleavedDrafter(
+        end_of_turn_ids=tokenizer.end_of_turn_ids,
+        max_index_bytes=_DRAFT_INDEX_BYTES,
+        max_memory_bytes=_DRAFT_MEMORY_BYTES,
+    )

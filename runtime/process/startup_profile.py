@@ -1,0 +1,209 @@
+"""What steps take on this machine, found out before the first request.
+
+Steps of the sizes that a ``CostTable`` has cells for are computed a few times: the first time pays
+for what is made once (compiled kernels, prepared products, recorded steps) and does not count, of
+the others the shortest does, so that one hiccup spoils nothing. What is worth most comes first;
+when the time is over the other cells are extrapolated, and filled in by turns.
+
+Knows a runner and a clock. Knows no sequences and no cache: it runs while the pool belongs to
+nobody yet.
+
+Always true: no step is begun that would end after the time allowed, as far as those before it
+tell, where the first of each kind does not count; what is paid once and one hiccup may take some
+more; what steps have written is in blocks that nobody
+takes for written.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from runtime.messages import TokenArray
+from runtime.model.batch import SequenceInput
+from runtime.model.runner import ModelRunner
+from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable
+
+_CELLS = (
+    (0, 1),
+    (16, 0),
+    (0, 8),
+    (256, 0),
+    (64, 0),
+    (64, 8),
+    (1, 0),
+    (256, 8),
+    (1024, 0),
+    (16, 8),
+    (0, 32),
+    (64, 1),
+    (256, 1),
+    (16, 1),
+    (1024, 8),
+    (64, 32),
+    (256, 32),
+    (16, 32),
+)
+"""(prompt tokens, decode rows), what is worth most first."""
+_LONG_CONTEXT = 2048
+_LONG_CHUNK = 64
+_LONG_ROWS = 8
+_TIMES = 3
+_MOST_TIMES = 8
+"""With what is paid once, and with a hiccup, it may take so many times the time allowed."""
+
+
+def measured_table(
+    runner: ModelRunner,
+    *,
+    seconds: float,
+    max_batch_tokens: int,
+    clock: Callable[[], float],
+) -> CostTable:
+    """The table of this machine, by steps that take ``seconds`` together at most. Where the pool or
+    the time is too small for any, it is the one that the cost model starts with."""
+    if seconds <= 0.0:
+        return CostTable.linear(CostProfile())
+    trials = _Trials(runner, clock, seconds=seconds)
+    longest = min(runner.num_blocks * runner.block_size, runner.model.config.max_context_tokens)
+    times: dict[tuple[int, int], float] = {}
+    for number, (tokens, rows) in enumerate(_CELLS):
+        if tokens + rows > max_batch_tokens or max(tokens, 2) > longest:
+            continue
+        found = trials.shortest_s(tokens, rows, 0, expected_s=_expected_s(times, tokens, rows))
+        if found is not None:
+            times[tokens, rows] = found
+        if number == 4 and (16, 0) in times and (0, 8) in times:
+            times |= trials.long_contexts(longest)
+    return _table_of(times)
+
+
+def _expected_s(times: dict[tuple[int, int], float], tokens: int, rows: int) -> float:
+    """At most what a step takes: in proportion to the largest smaller one."""
+    smaller = [
+        seconds * (tokens + rows) / (n + r)
+        for (n, r), seconds in times.items()
+        if n <= tokens and r <= rows and n + r
+    ]
+    return min(smaller, default=0.0)
+
+
+def _table_of(times: dict[tuple[int, int], float]) -> CostTable:
+    """The timed cells, and the others as the structure of steps suggests: they cost what their
+    tokens cost in one go, and never less than a smaller step."""
+    if (0, 1) not in times and (16, 0) not in times:
+        return CostTable.linear(CostProfile())
+    pair_s, context_s = _context_costs(times)
+    plain = {
+        (n, rows): max(seconds - pair_s * n * n / 2, seconds / 2)
+        for (n, rows), seconds in times.items()
+        if n < _LONG_CONTEXT
+    }
+    together = sorted((n + rows, seconds) for (n, rows), seconds in plain.items())
+    cells = [[0.0] * len(ROWS) for _ in TOKENS]
+    timed = [[False] * len(ROWS) for _ in TOKENS]
+    for i, n in enumerate(TOKENS):
+        for j, rows in enumerate(ROWS):
+            if n or rows:
+                timed[i][j] = (n, rows) in plain
+                cells[i][j] = plain.get((n, rows)) or _along(together, n + rows)
+    table = CostTable(cells=cells, pair_s=pair_s, context_s=context_s, timed=timed)
+    table.straighten()
+    return table
+
+
+def _along(points: list[tuple[int, float]], size: int) -> float:
+    """The value for ``size`` between sorted points; before the first one what that is, beyond the
+    last one between staying and growing in proportion: few tokens tell little of many."""
+    before = [point for point in points if point[0] <= size]
+    after = [point for point in points if point[0] >= size]
+    if not before:
+        return points[0][1]
+    if not after:
+        last, seconds = points[-1]
+        times = size / last
+        return seconds * (math.sqrt(times) if last < TOKENS[3] else 1 + 0.75 * (times - 1))
+    (low, left), (high, right) = before[-1], after[0]
+    return left if high == low else left + (right - left) * (size - low) / (high - low)
+
+
+def _context_costs(times: dict[tuple[int, int], float]) -> tuple[float, float]:
+    """Seconds per pair of prompt token and token before it, and per token that decodes read."""
+    pair_s = context_s = 0.0
+    far = times.get((_LONG_CHUNK + _LONG_CONTEXT, 0))
+    near = times.get((_LONG_CHUNK, 0))
+    if far is not None and near is not None:
+        pair_s = max(0.0, far - near) / (_LONG_CHUNK * _LONG_CONTEXT)
+    far, near = times.get((_LONG_CONTEXT, _LONG_ROWS)), times.get((0, _LONG_ROWS))
+    if far is not None and near is not None:
+        context_s = max(0.0, far - near) / (_LONG_ROWS * _LONG_CONTEXT)
+    return pair_s, context_s
+
+
+class _Trials:
+    """Times steps of one runner up to a moment."""
+
+    def __init__(self, runner: ModelRunner, clock: Callable[[], float], *, seconds: float) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._long_s = seconds / 4
+        now = clock()
+        self._until = now + seconds
+        self._latest = now + _MOST_TIMES * seconds
+        self._forgiven = False
+
+    def long_contexts(self, longest: int) -> dict[tuple[int, int], float]:
+        """A chunk and some decodes behind a long context, under keys that are no cells."""
+        found: dict[tuple[int, int], float] = {}
+        if longest < _LONG_CONTEXT + _LONG_CHUNK:
+            return found
+        cases = (
+            ((_LONG_CONTEXT, _LONG_ROWS), (0, _LONG_ROWS)),
+            ((_LONG_CHUNK + _LONG_CONTEXT, 0), (_LONG_CHUNK, 0)),
+        )
+        for key, (tokens, rows) in cases:
+            seconds = self.shortest_s(tokens, rows, _LONG_CONTEXT, expected_s=0.0)
+            if seconds is not None:
+                found[key] = seconds
+        return found
+
+    def shortest_s(
+        self, num_tokens: int, num_rows: int, position: int, *, expected_s: float
+    ) -> float | None:
+        """The shortest time of a step that counts, in which a prompt computes so many tokens and so
+        many sequences one each, all behind ``position`` others; None if there was no time for two
+        that count."""
+        counted: list[float] = []
+        for number in range(_TIMES):
+            started = self._clock()
+            if started + expected_s > self._until:
+                break
+            _run(self._runner, num_tokens, num_rows, position)
+            took_s = self._clock() - started
+            is_hiccup = took_s > self._long_s and not self._forgiven
+            if number == 0 or is_hiccup:
+                # What is paid once is not what is timed, and one hiccup shall not take all time.
+                self._forgiven = self._forgiven or number > 0
+                self._until = min(self._until + took_s, self._latest)
+            if number and took_s > 0.0:
+                counted.append(took_s)
+                expected_s = min(counted)
+        return min(counted) if len(counted) >= _TIMES - 1 else None
+
+
+def _run(runner: ModelRunner, num_tokens: int, num_rows: int, position: int) -> None:
+    """One step of tokens that say nothing, all in the pool's first blocks."""
+    inputs = [_input(runner, num_tokens, position)] if num_tokens else []
+    inputs += [_input(runner, 1, position)] * num_rows
+    runner.run(inputs)[0, 0].item()  # waits for the device
+
+
+def _input(runner: ModelRunner, num_tokens: int, position: int) -> SequenceInput:
+    size = runner.block_size
+    tokens: TokenArray = np.arange(position, position + num_tokens, dtype=np.int32)
+    return SequenceInput(
+        tokens=tokens % runner.model.config.vocab_size,
+        start=position,
+        block_table=np.arange(-(-(position + num_tokens) // size), dtype=np.int32),
+        num_logits=1,
+    )

@@ -1,0 +1,1 @@
+"""Which sequences compute how many tokens in the next step, and with which blocks."""

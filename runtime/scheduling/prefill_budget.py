@@ -1,0 +1,118 @@
+"""How much of a step goes to prompts: tokens and seconds beside what decodes take.
+
+Beside decodes a step may take as long as the gap between tokens may be: what was asked for
+(``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost,
+whichever is largest. Within that, whole prompts go first; of one that does not fit the step takes
+a chunk, unless so few tokens are left that the chunk would mostly pay for being there.
+
+Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
+
+Always true: no chunk is shorter than what is worth its cost, unless it ends a prompt.
+"""
+
+from runtime.config import TOKEN_GAP_MS, EngineConfig
+from runtime.scheduling.costs import StepCosts
+from runtime.scheduling.policy import Policy
+from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.step_plan import StepPlan
+
+LEAST_CHUNK_TOKENS = 16
+_ROW_STEP = 16
+"""Steps are filled to a multiple of so many tokens: products of few rows are compiled for 16,
+and libraries prepare others anew for each number of rows."""
+_EXPLORE_STEPS = 32
+"""After so many steps whose chunks the present scale of costs has cut to less than half of what the
+table alone would allow, one goes by the table: small chunks tell nothing of large ones."""
+_NO_BOUND_S = 3600.0
+
+
+class PrefillBudget:
+    """Shares the steps of one scheduler out to prompts, one step after the other."""
+
+    def __init__(self, config: EngineConfig, costs: StepCosts, policy: Policy) -> None:
+        self._config = config
+        self._costs = costs
+        self._policy = policy
+        self._gap_s = (config.token_gap_ms or TOKEN_GAP_MS) / 1000
+        self._cut_steps = 0
+        self._tokens = 0
+        self._seconds = 0.0
+        self._knee = LEAST_CHUNK_TOKENS
+        self.gap_bound_s = self._gap_s
+        """The longest gap between tokens that the last plan beside decodes aimed at."""
+
+    @property
+    def is_spent(self) -> bool:
+        return self._tokens <= 0 or self._seconds <= 0.0
+
+    def begin(self, step: StepPlan, *, used: int, num_candidates: int) -> None:
+        """A step that computes ``used`` tokens without prompts, for which there are so many."""
+        costs, rows = self._costs, step.decode_rows
+        self._tokens = self._config.max_batch_tokens - used
+        self._knee = costs.knee_tokens(rows)
+        if rows:
+            self._tokens = min(self._tokens, self._config.prefill_tokens_beside_decodes)
+        if self._policy.strict:
+            self._seconds = _NO_BOUND_S
+        elif rows:
+            chunk_s = costs.added_s(self._knee, 0, tokens=0, rows=rows)
+            self.gap_bound_s = max(self._gap_s, 2 * step.decode_s, step.decode_s + chunk_s)
+            self._seconds = self.gap_bound_s - step.decode_s
+        else:
+            self._seconds = _NO_BOUND_S if num_candidates <= 1 else self._gap_s
+
+    def share(self, sequence: Sequence, pending: int, step: StepPlan) -> int:
+        """How many of its ``pending`` tokens a sequence may compute, of what the step has left: the
+        rest of its prompt, or a chunk that is worth its cost, or none. The first chunk of a step
+        may be as long as that takes."""
+        take = min(self._tokens, pending)
+        if self._policy.strict or take <= 0:
+            return max(take, 0)
+        most = self._within(len(sequence.buffer) - pending, take, step)
+        if most >= take:
+            return take
+        least = min(self._knee, take)
+        if most >= least:
+            return most
+        return 0 if step.prefill_tokens else least
+
+    def take(self, sequence: Sequence, step: StepPlan, *, used: int) -> tuple[int, float]:
+        """Give a running sequence its share of a step that computes ``used`` tokens so far: tokens
+        of its prompt, and the seconds they add to the step."""
+        pending = sequence.num_pending
+        tokens = self.share(sequence, pending, step)
+        if not tokens:
+            return 0, 0.0
+        if tokens < pending and not self._policy.strict:
+            tokens = _evenly(tokens, used)
+        seconds = self._costs.added_s(
+            tokens, sequence.num_computed, tokens=step.prefill_tokens, rows=step.decode_rows
+        )
+        step.prefill_tokens += tokens
+        # What is left of a budget that cut a prompt short is not worth another chunk's cost.
+        self._tokens = self._tokens - tokens if tokens == pending else 0
+        if not self._policy.strict:
+            self._seconds -= seconds
+        return tokens, seconds
+
+    def _within(self, position: int, wanted: int, step: StepPlan) -> int:
+        """Tokens for which there is time; now and then by the table of costs alone."""
+        costs, rows, tokens = self._costs, step.decode_rows, step.prefill_tokens
+        within = costs.tokens_within(self._seconds, position, tokens=tokens, rows=rows)
+        if within >= wanted:
+            return within
+        scale = costs.scale("mixed" if rows else "prefill")
+        plain = costs.tokens_within(self._seconds * scale, position, tokens=tokens, rows=rows)
+        if 2 * within < min(plain, wanted):
+            self._cut_steps += 1
+            if self._cut_steps >= _EXPLORE_STEPS:
+                self._cut_steps = 0
+                return plain
+        return within
+
+
+def _evenly(num_tokens: int, used: int) -> int:
+    """A chunk of about ``num_tokens`` that fills a step of ``used`` tokens to a multiple of
+    ``_ROW_STEP``, unless little or nothing would be left of it."""
+    even = num_tokens - (used + num_tokens) % _ROW_STEP
+    return even if even >= LEAST_CHUNK_TOKENS else num_tokens

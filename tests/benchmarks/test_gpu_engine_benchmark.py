@@ -1,0 +1,39 @@
+"""The GPU benchmark's engine part on a CPU: that all fits together; no figure counts here."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks import gpu_engine
+from benchmarks.gpu_cases import Wrong
+from benchmarks.gpu_engine import measure_lookahead
+from benchmarks.gpu_plan import FULL, Plan
+from runtime.model.presets import random_model_config
+
+CPU = torch.device("cpu")
+TINY: Plan = replace(
+    FULL,
+    models=(("tiny", random_model_config("qwen3-tiny")),),
+    engine_turns=(1, 4),
+    engine_prompt=20,
+    engine_steps=12,
+)
+
+
+def test_turns_say_the_same_whether_steps_are_begun_ahead_or_not() -> None:
+    rows = measure_lookahead(TINY, torch.float64, CPU)
+    assert [(row["turns"], row["under_grammar"]) for row in rows] == [(1, 0), (4, 0), (4, 2)]
+    for row in rows:
+        assert row["used"] >= 12
+        assert row["second_passes"] < row["used"] / 2  # as turns come, and behind forced runs
+        assert row["tokens_that_differ"] == 0
+        assert row["faster_ahead"] > 0
+
+
+def test_a_turn_that_ends_in_the_middle_spoils_the_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_engine, "_LETS_TURNS_IN", -8)
+    with pytest.raises(Wrong, match="ended in the middle"):
+        measure_lookahead(TINY, torch.float64, CPU)

@@ -1,0 +1,63 @@
+"""Random models: weights by seed and name, shapes by their own."""
+
+import pytest
+import torch
+
+from runtime.model.config import LoadError
+from runtime.model.presets import random_model_config
+from runtime.model.random_weights import RandomWeights
+from tests.support.byte_tokenizer import SPECIAL_TOKENS
+
+CPU = torch.device("cpu")
+
+
+def test_a_tensor_depends_on_seed_and_name_alone() -> None:
+    first, again = (RandomWeights(3, torch.float64, CPU) for _ in range(2))
+    again.tensor("b.weight", (5, 5))
+    assert torch.equal(first.tensor("a.weight", (4, 6)), again.tensor("a.weight", (4, 6)))
+    assert not torch.equal(first.tensor("a.weight", (4, 6)), first.tensor("b.weight", (4, 6)))
+    other = RandomWeights(4, torch.float64, CPU)
+    assert not torch.equal(first.tensor("a.weight", (4, 6)), other.tensor("a.weight", (4, 6)))
+
+
+def test_matrices_keep_the_variance_of_their_input() -> None:
+    weight = RandomWeights(0, torch.float64, CPU).tensor("x_proj.weight", (400, 300))
+    output = weight @ torch.randn(300, 50, dtype=torch.float64)
+    assert 0.9 < output.std() < 1.1
+
+
+def test_the_same_numbers_in_every_dtype() -> None:
+    wide = RandomWeights(1, torch.float64, CPU).tensor("x.weight", (8, 8))
+    narrow = RandomWeights(1, torch.bfloat16, CPU).tensor("x.weight", (8, 8))
+    assert torch.equal(wide.to(torch.bfloat16), narrow)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("qwen3-100m", 100), ("qwen3-500m", 500)])
+def test_sizes_are_near_their_names(name: str, millions: int) -> None:
+    parameters = random_model_config(name).num_parameters / 1e6
+    assert 0.7 * millions < parameters < 1.1 * millions
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-tiny",
+        "qwen2-tiny",
+        "llama-tiny",
+        "mistral-tiny",
+        "qwen3-moe-tiny",
+        "qwen3-100m",
+        "qwen3-500m",
+    ],
+)
+def test_the_end_of_turn_is_the_tokenizers(name: str) -> None:
+    config = random_model_config(name)
+    assert config.shaping is not None
+    assert config.shaping.num_plain == 256
+    assert config.shaping.end_of_turn == 256 + SPECIAL_TOKENS.index("<|im_end|>")
+    assert config.vocab_size >= 256 + len(SPECIAL_TOKENS)
+
+
+def test_other_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(LoadError, match="there are: llama-tiny, mistral-tiny"):
+        random_model_config("gpt")

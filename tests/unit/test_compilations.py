@@ -1,0 +1,111 @@
+"""Grammars on their way: one compilation for all who want it, none for nobody."""
+
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.engine.background import BackgroundTasks
+from runtime.engine.compilations import Compilations
+from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar.refusal import GrammarRefused
+from runtime.scheduling.sequence import Sequence
+from tests.support.grammars import small_tokenizer
+from tools_api.grammar import GrammarSpec
+
+LETTERS = GrammarSpec(lark="start: /[a-z]+/")
+BROKEN = GrammarSpec(lark="start: (")
+
+
+class Later(Executor):
+    """Does what it was given when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Future[Any], Any, tuple[Any, ...]]] = []
+
+    def submit(self, call: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((future, call, arguments))
+        return future
+
+    def work(self) -> None:
+        for future, call, arguments in self.calls:
+            try:
+                future.set_result(call(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+        self.calls.clear()
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        self.workers = Later()
+        background = BackgroundTasks(lambda: 0.0)
+        background.begin_step()
+        compiler = GrammarCompiler(small_tokenizer(folder), max_cache_bytes=10**8)
+        self.compilations = Compilations(compiler, self.workers, background)
+
+    def sequence(self) -> Sequence:
+        return Sequence.__new__(Sequence)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_all_who_want_a_grammar_share_one_compilation_and_are_handed_out_once(rig: Rig) -> None:
+    wanting = [rig.sequence() for _ in range(3)]
+    for sequence in wanting:
+        rig.compilations.want(sequence, LETTERS)
+    assert len(rig.workers.calls) == 1
+    rig.compilations.poll()
+    assert rig.compilations.take_ready() == []
+    rig.workers.work()
+    rig.compilations.poll()
+    assert rig.compilations.num_waiting == 3
+    ready = rig.compilations.take_ready()
+    assert [sequence for sequence, _ in ready] == wanting
+    assert all(isinstance(outcome, CompiledGrammar) for _, outcome in ready)
+    assert (rig.compilations.num_waiting, rig.compilations.take_ready()) == (0, [])
+
+
+def test_a_remembered_grammar_is_ready_at_once(rig: Rig) -> None:
+    for _ in range(2):
+        rig.compilations.want(rig.sequence(), LETTERS)
+        rig.workers.work()
+        rig.compilations.poll()
+        assert len(rig.compilations.take_ready()) == 1
+    assert not rig.workers.calls
+
+
+def test_a_refused_grammar_comes_with_its_reason(rig: Rig) -> None:
+    rig.compilations.want(rig.sequence(), BROKEN)
+    rig.workers.work()
+    rig.compilations.poll()
+    ((_, outcome),) = rig.compilations.take_ready()
+    assert isinstance(outcome, GrammarRefused)
+
+
+@pytest.mark.parametrize("when", ["parsing", "ready"])
+def test_who_withdraws_is_not_handed_out(rig: Rig, when: str) -> None:
+    leaves, stays = rig.sequence(), rig.sequence()
+    rig.compilations.want(leaves, LETTERS)
+    rig.compilations.want(stays, LETTERS)
+    if when == "ready":
+        rig.workers.work()
+        rig.compilations.poll()
+    rig.compilations.withdraw(leaves)
+    rig.workers.work()
+    rig.compilations.poll()
+    assert [sequence for sequence, _ in rig.compilations.take_ready()] == [stays]
+
+
+def test_what_nobody_wants_any_more_is_not_finished(rig: Rig) -> None:
+    sequence = rig.sequence()
+    rig.compilations.want(sequence, LETTERS)
+    rig.compilations.withdraw(sequence)
+    rig.workers.work()
+    rig.compilations.poll()
+    assert (rig.compilations.num_waiting, rig.compilations.take_ready()) == (0, [])

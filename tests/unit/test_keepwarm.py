@@ -1,0 +1,93 @@
+"""The name to import and the command: what they give, and what they do not load for it."""
+
+import ast
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import keepwarm
+from tests.support.architecture import ROOT
+
+STUB = ast.parse((ROOT / "keepwarm/__init__.pyi").read_text(encoding="utf-8"))
+SERVER = {"runtime", "sessions", "radix_cache", "kernels", "torch", "numpy", "xxhash"}
+
+
+def stub_homes() -> dict[str, str]:
+    """Of every name that the stub imports, the module it comes from."""
+    return {
+        alias.name: str(node.module)
+        for node in STUB.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def stub_all() -> list[str]:
+    (names,) = [node.value for node in STUB.body if isinstance(node, ast.Assign)]
+    return list(ast.literal_eval(names))
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_stub_names_exactly_the_public_names() -> None:
+    assert stub_all() == sorted(keepwarm.__all__)
+    assert stub_homes().keys() == set(keepwarm.__all__)
+
+
+@pytest.mark.parametrize("name", keepwarm.__all__)
+def test_a_name_is_what_the_stub_says_it_is(name: str) -> None:
+    module = importlib.import_module(stub_homes()[name])
+    assert getattr(keepwarm, name) is getattr(module, name)
+    assert name in dir(keepwarm)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Clinet'"):
+        _ = keepwarm.Clinet
+
+
+def test_importing_every_name_loads_nothing_of_the_server() -> None:
+    program = (
+        f"import sys; from keepwarm import {', '.join(keepwarm.__all__)}\n"
+        f"print(*{{name.split('.')[0] for name in sys.modules}} & {SERVER!r})"
+    )
+    result = python(program)
+    assert (result.stdout, result.stderr) == ("\n", "")
+
+
+def test_the_bare_package_loads_no_client() -> None:
+    result = python("import sys, keepwarm; print('tools_api' in sys.modules)")
+    assert result.stdout == "False\n"
+
+
+def test_the_command_is_that_of_sessions() -> None:
+    result = python("from keepwarm.__main__ import main; main(['--version'])")
+    assert result.stdout == f"keepwarm {keepwarm.__version__}\n"
+
+
+@pytest.mark.parametrize("missing", ["numpy", "prometheus_client"])
+def test_without_the_server_the_command_says_in_one_line_what_to_install(missing: str) -> None:
+    result = python(
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from keepwarm.__main__ import main; sys.exit(main(['--version']))"
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert f"(no {missing})" in line
+    assert line.endswith("pip install 'keepwarm[server]'")
+
+
+def test_a_module_of_ours_that_is_missing_is_not_taken_for_the_base_install() -> None:
+    result = python(
+        "import sys; sys.modules['runtime.messages'] = None\n"
+        "from keepwarm.__main__ import main; sys.exit(main(['--version']))"
+    )
+    assert result.returncode == 1
+    assert "ModuleNotFoundError" in result.stderr

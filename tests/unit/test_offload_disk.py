@@ -1,0 +1,249 @@
+"""KV on disk: what was written comes back after a restart, or is known to be lost."""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from radix_cache.keys import chain_keys
+from radix_cache.nodes import Tier
+from radix_cache.transfers import BlockMove, RunContent
+from runtime.offload.disk import (
+    BLOCKS,
+    MARK,
+    DamagedSlot,
+    KVStore,
+    SlotFile,
+    StoreError,
+    slot_bytes,
+)
+from tests.support.executors import AtOnce
+
+BLOCK_SIZE, BLOCK_BYTES, SLOTS = 4, 1000, 6
+SLOT = slot_bytes(BLOCK_BYTES)
+ROOT = bytes(16)
+
+
+def open_file(folder: Path, **changes: object) -> SlotFile:
+    settings: dict = {
+        "num_blocks": SLOTS,
+        "block_size": BLOCK_SIZE,
+        "block_bytes": BLOCK_BYTES,
+        "identity": "a model",
+    }
+    return SlotFile(folder, **(settings | changes))
+
+
+def content(
+    count: int, *, tenant: str = "t", position: int = 0, parent: bytes = ROOT
+) -> RunContent:
+    tokens = np.arange(count * BLOCK_SIZE, dtype=np.int32) + 100 * position
+    return RunContent(tenant=tenant, position=position, parent_key=parent, tokens=tokens)
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)
+
+
+def memory(rows: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (rows, BLOCK_BYTES), dtype=np.uint8)
+
+
+def filled(folder: Path) -> tuple[SlotFile, np.ndarray]:
+    """A file with two blocks of a transcript in slots 4 and 1."""
+    file, rows = open_file(folder), memory(3)
+    file.write(content(2), ids(4, 1), rows, ids(0, 2))
+    return file, rows
+
+
+def flip(folder: Path, offset: int) -> None:
+    with open(folder / BLOCKS, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 16]))
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    file, rows = filled(tmp_path)
+    for slot, row in ((4, 0), (1, 2)):
+        back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
+        file.read(slot, back)
+        assert np.array_equal(back, rows[row])
+
+
+def test_a_restart_finds_runs_with_tenant_place_key_and_tokens(tmp_path: Path) -> None:
+    filled(tmp_path)[0].close()
+    file = open_file(tmp_path)
+    second, first = list(file.stored())
+    keys = chain_keys(ROOT, content(2).tokens, BLOCK_SIZE)
+    assert [run.blocks.tolist() for run in (first, second)] == [[4], [1]]
+    assert [run.content.position for run in (first, second)] == [0, 1]
+    assert [run.content.parent_key for run in (first, second)] == [ROOT, keys[0]]
+    assert {run.content.tenant for run in (first, second)} == {"t"}
+    tokens = np.concatenate([first.content.tokens, second.content.tokens])
+    assert np.array_equal(tokens, content(2).tokens)
+    back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
+    file.read(1, back)
+    assert np.array_equal(back, memory(3)[2])
+
+
+@pytest.mark.parametrize("offset", [8, 100, 600, 2047, 2048, 2048 + BLOCK_BYTES - 1])
+def test_a_flipped_bit_is_noticed_when_the_slot_is_read(tmp_path: Path, offset: int) -> None:
+    file, _ = filled(tmp_path)
+    flip(tmp_path, 4 * SLOT + offset)
+    with pytest.raises(DamagedSlot):
+        file.read(4, np.zeros(BLOCK_BYTES, dtype=np.uint8))
+    file.read(1, np.zeros(BLOCK_BYTES, dtype=np.uint8))
+
+
+def test_a_damaged_header_is_not_found_after_a_restart(tmp_path: Path) -> None:
+    filled(tmp_path)[0].close()
+    flip(tmp_path, 4 * SLOT + 100)
+    assert [run.blocks.tolist() for run in open_file(tmp_path).stored()] == [[1]]
+
+
+def test_a_slot_with_other_tokens_than_those_asked_for_is_damaged(tmp_path: Path) -> None:
+    """A whole, unharmed slot in the wrong place."""
+    file, _ = filled(tmp_path)
+    with open(tmp_path / BLOCKS, "r+b") as raw:
+        raw.seek(1 * SLOT)
+        other = raw.read(SLOT)
+        raw.seek(4 * SLOT)
+        raw.write(other)
+    with pytest.raises(DamagedSlot, match="other tokens"):
+        file.read(4, np.zeros(BLOCK_BYTES, dtype=np.uint8))
+
+
+def test_a_smaller_file_keeps_what_fits(tmp_path: Path) -> None:
+    filled(tmp_path)[0].close()
+    file = open_file(tmp_path, num_blocks=3)
+    assert [run.blocks.tolist() for run in file.stored()] == [[1]]
+    assert os.path.getsize(tmp_path / BLOCKS) == 3 * SLOT
+
+
+@pytest.mark.parametrize(
+    "changes", [{"identity": "another"}, {"block_size": 8}, {"block_bytes": 1001}]
+)
+def test_the_kv_of_another_model_is_refused_and_kept(tmp_path: Path, changes: dict) -> None:
+    filled(tmp_path)[0].close()
+    with pytest.raises(StoreError, match="another model or another layout"):
+        open_file(tmp_path, **changes)
+    assert len(list(open_file(tmp_path).stored())) == 2
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear")
+    with pytest.raises(StoreError, match="holds other files"):
+        open_file(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(StoreError, match="may be written by others"):
+        open_file(tmp_path)
+
+
+def test_a_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with pytest.raises(StoreError, match="belongs to another user"):
+        open_file(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"Not a directory|File exists"):
+        open_file(tmp_path / "file" / "cache")
+
+
+def test_one_engine_at_a_time_has_the_folder(tmp_path: Path) -> None:
+    file = open_file(tmp_path)
+    with pytest.raises(StoreError, match="used by another engine"):
+        open_file(tmp_path)
+    file.close()
+    open_file(tmp_path).close()
+
+
+def test_a_disk_without_room_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="MiB are free"):
+        open_file(tmp_path, num_blocks=1 << 40)
+    open_file(tmp_path).close()
+
+
+def test_the_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    open_file(tmp_path / "new" / "folder")
+    assert os.stat(tmp_path / "new" / "folder").st_mode & 0o077 == 0
+    for name in (MARK, BLOCKS):
+        assert os.stat(tmp_path / "new" / "folder" / name).st_mode & 0o077 == 0
+
+
+# Orders
+
+
+def nothing() -> None: ...
+
+
+def order(source: Tier, target: Tier, sources: np.ndarray, targets: np.ndarray) -> BlockMove:
+    return BlockMove(
+        number=7,
+        source=source,
+        target=target,
+        source_blocks=sources,
+        target_blocks=targets,
+        content=content(len(sources)) if target == Tier.DISK else None,
+    )
+
+
+def test_orders_end_with_their_number_and_count_bytes(tmp_path: Path) -> None:
+    store, rows = KVStore(open_file(tmp_path), AtOnce()), memory(3)
+    waited: list[int] = []
+    down = order(Tier.HOST, Tier.DISK, ids(2, 0), ids(5, 3))
+    store.write(down, rows, ids(2, 0), lambda: waited.append(1))
+    assert waited == [1]
+    assert list(store.take_over()) == [(7, True)]
+    kept = rows.copy()
+    rows[:] = 0
+    read = order(Tier.DISK, Tier.HOST, ids(5, 3), ids(0, 1))
+    store.read(read, rows, ids(0, 1), nothing, lambda: waited.append(2))
+    assert waited == [1, 2]
+    assert list(store.take_over()) == [(7, True)]
+    assert np.array_equal(rows[:2], kept[[2, 0]])
+    assert store.bytes_written == store.bytes_read == 2 * BLOCK_BYTES
+
+
+def test_a_damaged_block_fails_its_order_and_is_counted(tmp_path: Path) -> None:
+    store, rows = KVStore(open_file(tmp_path), AtOnce()), memory(2)
+    store.write(order(Tier.HOST, Tier.DISK, ids(0, 1), ids(0, 1)), rows, ids(0, 1), nothing)
+    flip(tmp_path, SLOT + 2500)
+    list(store.take_over())
+    sealed: list[int] = []
+    read = order(Tier.DISK, Tier.HOST, ids(0, 1), ids(0, 1))
+    store.read(read, rows, ids(0, 1), nothing, lambda: sealed.append(1))
+    assert sealed == []
+    assert list(store.take_over()) == [(7, False)]
+    assert store.damaged_blocks == 1
+
+
+def test_a_full_disk_fails_the_order_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, rows = filled(tmp_path)
+    store = KVStore(file, AtOnce())
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        down = order(Tier.HOST, Tier.DISK, ids(0), ids(2))
+        store.write(down, rows, ids(0), nothing)
+    assert list(store.take_over()) == [(7, False)]
+    back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
+    file.read(4, back)
+    assert np.array_equal(back, rows[0])

@@ -1,0 +1,82 @@
+"""What of a step goes to prompts, beside decodes and without."""
+
+import pytest
+
+from runtime.scheduling.costs import CostProfile, StepWork
+from tests.support.scheduler_bench import Bench, tokens_of
+
+
+def test_a_step_is_filled_to_a_multiple_of_sixteen_tokens_unless_a_prompt_ends() -> None:
+    bench = Bench(num_blocks=200, prefill_tokens_beside_decodes=40)
+    bench.add(3, limit=60)
+    bench.step()
+    bench.add(100, limit=1)
+    shares = [tokens_of(bench.step()).get("r2", 0) for _ in range(4)]
+    assert shares == [31, 31, 38, 0]
+
+
+DEAR_CHUNKS = CostProfile(prefill_chunk_s=0.02, prefill_token_s=2e-4, decode_step_s=0.01)
+"""A chunk costs as much as a hundred tokens."""
+
+
+@pytest.mark.parametrize(("gap_ms", "seconds"), [(100, 0.1), (5, 0.02), (12, 0.02)])
+def test_prefill_beside_decodes_takes_as_long_as_the_gap_between_tokens_may_be(
+    gap_ms: int, seconds: float
+) -> None:
+    """A step of decodes takes 10 ms, a token of a prompt 0.2; twice the former is allowed."""
+    bench = Bench(num_blocks=900, token_gap_ms=gap_ms)
+    bench.add(3, limit=200)
+    bench.step()
+    bench.add(1500, limit=1)
+    tokens = tokens_of(bench.step())["r2"]
+    assert bench.scheduler.prefill_budget.gap_bound_s == pytest.approx(seconds)
+    assert 0 <= (seconds - 0.01) / 2e-4 - tokens <= 16
+
+
+def test_several_prompts_share_a_step_and_its_fixed_cost() -> None:
+    bench = Bench(num_blocks=400, token_gap_ms=150, profile=DEAR_CHUNKS)
+    bench.add(3, limit=200)
+    bench.step()
+    for _ in range(3):
+        bench.add(60, limit=1)
+    assert tokens_of(bench.step()) == {"r1": 1, "r2": 60, "r3": 60, "r4": 60}
+
+
+@pytest.mark.parametrize("gap_ms", [1, 40, 100])
+def test_no_chunk_is_shorter_than_what_is_worth_its_cost_unless_it_ends_a_prompt(
+    gap_ms: int,
+) -> None:
+    bench = Bench(num_blocks=900, token_gap_ms=gap_ms, profile=DEAR_CHUNKS)
+    bench.add(3, limit=400)
+    bench.step()
+    prompts = [bench.add(n, limit=1) for n in (700, 90, 350, 20)]
+    ends = {f"r{number}": len(p.buffer) for number, p in enumerate(prompts, 2)}
+    while any(p.num_computed < p.prompt_length for p in prompts):
+        for name, tokens in tokens_of(bench.step()).items():
+            if name != "r1":
+                ends[name] -= tokens
+                assert tokens >= 84 or ends[name] == 0  # 100, in steps of 16
+    assert set(ends.values()) == {0}
+
+
+def test_a_gap_shorter_than_one_chunk_worth_its_cost_is_stretched_to_it() -> None:
+    bench = Bench(num_blocks=900, token_gap_ms=1, profile=DEAR_CHUNKS)
+    bench.add(3, limit=400)
+    bench.step()
+    bench.add(700, limit=1)
+    tokens = tokens_of(bench.step())["r2"]
+    assert bench.scheduler.prefill_budget.gap_bound_s == pytest.approx(0.01 + 0.02 + 100 * 2e-4)
+    assert 84 <= tokens <= 100
+
+
+def test_now_and_then_a_chunk_goes_by_the_table_though_small_ones_seemed_dear() -> None:
+    bench = Bench(num_blocks=40_000)
+    work = StepWork(prefill_tokens=16, prefill_pairs=128, prefill_chunks=1, decode_rows=1)
+    for _ in range(200):
+        bench.costs.observe(work, seconds=0.2)
+    bench.add(3, limit=400)
+    bench.step()
+    bench.add(60_000, limit=1)
+    shares = [tokens_of(bench.step())["r2"] for _ in range(100)]
+    assert max(shares) > 5 * sorted(shares)[50]
+    assert sum(share > 2 * sorted(shares)[50] for share in shares) == 3

@@ -1,0 +1,51 @@
+"""What a configuration of the prefix cache refuses."""
+
+from typing import Any
+
+import pytest
+
+from radix_cache.config import CacheConfig
+
+
+def test_a_pool_is_all_that_has_to_be_said() -> None:
+    config = CacheConfig(num_blocks=1)
+    assert (config.block_size, config.policy, config.reserve_blocks) == (16, "lease", 0)
+    assert (config.host_blocks, config.disk_blocks, config.residency_blocks) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"num_blocks": 0}, "a pool of 0 blocks"),
+        ({"block_size": 0}, "a block of 0 tokens"),
+        ({"policy": "fifo"}, "cache policy 'fifo': 'lease' or 'lru'"),
+        ({"reserve_blocks": -1}, "a reserve of -1 of 8 blocks"),
+        ({"reserve_blocks": 8}, "a reserve of 8 of 8 blocks"),
+        ({"lease_cap_s": -1.0}, "neither may be negative"),
+        ({"kappa": -1.0}, "neither may be negative"),
+        ({"residency_blocks": -1}, "a residency budget of -1 blocks"),
+        ({"rescue_share": -0.5}, "a rescue share of -0.5"),
+        ({"ghost_records": -1}, "-1 ghost records"),
+        ({"host_blocks": -1}, "at least 1 host block"),
+        ({"host_blocks": 8, "disk_blocks": -1}, "at least 1 host block"),
+        ({"disk_blocks": 8}, "at least 1 host block"),
+    ],
+)
+def test_sizes_and_times_that_make_no_sense_are_refused(
+    knobs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        CacheConfig(**{"num_blocks": 8} | knobs)
+
+
+def test_limits_are_taken() -> None:
+    CacheConfig(
+        num_blocks=8,
+        reserve_blocks=7,
+        lease_cap_s=0.0,
+        kappa=0.0,
+        residency_blocks=0,
+        ghost_records=0,
+        host_blocks=1,
+        disk_blocks=1,
+    )

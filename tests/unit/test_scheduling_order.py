@@ -1,0 +1,76 @@
+"""Who goes first: short turns, higher priorities, tenants that have had less."""
+
+import numpy as np
+import pytest
+
+from runtime.scheduling.sequence import Sequence, TokenBuffer
+from tests.support.requests import make_request
+from tests.support.scheduler_bench import Bench
+
+
+def test_a_short_turn_overtakes_a_long_prefill() -> None:
+    bench = Bench(max_batch_tokens=8)
+    bench.add(100, limit=1)
+    bench.step()
+    bench.add(5, limit=1)
+    bench.step()
+    bench.step()
+    assert [s.request.request_id for s in bench.done] == ["r2"]
+
+
+def test_first_come_first_served_does_not_let_it_overtake() -> None:
+    bench = Bench(max_batch_tokens=8, policy="fcfs")
+    bench.add(100, limit=1)
+    bench.step()
+    bench.add(5, limit=1)
+    bench.run()
+    assert [s.request.request_id for s in bench.done] == ["r1", "r2"]
+
+
+def test_a_higher_priority_is_admitted_first() -> None:
+    bench = Bench(max_running=1)
+    bench.add(8, limit=2)
+    bench.step()
+    bench.add(8, limit=1)
+    bench.add(30, limit=1, priority=5)
+    bench.run()
+    assert [s.request.request_id for s in bench.done] == ["r1", "r3", "r2"]
+
+
+def test_fair_shares_the_engine_between_tenants_however_many_turns_each_sends() -> None:
+    bench = Bench(num_blocks=400, policy="fair", max_running=2)
+    for tenant, count in (("many", 40), ("few", 10)):
+        for _ in range(count):
+            bench.add(30, limit=4, tenant=tenant)
+    while sum(s.request.tenant == "few" for s in bench.done) < 10:
+        bench.step()
+    served = [s.request.tenant for s in bench.done]
+    assert abs(served.count("many") - served.count("few")) <= 4
+
+
+def test_without_fairness_the_one_that_sent_first_is_served_first() -> None:
+    bench = Bench(num_blocks=400, policy="fcfs", max_running=2)
+    for tenant in ["many"] * 20 + ["few"]:
+        bench.add(30, limit=4, tenant=tenant)
+    bench.run()
+    assert bench.done[-1].request.tenant == "few"
+
+
+def test_what_goes_before_is_the_others_work_and_not_ones_own() -> None:
+    bench = Bench(num_blocks=400, max_running=1)
+    waiting = Sequence(
+        make_request(400), TokenBuffer(np.arange(400, dtype=np.int32)), arrival_s=0.0
+    )
+    assert bench.scheduler.order.work_before_s(waiting) == 0.0
+    for _ in range(9):
+        bench.add(40)
+    assert bench.scheduler.order.work_before_s(waiting) == pytest.approx(9 * 40 * 2e-4)
+
+
+@pytest.mark.parametrize("priority", [-(1 << 40), 1 << 40])
+def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
+    bench = Bench(max_running=1)
+    odd = bench.add(8, limit=1, priority=priority)
+    plain = bench.add(8, limit=1)
+    bench.run()
+    assert bench.done == ([odd, plain] if priority > 0 else [plain, odd])

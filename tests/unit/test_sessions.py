@@ -1,0 +1,50 @@
+"""The front end's small modules: the served model, and what a connection asks for."""
+
+from dataclasses import fields
+
+from runtime.messages import CancelRequest, ReleaseBranch
+from sessions.effects import Effects, GrammarCheck, Outbox, Planning
+from sessions.service import ServedModel
+from sessions.turn_plan import TurnPlan
+from tests.support.sessions_rig import TOKENIZER, Rig
+from tools_api.grammar import GrammarSpec
+
+
+def test_the_longest_token_bounds_how_few_tokens_a_text_can_have() -> None:
+    model: ServedModel = Rig().model
+    texts = [TOKENIZER.token_bytes(token) for token in range(TOKENIZER.vocab_size)]
+    assert model.longest_token_bytes == max(map(len, texts)) > 1
+
+
+def test_a_model_answers_to_its_name_and_its_aliases() -> None:
+    assert Rig().model.aliases == {"default", "m"}
+
+
+def test_everything_that_gathered_comes_out_in_its_order() -> None:
+    def work() -> TurnPlan:
+        raise NotImplementedError
+
+    outbox = Outbox()
+    outbox.frames += [b"1", b"2"]
+    outbox.requests += [CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")]
+    outbox.grammar_checks.append(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")))
+    planning = Planning(planning_id="p", work=work)
+    outbox.plannings.append(planning)
+    outbox.wake.append("conn_2")
+    assert outbox.effects(1012) == Effects(
+        frames=(b"1", b"2"),
+        requests=(CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")),
+        grammar_checks=(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")),),
+        plannings=(planning,),
+        wake=("conn_2",),
+        close=1012,
+    )
+
+
+def test_nothing_gathered_is_no_effect() -> None:
+    assert Outbox().effects(None) == Effects()
+
+
+def test_an_outbox_holds_every_kind_of_effect() -> None:
+    gathered = {field.name for field in fields(Outbox)}
+    assert gathered | {"close"} == {field.name for field in fields(Effects)}

@@ -1,0 +1,93 @@
+"""Long turns that are paused for shorter ones."""
+
+import pytest
+
+from runtime.scheduling import policy
+from runtime.scheduling.policy import ANSWER_LEVELS
+from runtime.scheduling.sequence import SequenceState
+from tests.support.scheduler_bench import Bench, tokens_of
+
+
+def test_a_long_answer_gives_its_place_to_a_short_turn_and_goes_on_after_it() -> None:
+    bench = Bench(num_blocks=400, max_running=3, debug=False)
+    long = []
+    for _ in range(3):
+        long.append(bench.add(4, limit=400))
+        bench.step()
+    for _ in range(ANSWER_LEVELS[0] + 2):
+        bench.step()
+    before = bench.cache.stats().protected
+    short = bench.add(4, limit=3)
+    schedule = bench.step()
+    assert schedule.admitted == (short,)
+    assert schedule.paused == (long[-1],), "the last one of the long"
+    assert long[-1] not in [chunk.sequence for chunk in schedule.chunks]
+    assert list(bench.scheduler.queues.paused) == [long[-1]]
+    assert bench.cache.stats().protected > before, "it keeps its blocks"
+    bench.run()
+    assert bench.done == [short, *long]
+    assert bench.preempted == 0
+
+
+def test_neither_a_short_answer_nor_the_last_long_one_loses_its_place() -> None:
+    bench = Bench(num_blocks=400, max_running=2, debug=False)
+    first = bench.add(4, limit=400)
+    bench.step()
+    second = bench.add(4, limit=400)
+    for _ in range(ANSWER_LEVELS[0] - 3):
+        bench.step()
+    waiting = bench.add(4, limit=3)
+    bench.step()
+    assert waiting.state is SequenceState.WAITING
+    assert not list(bench.scheduler.queues.paused)
+    for _ in range(5):
+        bench.step()
+    assert list(bench.scheduler.queues.paused) == [second]
+    bench.add(4, limit=3)
+    bench.step()
+    assert list(bench.scheduler.queues.paused) == [second], "one place stays with long turns"
+    assert first.num_emitted > ANSWER_LEVELS[0]
+
+
+def test_a_turn_of_higher_priority_is_not_paused_for_one_of_lower() -> None:
+    bench = Bench(num_blocks=400, max_running=2, debug=False)
+    for _ in range(2):
+        bench.add(4, limit=400, priority=1)
+    for _ in range(ANSWER_LEVELS[0] + 2):
+        bench.step()
+    waiting = bench.add(4, limit=3)
+    bench.step()
+    assert waiting.state is SequenceState.WAITING
+
+
+def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes first, since its tenant has had least; with its chunk the tenant has had most."""
+    monkeypatch.setattr(policy, "PROMPT_LEVELS", (2, 6))
+    bench = Bench(num_blocks=2000, max_running=2, policy="fair", token_gap_ms=60, debug=False)
+    bench.add(10, limit=1, tenant="b")
+    first = bench.add(450, tenant="a")
+    second = bench.add(450, tenant="b")
+    for _ in range(2):
+        bench.step()
+    computed = [first.num_computed, second.num_computed]
+    short = bench.add(10, tenant="b")
+    schedule = bench.step()
+    assert schedule.admitted == (short,)
+    assert schedule.paused == (first,)
+    assert tokens_of(schedule) == {"r4": 10, "r3": 106}
+    assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 106]
+    bench.run()
+    assert set(bench.done) >= {first, second, short}
+
+
+def test_first_come_first_served_pauses_nobody() -> None:
+    bench = Bench(num_blocks=400, max_running=2, policy="fcfs", debug=False)
+    for _ in range(2):
+        bench.add(4, limit=300)
+    for _ in range(ANSWER_LEVELS[0] + 2):
+        bench.step()
+    waiting = bench.add(4, limit=3)
+    bench.step()
+    assert waiting.state is SequenceState.WAITING
