@@ -97,6 +97,11 @@ class EngineConfig:
     """Milliseconds at the start for a few timed steps, which tell the scheduler what work costs
     before turns do. 0: it learns from turns alone."""
 
+    startup_profile_folder: str | None = None
+    """Folder that keeps what steps took, so that the next start knows more than it has time to
+    find out; two steps are timed to see that it still holds. None: the command keeps it in the
+    user's cache folder, beside the compiled kernels. An empty name keeps none."""
+
     first_token_limit_s: int = 600
     """A turn that would wait behind other prompts for longer than this many seconds, as predicted,
     is refused as overloaded at once."""

@@ -12,7 +12,7 @@ import argparse
 import ast
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
@@ -110,6 +110,8 @@ def read_serve_options(
         raise OptionError(f"--port {arguments.port} is not in 0..65535")
     if not 0 <= arguments.drain_seconds <= 86400:
         raise OptionError(f"--drain-seconds {arguments.drain_seconds} is not in 0..86400")
+    if config.startup_profile_folder is None:
+        config = replace(config, startup_profile_folder=str(_cache_folder(environment)))
     return ServeOptions(
         engine=config,
         host=arguments.host,
@@ -121,6 +123,11 @@ def read_serve_options(
         drain_s=arguments.drain_seconds,
         log_level=arguments.log_level,
     )
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs keep what they can make again."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
 
 
 # Engine options, from the fields of EngineConfig

@@ -140,6 +140,7 @@ class Decoder:
         """Take the weights from ``source`` one by one; linear maps are kept in ``bits``, in the
         layouts of ``choice`` (``make_linear``)."""
         self.config = config
+        self.choice = choice
         self._embedding = source.tensor(
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )

@@ -28,6 +28,7 @@ from runtime.model.config import LoadError
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.startup_profile import measured_table
+from runtime.process.stored_profile import StoredProfile
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer, TokenizerError
@@ -77,6 +78,7 @@ def load_engine(
                 seconds=config.startup_profile_ms / 1000,
                 max_batch_tokens=config.max_batch_tokens,
                 clock=clock,
+                stored=StoredProfile.of(runner, config),
             )
         )
         enters("making the caches")

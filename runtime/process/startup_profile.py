@@ -5,6 +5,9 @@ for what is made once (compiled kernels, prepared products, recorded steps) and 
 the others the shortest does, so that one hiccup spoils nothing. What is worth most comes first;
 when the time is over the other cells are extrapolated, and filled in by turns.
 
+Times of an earlier start (``runtime.process.stored_profile``) are taken where two of them still
+hold; the time then goes to cells that no start has come to yet, and to timing again what is known.
+
 Knows a runner and a clock. Knows no sequences and no cache: it runs while the pool belongs to
 nobody yet.
 
@@ -14,6 +17,7 @@ more; what steps have written is in blocks that nobody
 takes for written.
 """
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -22,6 +26,7 @@ import numpy as np
 from runtime.messages import TokenArray
 from runtime.model.batch import SequenceInput
 from runtime.model.runner import ModelRunner
+from runtime.process.stored_profile import StoredProfile, Times
 from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable
 
 _CELLS = (
@@ -45,12 +50,18 @@ _CELLS = (
     (16, 32),
 )
 """(prompt tokens, decode rows), what is worth most first."""
+_CHECKED = ((0, 1), (64, 0))
+"""Cells by which times of an earlier start are checked."""
+_STILL_HOLDS = 1.5
+"""They may have become so many times longer or shorter."""
 _LONG_CONTEXT = 2048
 _LONG_CHUNK = 64
 _LONG_ROWS = 8
 _TIMES = 3
 _MOST_TIMES = 8
 """With what is paid once, and with a hiccup, it may take so many times the time allowed."""
+
+log = logging.getLogger(__name__)
 
 
 def measured_table(
@@ -59,26 +70,36 @@ def measured_table(
     seconds: float,
     max_batch_tokens: int,
     clock: Callable[[], float],
+    stored: StoredProfile | None = None,
 ) -> CostTable:
-    """The table of this machine, by steps that take ``seconds`` together at most. Where the pool or
-    the time is too small for any, it is the one that the cost model starts with."""
+    """The table of this machine, by steps that take ``seconds`` together at most, and by what is
+    ``stored``, which is brought up to date. Where the pool or the time is too small for any, it is
+    the one that the cost model starts with."""
     if seconds <= 0.0:
         return CostTable.linear(CostProfile())
     trials = _Trials(runner, clock, seconds=seconds)
     longest = min(runner.num_blocks * runner.block_size, runner.model.config.max_context_tokens)
-    times: dict[tuple[int, int], float] = {}
-    for number, (tokens, rows) in enumerate(_CELLS):
-        if tokens + rows > max_batch_tokens or max(tokens, 2) > longest:
-            continue
-        found = trials.shortest_s(tokens, rows, 0, expected_s=_expected_s(times, tokens, rows))
+    cells = [
+        (tokens, rows)
+        for tokens, rows in _CELLS
+        if tokens + rows <= max_batch_tokens and max(tokens, 2) <= longest
+    ]
+    known = {} if stored is None else stored.read()
+    times = trials.check(known)
+    if stored is not None and known and not times:
+        log.info("stored step times %s hold no longer, timed anew", stored.path)
+    for number, cell in enumerate(sorted(cells, key=times.__contains__)):
+        found = trials.shortest_s(*cell, 0, expected_s=_expected_s(times, *cell))
         if found is not None:
-            times[tokens, rows] = found
+            times[cell] = min(found, times.get(cell, found))
         if number == 4 and (16, 0) in times and (0, 8) in times:
             times |= trials.long_contexts(longest)
+    if stored is not None and times and times != known:
+        stored.write(times)
     return _table_of(times)
 
 
-def _expected_s(times: dict[tuple[int, int], float], tokens: int, rows: int) -> float:
+def _expected_s(times: Times, tokens: int, rows: int) -> float:
     """At most what a step takes: in proportion to the largest smaller one."""
     smaller = [
         seconds * (tokens + rows) / (n + r)
@@ -88,7 +109,7 @@ def _expected_s(times: dict[tuple[int, int], float], tokens: int, rows: int) -> 
     return min(smaller, default=0.0)
 
 
-def _table_of(times: dict[tuple[int, int], float]) -> CostTable:
+def _table_of(times: Times) -> CostTable:
     """The timed cells, and the others as the structure of steps suggests: they cost what their
     tokens cost in one go, and never less than a smaller step."""
     if (0, 1) not in times and (16, 0) not in times:
@@ -127,7 +148,7 @@ def _along(points: list[tuple[int, float]], size: int) -> float:
     return left if high == low else left + (right - left) * (size - low) / (high - low)
 
 
-def _context_costs(times: dict[tuple[int, int], float]) -> tuple[float, float]:
+def _context_costs(times: Times) -> tuple[float, float]:
     """Seconds per pair of prompt token and token before it, and per token that decodes read."""
     pair_s = context_s = 0.0
     far = times.get((_LONG_CHUNK + _LONG_CONTEXT, 0))
@@ -152,9 +173,22 @@ class _Trials:
         self._latest = now + _MOST_TIMES * seconds
         self._forgiven = False
 
-    def long_contexts(self, longest: int) -> dict[tuple[int, int], float]:
+    def check(self, known: Times) -> Times:
+        """What is known of an earlier start, if the checked cells take about what it says."""
+        ratios = []
+        for cell in _CHECKED:
+            if cell not in known:
+                return {}
+            found = self.shortest_s(*cell, 0, expected_s=known[cell])
+            if found is None:
+                return {}
+            ratios.append(found / known[cell])
+        holds = all(1 / _STILL_HOLDS <= ratio <= _STILL_HOLDS for ratio in ratios)
+        return dict(known) if holds else {}
+
+    def long_contexts(self, longest: int) -> Times:
         """A chunk and some decodes behind a long context, under keys that are no cells."""
-        found: dict[tuple[int, int], float] = {}
+        found: Times = {}
         if longest < _LONG_CONTEXT + _LONG_CHUNK:
             return found
         cases = (

@@ -281,17 +281,19 @@ def test_a_turn_that_would_wait_too_long_for_its_first_token_is_refused_at_once(
     assert errors[-1] is ErrorKind.OVERLOADED
 
 
+@pytest.mark.parametrize("seconds", [10.0, 7200.0, -7200.0])
 @pytest.mark.parametrize("slow_step", [0, 1, 5])
 def test_a_server_without_other_work_refuses_nothing_after_a_hiccup(
-    slow_step: int, monkeypatch: pytest.MonkeyPatch
+    slow_step: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step takes ten seconds; prompts of any length that come to an idle engine run."""
+    """One step takes ten seconds, or the clock jumps in it; prompts of any length that come to an
+    idle engine run."""
     driver = EngineDriver.load(num_blocks=4096, first_token_limit_s=1, max_draft_tokens=0)
     forward = driver.runner.forward
     steps = itertools.count()
 
     def hiccup(*arguments: Any, **options: Any) -> torch.Tensor:
-        driver.clock.advance(10.0 if next(steps) == slow_step else 0.002)
+        driver.clock.advance(seconds if next(steps) == slow_step else 0.002)
         return forward(*arguments, **options)
 
     monkeypatch.setattr(driver.runner, "forward", hiccup)

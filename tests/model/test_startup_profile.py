@@ -1,5 +1,8 @@
 """Some timed steps before the first turn, and what is made of them."""
 
+import logging
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from runtime.model.batch import SequenceInput
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.process.loading import load_engine
 from runtime.process.startup_profile import measured_table
+from runtime.process.stored_profile import StoredProfile
 from runtime.scheduling.costs import ROWS, TOKENS, CostProfile, CostTable, StepCosts
 from tests.support.clock import FakeClock
 
@@ -51,9 +55,18 @@ def _runner(num_blocks: int = 160) -> _TimedRunner:
     return runner
 
 
-def _measured(runner: _TimedRunner, seconds: float, max_batch_tokens: int = 2048) -> CostTable:
+def _measured(
+    runner: _TimedRunner,
+    seconds: float,
+    max_batch_tokens: int = 2048,
+    stored: StoredProfile | None = None,
+) -> CostTable:
     return measured_table(
-        runner, seconds=seconds, max_batch_tokens=max_batch_tokens, clock=runner.clock
+        runner,
+        seconds=seconds,
+        max_batch_tokens=max_batch_tokens,
+        clock=runner.clock,
+        stored=stored,
     )
 
 
@@ -145,3 +158,44 @@ def test_an_engine_starts_with_it_unless_it_is_turned_off(milliseconds: int, lea
     )
     engine = load_engine(config, clock=FakeClock(tick_s=0.001))
     assert any(map(any, engine.costs.table.timed)) == learns
+
+
+def _stored(folder: Path) -> StoredProfile:
+    return StoredProfile(path=folder / "times.json", facts={"processor": "a"})
+
+
+def test_each_start_knows_what_those_before_it_found_out(tmp_path: Path) -> None:
+    stored = _stored(tmp_path)
+    timed = []
+    for _ in range(8):
+        runner = _runner()
+        table = _measured(runner, 1.2, stored=stored)
+        assert runner.clock.now_s <= 8 * 1.2 + ONCE_S + truth_s(1024, 0)
+        timed.append(sum(map(sum, table.timed)))
+    assert timed == sorted(timed)
+    assert timed[-1] > timed[0]
+    assert table.pair_s == pytest.approx(PAIR_S, rel=0.01)
+
+
+@pytest.mark.parametrize(("times", "kept"), [(1.0, True), (1.3, True), (3.0, False), (0.3, False)])
+def test_what_holds_no_longer_is_timed_anew(
+    times: float, kept: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = _stored(tmp_path)
+    plain = {(0, 1): truth_s(0, 1), (64, 0): truth_s(64, 0), (256, 8): truth_s(256, 8)}
+    stored.write({cell: seconds * times for cell, seconds in plain.items()})
+    runner = _runner()
+    with caplog.at_level(logging.INFO):
+        table = _measured(runner, 0.5, stored=stored)
+    assert table.timed[TOKENS.index(256)][ROWS.index(8)] == kept
+    assert ["timed anew" in record.message for record in caplog.records] == [True] * (not kept)
+
+
+def test_one_cell_that_a_hiccup_spoiled_is_mended_by_a_later_start(tmp_path: Path) -> None:
+    stored = _stored(tmp_path)
+    _measured(_runner(), 600.0, stored=stored)
+    good = stored.read()
+    stored.write(good | {(256, 8): 100 * good[256, 8]})
+    table = _measured(_runner(), 600.0, stored=stored)
+    assert stored.read()[256, 8] == pytest.approx(good[256, 8])
+    assert table.cells[TOKENS.index(256)][ROWS.index(8)] < 2 * good[256, 8]

@@ -13,6 +13,7 @@ from sessions.options import KEY_VARIABLE, MIB, OptionError, add_serve_options, 
 from sessions.tenants import Principal, single_key
 
 KEY = "a-good-key"
+CACHE = str(Path.home() / ".cache" / "keepwarm")
 
 
 def options(*words: str, **environment: str) -> Any:
@@ -23,7 +24,7 @@ def options(*words: str, **environment: str) -> Any:
 
 def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
     found = options()
-    assert found.engine == EngineConfig()
+    assert found.engine == EngineConfig(startup_profile_folder=CACHE)
     assert (found.host, found.port) == ("127.0.0.1", 8080)
     assert (found.keys, found.allowed_origins, found.model_name) == ((), frozenset(), None)
     assert found.prices == PriceTable()
@@ -44,7 +45,15 @@ def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
 
 def test_engine_settings_are_taken_over() -> None:
     found = options("--model", "random:qwen3-tiny", "--dtype", "float32", "--block-size", "32")
-    assert found.engine == EngineConfig(model="random:qwen3-tiny", dtype="float32", block_size=32)
+    assert found.engine == EngineConfig(
+        model="random:qwen3-tiny", dtype="float32", block_size=32, startup_profile_folder=CACHE
+    )
+
+
+def test_step_times_are_kept_in_the_users_cache_folder_or_where_it_is_said() -> None:
+    assert options(XDG_CACHE_HOME="/there").engine.startup_profile_folder == "/there/keepwarm"
+    assert options("--startup-profile-folder", "/here").engine.startup_profile_folder == "/here"
+    assert options("--startup-profile-folder", "").engine.startup_profile_folder == ""
 
 
 def test_quantisation_is_off_and_can_be_asked_for() -> None:
