@@ -14,8 +14,12 @@ nothing is cached of the last. Bars are ratios of medians over the rounds. The w
 
 A run says what it answered by a digest. In bfloat16 another batch may round otherwise, and then
 another token is drawn: ``alike`` is the share of a run's answers that equal those of ``ours``.
-That all ways answer the same is shown by ``exact``, on a tiny model in float64. llama.cpp and
-vLLM are not run from here; their bars are open.
+That all ways answer the same is shown by ``exact``, on a tiny model in float64.
+
+Other engines are played on the same prompts where they are given (``benchmarks.loop_peers``):
+
+    llama   ``--llama-server``: llama.cpp's, from the same build as ``benchmarks.llama_cpp``'s
+    vllm    ``--vllm-python``: the interpreter of an environment with vLLM for CPUs
 
 Exit code 1: a bar is not met, or the time was over before all was played; else as in
 ``benchmarks.report``.
@@ -30,16 +34,25 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from benchmarks.loop_model import write_loop_model
-from benchmarks.loop_workload import Played, Workload, gaps_beside_prompt, percentile, play
+from benchmarks.loop_peers import Peer, llama_server, vllm_server
+from benchmarks.loop_workload import (
+    Played,
+    Workload,
+    gaps_beside_prompt,
+    own_agents,
+    percentile,
+    play,
+)
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
 from examples.demo.child_server import ChildServer, child_server
+from runtime.model.runner import available_cores
 
 NO_DRAFTS = ("--max-draft-tokens", "0")
 FCFS = ("--policy", "fcfs", "--prefill-tokens-beside-decodes", "512", *NO_DRAFTS)
@@ -55,6 +68,11 @@ SERVERS = {
     "exact_drafts": FLOAT64,
 }
 """Options by name. ``before*`` run another checkout's code, ``exact*`` the tiny model."""
+PEERS: dict[str, tuple[str, Callable[..., AbstractContextManager[Peer]]]] = {
+    "llama": ("--llama-server", llama_server),
+    "vllm": ("--vllm-python", vllm_server),
+}
+PEER_CONTEXT = 8192
 EXACT_MODEL = "random:qwen3-tiny"
 EXACT_RUNS = ("exact_ours/s8", "exact_ours/serial", "exact_fcfs/s8", "exact_drafts/s8")
 SPREAD_RUNS = 10
@@ -65,17 +83,17 @@ Result = TypeVar("Result")
 
 
 class Ratio(NamedTuple):
-    """A bar: a figure of one run over the least of others. Runs are named SERVER/LOAD."""
+    """A bar: a figure of one run over the best of others. Runs are named SERVER/LOAD."""
 
     part: str
     name: str
     over: str
     under: tuple[str, ...]
-    """Empty: what it is to be compared with is not run from here."""
-    most: float
-    most_amx: float | None = None
+    bar: float
+    bar_amx: float | None = None
     """Where the processor has AMX; None: the same."""
     figure: str = "wall_s"
+    op: Literal["<=", ">="] = "<="
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -85,11 +103,11 @@ class Ratio(NamedTuple):
 RATIOS = (
     Ratio("s8", "s8_wall_over_before", "ours/s8", ("before/s8", "before_fcfs/s8"), 0.9, 0.75),
     Ratio("s8", "s8_wall_over_fcfs", "ours/s8", ("fcfs/s8",), 1.02),
-    Ratio("s8", "s8_wall_over_llama", "ours/s8", (), 0.5, 0.18),
-    Ratio("s8", "s8_wall_over_vllm", "ours/s8", (), 0.9),
+    Ratio("s8", "s8_wall_over_llama", "ours/s8", ("llama/s8",), 0.5, 0.18),
+    Ratio("s8", "s8_wall_over_vllm", "ours/s8", ("vllm/s8",), 0.9),
     Ratio("s1", "s1_wall_over_fcfs", "ours/s1", ("fcfs/s1",), 1.02),
-    Ratio("s1", "s1_wall_over_llama", "ours/s1", (), 0.8, 0.35),
-    Ratio("s1", "s1_wall_over_vllm", "ours/s1", (), 0.6),
+    Ratio("s1", "s1_wall_over_llama", "ours/s1", ("llama/s1",), 0.8, 0.35),
+    Ratio("s1", "s1_wall_over_vllm", "ours/s1", ("vllm/s1",), 0.6),
     Ratio("serial", "s8_wall_over_serial", "ours/s8", ("ours/serial",), 0.4),
     Ratio("drafts", "s8_drafts_wall_over_serial", "drafts/s8", ("drafts/serial",), 0.55),
     Ratio("tools", "s8_tools_wall_over_fcfs", "ours/tools", ("fcfs/tools",), 1.02),
@@ -100,6 +118,15 @@ RATIOS = (
         ("fcfs/mixed32",),
         0.8,
         figure="latency_mean_s",
+    ),
+    Ratio(
+        "decode8",
+        "decode8_over_vllm",
+        "ours/decode8",
+        ("vllm/decode8",),
+        1.0,
+        figure="decode_tokens_per_s",
+        op=">=",
     ),
 )
 PARTS = (*dict.fromkeys(ratio.part for ratio in RATIOS), "gap", "spread", "exact")
@@ -117,12 +144,18 @@ class Fleet:
     folder: Path
     model: str
     before: Path | None
+    peers: Mapping[str, Path]
+    """What was given of ``PEERS``."""
     options: tuple[str, ...]
+    sessions: int
+    """That other engines make room for."""
+    threads: int
     deadline_s: float
     """By ``time.monotonic``."""
     parameters: dict[str, int] = field(default_factory=dict)
     """Of the models that have been written."""
     _servers: dict[str, ChildServer] = field(default_factory=dict)
+    _peers: dict[str, Peer] = field(default_factory=dict)
     _tenants: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -136,8 +169,20 @@ class Fleet:
 
     def play(self, server: str, load: Workload, seed: int) -> Played:
         """Play ``load`` on the server, which has nothing of it in its cache."""
-        url = self.server(server).url
-        return self.within_time(play(url, _key(next(self._tenants)), load, seed))
+        if server in PEERS:
+            agents = self._peer(server).agent
+        else:
+            agents = own_agents(self.server(server).url, _key(next(self._tenants)))
+        return self.within_time(play(agents, load, seed))
+
+    def lacks(self, run: str) -> str | None:
+        """Why a run cannot be played, None if it can."""
+        server = run.partition("/")[0]
+        if server.startswith("before") and self.before is None:
+            return "no --before was given"
+        if server in PEERS and server not in self.peers:
+            return f"no {PEERS[server][0]} was given"
+        return None
 
     def gaps(self, server: str, load: Workload, prompt_tokens: int, seed: int) -> "Gaps":
         """Between the tokens of ``load`` beside a prompt."""
@@ -145,8 +190,7 @@ class Fleet:
         bounds: list[float | None] = []
         gaps = self.within_time(
             gaps_beside_prompt(
-                url,
-                key,
+                own_agents(url, key),
                 load=load,
                 prompt_tokens=prompt_tokens,
                 seed=seed,
@@ -170,6 +214,24 @@ class Fleet:
             )
             self.play(name, WARM_UP, seed=0)
         return self._servers[name]
+
+    def _peer(self, name: str) -> Peer:
+        """The other engine's server of that name, warmed up."""
+        if name not in self._peers:
+            if self.deadline_s < time.monotonic():
+                raise OutOfTime
+            self._peers[name] = self.stack.enter_context(
+                PEERS[name][1](
+                    self.peers[name],
+                    self._model(name),
+                    folder=self.folder,
+                    sessions=self.sessions,
+                    threads=self.threads,
+                    context=PEER_CONTEXT,
+                )
+            )
+            self.play(name, WARM_UP, seed=0)
+        return self._peers[name]
 
     def within_time(self, work: Coroutine[Any, Any, Result]) -> Result:
         async def bounded() -> Result:
@@ -279,14 +341,15 @@ def loads_of(given: argparse.Namespace) -> dict[str, Workload]:
             answer_tokens=(8, 128),
             tool_s=given.tool_s,
         ),
+        "decode8": replace(fleet, turns=1, system_tokens=100, answer_tokens=(256, 256)),
         "gap": replace(fleet, turns=1, answer_tokens=(1024, 1024)),
     }
 
 
-def runs_of(ratios: Sequence[Ratio], before: Path | None) -> list[str]:
-    """What has to be played for them, each once."""
-    runs = [run for r in ratios if r.under for run in r.runs]
-    return [run for run in dict.fromkeys(runs) if before or not run.startswith("before")]
+def runs_of(ratios: Sequence[Ratio], lacks: Callable[[str], str | None]) -> list[str]:
+    """What has to be played for them and can be, each once."""
+    runs = dict.fromkeys(run for ratio in ratios for run in ratio.runs)
+    return [run for run in runs if lacks(run) is None]
 
 
 def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) -> list[Bar]:
@@ -294,7 +357,7 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     loads = loads_of(given)
     ratios = [ratio for ratio in RATIOS if ratio.part in given.parts]
     record = Record()
-    runs = runs_of(ratios, fleet.before)
+    runs = runs_of(ratios, fleet.lacks)
     others: dict[str, Callable[[], Bar]] = {
         "gap": lambda: _gap_bar(fleet, loads["gap"], given, figures),
         "spread": lambda: _spread_bar(fleet, loads["s8"], figures),
@@ -311,21 +374,30 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     except OutOfTime:
         figures["unfinished"] = f"not finished in {given.limit_s:g} s; see --limit-s"
     figures["runs"] = record.figures()
-    return [ratio_bar(ratio, record, figures["open"]) for ratio in ratios] + bars
+    return [ratio_bar(ratio, record, figures["open"], fleet.lacks) for ratio in ratios] + bars
 
 
-def ratio_bar(ratio: Ratio, record: Record, reasons: dict[str, str]) -> Bar:
-    """The ratio's bar; where it is open, ``reasons`` gets why."""
+def ratio_bar(
+    ratio: Ratio,
+    record: Record,
+    reasons: dict[str, str],
+    lacks: Callable[[str], str | None] = lambda run: None,
+) -> Bar:
+    """The ratio's bar; where it is open, ``reasons`` gets why. Of several runs to be compared with
+    those that cannot be played are left out."""
     value = None
-    if not ratio.under:
-        reasons[ratio.name] = "that engine's server is not run from here"
-    elif missing := [run for run in ratio.runs if not record.has(run)]:
+    under = [run for run in ratio.under if lacks(run) is None]
+    missing = [run for run in (ratio.over, *under) if not record.has(run)]
+    if not under:
+        reasons[ratio.name] = lacks(ratio.under[0]) or ""
+    elif missing:
         reasons[ratio.name] = f"not played: {', '.join(missing)}"
     else:
-        least = min(record.median(run, ratio.figure) for run in ratio.under)
-        value = record.median(ratio.over, ratio.figure) / least
-    most = ratio.most_amx if ratio.most_amx is not None and has_amx() else ratio.most
-    return Bar(name=ratio.name, value=value, op="<=", bar=most)
+        best = min if ratio.op == "<=" else max
+        other = best(record.median(run, ratio.figure) for run in under)
+        value = record.median(ratio.over, ratio.figure) / other
+    bar = ratio.bar_amx if ratio.bar_amx is not None and has_amx() else ratio.bar
+    return Bar(name=ratio.name, value=value, op=ratio.op, bar=bar)
 
 
 def _gap_bar(
@@ -379,6 +451,8 @@ def options() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=5)
     add("--model", default="random:qwen3-100m", help="random:qwen3-SIZE (default: %(default)s)")
     add("--before", type=Path, metavar="DIR", help="checkout of the commit to compare with")
+    add("--llama-server", type=Path, metavar="FILE", help="llama.cpp's server")
+    add("--vllm-python", type=Path, metavar="FILE", help="interpreter that can import vLLM")
     add("--sessions", type=int, default=8, help="of what the bars call s8")
     add("--turns", type=int, default=6)
     add("--single-turns", type=int, default=20, help="of the one session of s1")
@@ -412,7 +486,14 @@ def run(given: argparse.Namespace) -> int:
             folder=Path(folder),
             model=given.model,
             before=None if given.before is None else given.before.resolve(),
+            peers={
+                name: path
+                for name, path in (("llama", given.llama_server), ("vllm", given.vllm_python))
+                if path is not None
+            },
             options=tuple(served),
+            sessions=given.sessions,
+            threads=given.threads or available_cores(),
             deadline_s=time.monotonic() + given.limit_s,
         )
         bars = measure(fleet, given, figures)

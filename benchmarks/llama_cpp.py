@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,15 @@ BATCHES = (1, 8)
 BARS = {"decode_b1": 0.9, "decode_b8": 1.0, "prefill": 1.0}
 
 
-def write_gguf(path: Path, config: ModelConfig) -> None:
-    """Write seeded random weights of a Qwen3 shape, with no vocabulary.
+def write_gguf(
+    path: Path,
+    config: ModelConfig,
+    *,
+    vocabulary: Sequence[str] = (),
+    specials: Collection[int] = (),
+) -> None:
+    """Write seeded random weights of a Qwen3 shape, with tied embeddings. ``vocabulary``: a text
+    for each token, in the alphabet of byte-level BPE; of them ``specials`` are control tokens.
 
     Raises:
         DataMissing: the package ``gguf`` is not installed.
@@ -57,7 +65,7 @@ def write_gguf(path: Path, config: ModelConfig) -> None:
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("no_vocab")
+    _add_vocabulary(writer, gguf.TokenType, vocabulary, specials)
     rng = np.random.default_rng(0)
     for name, shape in tensor_shapes(config).items():
         if len(shape) == 1:
@@ -70,6 +78,23 @@ def write_gguf(path: Path, config: ModelConfig) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_vocabulary(
+    writer: Any, types: Any, vocabulary: Sequence[str], specials: Collection[int]
+) -> None:
+    if not vocabulary:
+        writer.add_tokenizer_model("no_vocab")
+        return
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(list(vocabulary))
+    writer.add_token_types(
+        [types.CONTROL if n in specials else types.NORMAL for n in range(len(vocabulary))]
+    )
+    writer.add_token_merges([])
+    if specials:
+        writer.add_eos_token_id(min(specials))
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -18,9 +18,9 @@ import random
 import string
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,8 +115,17 @@ class Played:
             "latency_mean_s": float(np.mean(latencies)),
             "latency_p50_s": percentile(latencies, 50),
             "latency_p95_s": percentile(latencies, 95),
+            "decode_tokens_per_s": _decode_rate(turns),
             "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
         }
+
+
+def _decode_rate(turns: Sequence[PlayedTurn]) -> float:
+    """Tokens a second while all turns decode; nan if they never do at once."""
+    begin_s = max(turn.token_s[0] for turn in turns)
+    end_s = min(turn.token_s[-1] for turn in turns)
+    count = sum(begin_s < moment <= end_s for turn in turns for moment in turn.token_s)
+    return count / (end_s - begin_s) if begin_s < end_s else math.nan
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -150,38 +159,61 @@ def _length(source: random.Random, bounds: tuple[int, int]) -> int:
     return round(math.exp(source.uniform(math.log(least), math.log(most))))
 
 
-@asynccontextmanager
-async def agent(url: str, key: str | None, system: str) -> AsyncIterator[AsyncSession]:
-    """A session on a socket of its own."""
-    async with AsyncClient(url, api_key=key, open_timeout_s=30.0) as client:
-        yield client.session(instructions=system, temperature=1.0)
+class Agent(Protocol):
+    """A session with some server."""
+
+    async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
+        """Play ``turn`` and note in ``played`` what comes, as it comes.
+
+        Raises:
+            WrongLength: the answer has another length.
+        """
+        ...
 
 
-async def play_turn(session: AsyncSession, turn: PlannedTurn, played: PlayedTurn) -> None:
-    """Play ``turn`` and note in ``played`` what comes, as it comes.
-
-    Raises:
-        WrongLength: the answer has another length.
-    """
-    events = session.stream(
-        turn.text,
-        max_output_tokens=turn.answer_tokens,
-        keepwarm={"sampling": {"seed": turn.seed}},
-    )
-    async for event in events:
-        if isinstance(event, TextDelta):
-            played.token_s.append(time.perf_counter())
-        elif isinstance(event, Response):
-            played.end_s = time.perf_counter()
-            played.text = event.text
-            played.prompt_tokens = event.usage.input_tokens
-            if event.usage.output_tokens != turn.answer_tokens:
-                raise WrongLength(
-                    f"an answer has {event.usage.output_tokens} tokens, not {turn.answer_tokens}"
-                )
+OpenAgent = Callable[[str], AbstractAsyncContextManager[Agent]]
+"""From a system prompt to a session on a connection of its own."""
 
 
-async def play(url: str, key: str | None, load: Workload, seed: int) -> Played:
+@dataclass(frozen=True, slots=True)
+class SessionAgent:
+    """A session of this project's client."""
+
+    session: AsyncSession
+
+    async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
+        """Play ``turn``; see ``Agent.play``."""
+        events = self.session.stream(
+            turn.text,
+            max_output_tokens=turn.answer_tokens,
+            keepwarm={"sampling": {"seed": turn.seed}},
+        )
+        async for event in events:
+            if isinstance(event, TextDelta):
+                played.token_s.append(time.perf_counter())
+            elif isinstance(event, Response):
+                played.end_s = time.perf_counter()
+                played.text = event.text
+                played.prompt_tokens = event.usage.input_tokens
+                if event.usage.output_tokens != turn.answer_tokens:
+                    raise WrongLength(
+                        f"an answer has {event.usage.output_tokens} tokens, "
+                        f"not {turn.answer_tokens}"
+                    )
+
+
+def own_agents(url: str, key: str | None) -> OpenAgent:
+    """Sessions with a server of this project."""
+
+    @asynccontextmanager
+    async def agent(system: str) -> AsyncIterator[Agent]:
+        async with AsyncClient(url, api_key=key, open_timeout_s=30.0) as client:
+            yield SessionAgent(client.session(instructions=system, temperature=1.0))
+
+    return agent
+
+
+async def play(agents: OpenAgent, load: Workload, seed: int) -> Played:
     """Play the workload once; nothing is left open.
 
     Raises:
@@ -192,12 +224,12 @@ async def play(url: str, key: str | None, load: Workload, seed: int) -> Played:
 
     async def run(number: int) -> None:
         await asyncio.sleep(number * load.stagger_s)
-        async with agent(url, key, plan.system) as session:
+        async with agents(plan.system) as agent:
             for index, turn in enumerate(plan.sessions[number]):
                 if index:
                     await asyncio.sleep(load.tool_s)
                 sessions[number].append(PlayedTurn(sent_s=time.perf_counter()))
-                await play_turn(session, turn, sessions[number][-1])
+                await agent.play(turn, sessions[number][-1])
 
     if load.one_at_a_time:
         for number in range(load.sessions):
@@ -225,8 +257,7 @@ def _check_prompts(plan: Plan, sessions: list[list[PlayedTurn]]) -> None:
 
 
 async def gaps_beside_prompt(
-    url: str,
-    key: str | None,
+    agents: OpenAgent,
     *,
     load: Workload,
     prompt_tokens: int,
@@ -242,26 +273,26 @@ async def gaps_beside_prompt(
     source = random.Random(f"agent_loop/prompt/{seed}")
     running: list[PlayedTurn] = []
 
-    async def decode(session: AsyncSession, turn: PlannedTurn) -> None:
+    async def decode(agent: Agent, turn: PlannedTurn) -> None:
         while True:
             running.append(PlayedTurn(sent_s=time.perf_counter()))
-            await play_turn(session, turn, running[-1])
+            await agent.play(turn, running[-1])
 
     async with AsyncExitStack() as stack:
-        sessions = [
-            await stack.enter_async_context(agent(url, key, plan.system)) for _ in plan.sessions
+        running_agents = [
+            await stack.enter_async_context(agents(plan.system)) for _ in plan.sessions
         ]
-        long = await stack.enter_async_context(agent(url, key, ""))
+        long = await stack.enter_async_context(agents(""))
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(decode(session, turns[0]))
-                for session, turns in zip(sessions, plan.sessions, strict=True)
+                group.create_task(decode(agent, turns[0]))
+                for agent, turns in zip(running_agents, plan.sessions, strict=True)
             ]
             while sum(bool(turn.token_s) for turn in running) < load.sessions:
                 await asyncio.sleep(0.01)
             asked = PlayedTurn(sent_s=time.perf_counter())
             prompt = letters(source, prompt_tokens)
-            await play_turn(long, PlannedTurn(text=prompt, answer_tokens=1, seed=0), asked)
+            await long.play(PlannedTurn(text=prompt, answer_tokens=1, seed=0), asked)
             await asyncio.to_thread(when_computed)
             for task in tasks:
                 task.cancel()

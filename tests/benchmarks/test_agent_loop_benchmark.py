@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 from benchmarks.agent_loop import (
     EXACT_RUNS,
     PARTS,
+    PEERS,
     RATIOS,
+    SERVERS,
     Record,
     gauge,
     loads_of,
@@ -30,12 +32,13 @@ from benchmarks.loop_workload import (
     PlannedTurn,
     Played,
     PlayedTurn,
+    SessionAgent,
     Workload,
     WrongLength,
     gaps_beside_prompt,
+    own_agents,
     plan_of,
     play,
-    play_turn,
 )
 from benchmarks.report import DataMissing
 from examples.demo.child_server import child_server
@@ -91,12 +94,11 @@ async def test_a_fleet_and_gaps_are_timed_on_a_server(model: Path, tmp_path: Pat
     given = ["--model", str(model), "--threads", "1", "--kv-cache-mib", "64"]
     bound: list[float | None] = []
     with child_server([*given, "--max-draft-tokens", "0"], log=tmp_path / "log") as server:
-        played = await play(server.url, None, load, seed=3)
+        played = await play(own_agents(server.url, None), load, seed=3)
         serial = replace(load, sessions=1, one_at_a_time=True)
-        again = await play(server.url, None, serial, seed=4)
+        again = await play(own_agents(server.url, None), serial, seed=4)
         gaps = await gaps_beside_prompt(
-            server.url,
-            None,
+            own_agents(server.url, None),
             load=replace(load, answer_tokens=(900, 900)),
             prompt_tokens=1000,
             seed=5,
@@ -129,7 +131,7 @@ async def test_a_turn_that_ends_early_is_an_error() -> None:
     session: Any = SimpleNamespace(stream=stream)
     turn = PlannedTurn(text="go", answer_tokens=4, seed=0)
     with pytest.raises(WrongLength, match="3 tokens, not 4"):
-        await play_turn(session, turn, PlayedTurn(sent_s=0.0))
+        await SessionAgent(session).play(turn, PlayedTurn(sent_s=0.0))
 
 
 def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) -> None:
@@ -158,12 +160,13 @@ def test_pauses_leave_texts_as_they_are_and_seeds_do_not() -> None:
 
 
 def test_each_run_is_played_once_and_only_where_it_can_be() -> None:
-    everything = runs_of(RATIOS, ROOT)
-    assert len(everything) == len(set(everything)) == 13
-    without = runs_of(RATIOS, None)
+    everything = runs_of(RATIOS, lambda run: None)
+    assert len(everything) == len(set(everything)) == 19
+    without = runs_of(RATIOS, lambda run: "none" if run.startswith("before") else None)
     assert set(everything) - set(without) == {"before/s8", "before_fcfs/s8"}
     assert {ratio.part for ratio in RATIOS} | {"gap", "spread", "exact"} == set(PARTS)
     assert {run.partition("/")[2] for run in everything} <= set(loads_of(given()))
+    assert {run.partition("/")[0] for run in everything} <= {*SERVERS, *PEERS}
 
 
 def test_other_models_and_folders_that_are_no_checkout_are_refused(
@@ -202,5 +205,11 @@ def test_what_has_nothing_to_be_compared_with_is_open_and_says_why() -> None:
     }
     assert "before/s8" in reasons["s8_wall_over_before"]
     assert len(reasons) == 3
+    lacks = {"llama/s8": "no --llama-server was given", "before/s8": "none"}.get
+    (llama,) = (ratio for ratio in RATIOS if ratio.name == "s8_wall_over_llama")
+    assert ratio_bar(llama, record, reasons, lacks).value is None
+    assert reasons["s8_wall_over_llama"] == "no --llama-server was given"
+    record.add("before_fcfs/s8", 0, replace(played, wall_s=5.0))
+    assert ratio_bar(RATIOS[0], record, reasons, lacks).value == 0.4
     figures = record.figures()["fcfs/s8"]
     assert (figures["gap_p99_ms"], figures["alike"]) == (1000.0, 1.0)
