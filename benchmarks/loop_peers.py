@@ -44,7 +44,9 @@ class Peer:
     @asynccontextmanager
     async def agent(self, system: str) -> AsyncIterator[Agent]:
         """A session on a connection of its own."""
-        async with httpx.AsyncClient(timeout=TURN_TIMEOUT_S) as http:
+        # A kept connection may be closed by the server just when it is used again.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=TURN_TIMEOUT_S, limits=limits) as http:
             yield PeerAgent(self, http, letter_ids(system))
 
 
