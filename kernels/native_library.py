@@ -381,6 +381,12 @@ def compiled_library() -> ctypes.CDLL | None:
         return None
 
 
+def build_name() -> str:
+    """Of the compiled kernels: another one for other sources, another compiler or processor."""
+    library = compiled_library()
+    return "none" if library is None else Path(library._name).stem
+
+
 def _compiled() -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None or platform.system() != "Linux":

@@ -98,8 +98,9 @@ class EngineConfig:
     before turns do. 0: it learns from turns alone."""
 
     startup_profile_folder: str | None = None
-    """Folder that keeps what steps took, so that the next start knows more than it has time to
-    find out; two steps are timed to see that it still holds. None: the command keeps it in the
+    """Folder that keeps what steps took and which layout of the weights was fastest, so that the
+    next start knows more than it has time to find out and answers the same to the last bit; two
+    steps are timed to see that it still holds. None: the command keeps it in the
     user's cache folder, beside the compiled kernels. An empty name keeps none."""
 
     first_token_limit_s: int = 600

@@ -44,8 +44,9 @@ class ProductRules:
     """Of the memory that the model leaves free: what second copies may take."""
     least_bytes: int = 16 << 20
     """Models with smaller linear maps are not timed: they do not wait for memory."""
-    seconds: float = 0.3
-    """What timing may take; what is not known by then is not chosen."""
+    seconds: float = 1.0
+    """What timing may take; what is not known by then is not chosen. A quiet machine tells within a
+    third of it, and what it has told is kept."""
 
 
 RULES = ProductRules()

@@ -8,14 +8,18 @@ shortest do not agree it is too busy to tell, and nothing is chosen by them.
 Knows shapes, a clock and free memory. What follows from the times is ``product_choice``'s.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kernels.native_library import build_name
 from kernels.quant_matmul import GROUP
 from kernels.tiled_matrix import fits_tiles
+from runtime.machine_files import MachineFile, processor
 from runtime.model.config import ModelConfig
 from runtime.model.layers import Linear, WeightBits, make_linear, packs
 from runtime.model.product_choice import (
@@ -40,7 +44,7 @@ it does not come from a cache."""
 _FEW_ROWS = 16
 _MANY_MAPS = 2
 """With more rows the caches do not matter, and so many maps of a set tell enough."""
-_ROUNDS = 12
+_ROUNDS = 24
 """At most; fewer as soon as the two shortest of each layout agree."""
 _AGREEMENT = 1.1
 
@@ -54,6 +58,7 @@ def measured_choice(
     free_bytes: int,
     clock: Callable[[], float],
     rules: ProductRules = RULES,
+    folder: str | None = None,
 ) -> ProductChoice | None:
     """What the linear maps of a model should be kept as, found out in ``rules.seconds`` at most;
     None where that is not worth it or could not be told.
@@ -61,6 +66,8 @@ def measured_choice(
     Args:
         free_bytes: memory there is before the model is loaded.
         clock: seconds.
+        folder: keeps what was found out, so that later starts choose the same and answer the same
+            to the last bit.
     """
     if device.type != "cpu" or dtype != torch.bfloat16 or bits == "fp8":
         return None
@@ -70,11 +77,47 @@ def measured_choice(
         return None
     started = clock()
     copies = _copies(config, bits, weights, free_bytes, rules)
+    kept = MachineFile.of(folder, "products", _facts(config, bits))
+    known = None if kept is None else kept.read(_understood)
+    if known is not None and _can_be_had(known, copies):
+        _LOG.info("products kept choice=%s", known)
+        return known
     timer = _Trials(layer_shapes(config), bits, clock, until=started + rules.seconds)
     with torch.inference_mode():
         choice = choose(timer, copies, rules)
     _LOG.info("products measured_s=%.2f choice=%s", clock() - started, choice)
+    if kept is not None and choice is not None:
+        kept.write({"few": choice.few, "many": choice.many, "from_rows": choice.from_rows})
     return choice
+
+
+def _facts(config: ModelConfig, bits: WeightBits) -> dict[str, str]:
+    """What a choice depends on, but for the memory that is free."""
+    return {
+        "processor": processor(),
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "kernels": build_name(),
+        "bits": str(bits),
+        "model": hashlib.sha256(repr(config).encode()).hexdigest(),
+    }
+
+
+def _understood(content: Any) -> ProductChoice:
+    """Raises ValueError, TypeError or KeyError where it is no choice."""
+    few, many, from_rows = content["few"], content["many"], content["from_rows"]
+    if few not in RANK or many not in (None, "widened", *RANK) or type(from_rows) is not int:
+        raise ValueError(f"no choice of layouts: {content!r}"[:200])
+    return ProductChoice(few=few, many=many, from_rows=from_rows)
+
+
+def _can_be_had(choice: ProductChoice, copies: Copies) -> bool:
+    """Whether there is what it takes: the layouts, and memory for a second copy."""
+    if choice.few not in copies.first:
+        return False
+    if choice.many is None or choice.many == "widened":
+        return True
+    return copies.second_size is not None and choice.many in copies.second
 
 
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:

@@ -137,6 +137,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         bits=_BITS[config.quantization],
         seed=config.seed,
         progress=sys.stderr.isatty(),
+        machine_folder=config.startup_profile_folder,
     )
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":

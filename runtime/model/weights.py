@@ -62,6 +62,7 @@ def load_model(
     bits: WeightBits = 16,
     seed: int = 0,
     progress: bool = False,
+    machine_folder: str | None = None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -72,6 +73,7 @@ def load_model(
         bits: 8, 4 or fp8 to quantise linear maps while loading.
         seed: of the weights of random models.
         progress: show a bar on stderr.
+        machine_folder: keeps what is found out about the machine; None: nothing is kept.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
@@ -84,12 +86,14 @@ def load_model(
         config = random_model_config(str(source).removeprefix(PREFIX))
         _check_memory(name, config, dtype, device, bits)
         source_of_weights = RandomWeights(seed, dtype, device)
-        choice = _products(config, dtype, device, bits)
+        choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, source_of_weights, dtype, device, bits=bits, choice=choice)
         tokenizer_folder = BYTE_TOKENIZER
     else:
         tokenizer_folder = Path(source).expanduser()
-        config, decoder = _load_folder(tokenizer_folder, dtype, device, bits, progress)
+        config, decoder = _load_folder(
+            tokenizer_folder, dtype, device, bits, progress=progress, machine_folder=machine_folder
+        )
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
@@ -133,7 +137,13 @@ def _holds_model(folder: Path) -> bool:
 
 
 def _load_folder(
-    folder: Path, dtype: torch.dtype, device: torch.device, bits: WeightBits, progress: bool
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits,
+    *,
+    progress: bool,
+    machine_folder: str | None,
 ) -> tuple[ModelConfig, Decoder]:
     if not folder.is_dir():
         raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
@@ -141,7 +151,7 @@ def _load_folder(
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
     _check_memory(str(folder), config, dtype, device, bits)
-    choice = _products(config, dtype, device, bits)
+    choice = _products(config, dtype, device, bits, machine_folder)
     source = Checkpoint(folder, dtype, device, progress=progress)
     try:
         return config, Decoder(config, source, dtype, device, bits=bits, choice=choice)
@@ -150,10 +160,20 @@ def _load_folder(
 
 
 def _products(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    bits: WeightBits,
+    machine_folder: str | None,
 ) -> ProductChoice | None:
     return measured_choice(
-        config, dtype, device, bits, free_bytes=free_memory_bytes(device), clock=time.perf_counter
+        config,
+        dtype,
+        device,
+        bits,
+        free_bytes=free_memory_bytes(device),
+        clock=time.perf_counter,
+        folder=machine_folder,
     )
 
 

@@ -1,7 +1,9 @@
 """What is timed, what is not, and how long that may take; the clock is made up."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +70,7 @@ def chosen(
     bits: WeightBits = 16,
     free_bytes: int = 1 << 30,
     dtype: torch.dtype = torch.bfloat16,
+    folder: Path | None = None,
     **rules: float,
 ) -> ProductChoice | None:
     return measured_choice(
@@ -78,7 +81,55 @@ def chosen(
         free_bytes=free_bytes,
         clock=machine.clock,
         rules=replace(SMALL_RULES, **rules),  # type: ignore[arg-type]
+        folder=None if folder is None else str(folder),
     )
+
+
+def test_a_choice_is_kept_for_later_starts(machine: Machine, tmp_path: Path) -> None:
+    """So that they answer the same to the last bit, however busy the machine is then."""
+    choice = chosen(machine, folder=tmp_path)
+    assert choice is not None
+    taken = machine.products
+    assert chosen(machine, folder=tmp_path, seconds=0.0) == choice
+    assert machine.products == taken
+    chosen(machine, folder=tmp_path, bits=8)
+    assert machine.products > taken, "another model has a file of its own"
+
+
+def test_what_could_not_be_told_is_not_kept(machine: Machine, tmp_path: Path) -> None:
+    assert chosen(machine, folder=tmp_path, seconds=0.0) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kept_choice_that_has_no_memory_any_more_is_made_anew(
+    machine: Machine, tmp_path: Path
+) -> None:
+    both = chosen(machine, folder=tmp_path)
+    assert both is not None
+    assert both.many == "packed"
+    tight = chosen(machine, folder=tmp_path, free_bytes=4 * linear_weights(LARGE))
+    assert tight == ProductChoice(few="packed")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, [], {"few": "tiles"}, {"few": "x", "many": None, "from_rows": 0}),
+        {"few": "tiles", "many": "packed", "from_rows": "9"},
+        {"few": "tiles", "many": "packed", "from_rows": 1},
+        {"few": [], "many": None, "from_rows": 0},
+    ],
+)
+def test_a_kept_choice_that_is_none_is_made_anew(
+    content: object, machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = chosen(machine, folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"content": content}))
+    caplog.clear()
+    assert chosen(machine, folder=tmp_path) == choice
+    assert "found out anew" in caplog.text
 
 
 def test_times_of_the_machine_make_the_choice(machine: Machine) -> None:

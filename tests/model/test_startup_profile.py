@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from runtime.config import EngineConfig
+from runtime.machine_files import MachineFile
 from runtime.model.batch import SequenceInput
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.process.loading import load_engine
@@ -161,7 +162,7 @@ def test_an_engine_starts_with_it_unless_it_is_turned_off(milliseconds: int, lea
 
 
 def _stored(folder: Path) -> StoredProfile:
-    return StoredProfile(path=folder / "times.json", facts={"processor": "a"})
+    return StoredProfile(MachineFile(path=folder / "times.json", facts={"processor": "a"}))
 
 
 def test_each_start_knows_what_those_before_it_found_out(tmp_path: Path) -> None:
