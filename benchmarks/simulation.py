@@ -1,10 +1,10 @@
 """A fleet of recorded sessions on the engine's own scheduler and prefix cache, in virtual time.
 
 ``Scheduler``, ``PrefixCache``, ``StepCosts`` and ``OutputLengths`` are those of the engine;
-only the model is missing. A step costs what the device profile says of the work in its plan,
-and the clock moves by that much. So that a run takes seconds, one step of a simulation stands
-for ``stride`` steps of the device in a row with the same plan: each decode yields up to
-``stride`` tokens, and prefill has ``stride`` times the room.
+only the model is missing. A step costs what the device's table of costs says of the work in its
+plan, prefill and decodes together, and the clock moves by that much. So that a run takes seconds,
+one step of a simulation stands for ``stride`` steps of the device in a row with the same plan: each
+decode yields up to ``stride`` tokens, and prefill has ``stride`` times the room.
 
 The answer's length is not told to the scheduler: it sees the limit that clients send. The
 memory account of the cache is checked as the run goes. Closed loop: a session's next turn
@@ -24,7 +24,7 @@ from radix_cache.cache import CachedSequence, PrefixCache
 from radix_cache.config import CacheConfig
 from runtime.config import EngineConfig, PolicyName
 from runtime.messages import FinishReason, GenerationRequest, SamplingParams, TokenArray
-from runtime.scheduling.costs import CostProfile, OutputLengths, StepCosts
+from runtime.scheduling.costs import CostProfile, CostTable, OutputLengths, StepCosts
 from runtime.scheduling.policy import Policy, SequenceFacts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.sequence import Sequence, SequenceState, TokenBuffer
@@ -41,7 +41,7 @@ _MAX_IDLE_S = 3600.0
 class DeviceProfile:
     """A device with a model, as the simulator sees it."""
 
-    costs: CostProfile
+    costs: CostProfile | CostTable
     kv_tokens: int
     reload_token_s: float
     """Seconds per token that comes back from host memory."""
@@ -80,6 +80,8 @@ class Mode:
     """Whether a session whose turn waits keeps its blocks."""
     chunk_tokens: int = 2048
     """Prefill tokens of a step at most."""
+    beside_tokens: int | None = None
+    """The same of a step that decodes; None: as many."""
     kappa: float = 20.0
     """Seconds of lease per second that restoring the session would take."""
 
@@ -227,15 +229,7 @@ class Simulation:
         self._now = 0.0
         profile, stride = setting.profile, setting.stride
         self._truth = StepCosts(profile.costs)
-        # One step of the scheduler is ``stride`` steps of the device.
-        costs = profile.costs
-        seen = StepCosts(
-            replace(
-                costs,
-                decode_step_s=costs.decode_step_s * stride,
-                decode_context_s=costs.decode_context_s * stride,
-            )
-        )
+        seen = StepCosts(_stretched(self._truth.table, stride))
         self._seen = seen
         kv_tokens = 1 << 28 if setting.unlimited_kv else profile.kv_tokens
         kind = PrefixCache if mode.queue_protects else _PinsGiveWay
@@ -263,7 +257,7 @@ class Simulation:
             num_blocks=kv_tokens // setting.block_size,
             block_size=setting.block_size,
             max_batch_tokens=mode.chunk_tokens * stride,
-            prefill_tokens_beside_decodes=mode.chunk_tokens * stride,
+            prefill_tokens_beside_decodes=(mode.beside_tokens or mode.chunk_tokens) * stride,
             token_gap_ms=setting.token_gap_ms * stride,
             max_running=setting.max_running,
             policy=mode.policy,
@@ -363,21 +357,18 @@ class Simulation:
     def _play(self, chunks: list[Chunk]) -> None:
         """Cost the plan, then give each turn what it computed."""
         work = step_work(chunks)
-        seconds = 0.0
-        if work.prefill_tokens:
-            profile = self._setting.profile.costs
-            seconds += profile.prefill_token_s * work.prefill_tokens
-            seconds += profile.prefill_pair_s * work.prefill_pairs
-            seconds += profile.prefill_chunk_s * work.prefill_chunks
-        prefill_s = seconds
         sampling = [(c, *self._yield(c)) for c in chunks if c.samples]
+        seconds = 0.0
         for step in range(self._setting.stride):
             alive = [c for c, count, known in sampling if known and count > step]
-            if alive:
-                seconds += self._truth.decode_s(sum(c.start + c.num_tokens + step for c in alive))
+            contexts = sum(c.start + c.num_tokens + step for c in alive)
+            decodes = replace(work, decode_rows=len(alive), decode_context=contexts)
+            if step:
+                decodes = replace(decodes, prefill_tokens=0, prefill_pairs=0.0, prefill_chunks=0)
+            seconds += self._truth.table.step_s(decodes)
         self._now += seconds
         whole = all(count == self._setting.stride for _, count, known in sampling if known)
-        if whole or prefill_s:
+        if whole or work.prefill_tokens:
             self._seen.observe(work, seconds=seconds)
         yields = {c.sequence: count for c, count, _ in sampling}
         for chunk in chunks:
@@ -463,6 +454,21 @@ class Simulation:
         parent.num_sub_agents -= 1
         if not parent.num_sub_agents:
             self._go_on(parent)
+
+
+def _stretched(table: CostTable, stride: int) -> CostTable:
+    """Of a step that stands for ``stride`` steps of the device, the prompt in the first of them."""
+    decodes = table.cells[0]
+    return CostTable(
+        cells=[
+            [cell + (stride - 1) * decode_s for cell, decode_s in zip(row, decodes, strict=True)]
+            for row in table.cells
+        ],
+        pair_s=table.pair_s,
+        context_s=table.context_s * stride,
+        chunk_s=table.chunk_s,
+        timed=[list(row) for row in table.timed],
+    )
 
 
 def _ended_in_call(sequence: Sequence, client: _Client) -> bool:

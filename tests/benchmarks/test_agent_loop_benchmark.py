@@ -17,16 +17,13 @@ from benchmarks.agent_loop import (
     EXACT_RUNS,
     PARTS,
     PEERS,
-    RATIOS,
     SERVERS,
-    Record,
     gauge,
     loads_of,
     main,
     options,
-    ratio_bar,
-    runs_of,
 )
+from benchmarks.loop_bars import RATIOS, Record, ratio_bar, runs_of
 from benchmarks.loop_model import write_loop_model
 from benchmarks.loop_workload import (
     PlannedTurn,
@@ -164,7 +161,13 @@ def test_each_run_is_played_once_and_only_where_it_can_be() -> None:
     assert len(everything) == len(set(everything)) == 19
     without = runs_of(RATIOS, lambda run: "none" if run.startswith("before") else None)
     assert set(everything) - set(without) == {"before/s8", "before_fcfs/s8"}
-    assert {ratio.part for ratio in RATIOS} | {"gap", "spread", "exact"} == set(PARTS)
+    assert {ratio.part for ratio in RATIOS} | {
+        "simulator",
+        "gap",
+        "spread",
+        "exact",
+        "load",
+    } == set(PARTS)
     assert {run.partition("/")[2] for run in everything} <= set(loads_of(given()))
     assert {run.partition("/")[0] for run in everything} <= {*SERVERS, *PEERS}
 

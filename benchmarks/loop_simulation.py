@@ -1,0 +1,114 @@
+"""What the simulator says of sessions in a loop, beside what a server took for them.
+
+The device is the table of steps timed in this process. How much slower life is than single steps,
+sockets and all, is taken from sessions played one after the other; how sessions get on beside each
+other is what the simulator has to foretell.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.loop_workload import Played, Workload
+from benchmarks.simulation import OURS, DeviceProfile, Mode, Setting, Simulation
+from benchmarks.trace_sessions import Session, Turn
+from runtime.config import TOKEN_GAP_MS, EngineConfig
+from runtime.model.hf_config import read_model_config
+from runtime.model.kv_pool import block_bytes
+from runtime.model.runner import load_runner
+from runtime.process.startup_profile import measured_table
+from runtime.scheduling.costs import CostTable
+
+BLOCK = 16
+PROFILE_S = 5.0
+FCFS = Mode(name="fcfs", policy="fcfs", beside_tokens=512)
+MODES = {"ours": OURS, "fcfs": FCFS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A run that was played: on which server, and each round of it."""
+
+    server: str
+    load: Workload
+    rounds: Sequence[Played]
+
+    @property
+    def latency_s(self) -> float:
+        return statistics.median(played.figures["latency_mean_s"] for played in self.rounds)
+
+
+def timed_table(model: Path, *, threads: int | None) -> CostTable:
+    """The table of the machine for the model in a folder, every cell timed."""
+    config = EngineConfig(model=str(model), threads=threads, kv_cache_bytes=512 << 20)
+    runner = load_runner(config)
+    return measured_table(
+        runner,
+        seconds=PROFILE_S,
+        max_batch_tokens=config.max_batch_tokens,
+        clock=time.perf_counter,
+    )
+
+
+def kv_bytes_per_token(model: Path) -> int:
+    """KV memory of one token, in bfloat16, of the model in a folder."""
+    return block_bytes(read_model_config(model), 1, torch.bfloat16)
+
+
+def errors(
+    table: CostTable, kv_tokens: int, serial: Seen, runs: Mapping[str, Seen]
+) -> dict[str, float]:
+    """How far the simulator's mean turn latency of each run is off, as a share; the scale is that
+    of ``serial``."""
+    scale = serial.latency_s / _latency_s(table, kv_tokens, serial)
+    return {
+        name: scale * _latency_s(table, kv_tokens, seen) / seen.latency_s - 1
+        for name, seen in runs.items()
+    }
+
+
+def sessions_of(played: Played, load: Workload) -> list[Session]:
+    """The sessions as the simulator plays them: lengths of what was played, contents made up, the
+    system prompt the same for all."""
+    sessions = []
+    for number, turns in enumerate(played.sessions):
+        length = turns[-1].prompt_tokens + len(turns[-1].token_s)
+        own = np.arange(length, dtype=np.int32) + (number + 1) * (1 << 20)
+        own[: load.system_tokens] = np.arange(load.system_tokens, dtype=np.int32)
+        made: list[Turn] = []
+        kept = 0
+        for turn in turns:
+            total = turn.prompt_tokens + len(turn.token_s)
+            made.append(
+                Turn(
+                    tokens=own[:total],
+                    prompt_tokens=turn.prompt_tokens,
+                    kept_tokens=kept,
+                    gap_s=load.tool_s if made else 0.0,
+                    calls_tool=True,
+                )
+            )
+            kept = total
+        sessions.append(Session(name=f"session-{number}", turns=tuple(made)))
+    return sessions
+
+
+def _latency_s(table: CostTable, kv_tokens: int, seen: Seen) -> float:
+    """Mean turn latency in the simulator, over the rounds."""
+    setting = Setting(
+        sessions=1 if seen.load.one_at_a_time else seen.load.sessions,
+        profile=DeviceProfile(costs=table, kv_tokens=kv_tokens, reload_token_s=0.0),
+        block_size=BLOCK,
+        stride=1,
+        token_gap_ms=TOKEN_GAP_MS,
+    )
+    mode = MODES[seen.server]
+    return statistics.median(
+        Simulation(sessions_of(played, seen.load), mode, setting).run().mean_s
+        for played in seen.rounds
+    )
