@@ -68,24 +68,31 @@ class BlockAllocator:
         step.chunks[sequence] = Chunk(sequence, sequence.num_computed, pending, samples=False)
 
     def _victim(self, sequence: Sequence) -> Sequence | None:
-        """The other running sequence that is cheapest to restore, or ``sequence`` itself when
-        all others are of a higher class; None when it is alone."""
-        others = [s for s in self._queues.running if s is not sequence]
-        if not others:
+        """Another running sequence: of each tenant's lowest class the cheapest to restore, and of
+        these the cheapest. Or ``sequence`` itself, where that is of a higher class of the same
+        tenant; None when it is alone. What a tenant says of its priority moves nobody else."""
+        by_tenant: dict[str, list[Sequence]] = {}
+        for other in self._queues.running:
+            if other is not sequence:
+                by_tenant.setdefault(other.request.tenant, []).append(other)
+        if not by_tenant:
             return None
-        victim = min(
-            others,
-            key=lambda s: (
-                s.state is not SequenceState.FLUSHING,
-                s.request.priority,
-                s is self._last_victim,
-                s.num_computed,
-            ),
-        )
+        offered = [min(others, key=self._rank_in_tenant) for others in by_tenant.values()]
+        victim = min(offered, key=self._rank)
         flushing = victim.state is SequenceState.FLUSHING
-        if not flushing and victim.request.priority > sequence.request.priority:
+        mine, theirs = sequence.request, victim.request
+        if not flushing and mine.tenant == theirs.tenant and theirs.priority > mine.priority:
             return sequence
         return victim
+
+    def _rank_in_tenant(self, sequence: Sequence) -> tuple[bool, int, bool, int]:
+        stays, last, computed = self._rank(sequence)
+        return stays, sequence.request.priority, last, computed
+
+    def _rank(self, sequence: Sequence) -> tuple[bool, bool, int]:
+        """Smaller is preempted sooner."""
+        flushing = sequence.state is SequenceState.FLUSHING
+        return not flushing, sequence is self._last_victim, sequence.num_computed
 
 
 def allocate_ahead(cache: PrefixCache, sequence: Sequence, *, num_running: int) -> bool:

@@ -2,11 +2,15 @@
 account that fairness between tenants goes by.
 
 Smaller keys go first. Nothing here reads a clock or a cache; the scheduler passes both in.
-The default serves warm sequences before cold ones. Among warm ones the least predicted work goes
-first, divided by ``1 + wait / AGEING_S``, so that a long one is overtaken for a bounded
-time; cold ones go by arrival, so that branches that have not begun and those that lost their
-blocks share the wait. A warm sequence is never overtaken by ageing of a cold one: that would
-throw out what the running branches need.
+Between tenants the service that each has had comes first, in both orders that know tenants:
+priorities and deadlines are what a client says of its own work, and move nobody else's by more
+than ``TENANT_QUANTUM_S`` of the engine's time.
+
+Within that, and for a tenant alone, the default serves warm sequences before cold ones. Among warm
+ones the least predicted work goes first, divided by ``1 + wait / AGEING_S``, so that a long one is
+overtaken for a bounded time; cold ones go by arrival, so that branches that have not begun and
+those that lost their blocks share the wait. A warm sequence is never overtaken by ageing of a cold
+one: that would throw out what the running branches need.
 
 How long an answer gets is not known before, but what a sequence has emitted so far tells: most are
 short, and one that is not goes on for long. So sequences pass through levels: above the first
@@ -18,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 AGEING_S = 20.0
+TENANT_QUANTUM_S = 1.0
+"""Tenants whose service differs by less are equals by default."""
 ANSWER_LEVELS = (256, 1792)
 """Tokens emitted at which a sequence counts as longer."""
 PROMPT_LEVELS = (256, 1024)
@@ -77,16 +83,17 @@ def fcfs(facts: SequenceFacts) -> tuple[float, ...]:
 
 
 def short_turn_first(facts: SequenceFacts) -> tuple[float, ...]:
-    """Warm before cold, lower levels first, in the lowest least work first, aged; cold ones as
-    they come. A sequence about to miss its deadline goes before the others of its priority. Tenants
-    matter between equals only."""
-    return (*_class(facts), *_order(facts), facts.service_s, facts.arrival_s)
+    """The tenant that has had the least service first, in steps of ``TENANT_QUANTUM_S``. Then warm
+    before cold, lower levels first, in the lowest least work first, aged; cold ones as they come. A
+    sequence about to miss its deadline goes before the others of its priority."""
+    quantum = facts.service_s // TENANT_QUANTUM_S
+    return (quantum, *_class(facts), *_order(facts), facts.service_s, facts.arrival_s)
 
 
 def fair(facts: SequenceFacts) -> tuple[float, ...]:
-    """Within a class, the tenant that has had the least service first, then as
-    ``short_turn_first``."""
-    return (*_class(facts), facts.service_s, *_order(facts), facts.arrival_s)
+    """As ``short_turn_first``, but service is compared to the last second: no tenant waits for
+    another's shorter or warmer sequence."""
+    return (facts.service_s, *_class(facts), *_order(facts), facts.arrival_s)
 
 
 def _class(facts: SequenceFacts) -> tuple[float, float, float]:

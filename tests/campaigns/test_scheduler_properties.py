@@ -166,8 +166,9 @@ def test_backlogged_tenants_are_served_alike_up_to_what_runs_at_once(seed: int) 
     assert _largest_difference("fair", seed) <= 1.0
 
 
-def test_without_fairness_the_bound_does_not_hold() -> None:
-    assert max(_largest_difference("short_turn_first", seed) for seed in range(3)) > 2.0
+def test_by_default_tenants_may_differ_by_more_than_that() -> None:
+    """By a second of service: that much a short turn may go before another tenant's long one."""
+    assert max(_largest_difference("short_turn_first", seed) for seed in range(3)) > 1.5
 
 
 def _largest_difference(policy: str, seed: int) -> float:

@@ -65,6 +65,24 @@ def test_no_turn_gives_way_twice_in_a_row_while_others_run() -> None:
     assert victims
 
 
+def preemptions(priority: int) -> list[int]:
+    """Of four sequences of two tenants that grow beyond the pool, one of them with a priority."""
+    bench = Bench(num_blocks=14, policy="fair")
+    turns = []
+    for n, (tenant, own) in enumerate([("modest", 0), ("greedy", priority)] * 2):
+        turns.append(bench.add(6 + n, limit=20, expected=0, tenant=tenant, priority=own))
+        bench.step()  # so that they come in one order whatever they say
+    bench.run()
+    assert len(bench.done) == 4
+    return [turn.preemptions for turn in turns]
+
+
+def test_a_priority_moves_no_preemption_to_another_tenant() -> None:
+    """All of a tenant's sequences have it, so it says nothing."""
+    assert preemptions(0) == preemptions(100) == preemptions(-100)
+    assert sum(preemptions(0)) > 0
+
+
 def full_turn(bench: Bench, **options: object) -> Sequence:
     """A turn that decodes and whose two blocks of four are full."""
     sequence = bench.add(6, limit=20, expected=0, **options)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from runtime.scheduling.policy import (
     PATIENCE_S,
     POLICIES,
     PROMPT_LEVELS,
+    TENANT_QUANTUM_S,
     SequenceFacts,
     ServiceAccount,
     fair,
@@ -93,13 +94,19 @@ def test_a_turn_about_to_miss_its_deadline_goes_first_within_its_class() -> None
     assert short_turn_first(replace(long, deadline_left_s=1e6)) > short_turn_first(TURN)
 
 
-def test_service_decides_between_equals_only_unless_the_policy_is_fair() -> None:
-    served = replace(TURN, service_s=1.0)
+def test_a_little_service_decides_between_equals_only_unless_the_policy_is_fair() -> None:
+    served = replace(TURN, service_s=TENANT_QUANTUM_S / 2)
     assert short_turn_first(TURN) < short_turn_first(served)
     assert fair(TURN) < fair(served)
     short_but_served = replace(served, work_s=0.1)
     assert short_turn_first(short_but_served) < short_turn_first(TURN)
     assert fair(TURN) < fair(short_but_served)
+
+
+@pytest.mark.parametrize("order", [short_turn_first, fair])
+def test_no_priority_and_no_deadline_makes_up_for_anothers_lack_of_service(order: Order) -> None:
+    greedy = replace(TURN, service_s=TENANT_QUANTUM_S, priority=10**9, deadline_left_s=0.0)
+    assert order(replace(TURN, warm=False, level=2, work_s=1e6)) < order(greedy)
 
 
 def test_a_tenant_that_was_away_has_no_credit_over_one_that_worked() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from runtime.scheduling.policy import TENANT_QUANTUM_S
 from runtime.scheduling.sequence import Sequence, TokenBuffer
 from tests.support.requests import make_request
 from tests.support.scheduler_bench import Bench
@@ -74,3 +75,23 @@ def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
     plain = bench.add(8, limit=1)
     bench.run()
     assert bench.done == ([odd, plain] if priority > 0 else [plain, odd])
+
+
+@pytest.mark.parametrize("policy", ["short_turn_first", "fair"])
+@pytest.mark.parametrize("deadline_s", [None, 0.5])
+def test_a_tenants_priority_moves_no_other_tenant(policy: str, deadline_s: float | None) -> None:
+    """One tenant keeps eight urgent sequences waiting; another's come one after the other and each
+    is answered within about a second, as if the first had asked for nothing special."""
+    bench = Bench(num_blocks=400, policy=policy, max_running=2)
+    longest_s = 0.0
+    for _ in range(20):
+        mine = bench.add(30, limit=4, tenant="modest")
+        begun_s = bench.now
+        while mine not in bench.done:
+            waiting = sum(s.request.tenant == "greedy" for s in bench.scheduler.queues.waiting)
+            for _ in range(8 - waiting):
+                bench.add(30, limit=4, tenant="greedy", priority=100, deadline_s=deadline_s)
+            bench.step()
+            assert bench.now - begun_s < 30.0, "starved"
+        longest_s = max(longest_s, bench.now - begun_s)
+    assert longest_s < 3 * TENANT_QUANTUM_S
