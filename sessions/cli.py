@@ -20,6 +20,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError
 from runtime.tokenizer import Tokenizer, TokenizerError
@@ -237,10 +238,6 @@ def _ready_line(address: str, info: EngineInfo) -> str:
 
 
 def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s %(message)s")
     # Its info lines say of every connection what the hub says already.
     logging.getLogger("websockets").setLevel(logging.WARNING)
