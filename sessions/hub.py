@@ -201,7 +201,12 @@ class Hub:
             except EngineDied as died:
                 await self._replace_engine(died)
             else:
-                self._take_step(step)
+                try:
+                    self._take_step(step)
+                except Exception as error:
+                    log.exception("output of a step cannot be taken")
+                    reason = f"its output cannot be taken: {type(error).__name__}"
+                    await self._replace_engine(EngineDied(reason))
                 # Outputs that wait already would otherwise keep sockets from being served.
                 await asyncio.sleep(0)
 

@@ -3,7 +3,8 @@
 ``Engine`` is a plain synchronous object. It owns no device code (``step_computation``), no order
 (the scheduler's) and no request (``open_requests`` begins and ends them, ``emission`` takes
 their tokens); it turns a schedule into chunks to compute, sampled tokens into sequences that
-advance, and a failed step into requests that fail.
+advance, and a failed step into one step for each of its sequences, of which those that fail again
+end.
 """
 
 import logging
@@ -39,6 +40,13 @@ _PAUSE_S = 0.002
 _IDLE_S = 0.05
 _MOST_SILENT_STEPS = 256
 """Steps that tell nothing are reported together, so many at most."""
+
+
+MOST_FAILED_STEPS = 8
+
+
+class EngineBroken(Exception):
+    """Step after step fails: this engine is of no use any more, a fresh one may be."""
 
 
 class _Counters:
@@ -84,6 +92,8 @@ class Engine:
         self._clock = clock
         self._counters = _Counters()
         self._idle_step = False
+        self._failed_steps = 0
+        """In a row, of one sequence each."""
 
     @property
     def pause_s(self) -> float:
@@ -203,7 +213,9 @@ class Engine:
         what was drawn for it: those that just emit it all at once, the others one by one."""
         sampled = self._compute(chunks)
         if sampled is None:
+            self._after_failure(chunks, decodes.only(()))
             return
+        self._failed_steps = 0
         plain = self.emission.take_plain(decodes, sampled)
         self._scheduler.decoded(
             decodes.only(plain), sampled.tokens[np.array(plain, dtype=np.int64)]
@@ -223,18 +235,18 @@ class Engine:
                 self._conclude(chunk.sequence, chunk.num_drafted, taken)
 
     def _compute(self, chunks: list[Chunk]) -> Sampled | None:
-        """One forward pass and a draw for each row; None if it failed, and its requests with it.
-        While a device computes, the host works on background tasks and makes masks."""
+        """One forward pass and a draw for each row; None if it failed. While a device computes, the
+        host works on background tasks and makes masks."""
         try:
             logits = self.computation.forward(chunks)
         except Exception:
-            self._failed(chunks)
+            log.exception("step failed sequences=%d", len(chunks))
             return None
         self._resume_background()
         try:
             return self.computation.draw(chunks, logits, lambda: self._outlook(len(chunks)))
         except Exception:
-            self._failed(chunks)
+            log.exception("step failed sequences=%d", len(chunks))
             return None
 
     def _outlook(self, num_chunks: int) -> Outlook:
@@ -245,11 +257,22 @@ class Engine:
             num_running=len(self._queues.running),
         )
 
-    def _failed(self, chunks: list[Chunk]) -> None:
-        log.exception("step failed sequences=%d", len(chunks))
-        for chunk in chunks:
-            self._requests.fail(chunk.sequence)
+    def _after_failure(self, chunks: list[Chunk], no_decodes: Decodes) -> None:
+        """Nothing was taken of a failed step: what it wrote is written again. Each of its sequences
+        is computed by itself, so that one cannot end the others; one that fails alone is ended.
+
+        Raises:
+            EngineBroken: so many steps in a row failed that it is hardly for what they computed.
+        """
+        if len(chunks) == 1:
+            self._failed_steps += 1
+            self._requests.fail(chunks[0].sequence)
+        for chunk in chunks if len(chunks) > 1 else ():
+            if self._runs(chunk.sequence):
+                self._run([chunk], no_decodes)
         self.check()
+        if self._failed_steps >= MOST_FAILED_STEPS:
+            raise EngineBroken(f"{self._failed_steps} steps in a row failed")
 
     def _settle(self, chunk: Chunk, sampled: Sampled, row: int) -> Taken | None:
         """What a sequence takes of its drawn tokens; None while a background task finds out."""

@@ -44,6 +44,8 @@ class RequestLimits:
     """Longest transcript."""
     first_token_limit_s: float
     """Longest predicted wait behind other prompts."""
+    vocab_size: int
+    """Token ids are below it."""
 
 
 class OpenRequests:
@@ -90,6 +92,10 @@ class OpenRequests:
                 request.request_id, ErrorKind.INTERNAL, "the session already has an open turn"
             )
             return
+        if not self._knows_tokens(request):
+            message = "the turn names tokens that the model does not have"
+            self.outputs.error(request.request_id, ErrorKind.INTERNAL, message)
+            return
         if len(self._queues.waiting) >= self._limits.max_waiting:
             self.outputs.error(
                 request.request_id,
@@ -119,6 +125,13 @@ class OpenRequests:
             return
         sequence.state = SequenceState.COMPILING
         self.compilations.want(sequence, request.grammar)
+
+    def _knows_tokens(self, request: GenerationRequest) -> bool:
+        """Whether all token ids are the model's: kernels index by them unchecked."""
+        size, tokens = self._limits.vocab_size, request.new_tokens
+        if len(tokens) and (tokens.min() < 0 or tokens.max() >= size):
+            return False
+        return all(0 <= token < size for token in request.banned_tokens)
 
     def _refusal(self, sequence: Sequence) -> tuple[ErrorKind, str] | None:
         """Why a sequence is not even queued; None if it is."""

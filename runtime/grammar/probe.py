@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import os
 import resource
+import signal
 import struct
 import sys
 import threading
@@ -361,6 +362,8 @@ def main(arguments: list[str]) -> int:
     # An interrupt at the terminal is for the parent alone. A group is enough: to processes of
     # another session Linux gives a share of the CPU of their own, however nice they are.
     os.setpgid(0, 0)
+    # A probe ends with its pipe, not by a signal that is meant for the service.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         tokenizer = Tokenizer.load(
             options.folder, vocab_size=options.vocab_size, model_type=options.model_type

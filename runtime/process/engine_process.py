@@ -24,6 +24,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from runtime.config import EngineConfig
+from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
 from runtime.process import frames
 from runtime.process.watchdog import (
@@ -336,6 +337,7 @@ def serve(connection: socket.socket) -> None:
     try:
         load_pulse.enters("importing torch")
         try:
+            from runtime.engine.engine import EngineBroken
             from runtime.process.loading import EngineLoadError, load_engine
         except ImportError as error:
             send(frames.encode_refusal(f"this installation is not complete: {error}"))
@@ -368,6 +370,9 @@ def serve(connection: socket.socket) -> None:
             output = engine.step()
             if output is not None:
                 send(frames.encode_step(output))
+    except EngineBroken as broken:
+        log.error("engine ends, to be replaced: %s", broken)
+        sys.exit(1)
     finally:
         pulse.end()
         engine.close()
@@ -378,8 +383,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Keepwarm's engine; started by the server.")
     parser.add_argument("socket_fd", type=int)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="engine %(levelname)s %(message)s")
+    # It ends with its socket: a supervisor that signals all processes of a service at once means
+    # the server, which lets running turns finish first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    log_to_stderr("info", "%(asctime)s engine %(levelname)s %(message)s")
     with (
         socket.socket(fileno=arguments.socket_fd) as connection,
         contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError),

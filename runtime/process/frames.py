@@ -3,7 +3,8 @@
 A frame is a fixed prefix (magic, header length, array length; little-endian), an orjson
 header and the int32 token arrays of all messages of the batch, concatenated. The header
 holds only JSON values of a closed set of message types, so decoding runs no code that the
-peer names. Frames above ``MAX_FRAME_BYTES`` are not sent, and refused where they arrive.
+peer names; every field is of its exact type (``runtime.process.field_types``), or the frame is
+none. Frames above ``MAX_FRAME_BYTES`` are not sent, and refused where they arrive.
 """
 
 import struct
@@ -14,31 +15,33 @@ from typing import Any
 import numpy as np
 import orjson
 
-from runtime.config import EngineConfig
+from runtime.config import ConfigError, EngineConfig
 from runtime.messages import (
     Beat,
     CancelRequest,
     EngineInfo,
     EngineMessage,
-    ErrorKind,
-    FinishReason,
     GenerationRequest,
     Loading,
     ReleaseBranch,
-    SamplingParams,
     SequenceOutput,
-    SequenceStart,
     StepOutput,
     StepStats,
     TokenArray,
     TokenLogprob,
 )
-from tools_api.grammar import GrammarSpec
+from runtime.process.field_types import WrongField, build, checked
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 PREFIX = struct.Struct("<4sII")
+LEAST_LOGPROB = -9999.0
 _MAGIC = b"KWF1"
 _EMPTY = np.empty(0, dtype=np.int32)
+_OUTPUT_FIELDS = (
+    *("request_id", "new_tokens", "forced", "drafted", "accepted", "forwards"),
+    *("start", "queue_position", "logprobs", "finish", "error", "error_message"),
+)
+"""Of ``SequenceOutput``, in the order of an output's row; of the tokens it holds the number."""
 
 
 class FrameError(Exception):
@@ -74,7 +77,9 @@ class _Reader:
         self._tokens = np.frombuffer(body, dtype="<i4").astype(np.int32, copy=False)
         self._at = 0
 
-    def take(self, count: int) -> TokenArray:
+    def take(self, count: Any) -> TokenArray:
+        if type(count) is not int:
+            raise FrameError(f"an array of {type(count).__name__} tokens")
         end = self._at + count
         if count < 0 or end > len(self._tokens):
             raise FrameError(f"array of {count} tokens, {len(self._tokens) - self._at} left")
@@ -136,32 +141,31 @@ def encode_messages(messages: list[EngineMessage]) -> bytes:
 def decode_messages(header: bytes, body: bytes) -> list[EngineMessage]:
     """Inverse of ``encode_messages``. Raises FrameError on anything else."""
     reader = _Reader(body)
-    messages: list[EngineMessage] = []
     try:
-        for kind, count, value in orjson.loads(header):
-            if kind == "generate":
-                sampling = value.pop("sampling")
-                sampling["stop"] = tuple(sampling["stop"])
-                grammar = value.pop("grammar")
-                value["banned_tokens"] = tuple(value["banned_tokens"])
-                messages.append(
-                    GenerationRequest(
-                        **value,
-                        new_tokens=reader.take(count),
-                        sampling=SamplingParams(**sampling),
-                        grammar=None if grammar is None else GrammarSpec(**grammar),
-                    )
-                )
-            elif kind == "cancel":
-                messages.append(CancelRequest(request_id=value))
-            elif kind == "release":
-                messages.append(ReleaseBranch(branch_id=value))
-            else:
-                raise FrameError(f"unknown message {kind!r}")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        messages = [_message(row, reader) for row in _list(orjson.loads(header))]
+    except (ValueError, WrongField) as error:
         raise FrameError(f"not a batch of engine messages: {error}") from error
     reader.end()
     return messages
+
+
+def _message(row: Any, reader: _Reader) -> EngineMessage:
+    kind, count, value = _list(row, 3)
+    if kind == "generate":
+        return build(GenerationRequest, value, new_tokens=reader.take(count))
+    if len(reader.take(count)):
+        raise FrameError("tokens with a message that has none")
+    if kind == "cancel":
+        return CancelRequest(request_id=checked(CancelRequest, "request_id", value))
+    if kind == "release":
+        return ReleaseBranch(branch_id=checked(ReleaseBranch, "branch_id", value))
+    raise FrameError(f"unknown message {str(kind)[:40]!r}")
+
+
+def _list(value: Any, size: int | None = None) -> list[Any]:
+    if type(value) is not list or size not in (None, len(value)):
+        raise WrongField(f"{type(value).__name__} where a list of {size or 'any'} belongs")
+    return value
 
 
 def encode_step(output: StepOutput) -> bytes:
@@ -169,7 +173,7 @@ def encode_step(output: StepOutput) -> bytes:
     rows = []
     for o in output.outputs:
         start = None if o.start is None else asdict(o.start)
-        logprobs = [[p.token, p.logprob, p.top] for p in o.logprobs]
+        logprobs = [_logprob_row(p) for p in o.logprobs]
         finish = None if o.finish is None else o.finish.value
         error = None if o.error is None else o.error.value
         rows.append(
@@ -182,6 +186,12 @@ def encode_step(output: StepOutput) -> bytes:
     return _pack(header, [o.new_tokens for o in output.outputs])
 
 
+def _logprob_row(found: TokenLogprob) -> dict[str, Any]:
+    """JSON has no infinities: what cannot be has the least logarithm there is."""
+    top = [(token, max(logprob, LEAST_LOGPROB)) for token, logprob in found.top]
+    return {"token": found.token, "logprob": max(found.logprob, LEAST_LOGPROB), "top": top}
+
+
 def encode_beat(beat: Beat) -> bytes:
     """Engine -> front end: a sign of life."""
     return _pack({"beat": asdict(beat)}, [])
@@ -191,36 +201,32 @@ def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
     """Inverse of ``encode_step`` and ``encode_beat``. Raises FrameError on anything else."""
     reader = _Reader(body)
     try:
-        value = orjson.loads(header)
+        value = _object(orjson.loads(header))
         if "beat" in value:
-            return Beat(**value["beat"])
-        outputs = tuple(_sequence_output(row, reader) for row in value["outputs"])
-        reader.end()
-        return StepOutput(outputs=outputs, stats=StepStats(**value["stats"]))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+            report: StepOutput | Beat = build(Beat, value["beat"])
+        else:
+            rows = _list(value.get("outputs"))
+            report = StepOutput(
+                outputs=tuple(_sequence_output(row, reader) for row in rows),
+                stats=build(StepStats, value.get("stats")),
+            )
+    except (ValueError, WrongField) as error:
         raise FrameError(f"neither a step's output nor a beat: {error}") from error
+    reader.end()
+    return report
 
 
-def _sequence_output(row: list[Any], reader: _Reader) -> SequenceOutput:
-    request_id, count, forced, drafted, accepted, forwards = row[:6]
-    start, queue_position, logprobs, finish, error, error_message = row[6:]
-    return SequenceOutput(
-        request_id=request_id,
-        new_tokens=reader.take(count) if count else _EMPTY,
-        forced=forced,
-        drafted=drafted,
-        accepted=accepted,
-        forwards=forwards,
-        start=None if start is None else SequenceStart(**start),
-        queue_position=queue_position,
-        logprobs=tuple(
-            TokenLogprob(token=t, logprob=p, top=tuple((i, q) for i, q in top))
-            for t, p, top in logprobs
-        ),
-        finish=None if finish is None else FinishReason(finish),
-        error=None if error is None else ErrorKind(error),
-        error_message=error_message,
-    )
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise WrongField(f"{type(value).__name__} where an object belongs")
+    return value
+
+
+def _sequence_output(row: Any, reader: _Reader) -> SequenceOutput:
+    values = dict(zip(_OUTPUT_FIELDS, _list(row, len(_OUTPUT_FIELDS)), strict=True))
+    count = values.pop("new_tokens")
+    tokens = _EMPTY if type(count) is int and not count else reader.take(count)
+    return build(SequenceOutput, values, new_tokens=tokens)
 
 
 def encode_config(config: EngineConfig) -> bytes:
@@ -231,8 +237,9 @@ def encode_config(config: EngineConfig) -> bytes:
 def decode_config(header: bytes, body: bytes) -> EngineConfig:
     """Inverse of ``encode_config``."""
     try:
-        return EngineConfig(**orjson.loads(header))
-    except (ValueError, TypeError) as error:
+        _Reader(body).end()
+        return build(EngineConfig, orjson.loads(header))
+    except (ValueError, WrongField, ConfigError) as error:
         raise FrameError(f"not an engine configuration: {error}") from error
 
 
@@ -258,9 +265,12 @@ def decode_start(header: bytes, body: bytes) -> Loading | EngineInfo | str:
         FrameError: it is nothing that an engine says while it starts.
     """
     try:
-        value = orjson.loads(header)
+        _Reader(body).end()
+        value = _object(orjson.loads(header))
         if "loading" in value:
-            return Loading(**value["loading"])
-        return EngineInfo(**value["info"]) if "info" in value else str(value["error"])
-    except (ValueError, TypeError, KeyError) as error:
+            return build(Loading, value["loading"])
+        if "info" in value:
+            return build(EngineInfo, value["info"])
+        return str(checked(SequenceOutput, "error_message", value.get("error")))
+    except (ValueError, WrongField) as error:
         raise FrameError(f"not what an engine says while it starts: {error}") from error

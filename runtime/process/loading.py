@@ -198,6 +198,7 @@ def _limits(config: EngineConfig, info: EngineInfo) -> RequestLimits:
         max_waiting=config.max_waiting,
         max_context_tokens=info.max_context_tokens,
         first_token_limit_s=config.first_token_limit_s,
+        vocab_size=info.vocab_size,
     )
 
 

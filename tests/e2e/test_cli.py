@@ -162,6 +162,55 @@ def test_an_engine_that_dies_or_hangs_fails_its_turns_and_is_replaced(
         assert hung == (signal_number == signal.SIGSTOP)
 
 
+def test_a_signal_to_all_processes_of_the_service_lets_running_turns_finish(tmp_path: Path) -> None:
+    """As a supervisor does that knows no better: the engine and the probes get it as well."""
+
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as client:
+            await one_turn_and_another_that_runs(client)
+            front_end = psutil.Process(server.process.pid)
+            for process in [*front_end.children(recursive=True), front_end]:
+                process.send_signal(signal.SIGTERM)
+            last = (await until_done(client))[-1]
+            assert last["type"] in {"response.completed", "response.incomplete"}
+        assert await asyncio.to_thread(server.process.wait, 30) == 0
+
+    with child_server(MODEL, log=tmp_path / "log") as server:
+        asyncio.run(scenario(server))
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert not [line for line in lines if "ERROR" in line or "Traceback" in line]
+
+
+def test_a_log_that_nobody_reads_stops_neither_turns_nor_the_end() -> None:
+    command = [sys.executable, "-m", "keepwarm", "serve", "--port", "0", *MODEL]
+    with subprocess.Popen(
+        [*command, "--log-level", "debug"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=4096,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.search(r"http://\S+", line)
+        assert address is not None
+        server = ChildServer(url=address[0], ready_line=line, process=process)
+
+        async def scenario() -> None:
+            async with connect(socket_url(server)) as client:
+                for _ in range(60):
+                    await client.send(create(input="hello", max_output_tokens=1))
+                    last = (await until_done(client))[-1]
+                    assert last["type"] in {"response.completed", "response.incomplete"}
+
+        try:
+            asyncio.run(scenario())
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
 def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_loads(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.engine.engine import MOST_FAILED_STEPS, EngineBroken
 from runtime.messages import ErrorKind, FinishReason, SamplingParams
+from runtime.model.batch import StepBatch
 from tests.support.engine_driver import EngineDriver
 from tools_api.grammar import GrammarSpec
 
@@ -212,23 +214,63 @@ def test_a_token_that_the_limit_imposes_has_a_logprob_of_its_own(
     assert [p.token for p in result.logprobs] == result.tokens
 
 
-def test_a_failing_step_fails_its_turns_and_the_engine_lives(
+def test_a_step_that_fails_for_one_sequence_ends_that_one_alone(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = driver.runner
+    runner, alone = driver.runner, EngineDriver.load().turn(PROMPT, max_new_tokens=8)
     forward = runner.forward
 
-    def broken(batch: object) -> object:
-        raise RuntimeError("planted")
+    def broken(batch: StepBatch) -> torch.Tensor:
+        if batch.context_lengths.max() > len(PROMPT) + 20:
+            raise RuntimeError("planted")
+        return forward(batch)
 
-    name = driver.request(PROMPT, session="a", max_new_tokens=8)
+    good = driver.request(PROMPT, max_new_tokens=8)
     driver.step()
     monkeypatch.setattr(runner, "forward", broken)
-    driver.step()
-    assert driver.results[name].error is ErrorKind.INTERNAL
+    bad = driver.request([*PROMPT, *range(60, 110)], max_new_tokens=8)
+    driver.run()
+    assert driver.results[bad].error is ErrorKind.INTERNAL
+    assert driver.results[good].finish is FinishReason.LENGTH
+    assert driver.results[good].tokens == alone.tokens
     monkeypatch.setattr(runner, "forward", forward)
     assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
     driver.engine.check()
+
+
+def test_an_engine_all_of_whose_steps_fail_says_that_it_is_broken(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(batch: object) -> object:
+        raise RuntimeError("planted")
+
+    for _ in range(MOST_FAILED_STEPS - 1):
+        name = driver.request(PROMPT, max_new_tokens=8)
+        with monkeypatch.context() as patched:
+            patched.setattr(driver.runner, "forward", broken)
+            driver.step()
+        assert driver.results[name].error is ErrorKind.INTERNAL
+    assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
+    monkeypatch.setattr(driver.runner, "forward", broken)
+    for _ in range(MOST_FAILED_STEPS - 1):
+        driver.request(PROMPT, max_new_tokens=8)
+        driver.step()
+    driver.request(PROMPT, max_new_tokens=8)
+    with pytest.raises(EngineBroken, match="8 steps in a row"):
+        driver.step()
+
+
+@pytest.mark.parametrize("token", [-1, 272, 1 << 30])
+@pytest.mark.parametrize("place", ["new_tokens", "banned_tokens"])
+def test_tokens_that_the_model_does_not_have_are_refused(
+    driver: EngineDriver, token: int, place: str
+) -> None:
+    prompt = [*PROMPT, token] if place == "new_tokens" else PROMPT
+    banned = (token,) if place == "banned_tokens" else ()
+    result = driver.turn(prompt, max_new_tokens=2, banned_tokens=banned)
+    assert result.error is ErrorKind.INTERNAL
+    assert "the model does not have" in result.error_message
+    assert driver.turn(PROMPT, max_new_tokens=3).finish is FinishReason.LENGTH
 
 
 def test_rows_that_are_not_finite_fail_their_own_turn_only(

@@ -16,10 +16,11 @@ import pytest
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
+from runtime.model.batch import StepBatch
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
-from runtime.scheduling.step_plan import Schedule
+from runtime.scheduling.step_plan import Chunk, Schedule
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
@@ -142,18 +143,51 @@ def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_schedules_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
 ) -> None:
-    """Without drafts, with drafts that are partly right, and with the engine's own drafter."""
+    """Without drafts, with drafts that are partly right, and with the engine's own drafter; with
+    that also where steps fail and are repeated for each of their sequences."""
     guesser = _Guesser(random.Random(seed))
     for transcript in _play(reference, seed, None, 0):
         guesser.learn(transcript)
     _play(reference, seed, guesser, 16)
     _play(reference, seed, None, 16)
+    _play(reference, seed, None, 16, plant=_plant_failures)
+
+
+def _plant_failures(driver: EngineDriver, seed: int) -> None:
+    """Every other step of several sequences fails, before or behind its forward pass."""
+    rng = random.Random(f"failures/{seed}")
+    runner, computation = driver.runner, driver.engine.computation
+    forward, draw = runner.forward, computation.draw
+
+    def failing_forward(batch: StepBatch, *more: Any) -> Any:
+        several = len(batch.context_lengths) > 1
+        if several and rng.random() < 0.2:
+            raise RuntimeError("planted before the forward pass")
+        logits = forward(batch, *more)
+        if several and rng.random() < 0.2:
+            raise RuntimeError("planted behind the forward pass")
+        return logits
+
+    def failing_draw(chunks: list[Chunk], *more: Any) -> Any:
+        if len(chunks) > 1 and rng.random() < 0.2:
+            raise RuntimeError("planted before the draw")
+        drawn = draw(chunks, *more)
+        if len(chunks) > 1 and rng.random() < 0.2:
+            raise RuntimeError("planted behind the draw")
+        return drawn
+
+    runner.forward = failing_forward  # type: ignore[method-assign]
+    computation.draw = failing_draw  # type: ignore[method-assign]
 
 
 def _play(
-    reference: ReferenceModel, seed: int, guesser: _Guesser | None, most_drafts: int
+    reference: ReferenceModel,
+    seed: int,
+    guesser: _Guesser | None,
+    most_drafts: int,
+    plant: Callable[[EngineDriver, int], None] = lambda driver, seed: None,
 ) -> list[list[int]]:
-    """Play the schedule of ``seed``; returns the transcripts."""
+    """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine."""
     rng = random.Random(seed)
     driver = EngineDriver.load(
         drafter=guesser,
@@ -167,6 +201,7 @@ def _play(
         policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
         cache_policy=rng.choice(["lru", "lease"]),
     )
+    plant(driver, seed)
     capacity = driver.engine.info.kv_capacity_tokens
     cases: dict[str, _Case] = {}
     sessions: dict[str, list[int]] = {}

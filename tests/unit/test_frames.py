@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -232,6 +233,135 @@ def test_an_array_that_belongs_to_no_message_is_refused() -> None:
     header, body = _split(frames.encode_step(StepOutput(outputs=(), stats=StepStats())))
     with pytest.raises(frames.FrameError, match="1 tokens belong to no message"):
         frames.decode_report(header, body + bytes(4))
+
+
+WRONG: tuple[Any, ...] = (
+    *(None, True, -1, 1.5, 2**63, "", "word", [], [None], {}),
+    {"word": 1},
+)
+REQUEST = _request(2)
+OUTPUT = SequenceOutput(
+    request_id="r1",
+    new_tokens=np.array([4, 5], dtype=np.int32),
+    start=SequenceStart(input_tokens=9, cached_tokens=4, queue_s=0.25, miss_causes={"new": 5}),
+    logprobs=(TokenLogprob(token=1, logprob=-0.5, top=((1, -0.5),)),),
+    finish=FinishReason.ERROR,
+    error=ErrorKind.GRAMMAR,
+    error_message="no",
+)
+STEP = StepOutput(
+    outputs=(OUTPUT,),
+    stats=StepStats(steps_s=[0.5], steps_prefill_tokens=[3], transfer_s_delta={"host_disk": 0.5}),
+)
+BATCH: list[EngineMessage] = [
+    REQUEST,
+    CancelRequest(request_id="r"),
+    ReleaseBranch(branch_id="b"),
+]
+SAID: dict[str, tuple[bytes, Callable[[bytes, bytes], Any], Callable[[Any], bytes]]] = {
+    "requests": (
+        frames.encode_messages(BATCH),
+        frames.decode_messages,
+        frames.encode_messages,
+    ),
+    "step": (frames.encode_step(STEP), frames.decode_report, frames.encode_step),
+    "beat": (
+        frames.encode_beat(Beat(turn=7, working=True)),
+        frames.decode_report,
+        frames.encode_beat,
+    ),
+    "configuration": (
+        frames.encode_config(EngineConfig(num_blocks=64)),
+        frames.decode_config,
+        frames.encode_config,
+    ),
+    "ready": (frames.encode_ready(INFO), frames.decode_start, frames.encode_ready),
+}
+"""Of each kind of frame one, how it is read, and how what was read is said again."""
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Ways to all values in a header, itself included."""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    return [path, *(place for name, part in parts for place in _places(part, (*path, name)))]
+
+
+def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
+    if not path:
+        return other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = _replaced(copy[path[0]], path[1:], other)
+    return copy
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_a_field_of_another_type_is_refused_and_what_is_read_is_what_was_said(kind: str) -> None:
+    """Every value of every frame is replaced by each of eleven others. Read is only what says the
+    same when it is written again: nothing was converted, dropped or made up."""
+    frame, decode, encode = SAID[kind]
+    header, body = _split(frame)
+    said = orjson.loads(header)
+    refused = 0
+    places = _places(said)
+    for place in places:
+        for wrong in WRONG:
+            mutant = orjson.dumps(_replaced(said, place, wrong))
+            try:
+                read = decode(mutant, body)
+            except frames.FrameError:
+                refused += 1
+                continue
+            again = orjson.loads(_split(encode(read))[0])
+            assert again == _with_defaults(orjson.loads(mutant), again), (place, wrong)
+    assert refused > 0.6 * len(places) * len(WRONG)
+
+
+def _with_defaults(sent: Any, read: Any) -> Any:
+    """What was sent; fields that were left out have the values they were read with, and numbers
+    the type."""
+    if isinstance(sent, dict) and isinstance(read, dict):
+        return {
+            name: _with_defaults(sent[name], read[name]) if name in sent else read[name]
+            for name in read
+        }
+    if isinstance(sent, list) and isinstance(read, list) and len(sent) == len(read):
+        return [_with_defaults(a, b) for a, b in zip(sent, read, strict=True)]
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_k", []), ("top_k", True), ("temperature", "1"), ("temperature", -1), ("seed", 0.5)],
+)
+def test_what_once_killed_the_engine_is_refused(field: str, value: object) -> None:
+    header, body = _split(frames.encode_messages([REQUEST]))
+    said = orjson.loads(header)
+    said[0][2]["sampling"][field] = value
+    with pytest.raises(frames.FrameError, match=f"SamplingParams.{field}"):
+        frames.decode_messages(orjson.dumps(said), body)
+
+
+def test_nobody_publishes_to_all_tenants() -> None:
+    header, body = _split(frames.encode_messages([REQUEST]))
+    said = orjson.loads(header)
+    said[0][2]["tenant"] = None
+    with pytest.raises(frames.FrameError, match="tenant: null, not a string"):
+        frames.decode_messages(orjson.dumps(said), body)
+
+
+def test_what_cannot_be_has_the_least_logprob() -> None:
+    least = TokenLogprob(token=1, logprob=-np.inf, top=((2, -np.inf),))
+    output = SequenceOutput(request_id="r", new_tokens=np.zeros(1, np.int32), logprobs=(least,))
+    decoded = frames.decode_report(
+        *_split(frames.encode_step(StepOutput(outputs=(output,), stats=StepStats())))
+    )
+    assert isinstance(decoded, StepOutput)
+    (found,) = decoded.outputs[0].logprobs
+    assert (found.logprob, found.top) == (frames.LEAST_LOGPROB, ((2, frames.LEAST_LOGPROB),))
 
 
 @given(st.data())

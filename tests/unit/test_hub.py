@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from runtime.grammar.refusal import GrammarRefused
-from runtime.messages import CancelRequest, FinishReason, GenerationRequest, ReleaseBranch
+from runtime.messages import (
+    CancelRequest,
+    FinishReason,
+    GenerationRequest,
+    ReleaseBranch,
+    StepStats,
+)
 from sessions.dashboard import Dashboard
 from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
 from sessions.metrics import Metrics
@@ -382,6 +388,27 @@ def test_a_dead_engine_is_replaced_and_every_open_turn_is_told() -> None:
         bench.engine.say(tokens("a"), tokens("c"))
         await bench.settle()
         assert first.frames[2:] == ["created c", "c +1"]
+
+    run(scenario)
+
+
+def test_a_step_that_cannot_be_taken_counts_as_the_engines_death() -> None:
+    """Nothing that an engine says ends the server: here figures that no metric can hold."""
+
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        await bench.settle()
+        bench.clock.advance(STEADY_S)
+        absurd: Any = StepStats(steps_s=["long"])  # type: ignore[list-item]
+        bench.engine.say(tokens("a"), stats=absurd)
+        await bench.settle()
+        assert client.frames == ["created a", "failed a"]
+        assert (bench.store.losses, bench.engine.restarts) == (1, 1)
+        client.send("go b")
+        bench.engine.say(tokens("b"))
+        await bench.settle()
+        assert client.frames[2:] == ["created b", "b +1"]
 
     run(scenario)
 

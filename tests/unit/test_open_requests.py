@@ -41,6 +41,7 @@ class Rig:
         self.background.begin_step()
         self.turns = OpenRequests(
             limits=RequestLimits(
+                vocab_size=1 << 20,
                 max_waiting=config.max_waiting,
                 max_context_tokens=100,
                 first_token_limit_s=config.first_token_limit_s,
