@@ -93,7 +93,7 @@ class EngineConfig:
     decodes alone takes more than half of it, twice such a step; where even a short chunk of a
     prompt takes longer, one such chunk."""
 
-    startup_profile_ms: int = 250
+    startup_profile_ms: int = 1000
     """Milliseconds at the start for a few timed steps, which tell the scheduler what work costs
     before turns do. 0: it learns from turns alone."""
 

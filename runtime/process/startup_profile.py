@@ -55,8 +55,11 @@ _CHECKED = ((0, 1), (64, 0))
 _STILL_HOLDS = 1.5
 """They may have become so many times longer or shorter."""
 _LONG_CONTEXT = 2048
-_LONG_CHUNK = 64
-_LONG_ROWS = 8
+_FAR_CELLS = ((0, 8, 2048), (64, 0, 2048), (256, 0, 6144))
+"""(prompt tokens, decode rows, position) of steps behind a long context, which tell what context
+costs. Attention to what no cache holds any more is dearer: the farthest counts."""
+_AGAIN_SHARE = 4
+"""One part in so many of the time is for timing again where nothing is left to be found out."""
 _TIMES = 3
 _MOST_TIMES = 8
 """With what is paid once, and with a hiccup, it may take so many times the time allowed."""
@@ -88,15 +91,33 @@ def measured_table(
     times = trials.check(known)
     if stored is not None and known and not times:
         log.info("stored step times %s hold no longer, timed anew", stored.path)
+    far = [cell for cell in _FAR_CELLS if cell[0] + cell[2] + 1 <= longest]
+    if times.keys() >= {*cells, *map(_far_key, far)}:
+        trials.hurry(seconds / _AGAIN_SHARE)
     for number, cell in enumerate(sorted(cells, key=times.__contains__)):
         found = trials.shortest_s(*cell, 0, expected_s=_expected_s(times, *cell))
         if found is not None:
             times[cell] = min(found, times.get(cell, found))
-        if number == 4 and (16, 0) in times and (0, 8) in times:
-            times |= trials.long_contexts(longest)
+        if number == 4 and (64, 0) in times and (0, 8) in times:
+            _time_far(trials, far, times)
     if stored is not None and times and times != known:
         stored.write(times)
     return _table_of(times)
+
+
+def _time_far(trials: "_Trials", far: list[tuple[int, int, int]], times: Times) -> None:
+    """Time steps behind long contexts, under keys that are no cells."""
+    for tokens, rows, position in far:
+        key = _far_key((tokens, rows, position))
+        expected_s = times.get(key, times.get((tokens, rows), 0.0))
+        found = trials.shortest_s(tokens, rows, position, expected_s=expected_s)
+        if found is not None:
+            times[key] = min(found, times.get(key, found))
+
+
+def _far_key(cell: tuple[int, int, int]) -> tuple[int, int]:
+    tokens, rows, position = cell
+    return tokens + position, rows
 
 
 def _expected_s(times: Times, tokens: int, rows: int) -> float:
@@ -151,13 +172,15 @@ def _along(points: list[tuple[int, float]], size: int) -> float:
 def _context_costs(times: Times) -> tuple[float, float]:
     """Seconds per pair of prompt token and token before it, and per token that decodes read."""
     pair_s = context_s = 0.0
-    far = times.get((_LONG_CHUNK + _LONG_CONTEXT, 0))
-    near = times.get((_LONG_CHUNK, 0))
-    if far is not None and near is not None:
-        pair_s = max(0.0, far - near) / (_LONG_CHUNK * _LONG_CONTEXT)
-    far, near = times.get((_LONG_CONTEXT, _LONG_ROWS)), times.get((0, _LONG_ROWS))
-    if far is not None and near is not None:
-        context_s = max(0.0, far - near) / (_LONG_ROWS * _LONG_CONTEXT)
+    for tokens, rows, position in _FAR_CELLS:
+        far, near = times.get(_far_key((tokens, rows, position))), times.get((tokens, rows))
+        if far is None or near is None:
+            continue
+        added_s = max(0.0, far - near)
+        if tokens:
+            pair_s = max(pair_s, added_s / (tokens * position))
+        else:
+            context_s = added_s / (rows * position)
     return pair_s, context_s
 
 
@@ -186,20 +209,9 @@ class _Trials:
         holds = all(1 / _STILL_HOLDS <= ratio <= _STILL_HOLDS for ratio in ratios)
         return dict(known) if holds else {}
 
-    def long_contexts(self, longest: int) -> Times:
-        """A chunk and some decodes behind a long context, under keys that are no cells."""
-        found: Times = {}
-        if longest < _LONG_CONTEXT + _LONG_CHUNK:
-            return found
-        cases = (
-            ((_LONG_CONTEXT, _LONG_ROWS), (0, _LONG_ROWS)),
-            ((_LONG_CHUNK + _LONG_CONTEXT, 0), (_LONG_CHUNK, 0)),
-        )
-        for key, (tokens, rows) in cases:
-            seconds = self.shortest_s(tokens, rows, _LONG_CONTEXT, expected_s=0.0)
-            if seconds is not None:
-                found[key] = seconds
-        return found
+    def hurry(self, seconds: float) -> None:
+        """Stop so soon."""
+        self._until = min(self._until, self._clock() + seconds)
 
     def shortest_s(
         self, num_tokens: int, num_rows: int, position: int, *, expected_s: float

@@ -200,3 +200,13 @@ def test_one_cell_that_a_hiccup_spoiled_is_mended_by_a_later_start(tmp_path: Pat
     table = _measured(_runner(), 600.0, stored=stored)
     assert stored.read()[256, 8] == pytest.approx(good[256, 8])
     assert table.cells[TOKENS.index(256)][ROWS.index(8)] < 2 * good[256, 8]
+
+
+def test_where_all_is_known_only_a_part_of_the_time_is_taken(tmp_path: Path) -> None:
+    stored = _stored(tmp_path)
+    first, second = _runner(512), _runner(512)
+    _measured(first, 600.0, stored=stored)
+    assert len(stored.read()) == 21
+    _measured(second, 6.0, stored=stored)
+    assert len(second.steps) < 0.7 * len(first.steps)
+    assert len(stored.read()) == 21
