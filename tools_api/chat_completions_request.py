@@ -180,7 +180,7 @@ def _tool_choice(raw: Any, path: str) -> Any:
     allowed = an_object(raw.get(kind), at)
     if "tools" in allowed:
         named = objects(allowed["tools"], join(at, "tools"))
-        allowed["tools"] = [_function_named(tool, place) for place, tool in named]
+        allowed = allowed | {"tools": [_function_named(tool, place) for place, tool in named]}
     return {"type": kind} | picked(allowed, ("mode", "tools"))
 
 

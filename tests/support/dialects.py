@@ -2,10 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 
 from sessions.response_events import Piece, ResponseEvents
@@ -27,6 +26,7 @@ from tools_api.requests import CreateRequest, parse_create
 from tools_api.responses import ResponseObject, logprob, usage
 
 Event = dict[str, Any]
+Path = tuple[str | int, ...]
 USAGE = usage(
     input_tokens=100,
     cached_tokens=64,
@@ -130,10 +130,19 @@ def accepted(dialect: Dialect, body: Any) -> CreateRequest:
 
 def refused(dialect: Dialect, body: Any) -> Event:
     """The ``error`` object with which a body is refused, by the dialect or behind it."""
-    with pytest.raises(ApiError) as raised:
+    error = refusal(dialect, body)
+    assert error is not None, "it was accepted"
+    assert error.status == 400
+    return dialect.error(error)["error"]
+
+
+def refusal(dialect: Dialect, body: Any) -> ApiError | None:
+    """The error with which a body is refused, by the dialect or behind it."""
+    try:
         accepted(dialect, body)
-    assert raised.value.status == 400
-    return dialect.error(raised.value)["error"]
+    except ApiError as error:
+        return error
+    return None
 
 
 @st.composite
@@ -183,3 +192,38 @@ def cached_of(response: Event) -> int:
     """Prompt tokens of a response that were found in the cache."""
     found: int = response["usage"]["input_tokens_details"]["cached_tokens"]
     return found
+
+
+_WORDS = st.sampled_from(
+    ["text", "function", "tool_use", "tool_result", "thinking", "user", "assistant", "tool",
+     "system", "auto", "any", "json_schema", "custom", "enabled", "a"]
+)  # fmt: skip
+_KEYS = st.sampled_from(
+    ["type", "role", "content", "text", "name", "id", "function", "arguments", "tool_calls",
+     "tool_call_id", "tool_use_id", "input", "thinking", "is_error", "parameters", "schema",
+     "input_schema", "json_schema", "sampling", "session", "edits", "effort", "format", "mode",
+     "tools", "user_id", "include_usage", "keepwarm.session"]
+)  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.floats(0, 2) | _WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+"""JSON that is made of the words of both dialects, right or wrong."""
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """The way to everything inside a JSON value, itself included."""
+    yield path
+    inside = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, child in inside.items() if isinstance(inside, dict) else ():
+        yield from places(child, (*path, key))
+
+
+def replaced(value: Any, path: Path, new: Any) -> Any:
+    """A copy of a JSON value with ``new`` in one place."""
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copy

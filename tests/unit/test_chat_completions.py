@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.dialects import cached_of, over_http, server_sent
-from tests.support.sessions_rig import END, Rig, call, tool
+from tests.support.sessions_rig import END, Client, Rig, call, tool
 from tools_api.chat_completions import CHAT_COMPLETIONS
 
 SYSTEM = "You answer questions about the weather."
@@ -107,3 +107,26 @@ def test_a_budget_that_is_spent_is_an_error_and_not_an_answer() -> None:
     ((_, error),) = [one for some in sent for one in some]
     assert error["error"]["code"] == "rate_limit_exceeded"
     assert error["error"]["type"] == "rate_limit_error"
+
+
+def said_by(client: Client) -> dict[str, Any]:
+    """The error that the last event of a connection becomes."""
+    writer = CHAT_COMPLETIONS.read({"messages": [asked("hi")]}).writer
+    ((_, data),) = server_sent(writer.feed(client.last))
+    error: dict[str, Any] = data["error"]
+    return error
+
+
+def test_a_prompt_that_does_not_fit_is_refused_in_its_words() -> None:
+    client = Rig(max_context_tokens=64).connect()
+    client.create(**CHAT_COMPLETIONS.read({"messages": [asked("hi " * 99)]}).create)
+    error = said_by(client)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+
+
+def test_a_call_without_its_answer_is_refused_in_its_words() -> None:
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [asked("hi"), {"role": "assistant", "tool_calls": [called]}, asked("well?")]
+    client = Rig().connect()
+    client.create(**CHAT_COMPLETIONS.read({"messages": messages}).create)
+    assert said_by(client)["param"] == "messages"
