@@ -42,6 +42,11 @@ class OutputReader:
         self.num_reasoning = 0
         """Tokens between the think markers, the closing one included."""
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stops.stop
+
     def read(self, new_tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[Piece]:
         """Take the tokens of one step.
 

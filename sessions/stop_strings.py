@@ -19,8 +19,13 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.found = False
-        """A stop string appeared: all later text is dropped."""
+        self.stop: str | None = None
+        """The stop string that appeared: all later text is dropped."""
+
+    @property
+    def found(self) -> bool:
+        """One appeared."""
+        return self.stop is not None
 
     def push(self, text: str) -> str:
         """Return what can be let out."""
@@ -30,12 +35,15 @@ class StopStrings:
             return ""
         text = self._held + text
         hits = [
-            (start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
         ]
         if hits:
             # The one that is complete first, as the engine sees them come.
-            self.found, self._held = True, ""
-            return text[: min(hits)[1]]
+            _, start, self.stop = min(hits)
+            self._held = ""
+            return text[:start]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

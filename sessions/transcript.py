@@ -166,16 +166,27 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
 
 
 def normalised(item: Item) -> tuple[str, ...] | None:
-    """What makes two items the same in a history; None for reasoning, which clients drop."""
+    """What makes two items the same in a history; None for reasoning, which clients drop.
+
+    Arguments are the same however their JSON is spelt: clients that hold them as objects write
+    them anew.
+    """
     match item:
         case Message():
             return ("message", item.role, item.text)
         case FunctionCall():
-            return ("call", item.call_id, item.name, item.arguments)
+            return ("call", item.call_id, item.name, _respelt(item.arguments))
         case FunctionCallOutput():
             return ("output", item.call_id, item.output)
         case Reasoning():
             return None
+
+
+def _respelt(arguments: str) -> str:
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return arguments  # cut short, or nested too deep: compared as it is
 
 
 def holds(entry: Entry, items: Sequence[Item]) -> bool:

@@ -268,6 +268,7 @@ class Turn:
     def _complete(self, step: TurnStep) -> None:
         step.events += self.events.write(self._reader.finish())
         self.events.close("completed", step.events)
+        self._stats.stop = self._reader.stop
         self._end(step, "completed", None)
 
     def _cut_short(self, step: TurnStep, *, context: bool) -> None:

@@ -86,6 +86,8 @@ class TurnStats:
     cost: int = 0
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
+    stop: str | None = None
+    """The stop string that ended the output."""
 
     def begin(self, start: SequenceStart) -> None:
         """The engine has admitted the turn.
@@ -183,6 +185,8 @@ class TurnStats:
                 "exhausted": self.exhausted,
             },
         }
+        if self.stop is not None:
+            brief["stop"] = self.stop
         return brief if reason is None else brief | {"reason": reason}
 
     def _timing(self, usage: TurnUsage) -> Event:

@@ -243,7 +243,7 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
     """The vendor object; ``metadata`` stands in for what clients cannot send otherwise."""
     if raw is not None and not isinstance(raw, dict):
         raise errors.invalid_type("keepwarm", "an object", raw)
-    fields = without_nulls(raw or {})
+    fields = dict(without_nulls(raw or {}))
     if "session" not in fields and "keepwarm.session" in metadata:
         fields["session"] = metadata["keepwarm.session"]
     if "budget" in fields:

@@ -231,6 +231,14 @@ def test_the_vendor_object_is_read_whole() -> None:
     )
 
 
+def test_the_fields_that_are_read_stay_as_they_are() -> None:
+    options = {"budget": {"output": 1}, "sampling": {"seed": 7, "stop": "x"}}
+    raw = {"input": "hi", "keepwarm": options, "metadata": {"keepwarm.session": "s"}}
+    before = json.dumps(raw)
+    assert parse(**raw) == parse(**raw)
+    assert json.dumps(raw) == before
+
+
 def test_one_stop_string_needs_no_array() -> None:
     assert parse(input="Hi", keepwarm={"sampling": {"stop": "#"}}).keepwarm.sampling.stop == ("#",)
 

@@ -42,3 +42,11 @@ def test_text_that_cannot_become_a_stop_string_is_not_held_back() -> None:
     trimmed = StopStrings(["###"])
     assert trimmed.push("a#b##") == "a#b"
     assert trimmed.push("c") == "##c"
+
+
+def test_it_knows_which_stop_string_ended_the_text() -> None:
+    trimmed = StopStrings(["END", "\n\n"])
+    trimmed.push("one\n")
+    assert trimmed.stop is None
+    trimmed.push("\nEND")
+    assert trimmed.stop == "\n\n"

@@ -31,6 +31,7 @@ from tools_api.items import FunctionCall, Item, parse_items
 
 DEFAULT = Path(__file__).parents[2] / "runtime" / "assets" / "default_model"
 OPTIONS = TemplateOptions()
+SPELT, RESPELT = '{"a": "\\u00e9", "b": [1, 2]}', '{"b":[1,2],"a":"é"}'
 
 
 def items(*raw: Any) -> tuple[Item, ...]:
@@ -108,6 +109,21 @@ def test_the_context_is_the_header_then_the_chain_then_what_is_new() -> None:
         (
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
             {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"},
+            False,
+        ),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": SPELT},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": RESPELT},
+            True,
+        ),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": SPELT},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 2}'},
+            False,
+        ),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": SPELT[:-1]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": RESPELT[:-1]},
             False,
         ),
         (

@@ -163,6 +163,13 @@ def test_a_stop_string_is_cut_off_and_the_turn_is_complete(rig: Rig, client: Cli
     assert client.response["status"] == "completed"
     assert client.response["output"][0]["content"][0]["text"] == "answer"
     assert "".join(deltas(client, "output_text")) == "answer"
+    assert client.response["keepwarm"]["stop"] == "###"
+
+
+def test_a_turn_that_the_model_ended_names_no_stop_string(rig: Rig, client: Client) -> None:
+    client.create(input="hi", keepwarm={"sampling": {"stop": ["###"]}})
+    rig.reply("answer##" + END)
+    assert "stop" not in client.response["keepwarm"]
 
 
 def test_the_turn_after_a_stop_string_keeps_the_models_own_tokens(rig: Rig, client: Client) -> None:

@@ -1,0 +1,49 @@
+"""What dialects write alike: server-sent events as bytes, and failures as errors.
+
+Knows the events of the Responses protocol, and no dialect.
+
+Always true: an event's bytes are whole, and hold no line break but those that end it.
+"""
+
+from typing import Any
+
+import orjson
+
+from tools_api.errors import ApiError
+from tools_api.events import Event
+
+_FAILURES = {
+    "rate_limit_exceeded": (429, "rate_limit_error"),
+    "invalid_prompt": (400, "invalid_request_error"),
+}
+"""Status and type of a failed response by its code; any other is the server's own."""
+
+
+def data(value: dict[str, Any]) -> bytes:
+    """An event without a name."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def named(value: dict[str, Any]) -> bytes:
+    """An event that is named by its ``type``."""
+    name: str = value["type"]
+    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(value) + b"\n\n"
+
+
+def failure(response: Event) -> ApiError:
+    """Why a response failed."""
+    error = response["error"]
+    status, type_ = _FAILURES.get(error["code"], (500, "server_error"))
+    return ApiError(error["message"], code=error["code"], status=status, type=type_)
+
+
+def refusal(event: Event) -> ApiError:
+    """What an ``error`` event says."""
+    error = event["error"]
+    return ApiError(
+        error["message"],
+        code=error["code"],
+        param=error["param"],
+        status=event["status"],
+        type=error["type"],
+    )
