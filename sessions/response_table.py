@@ -7,6 +7,7 @@ Always true: the bytes that are counted are those of all entries that a response
 can reach, shared ancestors once, and of the response objects that are kept with them.
 """
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,8 +31,13 @@ class StoredResponse:
     private: bool
     """Only that connection may see it, and what continues it. Over HTTP, where every
     request is a connection: it cannot be fetched, but what continues it is found."""
-    wire: bytes = b""
-    """The response object as its terminal event carried it, for who asks for it again."""
+    packed: bytes = b""
+    """The response object as its terminal event carried it, deflated; see ``wire``."""
+
+    @property
+    def wire(self) -> bytes:
+        """The response object as JSON, for who asks for it again; empty if it is private."""
+        return zlib.decompress(self.packed) if self.packed else b""
 
 
 class ResponseTable:
@@ -63,7 +69,7 @@ class ResponseTable:
         """Keep a response; others are dropped until the bounds hold, this one is not."""
         self._responses[response.id] = (response, self._clock())
         self._hold(response.entry)
-        self.num_bytes += len(response.wire)
+        self.num_bytes += len(response.packed)
         if response.entry.output_items:
             twins = self._by_digest.setdefault(response.entry.digest, [])
             twins.append(response.id)
@@ -124,7 +130,7 @@ class ResponseTable:
     def _drop(self, response_id: str) -> None:
         response, _ = self._responses.pop(response_id)
         self._let_go(response.entry)
-        self.num_bytes -= len(response.wire)
+        self.num_bytes -= len(response.packed)
         twins = self._by_digest.get(response.entry.digest, [])
         if response_id in twins:
             twins.remove(response_id)

@@ -7,6 +7,7 @@ leaves behind in the engine is released through ``branches``.
 Always true: an entry is in at most one table, and its branch is told when it leaves.
 """
 
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -306,7 +307,7 @@ class ConnectionStore:
             session=session,
             connection_id=self._connection_id,
             private=private,
-            wire=b"" if private else wire,
+            packed=b"" if private else zlib.compress(wire, level=1),
         )
         if private:
             self._private_heads[session.name] = response_id

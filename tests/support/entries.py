@@ -37,7 +37,7 @@ def entry(parent: Entry | None = None, answer: str = "a", size: int = 10) -> Ent
     )
 
 
-def response(id_: str, of: Entry, connection_id: str = "c", wire: bytes = b"") -> StoredResponse:
+def response(id_: str, of: Entry, connection_id: str = "c", packed: bytes = b"") -> StoredResponse:
     return StoredResponse(
-        id=id_, entry=of, session=SESSION, connection_id=connection_id, private=False, wire=wire
+        id=id_, entry=of, session=SESSION, connection_id=connection_id, private=False, packed=packed
     )

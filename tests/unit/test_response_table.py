@@ -128,7 +128,7 @@ def test_of_twins_the_own_connections_is_found_then_the_newest() -> None:
 
 def test_a_kept_response_object_counts_while_it_is_kept() -> None:
     responses = table(FakeClock(1000.0), [])
-    responses.put(response("a", entry(), wire=b"x" * 100))
+    responses.put(response("a", entry(), packed=b"x" * 100))
     assert responses.num_bytes == entry().size_bytes + 100
     assert responses.delete("a")
     assert responses.num_bytes == 0
