@@ -7,6 +7,7 @@ requests here, so that a history that is resent is found.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,8 @@ from tools_api.errors import ApiError
 from tools_api.requests import parse_create
 from tools_api.responses_http import RESPONSES, input_tokens_body
 from tools_api.wire import parse_json
+
+log = logging.getLogger(__name__)
 
 SESSION_HEADER = "x-session-id"
 
@@ -215,6 +218,7 @@ class _Counting:
         except ApiError as error:
             answer = refusal(error, self._served.dialect)
         except Exception:
+            log.exception("count failed")
             answer = refusal(errors.internal_error(), self._served.dialect)
         self._exchange.answer(answer)
 

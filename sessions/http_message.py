@@ -108,7 +108,8 @@ def read_request(head: h11.Request) -> HttpRequest:
     """What h11 has read, if we can serve the like.
 
     Raises:
-        HttpError: not HTTP/1.1, not a path, too many headers, or a body without a POST.
+        HttpError: not HTTP/1.1, not a path, too many headers, a body without a POST, or one
+            whose end is told in two ways, which a proxy before us may read otherwise.
     """
     if head.http_version != b"1.1":
         raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 is spoken here.")
@@ -124,6 +125,8 @@ def read_request(head: h11.Request) -> HttpRequest:
         headers[name.decode("latin-1")] = value.decode("latin-1")
     method, target = head.method.decode("ascii"), head.target.decode("ascii")
     request = HttpRequest(method=method, target=target, headers=headers)
+    if "Transfer-Encoding" in headers and "Content-Length" in headers:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The body has two lengths.")
     if request.has_body and method in {"GET", "HEAD", "DELETE"}:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
     return request

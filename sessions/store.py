@@ -7,6 +7,7 @@ leaves behind in the engine is released through ``branches``.
 Always true: an entry is in at most one table, and its branch is told when it leaves.
 """
 
+import itertools
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -186,8 +187,8 @@ class Store:
     def _make_room(self, tenant: _Tenant) -> None:
         """For one more session; those in use stay, even beyond the bound."""
         surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
-        idle = [s for s in tenant.sessions.values() if not s.in_use]
-        self._close(tenant, idle[: max(surplus, 0)])
+        idle = (s for s in tenant.sessions.values() if not s.in_use)
+        self._close(tenant, list(itertools.islice(idle, max(surplus, 0))))
 
     def _expire_sessions(self, tenant: _Tenant) -> None:
         oldest = self._clock() - self.limits.stored_response_ttl_s

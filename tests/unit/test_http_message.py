@@ -77,6 +77,7 @@ def test_a_header_sent_twice_has_no_single_value() -> None:
         (["POST / HTTP/1.1", HOST, "Content-Length: 5", "Content-Length: 6"], 400),
         (["POST / HTTP/1.1", HOST, "Content-Length: -1"], 400),
         (["POST / HTTP/1.1", HOST, "Transfer-Encoding: gzip"], 501),
+        (["POST / HTTP/1.1", HOST, "Transfer-Encoding: chunked", "Content-Length: 5"], 400),
         (["GET / HTTP/1.1", HOST, *["X: y"] * MAX_HEADERS], 431),
     ],
 )
