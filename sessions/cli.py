@@ -27,10 +27,11 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 from sessions.connection import Connection
 from sessions.dashboard import Dashboard
 from sessions.front_door import OriginPolicy
+from sessions.http_api import HttpApi
 from sessions.hub import Hub, LongWork
 from sessions.metrics import Metrics
 from sessions.options import OptionError, ServeOptions, add_serve_options, read_serve_options
-from sessions.server import Server
+from sessions.server import Server, routes
 from sessions.service import ServedModel, Service
 from sessions.store import Store
 from sessions.tenants import Tenants
@@ -59,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"keepwarm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    serve_parser = commands.add_parser("serve", help="serve a model over WebSocket")
+    serve_parser = commands.add_parser("serve", help="serve a model over WebSocket and HTTP")
     add_serve_options(serve_parser)
     arguments = parser.parse_args(words)
     try:
@@ -171,10 +172,11 @@ def _assemble(
     )
     hub.engine_ready(info)
     tenants = Tenants(options.keys)
+    api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
         metrics=metrics,
-        dashboard=dashboard,
+        routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api),
         tenants=tenants,
         origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
         limits=limits,

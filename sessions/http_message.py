@@ -1,31 +1,36 @@
-"""HTTP/1.1 as far as the front door needs it: one request head in, one whole answer out.
+"""What HTTP says, apart from how it travels: a request that has been read, a whole answer.
 
-Bytes to ``HttpRequest`` and ``HttpResponse`` to bytes, without a socket and without knowing
-any path. A request carries no body (RFC 9112 section 6): what says that it has one is
-refused, so that the bytes behind the head can only be WebSocket frames. Every answer ends
-the connection.
+No socket, no path, no key. A request head comes from h11, which has checked its form; what is
+checked here is what we ask for beyond that: HTTP/1.1, a path as target, few headers, and that
+only POST has a body.
 """
 
 import base64
 import binascii
 import email.utils
-import re
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
 
+import h11
 import orjson
 from websockets.datastructures import Headers
+
+from tools_api.dialect import Dialect
+from tools_api.errors import ApiError
+from tools_api.responses_http import RESPONSES
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
 
-_TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
-_TARGET = re.compile(r"/[!-~]*")
-_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+RETRY_AFTER_S = 1
+"""What a client that is turned away for now is told to wait."""
+_FOR_NOW = frozenset({429, 503})
 
 
 class HttpError(Exception):
-    """The request head cannot be read. Answer with ``status`` and hang up."""
+    """The request cannot be read. Answer with ``status`` and hang up."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -47,10 +52,31 @@ class HttpRequest:
         """The target without its query; nothing is decoded, so a route has one spelling."""
         return self.target.partition("?")[0]
 
+    def query(self, name: str) -> str | None:
+        """The last value of a query parameter, None without one."""
+        values = parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name)
+        return values[-1] if values else None
+
     def header(self, name: str) -> str | None:
         """The header's value, None if absent or sent more than once."""
         values = self.headers.get_all(name)
         return values[0] if len(values) == 1 else None
+
+    @property
+    def has_body(self) -> bool:
+        """A body is announced, and not an empty one."""
+        return "Transfer-Encoding" in self.headers or self.body_bytes > 0
+
+    @property
+    def body_bytes(self) -> int:
+        """Announced length of the body; 0 if there is none, or it comes in chunks."""
+        return int(self.header("Content-Length") or 0)
+
+    @property
+    def is_json(self) -> bool:
+        """The body is announced as JSON; parameters such as the charset do not matter."""
+        kind = (self.header("Content-Type") or "").partition(";")[0]
+        return kind.strip().lower() == "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,70 +88,74 @@ class HttpResponse:
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
-    def serialize(self, *, with_body: bool = True) -> bytes:
-        """The bytes to send. ``with_body`` False is the answer to HEAD."""
-        lines = [
-            f"HTTP/1.1 {self.status.value} {self.status.phrase}",
-            f"Date: {email.utils.formatdate(usegmt=True)}",
-            "Connection: close",
-            f"Content-Type: {self.content_type}",
-            f"Content-Length: {len(self.body)}",
-            "Cache-Control: no-store",
-            "X-Content-Type-Options: nosniff",
-            *(f"{name}: {value}" for name, value in self.headers),
-        ]
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        return head + self.body if with_body else head
+    def fields(self) -> list[tuple[str, str]]:
+        """All header fields, those included that say how long the body is."""
+        length = ("Content-Length", str(len(self.body)))
+        return [*common_fields(self.content_type), length, *self.headers]
 
 
-def parse_request(head: bytes) -> HttpRequest:
-    """Read a request head, its final empty line included.
+def common_fields(content_type: str) -> list[tuple[str, str]]:
+    """Header fields that every answer has."""
+    return [
+        ("Date", email.utils.formatdate(usegmt=True)),
+        ("Content-Type", content_type),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+
+
+def read_request(head: h11.Request) -> HttpRequest:
+    """What h11 has read, if we can serve the like.
 
     Raises:
-        HttpError: not HTTP/1.1, too many headers, a malformed line, or a body is announced.
+        HttpError: not HTTP/1.1, not a path, too many headers, a body without a POST, or one
+            whose end is told in two ways, which a proxy before us may read otherwise.
     """
-    request_line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    parts = request_line.split(" ")
-    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]):
-        raise HttpError(HTTPStatus.BAD_REQUEST, "The request line is malformed.")
-    method, target, version = parts
-    if version != "HTTP/1.1":
+    if head.http_version != b"1.1":
         raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 is spoken here.")
-    if not _TARGET.fullmatch(target):
+    if not head.target.startswith(b"/"):
         raise HttpError(HTTPStatus.BAD_REQUEST, "The request target is not a path.")
-    if len(lines) > MAX_HEADERS:
+    fields = head.headers.raw_items()
+    if len(fields) > MAX_HEADERS:
         raise HttpError(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"More than {MAX_HEADERS} headers."
         )
     headers = Headers()
-    for line in lines:
-        name, separator, value = line.partition(":")
-        if not separator or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise HttpError(HTTPStatus.BAD_REQUEST, "A header line is malformed.")
-        headers[name] = value.strip(" \t")
-    if method in {"GET", "HEAD"} and (
-        "Transfer-Encoding" in headers or headers.get_all("Content-Length") not in ([], ["0"])
-    ):
+    for name, value in fields:
+        headers[name.decode("latin-1")] = value.decode("latin-1")
+    method, target = head.method.decode("ascii"), head.target.decode("ascii")
+    request = HttpRequest(method=method, target=target, headers=headers)
+    if "Transfer-Encoding" in headers and "Content-Length" in headers:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The body has two lengths.")
+    if request.has_body and method in {"GET", "HEAD", "DELETE"}:
         raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
-    return HttpRequest(method=method, target=target, headers=headers)
+    return request
 
 
-def error_response(
-    status: HTTPStatus,
-    message: str,
-    *,
-    code: str | None = None,
-    headers: tuple[tuple[str, str], ...] = (),
+def json_response(body: dict[str, Any] | bytes, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    """An answer in JSON; bytes are JSON already."""
+    text = body if isinstance(body, bytes) else orjson.dumps(body)
+    return HttpResponse(status=status, content_type="application/json", body=text)
+
+
+def refusal(
+    error: ApiError, dialect: Dialect = RESPONSES, headers: tuple[tuple[str, str], ...] = ()
 ) -> HttpResponse:
-    """A refusal as JSON, in the form in which HTTP clients of the protocol read errors."""
-    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": None, "code": code}
+    """An error as the clients of ``dialect`` read it."""
+    if error.status in _FOR_NOW:
+        headers = (*headers, ("Retry-After", str(RETRY_AFTER_S)))
     return HttpResponse(
-        status=status,
+        status=HTTPStatus(error.status),
         content_type="application/json",
-        body=orjson.dumps({"error": error}),
+        body=orjson.dumps(dialect.error(error)),
         headers=headers,
     )
+
+
+def http_error(status: HTTPStatus, message: str, *, code: str | None = None) -> ApiError:
+    """A refusal by the transport itself, whatever the API."""
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    return ApiError(message, code=code, status=status.value, type=kind)
 
 
 def bearer_token(request: HttpRequest) -> str | None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
 from websockets.frames import CloseCode
@@ -39,7 +39,9 @@ from sessions.effects import Effects, GrammarCheck, Planning
 from sessions.fair_slots import FairSlots
 from sessions.metrics import Metrics
 from sessions.store import Store
+from sessions.turn import Turn
 from sessions.turn_plan import TurnPlan
+from tools_api.events import TERMINAL, type_of
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ SWEEP_EVERY_TICKS = 5
 STEADY_S = 30.0
 """An engine that died sooner than this after its start is replaced with growing pauses."""
 MAX_PAUSE_S = 30.0
+
+Outcome = TypeVar("Outcome")
 
 _ERROR_EVENT = b'{"type":"error"'
 
@@ -86,13 +90,15 @@ class LongWork:
 
     check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]]
     """Tries a grammar; gives the reason against it, or None."""
-    in_thread: Callable[[Callable[[], TurnPlan]], Awaitable[TurnPlan]] = asyncio.to_thread
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     """Makes a call beside the event loop, or none if it is cancelled before."""
     planners: int = 1
     """How many of those at a time; tenants take turns."""
 
 
 Call = tuple[Link, Callable[[], Effects]]
+Connect = Callable[[str, str], Connection]
+"""Makes the connection for (connection id, tenant)."""
 
 
 class Hub:
@@ -103,7 +109,7 @@ class Hub:
         *,
         engine: EngineLink,
         store: Store,
-        connect: Callable[[str, str], Connection],
+        connect: Connect,
         long_work: LongWork,
         metrics: Metrics,
         dashboard: Dashboard,
@@ -113,7 +119,7 @@ class Hub:
         """
         Args:
             engine: started already; ``engine_ready`` says with which result.
-            connect: makes the connection for (connection id, tenant).
+            connect: makes the connections of those who bring none of their own kind.
             clock: monotonic seconds.
             pause: waits that many seconds; between attempts to restart the engine.
         """
@@ -158,10 +164,11 @@ class Hub:
 
     # What a socket calls.
 
-    def open(self, tenant: str, outlet: Outlet) -> Link:
+    def open(self, tenant: str, outlet: Outlet, connect: Connect | None = None) -> Link:
         """A client of ``tenant`` has connected; its frames go to ``outlet``."""
         connection_id = f"conn_{next(self._numbers)}"
-        link = Link(connection_id, tenant, self._connect(connection_id, tenant), outlet)
+        connection = (connect or self._connect)(connection_id, tenant)
+        link = Link(connection_id, tenant, connection, outlet)
         self._links[connection_id] = link
         self._metrics.connection_opened()
         log.info("connection opened connection=%s tenant=%s", connection_id, tenant)
@@ -171,6 +178,34 @@ class Hub:
         """Take one frame of a client."""
         if not link.gone:
             self._run([(link, partial(link.connection.receive, frame))])
+
+    def create(self, link: Link, fields: dict[str, Any], num_bytes: int) -> None:
+        """Take the fields of a ``response.create`` that came otherwise than in a frame."""
+        if not link.gone:
+            self._run([(link, partial(link.connection.create, fields, num_bytes))])
+
+    def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
+        """The turn of that response while it runs, on whichever of the tenant's connections."""
+        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        turn = None if link is None else link.connection.running(response_id)
+        return None if link is None or turn is None else (link, turn)
+
+    def cancel(self, tenant: str, response_id: str) -> bytes | None:
+        """End a turn of the tenant. Returns its terminal event, which its own client gets as
+        well; None: no such turn runs."""
+        found = self.running(tenant, response_id)
+        if found is None:
+            return None
+        link, _ = found
+        effects = link.connection.cancel(response_id)
+        self._run([(link, lambda: effects)])
+        return next(frame for frame in effects.frames if type_of(frame) in TERMINAL)
+
+    async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
+        """Make a call that takes long beside the event loop, when it is the tenant's turn."""
+        async with self._planners.place(tenant):
+            outcome: Outcome = await self._long_work.in_thread(work)
+            return outcome
 
     def disconnected(self, link: Link) -> None:
         """The client is gone, or its socket is closing. May be called again."""
@@ -357,8 +392,7 @@ class Hub:
     async def _plan(self, link: Link, planning: Planning) -> None:
         outcome: TurnPlan | Exception
         try:
-            async with self._planners.place(link.tenant):
-                outcome = await self._long_work.in_thread(planning.work)
+            outcome = await self.beside(link.tenant, planning.work)
         except Exception as error:
             outcome = error
         self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])

@@ -141,7 +141,9 @@ class Metrics:
         )
 
     def _front_end(self) -> None:
-        self._connections = self._gauge("connections", "Open WebSocket connections.")
+        self._connections = self._gauge(
+            "connections", "Open WebSocket connections, and turns asked for over HTTP."
+        )
         self._closes = self._counter(
             "connection_closes", "WebSocket connections the server closed, by close code.", "code"
         )

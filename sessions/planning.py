@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from runtime.messages import TokenArray
 from sessions.cache_diagnostics import Comparison
+from sessions.response_table import StoredResponse
 from sessions.service import ServedModel, Service
 from sessions.session import Session
-from sessions.store import ConnectionStore, StoredResponse
+from sessions.store import ConnectionStore
 from sessions.transcript import (
     ROOT_DIGEST,
     Entry,
@@ -234,6 +235,17 @@ def plan_turn(
         arrival_s=arrival_s,
         comparison=lineage.comparison,
     )
+
+
+def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -> int:
+    """Tokens that the model would read, whether they fit or not.
+
+    Raises:
+        ApiError: calls and outputs do not match, or no context could hold the input.
+    """
+    options = template_options(model, request)
+    whole = _whole_context(request, lineage, model, options)
+    return _render(whole, model.renderer, request, options).num_tokens
 
 
 def _whole_context(

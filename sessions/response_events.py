@@ -84,6 +84,11 @@ class ResponseEvents:
         wire = self._response.wire(status="in_progress", keepwarm=keepwarm)
         return events.in_progress(self.take_number(), wire, self._stream_id)
 
+    def snapshot(self, keepwarm: Event | None) -> Event:
+        """The response as it stands: the items that are finished."""
+        output = [item.to_wire() for item in self.items]
+        return self._response.wire(status="in_progress", output=output, keepwarm=keepwarm)
+
     def terminal(
         self, status: Literal["completed", "incomplete", "failed"], **fields: Any
     ) -> Event:

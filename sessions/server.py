@@ -1,37 +1,49 @@
 """The port: listens, knows every open socket, and takes leave of all of them.
 
-WebSockets at ``/v1/responses`` and a few pages share it; ``routes`` is the whole list. One
-ticker looks at every socket once a second, so that no socket needs a timer of its own.
+WebSockets, the HTTP APIs and a few pages share it; ``routes`` is the whole list. One ticker
+looks at every socket once a second, so that no socket needs a timer of its own. Where sockets
+run out, the HTTP connection that has been idle for longest gives way.
 """
 
 import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 from sessions.dashboard import Dashboard
 from sessions.front_door import Access, FrontDoor, OriginPolicy, Route
-from sessions.http_message import HttpResponse, error_response
-from sessions.http_protocol import HttpProtocol
+from sessions.http_api import HttpApi
+from sessions.http_connection import HttpConnection
+from sessions.http_exchange import at_once
+from sessions.http_message import HttpResponse
+from sessions.http_pages import Index
 from sessions.hub import Hub
 from sessions.metrics import CONTENT_TYPE, Metrics
 from sessions.tenants import Principal, Tenants
 from sessions.websocket_peer import OpenSocket, SocketTimes, WebSocketPeer
+from tools_api import errors
+from tools_api.errors import ApiError
 from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
-RESPONSES_PATH = "/v1/responses"
 BACKLOG = 1024
 TICK_S = 1.0
 
 
-def routes(*, hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
+def routes(*, hub: Hub, metrics: Metrics, dashboard: Dashboard, api: HttpApi) -> list[Route]:
     """Everything the port answers to."""
+    table = [*_pages(hub, metrics, dashboard), *api.routes()]
+    listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
+    calls = {"GET": at_once(Index(sorted(listed)).show)}
+    return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
+
+
+def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
     return [
-        Route(path=RESPONSES_PATH, access=Access.TENANT, page=None),
+        Route(path="/health", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
         Route(path="/healthz", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
         Route(path="/readyz", access=Access.PUBLIC, page=lambda _: _readiness(hub)),
         Route(
@@ -65,7 +77,7 @@ class Server:
         *,
         hub: Hub,
         metrics: Metrics,
-        dashboard: Dashboard,
+        routes: Iterable[Route],
         tenants: Tenants,
         origins: OriginPolicy,
         limits: Limits,
@@ -74,15 +86,11 @@ class Server:
     ) -> None:
         self._hub = hub
         self._metrics = metrics
-        self._front_door = FrontDoor(
-            routes=routes(hub=hub, metrics=metrics, dashboard=dashboard),
-            tenants=tenants,
-            origins=origins,
-        )
+        self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
         self._limits = limits
         self._clock = clock
         self._times = times or SocketTimes()
-        self._sockets: set[HttpProtocol | WebSocketPeer] = set()
+        self._sockets: set[HttpConnection | WebSocketPeer] = set()
         self._all_gone = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -102,6 +110,8 @@ class Server:
         """Accept nobody, let running turns end within ``drain_s``, close every socket."""
         if self._listener is not None:
             self._listener.close()
+        for each in self._http_connections():
+            each.leave()
         await self._hub.drain(drain_s)
         if self._sockets:
             self._all_gone.clear()
@@ -114,12 +124,12 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
 
-    def _greet(self) -> HttpProtocol:
-        newcomer = HttpProtocol(
+    def _greet(self) -> HttpConnection:
+        newcomer = HttpConnection(
             front_door=self._front_door,
             upgrade=self._open,
-            refusal=self._refusal,
-            max_frame_bytes=self._limits.max_frame_bytes,
+            closed_because=self._closed_because,
+            limits=self._limits,
             times=self._times,
             metrics=self._metrics,
             clock=self._clock,
@@ -128,12 +138,27 @@ class Server:
         self._sockets.add(newcomer)
         return newcomer
 
-    def _refusal(self, on_arrival: bool) -> HttpResponse | None:
+    def _closed_because(self, on_arrival: bool) -> ApiError | None:
+        most = self._limits.max_open_connections
         if self._hub.draining:
-            return _overloaded("it is shutting down")
-        if on_arrival and len(self._sockets) > self._limits.max_open_connections:
-            return _overloaded(f"{self._limits.max_open_connections} connections are open")
+            return errors.overloaded("it is shutting down")
+        if on_arrival and len(self._sockets) > most and not self._make_room():
+            return errors.overloaded(f"{most} connections are open")
         return None
+
+    def _make_room(self) -> bool:
+        """End the HTTP connection that has been idle for longest, if there is one."""
+        idle = [
+            (since, number, each)
+            for number, each in enumerate(self._http_connections())
+            if (since := each.idle_since) is not None
+        ]
+        if idle:
+            min(idle)[2].leave()
+        return bool(idle)
+
+    def _http_connections(self) -> list[HttpConnection]:
+        return [each for each in self._sockets if isinstance(each, HttpConnection)]
 
     def _open(self, opened: OpenSocket, principal: Principal) -> WebSocketPeer:
         peer = WebSocketPeer(
@@ -149,7 +174,7 @@ class Server:
         self._sockets.add(peer)
         return peer
 
-    def _forget(self, gone: HttpProtocol | WebSocketPeer) -> None:
+    def _forget(self, gone: HttpConnection | WebSocketPeer) -> None:
         self._sockets.discard(gone)
         if not self._sockets:
             self._all_gone.set()
@@ -175,12 +200,3 @@ def _readiness(hub: Hub) -> HttpResponse:
     if hub.ready:
         return _text("ready\n")
     return _text("not ready: the engine is starting\n", HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-def _overloaded(reason: str) -> HttpResponse:
-    return error_response(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        f"The server takes no new connection: {reason}.",
-        code="server_is_overloaded",
-        headers=(("Retry-After", "1"),),
-    )

@@ -1,40 +1,28 @@
 """Sessions and responses by id: what outlives a turn, and who may see it.
 
 Everything is kept per tenant; a lookup never sees another tenant's state, nor what another
-connection keeps to itself (``store: false``). Responses are bounded by count, by bytes and
-by age, least recently used first; the clock is handed in. What a dropped response leaves
-behind in the engine is released through ``branches``.
+connection keeps to itself (``store: false``). The clock is handed in. What a dropped response
+leaves behind in the engine is released through ``branches``.
 
 Always true: an entry is in at most one table, and its branch is told when it leaves.
 """
 
+import itertools
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from runtime.messages import ReleaseBranch
 from sessions.branches import Branches
 from sessions.ledger import Ledger, PriceTable
+from sessions.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.session import Session
-from sessions.transcript import ROOT_DIGEST, Entry, chain, holds, roll
+from sessions.transcript import ROOT_DIGEST, Entry, roll
 from sessions.turn_stats import Pace
 from tools_api.items import Item
 from tools_api.limits import Limits
-
-_MAX_TWINS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredResponse:
-    """A finished response that can be continued."""
-
-    id: str
-    entry: Entry
-    session: Session
-    connection_id: str
-    """Of the connection it was made on."""
-    private: bool
-    """Only that connection may see it, nor anything that continues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,118 +46,12 @@ class SessionView:
     """Since the last change of state."""
 
 
-class ResponseTable:
-    """Responses with one audience: a tenant's, or a connection's private ones."""
-
-    def __init__(
-        self,
-        *,
-        max_count: int,
-        max_bytes: int,
-        ttl_s: float,
-        clock: Callable[[], float],
-        on_drop: Callable[[StoredResponse], None],
-    ) -> None:
-        self._max_count = max_count
-        self._max_bytes = max_bytes
-        self._ttl_s = ttl_s
-        self._clock = clock
-        self._on_drop = on_drop
-        self._responses: OrderedDict[str, tuple[StoredResponse, float]] = OrderedDict()
-        self._by_digest: dict[bytes, list[str]] = {}
-        self._holders: dict[Entry, int] = {}
-        self.num_bytes = 0
-        """Of all entries that a stored response can reach; shared ancestors count once."""
-
-    def __len__(self) -> int:
-        return len(self._responses)
-
-    def put(self, response: StoredResponse) -> None:
-        """Keep a response; others are dropped until the bounds hold, this one is not."""
-        self._responses[response.id] = (response, self._clock())
-        self._hold(response.entry)
-        if response.entry.output_items:
-            twins = self._by_digest.setdefault(response.entry.digest, [])
-            twins.append(response.id)
-            del twins[:-_MAX_TWINS]
-        while len(self._responses) > 1 and (
-            len(self._responses) > self._max_count or self.num_bytes > self._max_bytes
-        ):
-            self._drop(next(iter(self._responses)))
-
-    def get(self, response_id: str) -> StoredResponse | None:
-        """Look up and count as used."""
-        self.expire()
-        found = self._responses.get(response_id)
-        if found is None:
-            return None
-        self._responses[response_id] = (found[0], self._clock())
-        self._responses.move_to_end(response_id)
-        return found[0]
-
-    def knows(self, digest: bytes) -> bool:
-        """Whether there may be a response whose history has this digest."""
-        return digest in self._by_digest
-
-    def with_history(
-        self, digest: bytes, items: Sequence[Item], connection_id: str
-    ) -> StoredResponse | None:
-        """The response whose whole history is ``items``, preferring one that was made on
-        this connection, then the newest."""
-        self.expire()
-        twins = [self._responses[response_id][0] for response_id in self._by_digest.get(digest, ())]
-        twins.reverse()
-        for response in sorted(twins, key=lambda twin: twin.connection_id != connection_id):
-            if holds(response.entry, items):
-                return self.get(response.id)
-        return None
-
-    def expire(self) -> None:
-        """Drop what is older than its time to live."""
-        oldest = self._clock() - self._ttl_s
-        while self._responses:
-            response_id, (_, used_s) = next(iter(self._responses.items()))
-            if used_s >= oldest:
-                break
-            self._drop(response_id)
-
-    def clear(self) -> None:
-        for response_id in list(self._responses):
-            self._drop(response_id)
-
-    def _drop(self, response_id: str) -> None:
-        response, _ = self._responses.pop(response_id)
-        self._let_go(response.entry)
-        twins = self._by_digest.get(response.entry.digest, [])
-        if response_id in twins:
-            twins.remove(response_id)
-            if not twins:
-                del self._by_digest[response.entry.digest]
-        self._on_drop(response)
-
-    def _hold(self, entry: Entry) -> None:
-        """Count a holder of ``entry``: a response, or an entry that continues it."""
-        for link in chain(entry):
-            holders = self._holders.get(link, 0)
-            self._holders[link] = holders + 1
-            if holders:
-                break
-            self.num_bytes += link.size_bytes
-
-    def _let_go(self, entry: Entry) -> None:
-        for link in chain(entry):
-            self._holders[link] -= 1
-            if self._holders[link]:
-                break
-            del self._holders[link]
-            self.num_bytes -= link.size_bytes
-
-
 class _Tenant:
     """One tenant's responses and sessions."""
 
-    def __init__(self, responses: ResponseTable) -> None:
+    def __init__(self, responses: ResponseTable, unlisted: PrivateResponses) -> None:
         self.responses = responses
+        self.unlisted = unlisted
         self.sessions: OrderedDict[str, Session] = OrderedDict()
 
 
@@ -179,12 +61,29 @@ class Store:
     def __init__(self, *, limits: Limits, prices: PriceTable, clock: Callable[[], float]) -> None:
         self.limits = limits
         self.branches = Branches()
-        self.running_turns = 0
-        """Over all connections; kept by the connections."""
+        self._running: dict[str, tuple[str, str]] = {}
+        """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()
         self._prices = prices
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+
+    @property
+    def running_turns(self) -> int:
+        """Over all connections."""
+        return len(self._running)
+
+    def turn_began(self, response_id: str, tenant: str, connection_id: str) -> None:
+        """A turn of that connection runs, until ``turn_ended``."""
+        self._running[response_id] = (tenant, connection_id)
+
+    def turn_ended(self, response_id: str) -> None:
+        del self._running[response_id]
+
+    def running_on(self, tenant: str, response_id: str) -> str | None:
+        """The connection on which this turn of the tenant runs; None if there is no such turn."""
+        owner, connection_id = self._running.get(response_id, (None, ""))
+        return connection_id if owner == tenant else None
 
     def engine_lost(self) -> None:
         """The engine died and forgot all sessions: from here on no request names an earlier
@@ -196,6 +95,7 @@ class Store:
         called every few seconds."""
         for tenant in self._tenants.values():
             tenant.responses.expire()
+            tenant.unlisted.table.expire()
             self._expire_sessions(tenant)
         return self.branches.take_releases()
 
@@ -211,19 +111,19 @@ class Store:
     def tenant_responses(self, tenant: str) -> ResponseTable:
         return self._tenant(tenant).responses
 
-    def private_responses(self, on_drop: Callable[[StoredResponse], None]) -> ResponseTable:
-        """A new table for one connection's ``store: false`` responses."""
+    def unlisted(self, tenant: str) -> PrivateResponses:
+        """The ``store: false`` responses of all the tenant's HTTP requests: nobody can fetch
+        them, but a history that is resent is found, as it would be over one WebSocket."""
+        return self._tenant(tenant).unlisted
 
-        def dropped(response: StoredResponse) -> None:
-            self._dropped(response)
-            on_drop(response)
-
-        return ResponseTable(
-            max_count=self.limits.max_stored_responses_per_connection,
-            max_bytes=self.limits.max_stored_bytes_per_connection,
-            ttl_s=self.limits.stored_response_ttl_s,
-            clock=self._clock,
-            on_drop=dropped,
+    def private(self) -> PrivateResponses:
+        """For one connection's ``store: false`` responses."""
+        return PrivateResponses(
+            lambda on_drop: self._table(
+                self.limits.max_stored_responses_per_connection,
+                self.limits.max_stored_bytes_per_connection,
+                on_drop,
+            )
         )
 
     def session(self, tenant: str, name: str) -> Session:
@@ -240,6 +140,10 @@ class Store:
         state.sessions.move_to_end(name)
         return session
 
+    def known_session(self, tenant: str, name: str) -> Session | None:
+        """The tenant's session of that name, None if there is none."""
+        return self._tenant(tenant).sessions.get(name)
+
     def revive(self, session: Session) -> Session:
         """The live session that goes on where ``session`` was: itself, or the one that has
         taken its name since it was dropped."""
@@ -248,15 +152,32 @@ class Store:
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
         if tenant is None:
-            responses = ResponseTable(
-                max_count=self.limits.max_stored_responses_per_tenant,
-                max_bytes=self.limits.max_stored_bytes_per_tenant,
-                ttl_s=self.limits.stored_response_ttl_s,
-                clock=self._clock,
-                on_drop=self._dropped,
+            make = partial(
+                self._table,
+                self.limits.max_stored_responses_per_tenant,
+                self.limits.max_stored_bytes_per_tenant,
             )
-            tenant = self._tenants[name] = _Tenant(responses)
+            tenant = self._tenants[name] = _Tenant(make(), PrivateResponses(make))
         return tenant
+
+    def _table(
+        self,
+        max_count: int,
+        max_bytes: int,
+        on_drop: Callable[[StoredResponse], None] | None = None,
+    ) -> ResponseTable:
+        def dropped(response: StoredResponse) -> None:
+            self._dropped(response)
+            if on_drop is not None:
+                on_drop(response)
+
+        return ResponseTable(
+            max_count=max_count,
+            max_bytes=max_bytes,
+            ttl_s=self.limits.stored_response_ttl_s,
+            clock=self._clock,
+            on_drop=dropped,
+        )
 
     def _dropped(self, response: StoredResponse) -> None:
         self.branches.drop(response.entry)
@@ -266,8 +187,8 @@ class Store:
     def _make_room(self, tenant: _Tenant) -> None:
         """For one more session; those in use stay, even beyond the bound."""
         surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
-        idle = [s for s in tenant.sessions.values() if not s.in_use]
-        self._close(tenant, idle[: max(surplus, 0)])
+        idle = (s for s in tenant.sessions.values() if not s.in_use)
+        self._close(tenant, list(itertools.islice(idle, max(surplus, 0))))
 
     def _expire_sessions(self, tenant: _Tenant) -> None:
         oldest = self._clock() - self.limits.stored_response_ttl_s
@@ -307,13 +228,29 @@ class Store:
 class ConnectionStore:
     """What one connection may continue: its tenant's stored responses and its own."""
 
-    def __init__(self, store: Store, *, tenant: str, connection_id: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str,
+        connection_id: str,
+        private: PrivateResponses | None = None,
+        continues_heads: bool = True,
+    ) -> None:
+        """
+        Args:
+            private: responses that outlive the connection; without it they die with it.
+            continues_heads: a turn that only names a session goes on where that stands. False
+                for a client that sends whole histories.
+        """
         self._store = store
         self._tenant = tenant
         self._connection_id = connection_id
         self._shared = store.tenant_responses(tenant)
-        self._private_heads: dict[str, str] = {}
-        self._private = store.private_responses(self._private_dropped)
+        self._continues_heads = continues_heads
+        self._owns_private = private is None
+        private = private or store.private()
+        self._private, self._private_heads = private.table, private.heads
 
     def response(self, response_id: str) -> StoredResponse | None:
         return self._private.get(response_id) or self._shared.get(response_id)
@@ -338,6 +275,8 @@ class ConnectionStore:
 
     def head(self, session: Session) -> StoredResponse | None:
         """What a turn that only names the session continues."""
+        if not self._continues_heads:
+            return None
         private = self._private_heads.get(session.name)
         found = None if private is None else self._private.get(private)
         if found is None and session.head_id is not None:
@@ -347,17 +286,29 @@ class ConnectionStore:
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)
 
+    def known_session(self, name: str) -> Session | None:
+        return self._store.known_session(self._tenant, name)
+
     def revive(self, session: Session) -> Session:
         return self._store.revive(session)
 
-    def keep(self, response_id: str, entry: Entry, session: Session, *, private: bool) -> None:
-        """Store a finished response as its session's head."""
+    def keep(
+        self,
+        response_id: str,
+        entry: Entry,
+        session: Session,
+        *,
+        private: bool,
+        wire: bytes = b"",
+    ) -> None:
+        """Store a finished response as its session's head; ``wire`` is its response object."""
         response = StoredResponse(
             id=response_id,
             entry=entry,
             session=session,
             connection_id=self._connection_id,
             private=private,
+            packed=b"" if private else zlib.compress(wire, level=1),
         )
         if private:
             self._private_heads[session.name] = response_id
@@ -373,8 +324,5 @@ class ConnectionStore:
 
     def close(self) -> None:
         """Forget what was this connection's own."""
-        self._private.clear()
-
-    def _private_dropped(self, response: StoredResponse) -> None:
-        if self._private_heads.get(response.session.name) == response.id:
-            del self._private_heads[response.session.name]
+        if self._owns_private:
+            self._private.clear()

@@ -144,6 +144,15 @@ class Turn:
         self._fail(step, "server_error", message, reason)
         return step
 
+    def stop(self, now: float) -> TurnStep:
+        """The client wants no more of it: end with what there is, which can be continued."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        step.events += self.events.write(self._reader.finish(), cut=True)
+        self.events.close("incomplete", step.events)
+        self._end(step, "cancelled", "cancelled")
+        return step
+
     def cancel(self, now: float) -> TurnStep:
         """The client is gone: stop without a word, keep the account."""
         step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
@@ -151,6 +160,10 @@ class Turn:
         self._settle()
         step.outcome = self._outcome("cancelled", "client_disconnected", None)
         return step
+
+    def snapshot(self) -> Event:
+        """The response as it stands."""
+        return self.events.snapshot(self._stats.brief())
 
     # Towards the engine
 
@@ -285,16 +298,20 @@ class Turn:
         self._end(step, "incomplete", reason)
 
     def _end(
-        self, step: TurnStep, status: Literal["completed", "incomplete"], reason: str | None
+        self,
+        step: TurnStep,
+        status: Literal["completed", "incomplete", "cancelled"],
+        reason: str | None,
     ) -> None:
         entry = self._entry()
-        if self._claim is not None:
+        # What a cancelled request leaves in the engine is not known here to the token.
+        if self._claim is not None and status != "cancelled":
             self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
             self._claim = None
         usage = self._settle()
         step.events.append(
             self.events.terminal(
-                status,
+                "completed" if status == "completed" else "incomplete",
                 usage=_wire_usage(usage),
                 incomplete_reason="max_output_tokens" if status == "incomplete" else None,
                 completed_at=int(self._service.wall_clock()),

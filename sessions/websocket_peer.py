@@ -44,7 +44,13 @@ class SocketTimes:
     """How long the server waits for a client, in seconds."""
 
     head_s: float = 10.0
-    """For the whole request head."""
+    """For a whole request head, from its first byte on; for the first one, from the start."""
+    body_s: float = 30.0
+    """For a request's body; one that is long and comes fast enough gets more."""
+    idle_s: float = 75.0
+    """For the next request behind an answered one."""
+    unread_s: float = 60.0
+    """For taking a part of an HTTP answer that fills the buffers."""
     close_s: float = 5.0
     """For the client's part of a close, then the socket is dropped."""
     ping_after_s: float = 20.0

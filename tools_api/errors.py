@@ -65,9 +65,13 @@ class ApiError(Exception):
         return event
 
 
-def invalid_json(reason: str) -> ApiError:
-    """No request could be read from the frame, so the error names neither parameter nor lane."""
-    return ApiError(f"The frame is not a JSON object: {reason}.", code="invalid_json")
+def invalid_json(reason: str, what: str = "frame") -> ApiError:
+    """No request could be read, so the error names neither parameter nor lane.
+
+    Args:
+        what: it should have been read from, "frame" or "body".
+    """
+    return ApiError(f"The {what} is not a JSON object: {reason}.", code="invalid_json")
 
 
 def unknown_event_type(type_: str) -> ApiError:
@@ -152,6 +156,26 @@ def previous_response_not_found(response_id: str) -> ApiError:
         f"Previous response with id {quoted(response_id)} not found.",
         code="previous_response_not_found",
         param="previous_response_id",
+    )
+
+
+def response_not_found(response_id: str | None) -> ApiError:
+    """A turn that was to be cancelled does not run: unknown, ended, or another tenant's."""
+    what = (
+        "No turn runs in this lane"
+        if response_id is None
+        else (f"No running response with id {quoted(response_id)}")
+    )
+    return ApiError(f"{what}.", code="response_not_found", param="response_id", status=404)
+
+
+def no_such_response(response_id: str) -> ApiError:
+    """No response of that id is stored: unknown, forgotten, private, or another tenant's."""
+    return ApiError(
+        f"Response with id {quoted(response_id)} not found.",
+        code="response_not_found",
+        param="response_id",
+        status=404,
     )
 
 

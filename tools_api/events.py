@@ -24,6 +24,8 @@ from tools_api.wire import parse_json
 
 Event = dict[str, Any]
 STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+TERMINAL = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
+"""Types of the events that end a response, as ``type_of`` gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +95,19 @@ def _parse_steer(raw: dict[str, Any]) -> SteerRequest:
 
 
 def encode(event: Event) -> bytes:
-    """The event as a text frame: UTF-8 JSON."""
+    """The event as a text frame: UTF-8 JSON, its type first."""
     return orjson.dumps(event)
+
+
+def type_of(frame: bytes) -> bytes:
+    """The type of an event that ``encode`` wrote, without parsing it."""
+    start = len(b'{"type":"')
+    return frame[start : frame.index(b'"', start)]
+
+
+def response_of(frame: bytes) -> bytes:
+    """The response object, as JSON, of a lifecycle event that ``encode`` wrote: its last field."""
+    return frame[frame.index(b'"response":') + len(b'"response":') : -1]
 
 
 def _event(type_: str, seq: int, stream_id: str | None, **fields: Any) -> Event:

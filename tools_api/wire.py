@@ -76,8 +76,8 @@ def join(base: str, *location: str | int) -> str:
     return path
 
 
-def parse_json(frame: str | bytes, limits: Limits) -> dict[str, Any]:
-    """Parse one frame.
+def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[str, Any]:
+    """Parse one frame, or the body of a request (``what`` an error calls it).
 
     Of equal keys in one object the last one counts. NaN, infinities and numbers that only
     an infinity could hold, lone surrogates and invalid UTF-8 are faults.
@@ -86,17 +86,17 @@ def parse_json(frame: str | bytes, limits: Limits) -> dict[str, Any]:
         ApiError: ``invalid_json``.
     """
     text = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
-    _bound(text, limits)
+    _bound(text, limits, what)
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise errors.invalid_json(str(error)) from None
+        raise errors.invalid_json(str(error), what) from None
     if not isinstance(parsed, dict):
-        raise errors.invalid_json(f"it is {errors.type_name(parsed)}")
+        raise errors.invalid_json(f"it is {errors.type_name(parsed)}", what)
     return parsed
 
 
-def _bound(text: bytes, limits: Limits) -> None:
+def _bound(text: bytes, limits: Limits, what: str) -> None:
     """Refuse text nested too deep or with too many values, in time linear in its length.
 
     Works on bytes alone: first what stands in strings is cut out, then pairs of brackets
@@ -105,15 +105,15 @@ def _bound(text: bytes, limits: Limits) -> None:
     """
     text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if text.count(b'"') > 2 * limits.max_json_values:
-        raise errors.invalid_json(f"more than {limits.max_json_values} strings")
+        raise errors.invalid_json(f"more than {limits.max_json_values} strings", what)
     structure = b"".join(text.split(b'"')[::2])
     if sum(map(structure.count, (b",", b"[", b"{"))) > limits.max_json_values:
-        raise errors.invalid_json(f"more than {limits.max_json_values} values")
+        raise errors.invalid_json(f"more than {limits.max_json_values} values", what)
     brackets = structure.translate(_TO_SQUARE, delete=_NOT_BRACKETS)
     for _ in range(limits.max_json_depth):
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > limits.max_json_depth:
-        raise errors.invalid_json(f"nested deeper than {limits.max_json_depth} levels")
+        raise errors.invalid_json(f"nested deeper than {limits.max_json_depth} levels", what)
 
 
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")

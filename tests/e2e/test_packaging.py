@@ -17,7 +17,7 @@ import pytest
 from tests.support.architecture import PACKAGES, ROOT
 
 BASE_INSTALL = {"websockets", "orjson", "pydantic"}
-SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance",
+SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11",
                "prometheus_client", "uvloop", "tqdm", "runtime", "radix_cache", "sessions",
                "kernels")  # fmt: skip
 USERS_PROGRAM = """\

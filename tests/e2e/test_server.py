@@ -10,7 +10,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runtime.messages import CancelRequest, FinishReason
 from sessions.front_door import Access
-from sessions.server import RESPONSES_PATH, routes
 from sessions.tenants import ApiKey, Principal
 from tests.support.fake_engine import EchoEngine, HandEngine, tokens
 from tests.support.running_server import RunningServer, play, texts
@@ -18,7 +17,9 @@ from tools_api.limits import Limits
 
 ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
 BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=True))
-PUBLIC = {"/healthz", "/readyz"}
+PUBLIC = {"/", "/health", "/healthz", "/readyz"}
+NOT_FOUND = {"/v1/responses/{id}", "/v1/responses/{id}/input_items", "/v1/models/{name}"}
+"""What there is none of: the braces stand for an id that nothing has."""
 
 
 def keyed() -> RunningServer:
@@ -31,9 +32,8 @@ def bearer(key: ApiKey) -> str:
 
 def test_every_route_but_the_probes_asks_for_a_key() -> None:
     async def scenario(server: RunningServer) -> None:
-        table = routes(hub=server.hub, metrics=server.metrics, dashboard=server.dashboard)
-        assert len(table) >= 6
-        for route in table:
+        assert len(server.routes) >= 14
+        for route in server.routes:
             without = await server.http(route.path)
             wrong = await server.http(route.path, Authorization="Bearer wrong-key")
             if route.path in PUBLIC:
@@ -42,7 +42,12 @@ def test_every_route_but_the_probes_asks_for_a_key() -> None:
             else:
                 assert without.status == wrong.status == 401, route.path
             right = await server.http(route.path, Authorization=bearer(BOSS))
-            assert right.status == (426 if route.page is None else 200), route.path
+            if route.websocket:
+                assert right.status == 426
+            elif "GET" not in route.methods:
+                assert right.status == 405, route.path
+            else:
+                assert right.status == (404 if route.path in NOT_FOUND else 200), route.path
 
     play(scenario, keyed)
 
@@ -74,7 +79,7 @@ def test_a_browser_may_send_the_key_as_a_password() -> None:
 def test_unknown_paths_are_404_and_a_plain_get_is_426() -> None:
     async def scenario(server: RunningServer) -> None:
         assert (await server.http("/v1/chat")).status == 404
-        plain = await server.http(RESPONSES_PATH)
+        plain = await server.http("/v1/responses")
         assert (plain.status, plain.headers["Upgrade"]) == (426, "websocket")
 
     play(scenario)
@@ -326,3 +331,33 @@ def test_the_engine_by_hand_is_asked_nothing_by_an_idle_server() -> None:
         assert engine.sent == []
 
     play(scenario, lambda: RunningServer(engine))
+
+
+def test_the_first_page_links_what_there_is_and_lists_it_for_programs() -> None:
+    async def scenario(server: RunningServer) -> None:
+        page = await server.http("/", Accept="text/html")
+        assert page.status == 200
+        assert page.headers["Content-Type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        for path in ("/dashboard", "/healthz", "/v1/models"):
+            assert f'href="{path}"' in page.body.decode()
+        listed = orjson.loads((await server.http("/", Accept="application/json")).body)
+        methods = {each["path"]: each["methods"] for each in listed["endpoints"]}
+        assert methods["/v1/responses"] == ["GET", "POST"]
+        assert set(methods) == {route.path for route in server.routes}
+
+    play(scenario)
+
+
+def test_the_models_that_are_served_are_listed() -> None:
+    async def scenario(server: RunningServer) -> None:
+        models = orjson.loads((await server.http("/v1/models")).body)
+        assert [model["id"] for model in models["data"]] == ["default", "m"]
+        one = await server.http("/v1/models/m")
+        assert orjson.loads(one.body) == models["data"][1]
+        assert models["data"][1]["max_model_len"] == 4096
+        missing = await server.http("/v1/models/gpt%2F4")
+        assert missing.status == 404
+        assert orjson.loads(missing.body)["error"]["code"] == "model_not_found"
+
+    play(scenario)

@@ -1,4 +1,8 @@
-"""The real server on a loopback port with an engine by hand behind it."""
+"""The real server on a loopback port with an engine by hand behind it.
+
+WebSockets speak to connections that obey (``EchoConnection``), unless ``real`` asks for the real
+ones; HTTP always speaks to real ones.
+"""
 
 import asyncio
 import socket
@@ -11,35 +15,24 @@ from typing import Any, Self
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
-from runtime.messages import ReleaseBranch
+from sessions.connection import Connection
 from sessions.dashboard import Dashboard
 from sessions.front_door import OriginPolicy
+from sessions.http_api import HttpApi
 from sessions.hub import Hub, LongWork
 from sessions.metrics import Metrics
-from sessions.server import Server
-from sessions.store import SessionView
+from sessions.server import Server, routes
 from sessions.tenants import ApiKey, Tenants
 from sessions.websocket_peer import SocketTimes
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine
+from tests.support.sessions_rig import make_service
+from tools_api.grammar import GrammarSpec
 from tools_api.limits import DEFAULT_LIMITS, Limits
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-
-
-class NoStore:
-    """What the hub asks of a store, without any session in it."""
-
-    def engine_lost(self) -> None:
-        return None
-
-    def sweep(self) -> tuple[ReleaseBranch, ...]:
-        return ()
-
-    def sessions(self) -> list[SessionView]:
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +54,28 @@ class RunningServer:
         limits: Limits = DEFAULT_LIMITS,
         times: SocketTimes | None = None,
         real_time: bool = False,
+        real: bool = False,
     ) -> None:
-        """``real_time``: the clock runs; otherwise it moves by ``pass_time`` alone."""
+        """
+        Args:
+            real_time: the clock runs; otherwise it moves by ``pass_time`` alone.
+            real: WebSockets get real connections too.
+        """
         self.now = 0.0
         self._real_time = real_time
         self.engine = engine or HandEngine()
         self.metrics = Metrics()
         self.connections: list[EchoConnection] = []
         tenants = Tenants(keys)
-        store = NoStore()
+        self._real = real
+        self.service = make_service(self._clock, limits=limits)
+        store = self.service.store
         self.dashboard = Dashboard(sessions=store.sessions, clock=self._clock, version="0")
         self.hub = Hub(
             engine=self.engine,
-            store=store,  # type: ignore[arg-type]
+            store=store,
             connect=self._connect,  # type: ignore[arg-type]
-            long_work=LongWork(check_grammar=None),  # type: ignore[arg-type]
+            long_work=LongWork(check_grammar=self._check),
             metrics=self.metrics,
             dashboard=self.dashboard,
             clock=self._clock,
@@ -83,10 +83,16 @@ class RunningServer:
         )
         self.engine_may_return = asyncio.Event()
         self.engine_may_return.set()
-        self.server = Server(
+        self.routes = routes(
             hub=self.hub,
             metrics=self.metrics,
             dashboard=self.dashboard,
+            api=HttpApi(hub=self.hub, service=self.service),
+        )
+        self.server = Server(
+            hub=self.hub,
+            metrics=self.metrics,
+            routes=self.routes,
             tenants=tenants,
             origins=OriginPolicy(
                 allowed_origins=frozenset(allowed_origins), check_host=tenants.open
@@ -104,7 +110,12 @@ class RunningServer:
     async def _pause(self, _: float) -> None:
         await self.engine_may_return.wait()
 
-    def _connect(self, connection_id: str, tenant: str) -> EchoConnection:
+    async def _check(self, _: GrammarSpec) -> None:
+        return None
+
+    def _connect(self, connection_id: str, tenant: str) -> EchoConnection | Connection:
+        if self._real:
+            return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
         self.connections.append(EchoConnection(connection_id, tenant))
         return self.connections[-1]
 
@@ -138,10 +149,13 @@ class RunningServer:
         """A stock WebSocket client; use as ``async with``."""
         return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, **options)
 
-    async def raw(self, data: bytes) -> bytes:
-        """Send bytes over a fresh connection and read until the server ends it."""
+    async def raw(self, data: bytes, *, ends: bool = True) -> bytes:
+        """Send bytes over a fresh connection and read until the server ends it. ``ends``: the
+        client says that it has nothing more to send."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
+        if ends:
+            writer.write_eof()
         answer = await reader.read()
         writer.close()
         await writer.wait_closed()
@@ -149,10 +163,10 @@ class RunningServer:
 
     async def http(self, path: str, method: str = "GET", **headers: str) -> HttpAnswer:
         """One plain HTTP request; underscores in header names stand for hyphens."""
-        given = {"Host": f"127.0.0.1:{self.port}"} | headers
+        given = {"Host": f"127.0.0.1:{self.port}", "Connection": "close"} | headers
         lines = [f"{method} {path} HTTP/1.1"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in given.items()]
-        answer = await self.raw(("\r\n".join(lines) + "\r\n\r\n").encode())
+        answer = await self.raw(("\r\n".join(lines) + "\r\n\r\n").encode(), ends=False)
         head, _, body = answer.partition(b"\r\n\r\n")
         status, *fields = head.decode().split("\r\n")
         pairs = [(name, value) for name, _, value in (field.partition(": ") for field in fields)]

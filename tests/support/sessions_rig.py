@@ -8,7 +8,7 @@ special tokens.
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
@@ -105,6 +105,33 @@ class Client:
         self.rig.carry(self, self.connection.close())
 
 
+def make_service(
+    clock: Callable[[], float],
+    *,
+    limits: Limits | None = None,
+    prices: PriceTable | None = None,
+    max_context_tokens: int = 4096,
+) -> Service:
+    """What connections share, with a store of its own and ids that count up."""
+    limits = limits or Limits()
+    ids = itertools.count(1)
+    model = ServedModel(
+        name="default",
+        aliases=frozenset({"default", "m"}),
+        tokenizer=TOKENIZER,
+        chat_format=chat_format_for("qwen3", lambda name: TOKENIZER.special_id(name) is not None),
+        max_context_tokens=max_context_tokens,
+    )
+    return Service(
+        model=model,
+        store=Store(limits=limits, prices=prices or PriceTable(), clock=clock),
+        limits=limits,
+        clock=clock,
+        wall_clock=lambda: 1_800_000_000.0,
+        new_id=lambda prefix: f"{prefix}_{next(ids)}",
+    )
+
+
 class Rig:
     """A server's inside."""
 
@@ -124,26 +151,10 @@ class Rig:
         """Long plans that wait to be worked out; empty while ``plans_at_once``."""
         self.plans_at_once = True
         self.reports: list[TurnReport] = []
-        limits = limits or Limits()
-        ids = itertools.count(1)
-        self.store = Store(limits=limits, prices=prices or PriceTable(), clock=self.clock)
-        self.model = ServedModel(
-            name="default",
-            aliases=frozenset({"default", "m"}),
-            tokenizer=TOKENIZER,
-            chat_format=chat_format_for(
-                "qwen3", lambda name: TOKENIZER.special_id(name) is not None
-            ),
-            max_context_tokens=max_context_tokens,
+        self.service = make_service(
+            self.clock, limits=limits, prices=prices, max_context_tokens=max_context_tokens
         )
-        self.service = Service(
-            model=self.model,
-            store=self.store,
-            limits=limits,
-            clock=self.clock,
-            wall_clock=lambda: 1_800_000_000.0,
-            new_id=lambda prefix: f"{prefix}_{next(ids)}",
-        )
+        self.store, self.model = self.service.store, self.service.model
         self._clients: dict[str, Client] = {}
         self._routes: dict[str, Client] = {}
 

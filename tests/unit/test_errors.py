@@ -53,6 +53,8 @@ TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
     (errors.unknown_call("call_1"), 400, BAD, "invalid_value", "input"),
     (errors.missing_call_output("call_1"), 400, BAD, "invalid_value", "input"),
     (errors.model_not_found("m"), 404, BAD, "model_not_found", "model"),
+    (errors.no_such_response("r"), 404, BAD, "response_not_found", "response_id"),
+    (errors.response_not_found("r"), 404, BAD, "response_not_found", "response_id"),
     (errors.context_length_exceeded(9, 8), 400, BAD, "context_length_exceeded", "input"),
     (errors.overloaded("the queue is full"), 503, "server_error", "server_is_overloaded", None),
     (errors.rate_limited("too many"), 429, "rate_limit_error", "rate_limit_exceeded", None),

@@ -9,7 +9,14 @@ from pydantic import TypeAdapter
 
 from tools_api import events
 from tools_api.errors import ApiError
-from tools_api.events import ProcessedAck, SteerRequest, decode, encode
+from tools_api.events import (
+    ProcessedAck,
+    SteerRequest,
+    decode,
+    encode,
+    response_of,
+    type_of,
+)
 from tools_api.items import FunctionCall, Message, Reasoning, TextPart
 from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject, logprob, usage
@@ -102,7 +109,7 @@ def test_every_builder_is_in_the_table() -> None:
         for name, function in inspect.getmembers(events, inspect.isfunction)
         if function.__module__ == events.__name__ and not name.startswith("_")
     }
-    assert public - {decode, encode} == {build for build, _, _ in BUILT}
+    assert public - {decode, encode, response_of, type_of} == {build for build, _, _ in BUILT}
 
 
 def test_an_event_is_encoded_as_utf8_json() -> None:

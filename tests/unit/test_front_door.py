@@ -5,10 +5,14 @@ from http import HTTPStatus
 
 import orjson
 import pytest
+from websockets.datastructures import Headers
 
-from sessions.front_door import Access, FrontDoor, OriginPolicy, Route, is_loopback
-from sessions.http_message import HttpRequest, HttpResponse, parse_request
+from sessions.front_door import Access, Admission, FrontDoor, OriginPolicy, Route, is_loopback
+from sessions.http_exchange import Call, Exchange, Pending
+from sessions.http_message import HttpRequest, HttpResponse
 from sessions.tenants import ApiKey, Principal, Tenants
+from tools_api.dialect import DialectRequest
+from tools_api.errors import ApiError
 
 ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
 BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=True))
@@ -21,8 +25,31 @@ def shown(principal: Principal) -> HttpResponse:
     return HttpResponse(status=HTTPStatus.OK, content_type="text/plain", body=body)
 
 
+def handle(call: Call, exchange: Exchange) -> Pending | None:
+    raise NotImplementedError
+
+
+class Terse:
+    """A dialect of few words."""
+
+    def read(self, body: object) -> DialectRequest:
+        raise NotImplementedError
+
+    def error(self, error: ApiError) -> dict[str, object]:
+        return {"terse": error.status}
+
+    def error_event(self, error: ApiError) -> bytes:
+        raise NotImplementedError
+
+
 ROUTES = [
-    Route(path="/socket", access=Access.TENANT, page=None),
+    Route(path="/socket", access=Access.TENANT, websocket=True),
+    Route(path="/both", access=Access.TENANT, websocket=True, calls={"POST": handle}),
+    Route(path="/things/{id}", access=Access.TENANT, calls={"GET": handle, "DELETE": handle}),
+    Route(path="/things/{id}/parts", access=Access.TENANT, calls={"GET": handle}),
+    Route(path="/things/special", access=Access.TENANT, calls={"POST": handle}),
+    Route(path="/names/{name}", access=Access.TENANT, calls={"GET": handle}),
+    Route(path="/terse", access=Access.TENANT, calls={"POST": handle}, dialect=Terse()),
     Route(path="/public", access=Access.PUBLIC, page=shown),
     Route(path="/mine", access=Access.TENANT, page=shown, for_browsers=True),
     Route(path="/all", access=Access.OPERATOR, page=shown),
@@ -30,9 +57,10 @@ ROUTES = [
 
 
 def request(path: str, method: str = "GET", **headers: str) -> HttpRequest:
-    lines = [f"{method} {path} HTTP/1.1"]
-    lines += [f"{k.replace('_', '-')}: {v}" for k, v in ({"Host": "127.0.0.1:1"} | headers).items()]
-    return parse_request(("\r\n".join(lines) + "\r\n\r\n").encode())
+    given = Headers()
+    for name, value in ({"Host": "127.0.0.1:1"} | headers).items():
+        given[name.replace("_", "-")] = value
+    return HttpRequest(method=method, target=path, headers=given)
 
 
 def keyed() -> FrontDoor:
@@ -45,7 +73,9 @@ def unkeyed() -> FrontDoor:
 
 def status(door: FrontDoor, asked: HttpRequest) -> int:
     verdict = door.answer(asked)
-    return 101 if isinstance(verdict, Principal) else verdict.status
+    if isinstance(verdict, Admission):
+        return 101 if verdict.handler is None else 100
+    return verdict.status
 
 
 def bearer(key: ApiKey) -> str:
@@ -88,7 +118,9 @@ def test_each_route_asks_for_its_access(path: str, authorization: str, expected:
 
 def test_a_handshake_with_a_key_goes_on_for_its_tenant() -> None:
     asked = request("/socket?x=1", Upgrade="WebSocket", Authorization=bearer(ACME))
-    assert keyed().answer(asked) == ACME.principal
+    verdict = keyed().answer(asked)
+    assert isinstance(verdict, Admission)
+    assert (verdict.principal, verdict.handler) == (ACME.principal, None)
 
 
 def test_a_page_is_made_for_the_tenant_of_the_key() -> None:
@@ -177,8 +209,9 @@ def test_with_a_key_the_host_name_does_not_matter() -> None:
 
 
 def test_a_request_needs_one_host() -> None:
-    without = parse_request(b"GET /public HTTP/1.1\r\n\r\n")
-    double = parse_request(b"GET /public HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
+    double = request("/public", Host="localhost")
+    double.headers["Host"] = "localhost"
+    without = HttpRequest(method="GET", target="/public", headers=Headers())
     assert status(unkeyed(), without) == status(unkeyed(), double) == 400
 
 
@@ -188,3 +221,98 @@ def test_a_request_needs_one_host() -> None:
 )
 def test_loopback_is_known_by_name_and_number(name: str, expected: bool) -> None:
     assert is_loopback(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "argument"),
+    [
+        ("/things/a", "a"),
+        ("/things/a%2Fb?x=/", "a%2Fb"),
+        ("/things/a/parts", "a"),
+        ("/things/parts", "parts"),
+        ("/things/{id}", "{id}"),
+        ("/names/a/b", "a/b"),
+        ("/things/", None),
+        ("/things//parts", None),
+        ("/things/a/b/parts", None),
+        ("/things/a/parts/", None),
+        ("/names/", None),
+    ],
+)
+def test_what_stands_in_braces_is_handed_over(path: str, argument: str | None) -> None:
+    verdict = unkeyed().answer(request(path))
+    found = verdict.argument if isinstance(verdict, Admission) else None
+    assert found == argument
+
+
+def test_a_path_of_its_own_comes_before_one_with_braces() -> None:
+    assert status(unkeyed(), request("/things/special")) == 405
+    assert status(unkeyed(), request("/things/special", "POST")) == 100
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"),
+    [
+        ("/mine", "POST", "GET, HEAD"),
+        ("/socket", "PUT", "GET"),
+        ("/both", "PUT", "GET, POST"),
+        ("/things/a", "POST", "GET, HEAD, DELETE"),
+        ("/things/special", "GET", "POST"),
+        ("/things/special", "OPTIONS", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(path: str, method: str, allowed: str) -> None:
+    verdict = unkeyed().answer(request(path, method))
+    assert isinstance(verdict, HttpResponse)
+    assert verdict.status == 405
+    assert dict(verdict.headers)["Allow"] == allowed
+
+
+def test_a_path_may_open_a_websocket_and_answer_posts() -> None:
+    assert status(unkeyed(), request("/both", Upgrade="websocket")) == 101
+    assert status(unkeyed(), request("/both", "POST")) == 100
+    assert status(unkeyed(), request("/both")) == 426
+    assert status(unkeyed(), request("/both", "POST", Upgrade="h2c")) == 100
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Content_Length": "5", "Content_Type": "application/json"}, 100),
+        ({"Content_Length": "5", "Content_Type": "text/plain"}, 415),
+        ({"Content_Length": "5"}, 415),
+        ({"Transfer_Encoding": "chunked"}, 415),
+        ({"Content_Length": "0"}, 100),
+        ({}, 100),
+    ],
+)
+def test_a_body_has_to_be_json(headers: dict[str, str], expected: int) -> None:
+    assert status(unkeyed(), request("/both", "POST", **headers)) == expected
+
+
+def test_a_post_of_a_foreign_page_is_refused_whatever_it_holds() -> None:
+    headers = {"Origin": "https://evil.example", "Content_Type": "application/json"}
+    assert status(unkeyed(), request("/both", "POST", **headers)) == 403
+
+
+def test_the_key_may_come_as_other_clients_send_it_but_not_from_browsers() -> None:
+    assert status(keyed(), request("/both", "POST", X_Api_Key=ACME.key)) == 100
+    assert status(keyed(), request("/both", "POST", X_Api_Key="wrong-key")) == 401
+    assert status(keyed(), request("/mine", X_Api_Key=ACME.key)) == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "expected"),
+    [
+        ("POST", {}, 401),
+        ("GET", {"Authorization": f"Bearer {ACME.key}"}, 405),
+        ("POST", {"Origin": "https://evil.example"}, 403),
+        ("POST", {"Authorization": f"Bearer {ACME.key}", "Content_Length": "1"}, 415),
+    ],
+)
+def test_errors_are_told_in_the_words_of_the_paths_own_api(
+    method: str, headers: dict[str, str], expected: int
+) -> None:
+    verdict = keyed().answer(request("/terse", method, **headers))
+    assert isinstance(verdict, HttpResponse)
+    assert orjson.loads(verdict.body) == {"terse": expected}

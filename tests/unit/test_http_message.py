@@ -1,106 +1,162 @@
-"""Request heads are read strictly, answers are whole."""
+"""Request heads beyond what h11 checks, answers, and errors in their API's words."""
 
 import base64
 from http import HTTPStatus
 
+import h11
 import orjson
 import pytest
 
+from sessions.http_framing import HttpFraming
 from sessions.http_message import (
     MAX_HEADERS,
     HttpError,
+    HttpRequest,
     HttpResponse,
     basic_password,
     bearer_token,
-    error_response,
-    parse_request,
+    http_error,
+    json_response,
+    read_request,
+    refusal,
 )
+from tools_api import errors
+from tools_api.errors import ApiError
+
+HOST = "Host: localhost"
 
 
-def head(*lines: str) -> bytes:
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+def read(*lines: str) -> HttpRequest:
+    framing = HttpFraming()
+    framing.receive(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+    head = framing.next_event()
+    assert isinstance(head, h11.Request)
+    return read_request(head)
 
 
-def authorized(value: str) -> bytes:
-    return head("GET / HTTP/1.1", f"Authorization: {value}")
+def authorized(value: str) -> HttpRequest:
+    return read("GET / HTTP/1.1", HOST, f"Authorization: {value}")
 
 
-def test_a_head_gives_method_path_and_headers_of_any_case() -> None:
-    request = parse_request(head("GET /v1/responses?a=/b HTTP/1.1", "Host: h:1", "X-Y: 1 "))
+def test_a_head_gives_method_path_query_and_headers_of_any_case() -> None:
+    request = read("GET /v1/responses?a=/b&c=&a=d HTTP/1.1", "Host: h:1", "X-Y: 1 ")
     assert (request.method, request.path) == ("GET", "/v1/responses")
-    assert request.target == "/v1/responses?a=/b"
+    assert request.target == "/v1/responses?a=/b&c=&a=d"
+    assert [request.query(name) for name in ("a", "c", "x")] == ["d", "", None]
     assert request.header("hOST") == "h:1"
     assert request.header("x-y") == "1"
     assert request.header("absent") is None
 
 
 def test_a_header_sent_twice_has_no_single_value() -> None:
-    request = parse_request(head("GET / HTTP/1.1", "Host: a", "Host: b"))
-    assert request.header("Host") is None
+    request = read("GET / HTTP/1.1", HOST, "Origin: a", "Origin: b")
+    assert request.header("Origin") is None
 
 
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
         (["GET /"], 400),
-        (["GET  / HTTP/1.1"], 400),
+        (["GET  / HTTP/1.1", HOST], 400),
         (["GET / HTTP/1.0"], 505),
-        (["GET / HTTP/2"], 505),
-        (["G\x00T / HTTP/1.1"], 400),
-        (["GET http://elsewhere/ HTTP/1.1"], 400),
-        (["GET /\xe9 HTTP/1.1"], 400),
-        (["GET / HTTP/1.1", "no colon"], 400),
-        (["GET / HTTP/1.1", "Bad Name: x"], 400),
-        (["GET / HTTP/1.1", " folded: x"], 400),
-        (["GET / HTTP/1.1", "X: a\x00b"], 400),
-        (["GET / HTTP/1.1", "X: a\nY: b"], 400),
-        (["GET / HTTP/1.1", "Content-Length: 5"], 400),
-        (["GET / HTTP/1.1", "Content-Length: 0", "Content-Length: 0"], 400),
-        (["GET / HTTP/1.1", "Transfer-Encoding: chunked"], 400),
-        (["GET / HTTP/1.1", *["X: y"] * (MAX_HEADERS + 1)], 431),
+        (["GET / HTTP/2.0", HOST], 505),
+        (["GET / HTTP/2", HOST], 400),
+        (["G\x00T / HTTP/1.1", HOST], 400),
+        (["GET http://elsewhere/ HTTP/1.1", HOST], 400),
+        (["OPTIONS * HTTP/1.1", HOST], 400),
+        (["GET /\xe9 HTTP/1.1", HOST], 400),
+        (["GET / HTTP/1.1", HOST, "no colon"], 400),
+        (["GET / HTTP/1.1", HOST, "Bad Name: x"], 400),
+        (["GET / HTTP/1.1", " folded: x", HOST], 400),
+        (["GET / HTTP/1.1", HOST, "X: a\x00b"], 400),
+        (["GET / HTTP/1.1"], 400),
+        (["GET / HTTP/1.1", HOST, HOST], 400),
+        (["GET / HTTP/1.1", HOST, "Content-Length: 5"], 400),
+        (["GET / HTTP/1.1", HOST, "Transfer-Encoding: chunked"], 400),
+        (["DELETE / HTTP/1.1", HOST, "Content-Length: 5"], 400),
+        (["POST / HTTP/1.1", HOST, "Content-Length: 5", "Content-Length: 6"], 400),
+        (["POST / HTTP/1.1", HOST, "Content-Length: -1"], 400),
+        (["POST / HTTP/1.1", HOST, "Transfer-Encoding: gzip"], 501),
+        (["POST / HTTP/1.1", HOST, "Transfer-Encoding: chunked", "Content-Length: 5"], 400),
+        (["GET / HTTP/1.1", HOST, *["X: y"] * MAX_HEADERS], 431),
     ],
 )
 def test_a_malformed_head_is_refused(lines: list[str], status: int) -> None:
     with pytest.raises(HttpError) as caught:
-        parse_request(head(*lines))
+        read(*lines)
     assert caught.value.status == status
 
 
 def test_as_many_headers_as_allowed_are_read() -> None:
-    request = parse_request(head("GET / HTTP/1.1", *["X: y"] * MAX_HEADERS))
-    assert len(request.headers.get_all("X")) == MAX_HEADERS
+    request = read("GET / HTTP/1.1", HOST, *["X: y"] * (MAX_HEADERS - 1))
+    assert len(request.headers.get_all("X")) == MAX_HEADERS - 1
 
 
-def test_an_announced_body_is_no_fault_where_a_method_has_one() -> None:
-    assert parse_request(head("POST / HTTP/1.1", "Content-Length: 5")).method == "POST"
+@pytest.mark.parametrize(
+    ("lines", "has_body", "length"),
+    [
+        ([], False, 0),
+        (["Content-Length: 0"], False, 0),
+        (["Content-Length: 5"], True, 5),
+        (["Transfer-Encoding: chunked"], True, 0),
+    ],
+)
+def test_a_post_says_whether_it_has_a_body(lines: list[str], has_body: bool, length: int) -> None:
+    request = read("POST / HTTP/1.1", HOST, *lines)
+    assert (request.has_body, request.body_bytes) == (has_body, length)
 
 
-def test_an_answer_says_its_length_and_ends_the_connection() -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_json"),
+    [
+        ("application/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("application/jsonx", False),
+        ("text/plain", False),
+        ("", False),
+    ],
+)
+def test_json_is_known_by_its_type(kind: str, is_json: bool) -> None:
+    assert read("POST / HTTP/1.1", HOST, f"Content-Type: {kind}").is_json is is_json
+
+
+def test_an_answer_says_its_type_and_length() -> None:
     response = HttpResponse(
         status=HTTPStatus.OK, content_type="text/plain", body=b"abc", headers=(("X-A", "b"),)
     )
-    head_bytes, _, body = response.serialize().partition(b"\r\n\r\n")
-    lines = head_bytes.decode().split("\r\n")
-    assert lines[0] == "HTTP/1.1 200 OK"
-    assert {"Content-Length: 3", "Connection: close", "X-A: b"} <= set(lines)
-    assert body == b"abc"
+    fields = dict(response.fields())
+    assert fields.keys() >= {"Date", "Cache-Control", "X-Content-Type-Options"}
+    assert (fields["Content-Type"], fields["Content-Length"]) == ("text/plain", "3")
+    assert fields["X-A"] == "b"
 
 
-def test_an_answer_to_head_has_the_length_but_not_the_body() -> None:
-    response = HttpResponse(status=HTTPStatus.OK, content_type="text/plain", body=b"abc")
-    raw = response.serialize(with_body=False)
-    assert b"Content-Length: 3\r\n" in raw
-    assert raw.endswith(b"\r\n\r\n")
+def test_json_is_written_once() -> None:
+    assert json_response(b'{"a": 1}').body == b'{"a": 1}'
+    assert json_response({"a": 1}).body == b'{"a":1}'
 
 
 @pytest.mark.parametrize(
     ("status", "kind"), [(404, "invalid_request_error"), (503, "server_error")]
 )
 def test_a_refusal_has_all_keys_of_an_error(status: int, kind: str) -> None:
-    response = error_response(HTTPStatus(status), "why", code="c")
+    response = refusal(http_error(HTTPStatus(status), "why", code="c"))
+    assert response.status == status
     assert orjson.loads(response.body) == {
         "error": {"message": "why", "type": kind, "param": None, "code": "c"}
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (errors.overloaded("x"), True),
+        (errors.rate_limited("x"), True),
+        (errors.internal_error(), False),
+        (errors.missing_parameter("input"), False),
+    ],
+)
+def test_who_is_turned_away_for_now_is_told_when_to_come_back(error: ApiError, waits: bool) -> None:
+    assert ("Retry-After" in dict(refusal(error).headers)) is waits
 
 
 @pytest.mark.parametrize(
@@ -108,7 +164,7 @@ def test_a_refusal_has_all_keys_of_an_error(status: int, kind: str) -> None:
     [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", None), ("Bearer", "")],
 )
 def test_the_bearer_token_is_read(value: str, token: str | None) -> None:
-    assert bearer_token(parse_request(authorized(value))) == token
+    assert bearer_token(authorized(value)) == token
 
 
 @pytest.mark.parametrize(
@@ -123,10 +179,10 @@ def test_the_bearer_token_is_read(value: str, token: str | None) -> None:
     ],
 )
 def test_the_basic_password_is_read(value: str, password: str | None) -> None:
-    assert basic_password(parse_request(authorized(value))) == password
+    assert basic_password(authorized(value)) == password
 
 
 def test_without_authorization_there_is_neither() -> None:
-    request = parse_request(head("GET / HTTP/1.1"))
+    request = read("GET / HTTP/1.1", HOST)
     assert bearer_token(request) is None
     assert basic_password(request) is None

@@ -4,10 +4,14 @@ from dataclasses import fields
 
 from runtime.messages import CancelRequest, ReleaseBranch
 from sessions.effects import Effects, GrammarCheck, Outbox, Planning
+from sessions.intake import Waiting
+from sessions.jobs import Job, Jobs
+from sessions.lanes import Lanes
 from sessions.service import ServedModel
 from sessions.turn_plan import TurnPlan
 from tests.support.sessions_rig import TOKENIZER, Rig
 from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
 
 
 def test_the_longest_token_bounds_how_few_tokens_a_text_can_have() -> None:
@@ -48,3 +52,23 @@ def test_nothing_gathered_is_no_effect() -> None:
 def test_an_outbox_holds_every_kind_of_effect() -> None:
     gathered = {field.name for field in fields(Outbox)}
     assert gathered | {"close"} == {field.name for field in fields(Effects)}
+
+
+def test_a_job_is_found_by_what_each_caller_knows_of_it() -> None:
+    lanes: Lanes[Waiting] = Lanes(max_names=2, max_active=2)
+    jobs = Jobs()
+    made = []
+    for name in ("a", "b"):
+        lane = lanes.find(name)
+        assert lane is not None
+        job = Job(lane=lane, request=CreateRequest(), num_bytes=1, arrival_s=0.0, check_id=name)
+        jobs.add(job)
+        jobs.sent(job, f"request_{name}")
+        made.append(job)
+    assert list(jobs) == made
+    assert jobs.of_request("request_b") is jobs.of_check("b") is jobs.in_lane("b") is made[1]
+    assert jobs.of_response("resp_1") is None
+    jobs.withdrawn("request_b")
+    for job in jobs:
+        jobs.remove(job)
+    assert jobs.of_request("request_b") is jobs.of_check("a") is jobs.in_lane("a") is None

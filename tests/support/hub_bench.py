@@ -1,0 +1,48 @@
+"""A hub that runs, with real connections on it and an engine that says what it is told."""
+
+import asyncio
+
+from sessions.connection import Connection
+from sessions.dashboard import Dashboard
+from sessions.hub import Hub, LongWork
+from sessions.metrics import Metrics
+from tests.support.clock import FakeClock
+from tests.support.fake_engine import INFO
+from tests.support.sessions_rig import make_service
+from tests.support.speaking_engine import SpeakingEngine
+from tools_api.grammar import GrammarSpec
+from tools_api.limits import Limits
+
+
+class HubBench:
+    """Made in an event loop; for ``fake_engine.play``."""
+
+    def __init__(
+        self, engine: SpeakingEngine | None = None, *, limits: Limits | None = None
+    ) -> None:
+        self.clock = FakeClock(1000.0)
+        self.engine = engine or SpeakingEngine()
+        self.service = make_service(self.clock, limits=limits)
+        self.metrics = Metrics()
+        self.hub = Hub(
+            engine=self.engine,
+            store=self.service.store,
+            connect=self.connect,
+            long_work=LongWork(check_grammar=self._check),
+            metrics=self.metrics,
+            dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
+            clock=self.clock,
+        )
+        self.hub.engine_ready(INFO)
+        self.task = asyncio.get_running_loop().create_task(self.hub.run())
+
+    def connect(self, connection_id: str, tenant: str) -> Connection:
+        return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
+
+    async def _check(self, _: GrammarSpec) -> None:
+        return None
+
+    async def settle(self) -> None:
+        """Let everything happen that needs no more input."""
+        for _ in range(50):
+            await asyncio.sleep(0)

@@ -1,0 +1,209 @@
+"""Responses by id: their own tenant's alone, shown as they ended, listed, deleted, cancelled."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+import pytest
+from openai.types.responses import Response, ResponseItemList
+
+from sessions.http_exchange import Call
+from sessions.http_message import HttpResponse
+from sessions.http_responses import LISTED, MAX_LISTED, StoredResponses
+from sessions.hub import Link
+from tests.support.exchange import make_call
+from tests.support.fake_engine import play
+from tests.support.hub_bench import HubBench
+from tests.support.speaking_engine import SpeakingEngine
+from tools_api.errors import ApiError
+
+Handler = Callable[[Call], HttpResponse]
+
+
+class Client:
+    """A WebSocket's outlet that keeps events."""
+
+    def __init__(self, bench: HubBench, tenant: str = "acme") -> None:
+        self.bench = bench
+        self.events: list[dict[str, Any]] = []
+        self.link: Link = bench.hub.open(tenant, self)
+
+    def deliver(self, frames: Any, close: int | None) -> None:
+        self.events += [orjson.loads(frame) for frame in frames]
+
+    async def turn(self, **fields: Any) -> dict[str, Any]:
+        event = {"type": "response.create", "input": "hi"} | fields
+        self.bench.hub.receive(self.link, json.dumps(event))
+        await self.bench.settle()
+        response = self.events[-1]["response"]
+        assert isinstance(response, dict)
+        return response
+
+
+def run(
+    scenario: Callable[[HubBench, StoredResponses], Coroutine[Any, Any, None]],
+    *,
+    holds: bool = False,
+) -> None:
+    async def with_handlers(bench: HubBench) -> None:
+        await scenario(bench, StoredResponses(hub=bench.hub, store=bench.service.store))
+
+    play(lambda: HubBench(SpeakingEngine(holds=holds)), with_handlers)
+
+
+def body_of(handler: Handler, id_: str, target: str = "/", tenant: str = "acme") -> Any:
+    answer = handler(make_call(id_, target=target, tenant=tenant))
+    assert answer.status == 200
+    return orjson.loads(answer.body)
+
+
+def refused(handler: Handler, id_: str, target: str = "/", tenant: str = "acme") -> tuple[int, Any]:
+    with pytest.raises(ApiError) as caught:
+        handler(make_call(id_, target=target, tenant=tenant))
+    return caught.value.status, caught.value.code
+
+
+def test_a_stored_response_is_shown_as_it_ended() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        response = await Client(bench).turn(instructions='"response":{', metadata={"a": "b"})
+        assert body_of(stored.show, response["id"]) == response
+        Response.model_validate(response)
+
+    run(scenario)
+
+
+def test_what_is_not_there_or_not_the_tenants_is_not_found() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        client = Client(bench)
+        mine, private = await client.turn(), await client.turn(store=False)
+        handlers = (stored.show, stored.delete, stored.input_items)
+        for handler in (*handlers, stored.cancel):
+            assert refused(handler, mine["id"], tenant="other") == (404, "response_not_found")
+            assert refused(handler, "resp_none") == (404, "response_not_found")
+            assert refused(handler, private["id"]) == (404, "response_not_found")
+        assert refused(stored.cancel, mine["id"]) == (404, "response_not_found")
+        assert body_of(stored.show, mine["id"]) == mine
+
+    run(scenario)
+
+
+def test_a_response_that_runs_is_shown_as_it_stands() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        running = await Client(bench).turn()
+        assert bench.engine.waiting
+        shown = body_of(stored.show, running["id"])
+        assert (shown["id"], shown["status"], shown["output"]) == (running["id"], "in_progress", [])
+        Response.model_validate(shown)
+        assert refused(stored.show, running["id"], tenant="other")[0] == 404
+        assert refused(stored.delete, running["id"]) == (400, "invalid_value")
+        private = await Client(bench).turn(store=False)
+        assert refused(stored.show, private["id"])[0] == 404
+
+    run(scenario, holds=True)
+
+
+def test_a_stream_of_what_was_said_is_refused_by_name() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        response = await Client(bench).turn()
+        assert refused(stored.show, response["id"], "/?stream=true") == (
+            400,
+            "unsupported_parameter",
+        )
+        assert body_of(stored.show, response["id"], "/?stream=false") == response
+
+    run(scenario)
+
+
+def test_what_is_deleted_is_gone_and_what_continued_it_is_not() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        client = Client(bench)
+        first = await client.turn()
+        second = await client.turn(previous_response_id=first["id"])
+        assert body_of(stored.delete, first["id"]) == {
+            "id": first["id"],
+            "object": "response",
+            "deleted": True,
+        }
+        assert refused(stored.show, first["id"])[0] == 404
+        assert refused(stored.delete, first["id"])[0] == 404
+        third = await client.turn(previous_response_id=second["id"])
+        assert third["status"] == "completed"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_turn_is_cancelled_for_another_connection_and_can_be_continued(store: bool) -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        client = Client(bench)
+        running = await client.turn(store=store)
+        bench.engine.piece(bench.engine.waiting.popleft(), "Hel")
+        await bench.settle()
+        assert refused(stored.cancel, running["id"], tenant="other")[0] == 404
+        ended = body_of(stored.cancel, running["id"])
+        assert (ended["status"], ended["keepwarm"]["reason"]) == ("incomplete", "cancelled")
+        assert ended["output"][0]["content"][0]["text"] == "Hel"
+        await asyncio.sleep(0)
+        assert client.events[-1] == client.events[-1] | {"response": ended}
+        assert bench.service.store.running_turns == 0
+        await client.turn(previous_response_id=running["id"])
+        bench.engine.speak()
+        await bench.settle()
+        assert client.events[-1]["type"] == "response.completed"
+
+    run(scenario, holds=True)
+
+
+def test_input_items_are_all_that_the_model_read_newest_first() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        client = Client(bench)
+        asked = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "one"}]
+        first = await client.turn(input=asked)
+        second = await client.turn(previous_response_id=first["id"], input="two")
+        listed = body_of(stored.input_items, second["id"])
+        ResponseItemList.model_validate(listed)
+        texts = [item["content"][0]["text"] for item in listed["data"]]
+        assert texts == ["two", "Hello", "one", "be brief"]
+        ids = [item["id"] for item in listed["data"]]
+        assert len(set(ids)) == 4
+        assert ids[1] == first["output"][0]["id"]
+        assert (listed["first_id"], listed["last_id"]) == (ids[0], ids[-1])
+        oldest_first = body_of(stored.input_items, second["id"], "/?order=asc")
+        assert [item["id"] for item in oldest_first["data"]] == ids[::-1]
+
+    run(scenario)
+
+
+def test_a_list_is_read_page_by_page() -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        number = MAX_LISTED + 5
+        said = [{"role": "user", "content": f"{n}"} for n in range(number)]
+        id_ = (await Client(bench).turn(input=said))["id"]
+        assert len(body_of(stored.input_items, id_)["data"]) == LISTED
+        found, after = [], ""
+        while True:
+            page = body_of(stored.input_items, id_, f"/?order=asc&limit=40{after}")
+            found += [item["content"][0]["text"] for item in page["data"]]
+            after = f"&after={page['last_id']}"
+            if not page["has_more"]:
+                break
+        assert found == [f"{n}" for n in range(number)]
+        most = body_of(stored.input_items, id_, f"/?limit={MAX_LISTED}")
+        assert (len(most["data"]), most["has_more"]) == (MAX_LISTED, True)
+        empty = body_of(stored.input_items, id_, f"/?order=asc{after}")
+        assert (empty["data"], empty["first_id"], empty["has_more"]) == ([], None, False)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", f"limit={MAX_LISTED + 1}", "limit=x", "limit=99999", "order=up", "after=x"]
+)
+def test_a_query_that_cannot_be_is_refused(query: str) -> None:
+    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
+        id_ = (await Client(bench).turn())["id"]
+        assert refused(stored.input_items, id_, f"/?{query}") == (400, "invalid_value")
+
+    run(scenario)
