@@ -8,6 +8,7 @@ only POST has a body.
 import base64
 import binascii
 import email.utils
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +27,8 @@ MAX_HEADERS = 100
 
 RETRY_AFTER_S = 1
 """What a client that is turned away for now is told to wait."""
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+"""What a header may hold; h11 lets more pass."""
 _FOR_NOW = frozenset({429, 503})
 
 
@@ -122,7 +125,10 @@ def read_request(head: h11.Request) -> HttpRequest:
         )
     headers = Headers()
     for name, value in fields:
-        headers[name.decode("latin-1")] = value.decode("latin-1")
+        text = value.decode("latin-1")
+        if not _VALUE.fullmatch(text):
+            raise HttpError(HTTPStatus.BAD_REQUEST, "A header has a control character.")
+        headers[name.decode("latin-1")] = text
     method, target = head.method.decode("ascii"), head.target.decode("ascii")
     request = HttpRequest(method=method, target=target, headers=headers)
     if "Transfer-Encoding" in headers and "Content-Length" in headers:

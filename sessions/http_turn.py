@@ -89,7 +89,10 @@ class HttpTurn:
             self._take(frames)
         except Exception:
             log.exception("answer failed connection=%s", self._link.id)
-            self._refuse(errors.internal_error())
+            if self._over:
+                self._exchange.cut()
+            else:
+                self._refuse(errors.internal_error())
         if close is not None and not self._over:
             self._refuse(_ended(close))
 
@@ -114,10 +117,14 @@ class HttpTurn:
             if kind == b"error":
                 self._refuse(_error_in(frame))
                 return
-            if self._asked.request.streamed:
+            told = self._begun or any(pieces)
+            if self._asked.request.streamed and (told or kind != b"response.failed"):
                 pieces.append(self._feed(frame))
-            if kind in TERMINAL:
-                self._finish(frame, b"".join(pieces))
+                if kind in TERMINAL:
+                    self._finish(b"".join(pieces))
+                    return
+            elif kind in TERMINAL:  # whole, or a failure that no stream has to tell yet
+                self._finish_whole(frame)
                 return
         if piece := b"".join(pieces):
             self._write(piece)
@@ -131,13 +138,14 @@ class HttpTurn:
             self._end()
             self._exchange.cut()
 
-    def _finish(self, frame: bytes, piece: bytes) -> None:
+    def _finish(self, piece: bytes) -> None:
         """The turn has ended; ``piece`` is the last of its stream."""
-        if self._asked.request.streamed:
-            self._begin()
-            self._end()
-            self._exchange.finish(piece)
-            return
+        self._begin()
+        self._end()
+        self._exchange.finish(piece)
+
+    def _finish_whole(self, frame: bytes) -> None:
+        """The turn has ended with the event in ``frame``."""
         try:
             answer = self._whole(frame)
         except ApiError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import random
 import resource
 import socket
 from asyncio import StreamReader, StreamWriter
@@ -593,7 +594,8 @@ def test_a_client_that_does_not_read_its_stream_is_cut_and_harms_no_one(loop: st
     play(scenario, lambda: RunningServer(SpeakingEngine(holds=True), limits=limits), loop)
 
 
-def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_its_time() -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_its_time(loop: str) -> None:
     script = always("x" * 3000 + "<|im_end|>")
 
     async def scenario(server: RunningServer) -> None:
@@ -610,7 +612,7 @@ def test_a_client_that_takes_nothing_of_a_long_answer_is_cut_after_its_time() ->
         await server.until(lambda: server.server.num_sockets == 0)
         slow.close()
 
-    play(scenario, lambda: RunningServer(SpeakingEngine(script)))
+    play(scenario, lambda: RunningServer(SpeakingEngine(script)), loop)
 
 
 def test_a_thousand_idle_connections_do_no_harm() -> None:
@@ -656,3 +658,63 @@ def test_at_the_end_idle_connections_are_closed_and_running_turns_end() -> None:
             assert server.server.num_sockets == 0
 
     play(scenario, lambda: RunningServer(SpeakingEngine(holds=True)))
+
+
+def test_a_flood_of_tiny_chunks_is_read_while_others_are_served() -> None:
+    number = 40_000
+
+    async def scenario(server: RunningServer) -> None:
+        async with connected(server) as flooding, connected(server) as other:
+            flooding.send("POST", "/v1/responses", **CHUNKED)
+            flooding.writer.write(b"1\r\nx\r\n" * number + b"0\r\n\r\n")
+            refused = asyncio.get_running_loop().create_task(flooding.answer())
+            answers = 0
+            while not refused.done():
+                assert await other.get("/healthz") == 200
+                answers += 1
+            assert answers > 1, "the flood was handled in one go"
+            assert refused.result()[0] == 400
+            assert await flooding.get("/healthz") == 200
+
+    play(scenario, lambda: RunningServer(real_time=True))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_comes_is_answered_or_cut_and_harms_no_one(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(seed)
+    whole = f"{POST_TURN}{len(TURN)}\r\n\r\n".encode() + TURN
+    upgrade = (HANDSHAKE + KEY + "\r\n\r\n").encode() + b"\x81\x85" + bytes(4) + b"say x"
+    pieces = [whole, upgrade, b"\r\n", b"\x00", b"\xff" * 9, b"Transfer-Encoding: chunked\r\n"]
+
+    def mutated() -> bytes:
+        data = bytearray(rng.choice(pieces) + rng.choice(pieces) + rng.choice(pieces))
+        for _ in range(rng.randrange(4)):
+            place = rng.randrange(len(data))
+            match rng.randrange(3):
+                case 0:
+                    data[place] = rng.randrange(256)
+                case 1:
+                    del data[place : place + rng.randrange(1, 20)]
+                case _:
+                    data[place:place] = rng.choice(pieces)
+            data = data or bytearray(b"x")
+        return bytes(data)
+
+    async def scenario(server: RunningServer) -> None:
+        async with connected(server) as well:
+            for _ in range(40):
+                async with connected(server) as http:
+                    http.writer.write(mutated())
+                    await caught_up(server)
+                    if rng.random() < 0.5:
+                        http.writer.write_eof()
+                well.send("POST", "/v1/responses", TURN)
+                assert (await well.answer())[0] == 200
+        await server.until(lambda: server.server.num_sockets == 0)
+        await server.until(lambda: server.hub.num_connections == 0)
+        assert server.service.store.running_turns == 0
+
+    play(scenario, speaking)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []

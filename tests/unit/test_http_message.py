@@ -69,6 +69,8 @@ def test_a_header_sent_twice_has_no_single_value() -> None:
         (["GET / HTTP/1.1", HOST, "Bad Name: x"], 400),
         (["GET / HTTP/1.1", " folded: x", HOST], 400),
         (["GET / HTTP/1.1", HOST, "X: a\x00b"], 400),
+        (["GET / HTTP/1.1", HOST, "X: a\x01b"], 400),
+        (["GET / HTTP/1.1", "Host: local\x7fhost"], 400),
         (["GET / HTTP/1.1"], 400),
         (["GET / HTTP/1.1", HOST, HOST], 400),
         (["GET / HTTP/1.1", HOST, "Content-Length: 5"], 400),

@@ -219,13 +219,14 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
 def test_an_engine_that_dies_ends_the_turn_and_the_stream() -> None:
     async def scenario(bench: HubBench) -> None:
         whole, streamed = begin(bench), begin(bench, stream=True)
-        shouted = begin(bench, Shouting())
+        shouted = [begin(bench, Shouting(), stream=stream) for stream in (False, True)]
         await bench.settle()
         bench.engine.die()
         await bench.settle()
         assert whole.exchange.body["status"] == "failed"
         assert streamed.types()[-1] == "failed"
-        assert (shouted.exchange.status, shouted.exchange.body) == (500, {"SORRY": "shouted"})
+        for turn in shouted:  # nothing of the stream has been sent
+            assert (turn.exchange.status, turn.exchange.body) == (500, {"SORRY": "shouted"})
         assert bench.hub.num_connections == 0
 
     run(scenario, holds=True)
