@@ -13,49 +13,30 @@ lane answers come in the order of the requests.
 import itertools
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.effects import Effects, GrammarCheck, Outbox
 from sessions.intake import Waiting, place
-from sessions.lanes import Lane, Lanes
+from sessions.jobs import Job, Jobs
+from sessions.lanes import Lanes
 from sessions.ledger import Budget, nano_dollars
 from sessions.long_plans import LongPlans, takes_long
-from sessions.planning import Lineage, find_lineage, grammar_param, plan_turn, turn_grammar
+from sessions.planning import find_lineage, grammar_param, plan_turn, turn_grammar
 from sessions.service import Service
-from sessions.session import Session
 from sessions.store import ConnectionStore
 from sessions.turn import Outcome, Turn, TurnStep
 from sessions.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
-from tools_api.events import SteerRequest, decode, encode
-from tools_api.grammar import GrammarSpec
+from tools_api.events import CancelTurn, SteerRequest, decode, encode
 from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
 SERVICE_RESTART = 1012
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Job:
-    """A lane's active request. ``turn`` is there once it has started."""
-
-    lane: Lane[Waiting]
-    request: CreateRequest
-    num_bytes: int
-    arrival_s: float
-    check_id: str | None = None
-    grammar: GrammarSpec | None = None
-    session: Session | None = None
-    """The one it runs in, or asks for by name."""
-    ticket: Hashable | None = None
-    lineage: Lineage | None = None
-    """What it continues, once that has been decided."""
-    turn: Turn | None = None
 
 
 class Connection:
@@ -72,14 +53,14 @@ class Connection:
         )
         self._opened_s = service.clock()
         self._numbers = itertools.count(1)
-        self._jobs: dict[_Job, None] = {}
-        self._by_request: dict[str, _Job] = {}
-        self._long_plans: LongPlans[_Job] = LongPlans(connection_id)
+        self._jobs = Jobs()
+        self._long_plans: LongPlans[Job] = LongPlans(connection_id)
         self._out = Outbox()
         self._draining = False
         self._close_with: int | None = None
         """Code to close with at the next moment without work."""
         self._closed = False
+        self._hosted_logged = False
 
     @property
     def num_active(self) -> int:
@@ -97,13 +78,15 @@ class Connection:
         else:
             if isinstance(event, CreateRequest):
                 self._accept(event, len(frame))
+            elif isinstance(event, CancelTurn):
+                self._cancel(event)
             elif isinstance(event, SteerRequest):
                 self._refuse_steering(event)
         return self._effects()
 
     def output(self, output: SequenceOutput) -> Effects:
         """Take what one engine step gave one of this connection's requests."""
-        job = self._by_request.get(output.request_id)
+        job = self._jobs.of_request(output.request_id)
         if job is None or job.turn is None:
             return Effects()  # of a request that was cancelled meanwhile
         now = self._service.clock()
@@ -130,7 +113,7 @@ class Connection:
             block: which of the grammar's JSON schemas is at fault, from 0, if known.
             path: from that schema's root to the keyword, if known.
         """
-        job = next((job for job in self._jobs if job.check_id == check_id), None)
+        job = self._jobs.of_check(check_id)
         if job is None:
             return Effects()
         job.check_id = None
@@ -151,9 +134,16 @@ class Connection:
 
     def resume(self) -> Effects:
         """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
-        for job in list(self._jobs):
+        for job in self._jobs:
             if job.lineage is None and job.session and job.session.is_granted(job.ticket):
                 self._find_lineage(job)
+        return self._effects()
+
+    def cancel(self, response_id: str) -> Effects:
+        """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
+        job = self._jobs.of_response(response_id)
+        if job is not None:
+            self._stop(job)
         return self._effects()
 
     def engine_died(self) -> Effects:
@@ -166,7 +156,7 @@ class Connection:
         reason, message = "engine_died", "The engine stopped."
         if self._draining:
             reason, message = "shutting_down", "The server is shutting down."
-        for job in list(self._jobs):
+        for job in self._jobs:
             if job.turn is not None:
                 self._take(job, job.turn.fail(reason, message, now))
         return self._effects()
@@ -199,7 +189,7 @@ class Connection:
             self._closed = True
             self._lanes.drop_waiting()
             now = self._service.clock()
-            for job in list(self._jobs):
+            for job in self._jobs:
                 if job.turn is not None:
                     self._take(job, job.turn.cancel(now))
                 else:
@@ -217,7 +207,14 @@ class Connection:
             age_s = self._service.limits.connection_age_s
             self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
         else:
+            self._log_hosted(request)
             self._enqueue(request, request.stream_id, num_bytes)
+
+    def _log_hosted(self, request: CreateRequest) -> None:
+        if request.hosted_tools and not self._hosted_logged:
+            self._hosted_logged = True
+            tools = ",".join(request.hosted_tools)
+            log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
 
     def _enqueue(
         self, content: CreateRequest | ApiError, stream_id: str | None, num_bytes: int
@@ -229,14 +226,7 @@ class Connection:
             self._send_error(error, stream_id)
 
     def _refuse_steering(self, request: SteerRequest) -> None:
-        job = next(
-            (
-                job
-                for job in self._jobs
-                if job.turn and job.turn.plan.response_id == request.previous_response_id
-            ),
-            None,
-        )
+        job = self._jobs.of_response(request.previous_response_id)
         number, stream_id = 0, None
         if job is not None and job.turn is not None:
             number, stream_id = job.turn.events.take_number(), job.lane.stream_id
@@ -252,6 +242,30 @@ class Connection:
             )
         )
 
+    def _cancel(self, asked: CancelTurn) -> None:
+        """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""
+        response_id = asked.response_id
+        if response_id is None:
+            job = self._jobs.in_lane(asked.stream_id)
+        else:
+            job = self._jobs.of_response(response_id)
+        if job is not None:
+            self._stop(job)
+            return
+        elsewhere = None
+        if response_id is not None:
+            elsewhere = self._service.store.running_on(self._tenant, response_id)
+        if elsewhere is None or response_id is None:
+            self._send_error(errors.response_not_found(response_id), asked.stream_id)
+        else:
+            self._out.cancels.append((elsewhere, response_id))
+
+    def _stop(self, job: Job) -> None:
+        if job.turn is None:
+            self._refuse(job, errors.request_cancelled())
+        else:
+            self._take(job, job.turn.stop(self._service.clock()))
+
     # From request to turn
 
     def _pump(self) -> None:
@@ -262,16 +276,16 @@ class Connection:
                 self._lanes.done(lane)
                 self._send_error(waiting.content, lane.stream_id)
                 continue
-            job = _Job(
+            job = Job(
                 lane=lane,
                 request=waiting.content,
                 num_bytes=waiting.num_bytes,
                 arrival_s=waiting.arrival_s,
             )
-            self._jobs[job] = None
+            self._jobs.add(job)
             self._prepare(job)
 
-    def _prepare(self, job: _Job) -> None:
+    def _prepare(self, job: Job) -> None:
         """What can be checked without knowing what the turn continues."""
         model, request = self._service.model, job.request
         store, limits = self._service.store, self._service.limits
@@ -290,7 +304,7 @@ class Connection:
         job.check_id = f"{self._id}.check{next(self._numbers)}"
         self._out.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
 
-    def _enter_session(self, job: _Job) -> None:
+    def _enter_session(self, job: Job) -> None:
         """Wait for the named session's turn, if the request names one."""
         name = job.request.keepwarm.session
         if name is not None:
@@ -300,7 +314,7 @@ class Connection:
                 return
         self._find_lineage(job)
 
-    def _find_lineage(self, job: _Job) -> None:
+    def _find_lineage(self, job: Job) -> None:
         """Decide what the turn continues, and plan it: at once, or later if that takes long."""
         service, request = self._service, job.request
         try:
@@ -328,7 +342,7 @@ class Connection:
             plan = error
         self._begin(job, plan)
 
-    def _begin(self, job: _Job, plan: TurnPlan | Exception) -> None:
+    def _begin(self, job: Job, plan: TurnPlan | Exception) -> None:
         """Start a turn that is planned, or refuse it for what kept it from being planned."""
         service = self._service
         if isinstance(plan, ApiError):
@@ -350,25 +364,25 @@ class Connection:
         number = session.begin(plan.response_id, job.ticket, service.clock())
         if number != plan.number:
             plan = replace(plan, number=number)
-        service.store.running_turns += 1
+        service.store.turn_began(plan.response_id, self._tenant, self._id)
         job.session, job.ticket = session, None
         job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
         self._take(job, job.turn.start())
 
     # From turn to client
 
-    def _take(self, job: _Job, step: TurnStep) -> None:
+    def _take(self, job: Job, step: TurnStep) -> None:
         self._out.frames += map(encode, step.events)
         self._out.requests += step.requests
         for message in step.requests:
             if isinstance(message, GenerationRequest):
-                self._by_request[message.request_id] = job
+                self._jobs.sent(job, message.request_id)
             elif isinstance(message, CancelRequest):
-                self._by_request.pop(message.request_id, None)
+                self._jobs.withdrawn(message.request_id)
         if step.outcome is not None:
             self._end(job, step.outcome)
 
-    def _end(self, job: _Job, outcome: Outcome) -> None:
+    def _end(self, job: Job, outcome: Outcome) -> None:
         assert job.turn is not None
         assert job.session is not None
         plan, session, entry = job.turn.plan, job.session, outcome.entry
@@ -377,26 +391,26 @@ class Connection:
             self._visible.keep(plan.response_id, entry, session, private=plan.private)
         open_calls = None if entry is None else bool(entry.open_calls)
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
-        self._by_request.pop(job.turn.request_id, None)
+        self._jobs.withdrawn(job.turn.request_id)
         store = self._service.store
-        store.running_turns -= 1
+        store.turn_ended(plan.response_id)
         store.pace.sequence_ended(now)
         log.info("%s", outcome.report.log_line())
         self._out.finished.append(outcome.report)
-        del self._jobs[job]
+        self._jobs.remove(job)
         self._lanes.done(job.lane)
 
-    def _refuse(self, job: _Job, error: ApiError) -> None:
+    def _refuse(self, job: Job, error: ApiError) -> None:
         """Answer a request that does not start."""
         self._send_error(error, job.lane.stream_id)
         self._leave(job)
 
-    def _leave(self, job: _Job) -> None:
+    def _leave(self, job: Job) -> None:
         """A request that has not started goes."""
         if job.session is not None and job.ticket is not None:
             self._wake(job.session.withdraw(job.ticket))
         self._long_plans.withdraw(job)
-        del self._jobs[job]
+        self._jobs.remove(job)
         self._lanes.done(job.lane)
 
     def _wake(self, ticket: Hashable | None) -> None:

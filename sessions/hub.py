@@ -172,6 +172,17 @@ class Hub:
         if not link.gone:
             self._run([(link, partial(link.connection.receive, frame))])
 
+    def cancel(self, tenant: str, response_id: str) -> bool:
+        """End a turn that runs on any connection of ``tenant``; False if there is no such turn.
+
+        Its own connection gets the turn's last event in this call, and the response can be
+        continued like any that was cut short.
+        """
+        connection_id = self._store.running_on(tenant, response_id)
+        calls = [] if connection_id is None else self._cancel_calls([(connection_id, response_id)])
+        self._run(calls)
+        return bool(calls)
+
     def disconnected(self, link: Link) -> None:
         """The client is gone, or its socket is closing. May be called again."""
         if link.gone:
@@ -300,10 +311,19 @@ class Hub:
                 closes[link] = effects.close
             woken = [self._links[id_] for id_ in effects.wake if id_ in self._links]
             pending.extend((other, other.connection.resume) for other in woken)
+            pending.extend(self._cancel_calls(effects.cancels))
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
         self._note_quiet()
+
+    def _cancel_calls(self, cancels: Iterable[tuple[str, str]]) -> list[Call]:
+        links = [(self._links.get(id_), response_id) for id_, response_id in cancels]
+        return [
+            (link, partial(link.connection.cancel, response_id))
+            for link, response_id in links
+            if link is not None
+        ]
 
     def _take_effects(self, link: Link, effects: Effects) -> None:
         for message in effects.requests:

@@ -179,12 +179,29 @@ class Store:
     def __init__(self, *, limits: Limits, prices: PriceTable, clock: Callable[[], float]) -> None:
         self.limits = limits
         self.branches = Branches()
-        self.running_turns = 0
-        """Over all connections; kept by the connections."""
+        self._running: dict[str, tuple[str, str]] = {}
+        """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()
         self._prices = prices
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+
+    @property
+    def running_turns(self) -> int:
+        """Over all connections."""
+        return len(self._running)
+
+    def turn_began(self, response_id: str, tenant: str, connection_id: str) -> None:
+        """A turn of that connection runs, until ``turn_ended``."""
+        self._running[response_id] = (tenant, connection_id)
+
+    def turn_ended(self, response_id: str) -> None:
+        del self._running[response_id]
+
+    def running_on(self, tenant: str, response_id: str) -> str | None:
+        """The connection on which this turn of the tenant runs; None if there is no such turn."""
+        owner, connection_id = self._running.get(response_id, (None, ""))
+        return connection_id if owner == tenant else None
 
     def engine_lost(self) -> None:
         """The engine died and forgot all sessions: from here on no request names an earlier

@@ -32,7 +32,7 @@ from sessions.turn_plan import TurnPlan
 from sessions.turn_stats import TurnClock, TurnStats
 from tools_api import responses
 from tools_api.events import Event
-from tools_api.items import FunctionCall, Item, Message
+from tools_api.items import Call, Item, Message
 from tools_api.responses import FailureCode, ResponseObject
 
 _MAX_ATTEMPTS = 4
@@ -89,6 +89,7 @@ class Turn:
             thinking=plan.options.thinking,
             calls=bool(request.tool_choice.callable(request.tools)),
             stops=sampling.stop,
+            plain=frozenset(tool.name for tool in request.tools if tool.plain),
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         self._stats = TurnStats(
@@ -97,6 +98,7 @@ class Turn:
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
+            warnings=plan.warnings,
         )
         self._attempts = 0
         self._allowance: Allowance | None = None
@@ -142,6 +144,15 @@ class Turn:
         step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
         self._clock.end(now)
         self._fail(step, "server_error", message, reason)
+        return step
+
+    def stop(self, now: float) -> TurnStep:
+        """The client wants no more of it: end with what there is, which can be continued."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        step.events += self.events.write(self._reader.finish(), cut=True)
+        self.events.close("incomplete", step.events)
+        self._end(step, "cancelled", "cancelled")
         return step
 
     def cancel(self, now: float) -> TurnStep:
@@ -281,19 +292,25 @@ class Turn:
             reason = "context_full"
         else:
             reason = "max_output_tokens"
+            if self.plan.request.max_output_tokens is None:
+                self._stats.warnings += (_default_limit(self.plan.max_output),)
         self._end(step, "incomplete", reason)
 
     def _end(
-        self, step: TurnStep, status: Literal["completed", "incomplete"], reason: str | None
+        self,
+        step: TurnStep,
+        status: Literal["completed", "incomplete", "cancelled"],
+        reason: str | None,
     ) -> None:
         entry = self._entry()
-        if self._claim is not None:
+        # What a cancelled request leaves in the engine is not known here to the token.
+        if self._claim is not None and status != "cancelled":
             self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
             self._claim = None
         usage = self._settle()
         step.events.append(
             self.events.terminal(
-                status,
+                "completed" if status == "completed" else "incomplete",
                 usage=_wire_usage(usage),
                 incomplete_reason="max_output_tokens" if status == "incomplete" else None,
                 completed_at=int(self._service.wall_clock()),
@@ -365,10 +382,12 @@ class Turn:
         if tokens:
             closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
             tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
+        elif plan.request.generate:
+            tail = Tail.OPEN_OUTPUT  # the model's turn is open, though nothing stands in it
         calls = {
             item.call_id
             for item in output_items
-            if isinstance(item, FunctionCall) and item.status == "completed"
+            if isinstance(item, Call) and item.status == "completed"
         }
         return Entry(
             parent=plan.parent,
@@ -383,6 +402,10 @@ class Turn:
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
         )
+
+
+def _default_limit(tokens: int) -> str:
+    return f"max_output_tokens: not given, so the server's default of {tokens} ended the turn"
 
 
 def _wire_usage(usage: TurnUsage) -> Event:
