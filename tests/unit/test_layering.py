@@ -41,6 +41,7 @@ THIRD_PARTY = {
 CLIENT_CLOSURE = {
     f"tools_api.{name}"
     for name in (
+        "client_lanes",
         "client_turn",
         "custom_input",
         "errors",
