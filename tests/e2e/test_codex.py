@@ -55,6 +55,7 @@ async def test_the_warm_up_and_the_first_turn_are_understood(
         PUBLISHED.validate_python(event)
     response = events[-1]["response"]
     assert response["status"] in ("completed", "incomplete")
+    assert 0 < response["usage"]["output_tokens"] <= 48, "--default-output-tokens"
     assert response["keepwarm"]["warnings"][0] == (
         "tools: left out, they cannot run here: web_search"
     )
