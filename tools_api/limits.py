@@ -35,6 +35,7 @@ class Limits:
     max_input_parts: int = 16_384
     """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
     max_tools: int = 128
+    """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64
     """Characters of a tool's name."""
     max_schema_bytes: int = 256 * 1024

@@ -5,8 +5,8 @@ Each published field of a request either works, or is refused by ``tools_api.req
 ``response.keepwarm.warnings``. docs/protocol.md has the same three groups, field by field, and
 a test holds both to the published types.
 
-Always true: a warning begins with the path of its field, and quotes a bounded part of what
-the client sent.
+Always true: a warning begins with the path of its field, or says that fields are unknown, and
+quotes a bounded part of what the client sent.
 """
 
 from typing import Any

@@ -22,7 +22,6 @@ import llguidance
 
 from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar.closing_tables import ClosingTables
-from runtime.grammar.plain_closing import PlainClosing
 from runtime.grammar.refusal import GrammarRefused, refusal
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
@@ -169,11 +168,6 @@ class GrammarCompiler:
         search = ClosingSearch(self._closing_tables)
         yield from search.preparing(spec.lark)
         closing = yield from search.finding(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
-        if closing is None and "%lark" in spec.lark:
-            plain = PlainClosing(self._tokenizer, spec.lark)
-            closing = yield from plain.finding(
-                matcher, limit=MAX_CLOSING_TOKENS, steps=THOROUGH.steps
-            )
         if closing is None:
             raise GrammarRefused(
                 f"found no output of at most {MAX_CLOSING_TOKENS} tokens that satisfies it"

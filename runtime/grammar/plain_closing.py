@@ -1,9 +1,9 @@
 """A short ending for plain text that a client's own grammar binds.
 
-``runtime.grammar.closing`` knows how JSON closes; this search knows nothing of the text but the
-words that stand in its grammar. It goes from word to word, the way with fewest of them first:
-where the mask is narrow it tries every token, elsewhere the grammar's own strings and a few
-signs.
+``runtime.grammar.closing`` knows how JSON closes and asks here last; this search knows nothing
+of the text but the words that stand in its grammar. It goes from word to word, the way with
+fewest of them first: where the mask is narrow it tries every token, elsewhere the grammar's own
+strings and a few signs.
 
 Knows llguidance's matcher. Knows no sequences and no time: it pauses after every step.
 
@@ -15,12 +15,12 @@ import heapq
 import itertools
 import json
 import re
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import llguidance
 import numpy as np
 
-from runtime.grammar.closing import Work
 from runtime.grammar.closing_tables import Way
 from runtime.grammar.mask_bits import MaskRow, mask_words
 from runtime.tokenizer import Tokenizer
@@ -57,7 +57,9 @@ class PlainClosing:
         specials = [(token,) for token in sorted(tokenizer.specials.values())]
         self._moves = (*specials, *ways[:_MAX_WORDS])
 
-    def finding(self, matcher: llguidance.LLMatcher, *, limit: int, steps: int) -> Work[Way | None]:
+    def finding(
+        self, matcher: llguidance.LLMatcher, *, limit: int, steps: int
+    ) -> Generator[None, None, Way | None]:
         """Tokens that end the output from where ``matcher``, which is not changed, stands.
 
         Args:

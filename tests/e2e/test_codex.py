@@ -69,9 +69,12 @@ async def test_the_warm_up_and_the_first_turn_are_understood(
     assert log.count("hosted tools are left out") == 1
 
 
-async def test_a_patch_is_a_custom_call_by_its_grammar(default_server: ChildServer) -> None:
+@pytest.mark.parametrize("limit", [80, 500])
+async def test_a_patch_is_a_custom_call_by_its_grammar(
+    default_server: ChildServer, limit: int
+) -> None:
     client = await WireClient.open(default_server.url)
-    await client.send(**frame(TURN, tool_choice=PATCH, max_output_tokens=200))
+    await client.send(**frame(TURN, tool_choice=PATCH, max_output_tokens=limit))
     events = await client.events()
     for event in events:
         PUBLISHED.validate_python(event)

@@ -72,6 +72,13 @@ TABLE: list[tuple[str, int, Any, str, str | None]] = [
     ),
     ("max_tools", 3, lambda n: {"tools": tools(n)}, "invalid_value", "tools"),
     (
+        "max_tools",
+        4,
+        lambda n: {"tools": [*tools(2), {"type": "namespace", "name": "n", "tools": tools(n - 2)}]},
+        "invalid_value",
+        "tools",
+    ),
+    (
         "max_tool_name",
         8,
         lambda n: {"tools": [tool(name="f" * n)]},
