@@ -19,6 +19,8 @@ _HOMES = {
     "CallRecord": "tools_api.tool_loop",
     "Client": "tools_api.client",
     "ConnectionLost": "tools_api.client_turn",
+    "CustomToolCall": "tools_api.items",
+    "CustomToolCallOutput": "tools_api.items",
     "FunctionCall": "tools_api.items",
     "FunctionCallOutput": "tools_api.items",
     "GenerationOptions": "tools_api.client_turn",

@@ -16,7 +16,14 @@ from tools_api.client_turn import (
     json_format,
 )
 from tools_api.errors import ApiError
-from tools_api.items import FunctionCall, FunctionCallOutput, Message, Reasoning
+from tools_api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Message,
+    Reasoning,
+)
 from tools_api.tool_loop import (
     CallRecord,
     LoopResult,
@@ -37,6 +44,8 @@ __all__ = [
     "CallRecord",
     "Client",
     "ConnectionLost",
+    "CustomToolCall",
+    "CustomToolCallOutput",
     "FunctionCall",
     "FunctionCallOutput",
     "GenerationOptions",

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from runtime.grammar.probe import GrammarProbe, ProbeError
@@ -143,7 +144,7 @@ def _assemble(
     planners: Executor,
 ) -> tuple[Hub, Server]:
     clock = time.monotonic
-    limits = DEFAULT_LIMITS
+    limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
     store = Store(limits=limits, prices=options.prices, clock=clock)
     service = Service(
         model=_served_model(options, info),

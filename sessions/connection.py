@@ -30,7 +30,7 @@ from sessions.turn import Outcome, Turn, TurnStep
 from sessions.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
-from tools_api.events import Event, SteerRequest, decode, encode, response_of
+from tools_api.events import CancelTurn, Event, SteerRequest, decode, encode, response_of
 from tools_api.requests import CreateRequest, parse_create
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Connection:
         self._close_with: int | None = None
         """Code to close with at the next moment without work."""
         self._closed = False
+        self._hosted_logged = False
 
     @property
     def num_active(self) -> int:
@@ -87,6 +88,8 @@ class Connection:
         else:
             if isinstance(event, CreateRequest):
                 self._accept(event, len(frame))
+            elif isinstance(event, CancelTurn):
+                self._cancel(event)
             elif isinstance(event, SteerRequest):
                 self._refuse_steering(event)
         return self._effects()
@@ -162,8 +165,8 @@ class Connection:
     def cancel(self, response_id: str) -> Effects:
         """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
         job = self._jobs.of_response(response_id)
-        if job is not None and job.turn is not None:
-            self._take(job, job.turn.stop(self._service.clock()))
+        if job is not None:
+            self._stop(job)
         return self._effects()
 
     def engine_died(self) -> Effects:
@@ -227,7 +230,14 @@ class Connection:
             age_s = self._service.limits.connection_age_s
             self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
         else:
+            self._log_hosted(request)
             self._enqueue(request, request.stream_id, num_bytes)
+
+    def _log_hosted(self, request: CreateRequest) -> None:
+        if request.hosted_tools and not self._hosted_logged:
+            self._hosted_logged = True
+            tools = ",".join(request.hosted_tools)
+            log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
 
     def _enqueue(
         self, content: CreateRequest | ApiError, stream_id: str | None, num_bytes: int
@@ -254,6 +264,30 @@ class Connection:
                 )
             )
         )
+
+    def _cancel(self, asked: CancelTurn) -> None:
+        """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""
+        response_id = asked.response_id
+        if response_id is None:
+            job = self._jobs.in_lane(asked.stream_id)
+        else:
+            job = self._jobs.of_response(response_id)
+        if job is not None:
+            self._stop(job)
+            return
+        elsewhere = None
+        if response_id is not None:
+            elsewhere = self._service.store.running_on(self._tenant, response_id)
+        if elsewhere is None or response_id is None:
+            self._send_error(errors.response_not_found(response_id), asked.stream_id)
+        else:
+            self._out.cancels.append((elsewhere, response_id))
+
+    def _stop(self, job: Job) -> None:
+        if job.turn is None:
+            self._refuse(job, errors.request_cancelled())
+        else:
+            self._take(job, job.turn.stop(self._service.clock()))
 
     # From request to turn
 

@@ -46,6 +46,8 @@ class Effects:
     wake: tuple[str, ...] = ()
     """Ids of connections whose ``resume()`` must be called next (a named session became
     free for a turn that waits there). May name this connection."""
+    cancels: tuple[tuple[str, str], ...] = ()
+    """Connection and response id of turns to be ended there, with ``Connection.cancel``."""
     finished: tuple[TurnReport, ...] = ()
     """Turns that ended in this call, for metrics. Each is already logged."""
     close: int | None = None
@@ -61,6 +63,7 @@ class Outbox:
     grammar_checks: list[GrammarCheck] = field(default_factory=list)
     plannings: list[Planning] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
+    cancels: list[tuple[str, str]] = field(default_factory=list)
     finished: list[TurnReport] = field(default_factory=list)
 
     def effects(self, close: int | None) -> Effects:
@@ -71,6 +74,7 @@ class Outbox:
             grammar_checks=tuple(self.grammar_checks),
             plannings=tuple(self.plannings),
             wake=tuple(self.wake),
+            cancels=tuple(self.cancels),
             finished=tuple(self.finished),
             close=close,
         )

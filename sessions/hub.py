@@ -193,13 +193,13 @@ class Hub:
     def cancel(self, tenant: str, response_id: str) -> bytes | None:
         """End a turn of the tenant. Returns its terminal event, which its own client gets as
         well; None: no such turn runs."""
-        found = self.running(tenant, response_id)
-        if found is None:
+        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        if link is None:
             return None
-        link, _ = found
         effects = link.connection.cancel(response_id)
         self._run([(link, lambda: effects)])
-        return next(frame for frame in effects.frames if type_of(frame) in TERMINAL)
+        terminal = (frame for frame in effects.frames if type_of(frame) in TERMINAL)
+        return next(terminal, None)
 
     async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
         """Make a call that takes long beside the event loop, when it is the tenant's turn."""
@@ -340,10 +340,19 @@ class Hub:
                 closes[link] = effects.close
             woken = [self._links[id_] for id_ in effects.wake if id_ in self._links]
             pending.extend((other, other.connection.resume) for other in woken)
+            pending.extend(self._cancel_calls(effects.cancels))
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
         self._note_quiet()
+
+    def _cancel_calls(self, cancels: Iterable[tuple[str, str]]) -> list[Call]:
+        links = [(self._links.get(id_), response_id) for id_, response_id in cancels]
+        return [
+            (link, partial(link.connection.cancel, response_id))
+            for link, response_id in links
+            if link is not None
+        ]
 
     def _take_effects(self, link: Link, effects: Effects) -> None:
         for message in effects.requests:

@@ -24,6 +24,7 @@ _RATIO = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8, 16)
 _STEP_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
+_STATUSES = ("completed", "incomplete", "failed", "cancelled")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
 
 
@@ -39,6 +40,8 @@ class Metrics:
 
     def _turns(self) -> None:
         self._finished = self._counter("turns", "Turns that ended, by status.", "status")
+        for status in _STATUSES:
+            self._finished.labels(status)
         self._first_token = self._histogram(
             "turn_time_to_first_token_seconds",
             "From a turn's arrival to its first token.",

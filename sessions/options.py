@@ -21,6 +21,7 @@ from runtime.config import ConfigError, EngineConfig
 from sessions.front_door import is_loopback
 from sessions.ledger import PriceTable
 from sessions.tenants import ApiKey, KeyFileError, read_keys_file, single_key
+from tools_api.limits import DEFAULT_LIMITS
 
 KEY_VARIABLE = "KEEPWARM_API_KEY"
 MIB = 1024 * 1024
@@ -46,6 +47,8 @@ class ServeOptions:
     prices: PriceTable
     drain_s: float
     log_level: str
+    default_output_tokens: int
+    """Of a turn that names no limit."""
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +84,13 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="on SIGTERM or SIGINT, how long running turns may go on",
     )
+    add(
+        "--default-output-tokens",
+        type=int,
+        default=DEFAULT_LIMITS.default_output_tokens,
+        metavar="N",
+        help="output tokens of a turn that names no max_output_tokens; default: %(default)s",
+    )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     engine = parser.add_argument_group("engine")
     for option in _engine_options():
@@ -110,6 +120,10 @@ def read_serve_options(
         raise OptionError(f"--port {arguments.port} is not in 0..65535")
     if not 0 <= arguments.drain_seconds <= 86400:
         raise OptionError(f"--drain-seconds {arguments.drain_seconds} is not in 0..86400")
+    if arguments.default_output_tokens < 1:
+        raise OptionError(
+            f"--default-output-tokens {arguments.default_output_tokens} is not positive"
+        )
     if config.startup_profile_folder is None:
         config = replace(config, startup_profile_folder=str(_cache_folder(environment)))
     return ServeOptions(
@@ -122,6 +136,7 @@ def read_serve_options(
         prices=_price_table(arguments.price),
         drain_s=arguments.drain_seconds,
         log_level=arguments.log_level,
+        default_output_tokens=arguments.default_output_tokens,
     )
 
 

@@ -30,11 +30,13 @@ class OutputReader:
         thinking: bool,
         calls: bool,
         stops: Sequence[str],
+        plain: frozenset[str] = frozenset(),
     ) -> None:
+        """``calls`` and ``plain`` as for ``CallParser``."""
         self._tokenizer = tokenizer
         self._decoder = IncrementalDecoder(tokenizer)
         self._stops = StopStrings(stops)
-        self._parser = CallParser(chat_format, thinking, calls=calls)
+        self._parser = CallParser(chat_format, thinking, calls=calls, plain=plain)
         self._thinking = thinking and chat_format.thinking
         self._in_reasoning = False
         self._logprobs: list[Event] = []

@@ -10,7 +10,7 @@ system message); its prompt leaves room for at least one token unless it is a wa
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runtime.messages import TokenArray
 from sessions.cache_diagnostics import Comparison
@@ -20,23 +20,22 @@ from sessions.session import Session
 from sessions.store import ConnectionStore
 from sessions.transcript import (
     ROOT_DIGEST,
-    Entry,
-    Header,
     Renderer,
     Tail,
-    chain,
     check_calls,
     roll,
     roll_all,
     split_opening,
     text_bytes,
 )
+from sessions.truncation import Context, Room, truncated
 from sessions.turn_plan import TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
-from tools_api.grammar import GrammarSpec, grammar_for, param_at
-from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
-from tools_api.requests import CreateRequest
+from tools_api.grammar import GrammarSpec, grammar_for, param_at, place_of
+from tools_api.items import Item
+from tools_api.limits import Limits
+from tools_api.requests import INT64_MAX, CreateRequest
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 _MAX_KEY_CHARS = 100
@@ -57,23 +56,10 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Context:
-    """What the model will read, split into what is held and what is new."""
-
-    parent: Entry | None
-    items: tuple[Item, ...]
-    opening: Message | None
-    header: Header
-    open_calls: frozenset[str]
-    digest: bytes
-    """Over all items, those included that truncation leaves out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Prompt:
     """A context with its new part as token ids."""
 
-    context: _Context
+    context: Context
     ids: TokenArray
     tail: Tail
     num_tokens: int
@@ -119,14 +105,17 @@ def grammar_param(
     """
     lines = [n for n, line in enumerate(spec.lark.split("\n"), 1) if "%json " in line]
     if block is not None and block < len(lines):
-        param = param_at(spec.lark, lines[block])
+        param = param_at(spec.lark, lines[block], request.tools)
         if param is not None:
             return param + "".join(map(_step, path or ()))
     callable_tools = request.tool_choice.callable(request.tools)
     if not callable_tools:
         return "text.format.schema"
-    only = request.tools.index(callable_tools[0])
-    return f"tools[{only}].parameters" if len(callable_tools) == 1 else "tools"
+    if len(callable_tools) > 1:
+        return "tools"
+    (only,) = callable_tools
+    field = "format.definition" if only.plain else "parameters"
+    return f"{place_of(request.tools, request.tools.index(only))}.{field}"
 
 
 def _step(key: str | int) -> str:
@@ -204,8 +193,7 @@ def plan_turn(
     context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     context_left = model.max_context_tokens - prompt.num_tokens
-    wanted = request.max_output_tokens
-    max_output = context_left if wanted is None else min(wanted, context_left)
+    wanted = _wanted_output(request, service.limits)
     return TurnPlan(
         response_id=response_id,
         request=request.model_copy(update={"store": not private}),
@@ -226,14 +214,15 @@ def plan_turn(
         open_calls=context.open_calls,
         digest=context.digest,
         options=options,
-        max_output=max_output if request.generate else 0,
-        context_limited=wanted is None or wanted > context_left,
+        max_output=min(wanted, context_left) if request.generate else 0,
+        context_limited=wanted > context_left,
         grammar=grammar,
         banned_tokens=model.renderer.banned_tokens(
             thinking=options.thinking, calls=bool(request.tool_choice.callable(request.tools))
         ),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
+        warnings=(*request.warnings, *context.cuts, *_compaction(request, prompt)),
     )
 
 
@@ -248,9 +237,33 @@ def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -
     return _render(whole, model.renderer, request, options).num_tokens
 
 
+def _wanted_output(request: CreateRequest, limits: Limits) -> int:
+    asked = request.max_output_tokens
+    return limits.default_output_tokens if asked is None else asked
+
+
+def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+    """What becomes of ``context_management``: nothing below its threshold.
+
+    Raises:
+        ApiError: the context has reached the threshold.
+    """
+    entries = request.context_management
+    if not entries:
+        return ()
+    thresholds = [entry.compact_threshold or INT64_MAX for entry in entries]
+    if prompt.num_tokens >= min(thresholds):
+        raise errors.unsupported_parameter(
+            "context_management",
+            f"the context has {prompt.num_tokens} tokens, its threshold is {min(thresholds)}, and "
+            "nothing is compacted here; leave it out, or set truncation to 'auto'",
+        )
+    return ("context_management: no effect, the context is below the threshold",)
+
+
 def _whole_context(
     request: CreateRequest, lineage: Lineage, model: ServedModel, options: TemplateOptions
-) -> _Context:
+) -> Context:
     """The context before any truncation.
 
     Raises:
@@ -264,7 +277,8 @@ def _whole_context(
         opening, items, digest = parent.opening, lineage.items, parent.digest
     digest = roll_all(digest, items)
     open_calls = check_calls(parent, items, complete=request.generate)
-    _refuse_hopeless(model, request)
+    if request.truncation == "disabled":
+        _refuse_hopeless(model, request)
     header = model.renderer.header(
         instructions=request.instructions,
         opening=opening,
@@ -272,7 +286,7 @@ def _whole_context(
         options=options,
         parent=parent,
     )
-    return _Context(
+    return Context(
         parent=parent,
         items=items,
         opening=opening,
@@ -282,7 +296,7 @@ def _whole_context(
     )
 
 
-def _rebuilt(whole: _Context, context: _Context) -> bool:
+def _rebuilt(whole: Context, context: Context) -> bool:
     """Whether ``context`` differs from that of ``whole``'s parent from its first tokens on."""
     parent = whole.parent
     changed = parent is not None and not whole.header.same_tokens(parent.header)
@@ -290,7 +304,7 @@ def _rebuilt(whole: _Context, context: _Context) -> bool:
 
 
 def _fitting_prompt(
-    whole: _Context, request: CreateRequest, model: ServedModel, options: TemplateOptions
+    whole: Context, request: CreateRequest, model: ServedModel, options: TemplateOptions
 ) -> _Prompt:
     """``whole`` rendered, or what truncation leaves of it if the request allows that.
 
@@ -298,21 +312,33 @@ def _fitting_prompt(
         ApiError: the prompt is empty or does not fit.
     """
     most = model.max_context_tokens
-    prompt = _render(whole, model.renderer, request, options)
-    if request.truncation == "auto" and prompt.num_tokens + _wanted_room(request, model) > most:
-        shorter = _truncated(whole, model.renderer, options, most)
-        if shorter is not whole:
-            prompt = _render(shorter, model.renderer, request, options)
-    room = 1 if request.generate else 0
-    if prompt.num_tokens + room > most:
-        raise errors.context_length_exceeded(prompt.num_tokens, most)
+    room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes)
+    may_cut = request.truncation == "auto"
+    context = whole
+    if may_cut and room.is_hopeless(whole.items):
+        context = truncated(whole, model.renderer, options, room)
+    prompt = _render(context, model.renderer, request, options)
+    too_long = prompt.num_tokens + _wanted_room(request, model) > most
+    if may_cut and context is whole and too_long:
+        shorter = truncated(whole, model.renderer, options, room)
+        prompt = _render(shorter, model.renderer, request, options)
+    least = 1 if request.generate else 0
+    if prompt.num_tokens + least > most:
+        raise _too_long(request, prompt.num_tokens, most)
     if prompt.num_tokens == 0 and request.generate:
         raise errors.missing_parameter("input")
     return prompt
 
 
+def _too_long(request: CreateRequest, num_tokens: int, most: int) -> errors.ApiError:
+    if request.truncation == "auto":
+        advice = "instructions and tools, calls and messages that stay are too long together"
+        return errors.context_length_exceeded(num_tokens, most, advice)
+    return errors.context_length_exceeded(num_tokens, most)
+
+
 def _render(
-    context: _Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
+    context: Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
 ) -> _Prompt:
     parent = context.parent
     ids, tail = renderer.input(
@@ -337,78 +363,7 @@ def _wanted_room(request: CreateRequest, model: ServedModel) -> int:
 
 def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
     """Refuse by its length what cannot fit, before seconds go into tokenising it."""
-    kept = request.input[-1:] if request.truncation == "auto" else request.input
-    num_bytes = sum(map(text_bytes, kept))
+    num_bytes = sum(map(text_bytes, request.input))
     least_tokens = num_bytes // model.longest_token_bytes
     if least_tokens > model.max_context_tokens:
         raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)
-
-
-# Truncation: the oldest turns go, then the oldest of the new items.
-
-
-def _truncated(
-    context: _Context, renderer: Renderer, options: TemplateOptions, max_tokens: int
-) -> _Context:
-    """A context of at most three quarters of ``max_tokens``, if the last item allows it.
-
-    The slack keeps the next turns from truncating, and so missing the cache, each time.
-    A call never stays without its output, nor an output without its call. The turns that
-    stay keep their token ids; only the input of the first of them is rendered anew, since
-    it now follows the header.
-    """
-    if context.parent is None and len(context.items) <= 1:
-        return context
-    target = max_tokens * 3 // 4
-    sizes = [renderer.count((item,), options) for item in context.items]
-    used = len(context.header.ids) + sum(sizes)
-    kept: list[Entry] = []
-    for entry in chain(context.parent):
-        used += entry.own_tokens
-        if used > target:
-            break
-        kept.append(entry)
-    while kept and _orphans(kept[-1].input_items, known=frozenset()):
-        kept.pop()
-    if kept:
-        return replace(context, parent=_rechained(kept[::-1], renderer))
-    size_of = dict(zip(map(id, context.items), sizes, strict=True))
-    items = list(_without_orphans(context.items))
-    sizes = [size_of[id(item)] for item in items]
-    while len(items) > 1 and len(context.header.ids) + sum(sizes) > target:
-        del items[0], sizes[0]
-        while len(items) > 1 and _orphans(items[:1], known=frozenset()):
-            del items[0], sizes[0]
-    return replace(context, parent=None, items=tuple(items))
-
-
-def _rechained(entries: Sequence[Entry], renderer: Renderer) -> Entry:
-    """Copies of ``entries``, the first of them at the start of a chain."""
-    first = entries[0]
-    ids, _ = renderer.input(
-        first.input_items,
-        Tail.START,
-        generate=first.tail is not Tail.INPUT,
-        options=first.header.options,
-    )
-    copy = replace(first, parent=None, input_ids=ids, num_tokens=len(ids) + len(first.output_ids))
-    for entry in entries[1:]:
-        copy = replace(entry, parent=copy, num_tokens=copy.num_tokens + entry.own_tokens)
-    return copy
-
-
-def _orphans(items: Sequence[Item], *, known: frozenset[str]) -> list[Item]:
-    """Outputs among ``items`` whose call is neither known nor before them."""
-    calls, orphans = set(known), list[Item]()
-    for item in items:
-        if isinstance(item, FunctionCall):
-            calls.add(item.call_id)
-        elif isinstance(item, FunctionCallOutput) and item.call_id not in calls:
-            orphans.append(item)
-    return orphans
-
-
-def _without_orphans(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    orphans = _orphans(items, known=frozenset())
-    kept = tuple(item for item in items if not any(item is orphan for orphan in orphans))
-    return kept or items

@@ -22,9 +22,19 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
+from tools_api.custom_input import InputText
 from tools_api.events import Event
-from tools_api.items import FunctionCall, Item, Message, Reasoning, Status, TextPart
+from tools_api.items import (
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    Message,
+    Reasoning,
+    Status,
+    TextPart,
+)
 from tools_api.responses import ResponseObject
+from tools_api.tools import FunctionTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +45,51 @@ class Piece:
     logprobs: tuple[Event, ...] = ()
 
 
+_NO_TOOL = FunctionTool(name="none")
+Kind = Literal["message", "reasoning", "call", "custom"]
+_ID_PREFIX = {"message": "msg", "reasoning": "rs", "call": "fc", "custom": "ctc"}
+
+
 @dataclass(slots=True, kw_only=True)
 class _Open:
     """The item that is being written."""
 
-    kind: Literal["message", "reasoning", "call"]
+    kind: Kind
     id: str
     index: int
-    name: str = ""
+    tool: FunctionTool
+    """What is called; nothing of it is read of other kinds."""
     call_id: str = ""
+    reader: InputText | None = None
+    """Reads a custom tool's input that is written as JSON."""
     pieces: list[str] = field(default_factory=list)
     logprobs: list[Event] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    def function_call(self, status: Status) -> FunctionCall:
+        tool = self.tool
+        return FunctionCall(
+            call_id=self.call_id,
+            name=tool.own_name,
+            arguments=self.text,
+            namespace=None if tool.namespace is None else tool.namespace.name,
+            id=self.id,
+            status=status,
+        )
+
+    def custom_call(self, status: Status) -> CustomToolCall:
+        tool = self.tool
+        return CustomToolCall(
+            call_id=self.call_id,
+            name=tool.own_name,
+            input=self.text,
+            namespace=None if tool.namespace is None else tool.namespace.name,
+            id=self.id,
+            status=status,
+        )
 
 
 class ResponseEvents:
@@ -120,12 +160,13 @@ class ResponseEvents:
                     self._reasoning_delta(text, out)
                 case CallStarted(name):
                     self.close("completed", out)
-                    self._open_item("call", out, name=name)
+                    tool = self._tool(name)
+                    self._open_item("call" if tool.custom is None else "custom", out, tool)
                 case CallArgumentsDelta(text):
-                    self._arguments_delta(text, out)
+                    self._call_delta(text, out)
                 case CallDone(_, arguments, complete):
-                    if arguments and not self._current("call").pieces:
-                        self._arguments_delta(arguments, out)
+                    if arguments and self._is_call_without_delta():
+                        self._call_delta(arguments, out)
                     self.close("completed" if complete else "incomplete", out)
                 case TextDone() | ReasoningDone():
                     self.close(ended, out)
@@ -145,6 +186,8 @@ class ResponseEvents:
                 done = self._close_reasoning(item, status, out)
             case "call":
                 done = self._close_call(item, status, out)
+            case "custom":
+                done = self._close_custom(item, status, out)
         self.items.append(done)
         number = self.take_number()
         out.append(events.output_item_done(number, item.index, done.to_wire(), self._stream_id))
@@ -154,12 +197,14 @@ class ResponseEvents:
             self.close("completed", out)
             self._open_item(kind, out)
 
-    def _open_item(
-        self, kind: Literal["message", "reasoning", "call"], out: list[Event], *, name: str = ""
-    ) -> None:
-        prefix = {"message": "msg", "reasoning": "rs", "call": "fc"}[kind]
-        item = _Open(kind=kind, id=self._new_id(prefix), index=len(self.items), name=name)
-        self._open = item
+    def _tool(self, name: str) -> FunctionTool:
+        """The tool that the model calls so."""
+        tools = self._response.request.tools
+        return next((tool for tool in tools if tool.name == name), FunctionTool(name=name))
+
+    def _open_item(self, kind: Kind, out: list[Event], tool: FunctionTool = _NO_TOOL) -> None:
+        index, id_ = len(self.items), self._new_id(_ID_PREFIX[kind])
+        item = self._open = _Open(kind=kind, id=id_, index=index, tool=tool)
         zero: Item
         match kind:
             case "message":
@@ -168,13 +213,11 @@ class ResponseEvents:
                 zero = Reasoning(id=item.id, status="in_progress")
             case "call":
                 item.call_id = self._new_id("call")
-                zero = FunctionCall(
-                    call_id=item.call_id,
-                    name=name,
-                    arguments="",
-                    id=item.id,
-                    status="in_progress",
-                )
+                zero = item.function_call("in_progress")
+            case "custom":
+                item.call_id = self._new_id("call")
+                item.reader = None if tool.plain else InputText()
+                zero = item.custom_call("in_progress")
         number = self.take_number()
         out.append(events.output_item_added(number, item.index, zero.to_wire(), self._stream_id))
         if kind == "message":
@@ -193,10 +236,23 @@ class ResponseEvents:
         item.pieces.append(text)
         out.append(self._at(item, events.reasoning_text_delta, content_index=0, delta=text))
 
-    def _arguments_delta(self, text: str, out: list[Event]) -> None:
-        item = self._current("call")
+    def _is_call_without_delta(self) -> bool:
+        """A function without parameters still gets one."""
+        return self._open is not None and self._open.kind == "call" and not self._open.pieces
+
+    def _call_delta(self, text: str, out: list[Event]) -> None:
+        item = self._open
+        assert item is not None
+        assert item.kind in ("call", "custom")
+        if item.reader is not None:
+            text = item.reader.feed(text)
+        if not text:
+            return
         item.pieces.append(text)
-        out.append(self._at(item, events.function_call_arguments_delta, delta=text))
+        build = events.function_call_arguments_delta
+        if item.kind == "custom":
+            build = events.custom_tool_call_input_delta
+        out.append(self._at(item, build, delta=text))
 
     def _close_message(self, item: _Open, status: Status, out: list[Event]) -> Message:
         part = TextPart(type="output_text", text=item.text, logprobs=tuple(item.logprobs))
@@ -214,10 +270,12 @@ class ResponseEvents:
 
     def _close_call(self, item: _Open, status: Status, out: list[Event]) -> FunctionCall:
         build = events.function_call_arguments_done
-        out.append(self._at(item, build, name=item.name, arguments=item.text))
-        return FunctionCall(
-            call_id=item.call_id, name=item.name, arguments=item.text, id=item.id, status=status
-        )
+        out.append(self._at(item, build, name=item.tool.own_name, arguments=item.text))
+        return item.function_call(status)
+
+    def _close_custom(self, item: _Open, status: Status, out: list[Event]) -> CustomToolCall:
+        out.append(self._at(item, events.custom_tool_call_input_done, input=item.text))
+        return item.custom_call(status)
 
     def _at(self, item: _Open, build: Callable[..., Event], **fields: Any) -> Event:
         """An event inside ``item``."""

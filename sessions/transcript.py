@@ -21,7 +21,15 @@ from runtime.messages import TokenArray
 from runtime.tokenizer import Tokenizer, UnsplittableText
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
-from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from tools_api.items import (
+    Call,
+    CallOutput,
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    Message,
+    Reasoning,
+)
 from tools_api.tools import FunctionTool
 
 ROOT_DIGEST = b""
@@ -91,7 +99,7 @@ class Entry:
             512
             + self.input_ids.nbytes
             + self.output_ids.nbytes
-            + sum(256 + text_bytes(item) for item in items)
+            + sum(map(_held_bytes, items))
             + (self.header.ids.nbytes * 2 if own_header else 0)
         )
 
@@ -129,11 +137,11 @@ def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) 
     pending = list(parent.open_calls) if parent is not None else []
     seen = set(pending)
     for item in items:
-        if isinstance(item, FunctionCall):
+        if isinstance(item, Call):
             seen.add(item.call_id)
             if item.status != "incomplete":
                 pending.append(item.call_id)
-        elif isinstance(item, FunctionCallOutput):
+        elif isinstance(item, CallOutput):
             if item.call_id not in seen and not _called_before(parent, item.call_id):
                 raise errors.unknown_call(item.call_id)
             pending = [call_id for call_id in pending if call_id != item.call_id]
@@ -144,7 +152,7 @@ def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) 
 
 def _called_before(entry: Entry | None, call_id: str) -> bool:
     return any(
-        isinstance(item, FunctionCall) and item.call_id == call_id
+        isinstance(item, Call) and item.call_id == call_id
         for link in chain(entry)
         for item in (*link.input_items, *link.output_items)
     )
@@ -175,11 +183,12 @@ def normalised(item: Item) -> tuple[str, ...] | None:
         case Message():
             return ("message", item.role, item.text)
         case FunctionCall():
-            return ("call", item.call_id, item.name, _respelt(item.arguments))
-        case FunctionCallOutput():
-            return ("output", item.call_id, item.output)
+            return ("call", item.call_id, item.full_name, _respelt(item.arguments))
+        case CustomToolCall():
+            return ("custom", item.call_id, item.full_name, item.input)
         case Reasoning():
             return None
+    return ("output", item.call_id, item.output)
 
 
 def _respelt(arguments: str) -> str:
@@ -292,13 +301,20 @@ class Renderer:
             raise errors.invalid_value("input", str(error)) from error
 
 
+def _held_bytes(item: Item) -> int:
+    sealed = item.encrypted_content if isinstance(item, Reasoning) else None
+    return 256 + text_bytes(item) + len(sealed or "")
+
+
 def text_bytes(item: Item) -> int:
     """UTF-8 bytes of an item's own text."""
     match item:
         case Message() | Reasoning():
             text = item.text
         case FunctionCall():
-            text = item.name + item.arguments
-        case FunctionCallOutput():
+            text = item.full_name + item.arguments
+        case CustomToolCall():
+            text = item.full_name + item.input
+        case _:
             text = item.output
     return len(text.encode("utf-8", "surrogatepass"))

@@ -32,7 +32,7 @@ from sessions.turn_plan import TurnPlan
 from sessions.turn_stats import TurnClock, TurnStats
 from tools_api import responses
 from tools_api.events import Event
-from tools_api.items import FunctionCall, Item, Message
+from tools_api.items import Call, Item, Message
 from tools_api.responses import FailureCode, ResponseObject
 
 _MAX_ATTEMPTS = 4
@@ -89,6 +89,7 @@ class Turn:
             thinking=plan.options.thinking,
             calls=bool(request.tool_choice.callable(request.tools)),
             stops=sampling.stop,
+            plain=frozenset(tool.name for tool in request.tools if tool.plain),
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         self._stats = TurnStats(
@@ -97,6 +98,7 @@ class Turn:
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
+            warnings=plan.warnings,
         )
         self._attempts = 0
         self._allowance: Allowance | None = None
@@ -295,6 +297,8 @@ class Turn:
             reason = "context_full"
         else:
             reason = "max_output_tokens"
+            if self.plan.request.max_output_tokens is None:
+                self._stats.warnings += (_default_limit(self.plan.max_output),)
         self._end(step, "incomplete", reason)
 
     def _end(
@@ -383,10 +387,12 @@ class Turn:
         if tokens:
             closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
             tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
+        elif plan.request.generate:
+            tail = Tail.OPEN_OUTPUT  # the model's turn is open, though nothing stands in it
         calls = {
             item.call_id
             for item in output_items
-            if isinstance(item, FunctionCall) and item.status == "completed"
+            if isinstance(item, Call) and item.status == "completed"
         }
         return Entry(
             parent=plan.parent,
@@ -401,6 +407,10 @@ class Turn:
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
         )
+
+
+def _default_limit(tokens: int) -> str:
+    return f"max_output_tokens: not given, so the server's default of {tokens} ended the turn"
 
 
 def _wire_usage(usage: TurnUsage) -> Event:

@@ -72,6 +72,8 @@ class TurnPlan:
     arrival_s: float
     comparison: Comparison | None = None
     """What the client wants the turn's cache hits compared with."""
+    warnings: tuple[str, ...] = ()
+    """What of the request does not do here what it says, a sentence each; for the client."""
 
     @property
     def prompt_tokens(self) -> int:

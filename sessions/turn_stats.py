@@ -88,6 +88,8 @@ class TurnStats:
     """The budget ended or refused this turn."""
     stop: str | None = None
     """The stop string that ended the output."""
+    warnings: tuple[str, ...] = ()
+    """What of the request does not do here what it says, a sentence each."""
 
     def begin(self, start: SequenceStart) -> None:
         """The engine has admitted the turn.
@@ -132,7 +134,8 @@ class TurnStats:
         """For events before the end."""
         if not self.shown:
             return None
-        return {"session": self.session, "turn": self.number}
+        brief: Event = {"session": self.session, "turn": self.number}
+        return brief | {"warnings": list(self.warnings)} if self.warnings else brief
 
     def queued(self, position: int, retry_after_s: float) -> Event | None:
         brief = self.brief()

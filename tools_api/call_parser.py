@@ -4,6 +4,8 @@ The inverse of the renderers for what a model writes: think blocks, free text, c
 family's syntax (``CallSyntax``). In families with tags only the special token is a tag; text
 that spells one stays text. A call's object is scanned as it arrives: its name is announced
 as soon as the name's string is closed, its arguments pass through unchanged.
+Input of a custom tool that a grammar binds stands behind the object as plain text, up to the
+next special token.
 
 Always true: the events' texts, concatenated by kind, and the order of the other events do
 not depend on how the output was split into pushes. Every ``CallStarted`` is followed by
@@ -52,7 +54,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallArgumentsDelta:
-    """More of the arguments: JSON text as the model writes it, cut anywhere."""
+    """More of the arguments: JSON text as the model writes it, or plain text; cut anywhere."""
 
     text: str
 
@@ -63,7 +65,7 @@ class CallDone:
 
     name: str
     arguments: str
-    """JSON text as written; a call without arguments has ``{}``."""
+    """As written: JSON text, ``{}`` for a call without arguments; or plain text."""
     complete: bool = True
     """False: the output ended, or went wrong, inside the arguments."""
 
@@ -82,17 +84,26 @@ ParsedEvent = (
 class CallParser:
     """Parses one output; not reusable."""
 
-    def __init__(self, chat_format: ChatFormat, thinking: bool, *, calls: bool = True) -> None:
+    def __init__(
+        self,
+        chat_format: ChatFormat,
+        thinking: bool,
+        *,
+        calls: bool = True,
+        plain: frozenset[str] = frozenset(),
+    ) -> None:
         """
         Args:
             chat_format: of the model that writes.
             thinking: think blocks are reasoning; otherwise their tags are text.
             calls: the turn may call tools; otherwise the calls' tags are text.
+            plain: names of the tools whose input is plain text.
         """
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
         self._end_of_turn = frozenset(chat_format.end_of_turn)
-        self._state: Literal["text", "reasoning", "list", "call", "between"] = "text"
+        self._plain = plain
+        self._state: Literal["text", "reasoning", "list", "call", "input", "between"] = "text"
         self._started = False
         """The text or reasoning that is open has had a delta."""
         self._held = ""
@@ -100,6 +111,10 @@ class CallParser:
         self._after_tag = False
         """Newlines in front of the next text belong to a tag."""
         self._scanner: CallScanner | None = None
+        self._input: list[str] = []
+        """The plain text of the call that is open."""
+        self._name = ""
+        """Whose input that is."""
         self._announced = False
         self._raw = ""
         """What was read of a call that is not announced yet, its tag included."""
@@ -111,6 +126,8 @@ class CallParser:
             if not segment.special:
                 self._text(segment.text)
             elif segment.text in self._end_of_turn:
+                syntax = self._syntax
+                self._end_input(complete=syntax is not None and syntax.closer is None)
                 self._end()
             else:
                 self._special(segment.text)
@@ -130,6 +147,7 @@ class CallParser:
                 self._run(name)
             return
         syntax = self._syntax
+        self._end_input(complete=syntax is not None and name == syntax.closer)
         if self._state != "text" and syntax is not None:
             self._break_call()
             if name == syntax.closer and not self._started:
@@ -152,6 +170,8 @@ class CallParser:
                 text = self._list_start(text)
             elif self._state == "call":
                 text = self._scan(text)
+            elif self._state == "input":
+                text = self._take_input(text)
             else:
                 text = self._between(text, syntax)
 
@@ -197,7 +217,9 @@ class CallParser:
         lists = not syntax.repeats_opener and not in_list
         self._state = "list" if lists else "call"
         self._raw, self._announced = raw, False
-        self._scanner = CallScanner(syntax.arguments_key, needs_arguments=syntax.opener is None)
+        self._scanner = CallScanner(
+            syntax.arguments_key, needs_arguments=syntax.opener is None, plain=self._plain
+        )
 
     def _list_start(self, text: str) -> str:
         """Mistral's calls stand in a list: skip its bracket."""
@@ -231,9 +253,25 @@ class CallParser:
             self._events.append(CallStarted(name))
         if new := scanner.take_arguments():
             self._events.append(CallArgumentsDelta(new))
-        if scanner.done:
+        if scanner.input_follows:
+            self._state, self._scanner, self._name, self._input = "input", None, name, []
+        elif scanner.done:
             self._events.append(CallDone(name, scanner.arguments or "{}"))
             self._state, self._scanner = "between", None
+
+    def _take_input(self, text: str) -> str:
+        """The first line break ends the object's line; all else is input."""
+        body = text if self._input else text.removeprefix("\n")
+        self._input.append(body)
+        if body:
+            self._events.append(CallArgumentsDelta(body))
+        return ""
+
+    def _end_input(self, *, complete: bool) -> None:
+        """The input ends, if one is open."""
+        if self._state == "input":
+            self._events.append(CallDone(self._name, "".join(self._input), complete))
+            self._state, self._after_tag = "between" if complete else "text", True
 
     def _break_call(self) -> None:
         """Leave a call that is over, or went wrong: once announced it ends incomplete,
@@ -260,6 +298,7 @@ class CallParser:
         return body[1:] if not syntax.repeats_opener and body[0] == "]" else body
 
     def _end(self) -> None:
+        self._end_input(complete=False)
         if self._state == "reasoning":
             self._end_reasoning()
         tagged = self._syntax is not None and self._syntax.opener is not None

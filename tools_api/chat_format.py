@@ -19,7 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from tools_api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+)
 from tools_api.tools import FunctionTool
 
 
@@ -188,9 +196,12 @@ Turn = AssistantTurn | list[FunctionCallOutput] | Message
 
 def turns(items: Iterable[Item]) -> Iterator[Turn]:
     """Items grouped as templates know them: one assistant turn holds reasoning, then text,
-    then calls; outputs that follow one another are one turn of the tools."""
+    then calls; outputs that follow one another are one turn of the tools. Calls of custom tools
+    are functions with the argument ``input``."""
     turn: Turn | None = None
-    for item in items:
+    for item in map(_as_templates_know_it, items):
+        if isinstance(item, Reasoning) and item.sealed:
+            continue
         match turn, item:
             case AssistantTurn(), FunctionCall():
                 turn.calls.append(item)
@@ -206,7 +217,16 @@ def turns(items: Iterable[Item]) -> Iterator[Turn]:
         yield turn
 
 
-def _open_turn(item: Item) -> Turn:
+def _as_templates_know_it(item: Item) -> Message | FunctionCall | FunctionCallOutput | Reasoning:
+    match item:
+        case CustomToolCall():
+            return item.as_function_call()
+        case CustomToolCallOutput():
+            return item.as_function_output()
+    return item
+
+
+def _open_turn(item: Message | FunctionCall | FunctionCallOutput | Reasoning) -> Turn:
     match item:
         case Reasoning():
             return AssistantTurn(reasoning=item.text)
@@ -227,8 +247,8 @@ def to_json(value: object, indent: int | None = None) -> str:
 def tool_object(tool: FunctionTool) -> dict[str, Any]:
     """The tool as templates list it, its keys in their order; they know no ``strict``."""
     function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
+    if (description := tool.shown_description) is not None:
+        function["description"] = description
     function["parameters"] = tool.parameters
     return {"type": "function", "function": function}
 
@@ -240,7 +260,7 @@ def call_object(call: FunctionCall, syntax: CallSyntax, tail: str = "") -> str:
         tail: JSON text to stand before the closing brace, as ``, "id": "..."``.
     """
     arguments = call.arguments or "{}"
-    return f'{{"name": {to_json(call.name)}, "{syntax.arguments_key}": {arguments}{tail}}}'
+    return f'{{"name": {to_json(call.full_name)}, "{syntax.arguments_key}": {arguments}{tail}}}'
 
 
 def role_of(message: Message) -> str:

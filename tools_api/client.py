@@ -7,16 +7,16 @@ are run by ``tools_api.tool_loop``.
 
 Always true: after any exception a session stands where it stood, and the same call may be
 made again: a broken socket is reopened, and a server that no longer knows the chain is sent
-the whole history once.
+the whole history once. A turn that is left before its end is cancelled on the server.
 """
 
 import asyncio
-import heapq
 import threading
-from collections.abc import AsyncGenerator, Generator
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import orjson
 from websockets.asyncio.client import ClientConnection as AsyncSocket
@@ -26,6 +26,7 @@ from websockets.protocol import State
 from websockets.sync.client import ClientConnection as Socket
 from websockets.sync.client import connect
 
+from tools_api.client_lanes import Lane, Lanes
 from tools_api.client_turn import (
     Chain,
     ConnectionLost,
@@ -34,16 +35,19 @@ from tools_api.client_turn import (
     StreamEvent,
     Turn,
     TurnOptions,
+    answers_cancel,
+    ends_turn,
+    wire_items,
 )
 from tools_api.errors import ApiError
+from tools_api.items import CallOutput
 
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 """Where ``keepwarm serve`` listens when nothing else is said."""
-NUM_LANES = 16
-"""Turns that run at once on a connection; a further one waits here for a lane."""
 Events = Generator[StreamEvent, None, None]
 AsyncEvents = AsyncGenerator[StreamEvent, None]
-_TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
+_CANCEL_S = 5.0
+"""How long the end of a cancelled turn is waited for before its socket is closed instead."""
 
 
 class Endpoint:
@@ -165,19 +169,39 @@ class Client:
         socket = self._socket
         if socket is None or socket.protocol.state is not State.OPEN:
             socket = self._open()
+        sent = False
         try:
             socket.send(turn.frame())
+            sent = True
             while not turn.over:
-                frame = socket.recv(timeout=self._endpoint.event_timeout_s)
-                if (event := turn.receive(orjson.loads(frame))) is not None:
+                found = orjson.loads(socket.recv(timeout=self._endpoint.event_timeout_s))
+                if answers_cancel(found):
+                    continue
+                if (event := turn.receive(found)) is not None:
                     yield event
         except ConnectionClosed as closed:
             raise _lost(closed, turn.started) from closed
         except TimeoutError:
+            self.close()
             raise self._endpoint.silent(turn) from None
         finally:
             if not turn.over:
-                self.close()  # which is how a turn is cancelled
+                self._cancel(socket, turn, sent=sent)
+
+    def _cancel(self, socket: Socket, turn: Turn, *, sent: bool) -> None:
+        """End ``turn`` on the server and read up to its last event, so that the socket can be
+        used again. Where that fails it is closed, which ends the turn as well."""
+        clean = False
+        try:
+            if sent and socket.protocol.state is State.OPEN:
+                socket.send(turn.cancel_frame())
+                patience_s = min(_CANCEL_S, self._endpoint.event_timeout_s)
+                clean = _ends(socket, time.monotonic() + patience_s)
+        except (ConnectionClosed, TimeoutError):
+            pass
+        finally:
+            if not clean:
+                self.close()
 
     def _open(self) -> Socket:
         endpoint = self._endpoint
@@ -192,6 +216,14 @@ class Client:
         except (OSError, InvalidHandshake) as error:
             raise endpoint.refused(error) from error
         return self._socket
+
+
+def _ends(socket: Socket, until: float) -> bool:
+    """Read up to a turn's last event; TimeoutError if it does not come in time."""
+    while True:
+        event = orjson.loads(socket.recv(timeout=max(until - time.monotonic(), 0)))
+        if ends_turn(event):
+            return True
 
 
 class Session:
@@ -224,6 +256,10 @@ class Session:
         """Prefill header and ``input`` without generating; the session moves on."""
         return _last(self._client.run(Turn(self._chain, input, options, generate=False)))
 
+    def owe(self, outputs: Sequence[CallOutput]) -> None:
+        """Answer calls with the next turn, in front of its input."""
+        self._chain.owed += wire_items(outputs)
+
     def fork(self) -> "Session":
         """A second session that shares everything up to here."""
         return Session(self._client, self._chain.fork())
@@ -253,8 +289,8 @@ class AsyncClient:
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
         )
-        self._lanes: _Lanes | None = None
-        self._retired: list[_Lanes] = []
+        self._lanes: Lanes | None = None
+        self._retired: list[Lanes] = []
         self._opening = asyncio.Lock()
 
     def session(
@@ -283,8 +319,8 @@ class AsyncClient:
         await self.close()
 
     async def run(self, turn: Turn) -> AsyncEvents:
-        """Play ``turn`` to its end. If the iterator is closed earlier, the server plays the
-        turn on unheard and its lane is free again after that."""
+        """Play ``turn`` to its end. If the iterator is closed earlier, or the task cancelled, the
+        server ends the turn, and its lane is free again after that."""
         sending = True
         while sending:
             sending = False
@@ -303,7 +339,7 @@ class AsyncClient:
     async def _attempt(self, turn: Turn) -> AsyncEvents:
         lanes, lane = await self._take_lane()
         try:
-            await lanes.send(turn.frame(lane.name))
+            lanes.post(turn.frame(lane.name))
             while not turn.over:
                 async with asyncio.timeout(self._endpoint.event_timeout_s):
                     found = await lane.events.get()
@@ -311,18 +347,16 @@ class AsyncClient:
                     raise _lost(found, turn.started)
                 if (event := turn.receive(found)) is not None:
                     yield event
-        except ConnectionClosed as closed:
-            raise _lost(closed, turn.started) from closed
         except TimeoutError:
             raise self._endpoint.silent(turn) from None
         finally:
-            lanes.leave(lane, over=turn.over)
+            lanes.leave(lane, turn)
 
-    async def _take_lane(self) -> tuple["_Lanes", "_Lane"]:
+    async def _take_lane(self) -> tuple[Lanes, Lane]:
         while True:
             async with self._opening:
                 if self._lanes is None or self._lanes.closed:
-                    self._lanes = _Lanes(await self._open())
+                    self._lanes = Lanes(await self._open())
             lanes = self._lanes
             if (lane := await lanes.take()) is not None:
                 return lanes, lane
@@ -365,6 +399,10 @@ class AsyncSession:
         """Prefill header and ``input`` without generating; the session moves on."""
         return await self._last(Turn(self._chain, input, options, generate=False))
 
+    def owe(self, outputs: Sequence[CallOutput]) -> None:
+        """Answer calls with the next turn, in front of its input."""
+        self._chain.owed += wire_items(outputs)
+
     def fork(self) -> "AsyncSession":
         """A second session that shares everything up to here."""
         return AsyncSession(self._client, self._chain.fork())
@@ -374,79 +412,3 @@ class AsyncSession:
             *_, last = [event async for event in events]
         assert isinstance(last, Response)
         return last
-
-
-class _Lane:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.name = f"lane-{number}"
-        self.events: asyncio.Queue[dict[str, Any] | ConnectionClosed] = asyncio.Queue()
-        self.answered = False
-        """An event of the present turn has arrived."""
-
-
-class _Lanes:
-    """An open socket and the turns that share it. A lane has one turn at a time."""
-
-    def __init__(self, socket: AsyncSocket) -> None:
-        self._socket = socket
-        self._free = list(range(NUM_LANES))
-        self._may_take = asyncio.Semaphore(NUM_LANES)
-        self._taken: dict[str, _Lane] = {}
-        self._abandoned: set[str] = set()
-        self.closed = False
-        self._reader = asyncio.create_task(self._read())
-
-    async def take(self) -> _Lane | None:
-        """A free lane, the lowest first; None if the socket closed meanwhile."""
-        await self._may_take.acquire()
-        if self.closed:
-            return None
-        lane = _Lane(heapq.heappop(self._free))
-        self._taken[lane.name] = lane
-        return lane
-
-    def leave(self, lane: _Lane, *, over: bool) -> None:
-        """Hand the lane back; with its turn still running it is free only after that."""
-        if self.closed:
-            return
-        if over:
-            self._release(lane)
-        else:
-            self._abandoned.add(lane.name)
-
-    async def send(self, frame: str) -> None:
-        await self._socket.send(frame)
-
-    async def close(self) -> None:
-        await self._socket.close()
-        await self._reader
-
-    def _release(self, lane: _Lane) -> None:
-        del self._taken[lane.name]
-        self._abandoned.discard(lane.name)
-        heapq.heappush(self._free, lane.number)
-        self._may_take.release()
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                self._dispatch(orjson.loads(await self._socket.recv()))
-        except ConnectionClosed as closed:
-            self.closed = True
-            for lane in self._taken.values():
-                lane.events.put_nowait(closed)
-            for _ in range(NUM_LANES):
-                self._may_take.release()  # whoever waits here goes to the next socket
-
-    def _dispatch(self, event: dict[str, Any]) -> None:
-        name = event.get("stream_id")
-        lanes = [lane for lane in self._taken.values() if lane.name == name]
-        if name is None:  # an error of the connection: concerns what has not started
-            lanes = [lane for lane in self._taken.values() if not lane.answered]
-        for lane in lanes:
-            lane.answered = True
-            if lane.name not in self._abandoned:
-                lane.events.put_nowait(event)
-            elif event["type"] in _TERMINAL:
-                self._release(lane)

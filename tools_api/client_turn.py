@@ -17,7 +17,15 @@ import orjson
 from pydantic import BaseModel
 
 from tools_api.errors import ApiError
-from tools_api.items import FunctionCall, Item, Message, Reasoning, parse_items
+from tools_api.items import (
+    Call,
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    Message,
+    Reasoning,
+    parse_items,
+)
 from tools_api.tools import FunctionTool
 
 ORDERLY_CLOSES = frozenset({1001, 1012})
@@ -173,9 +181,10 @@ class ArgumentsDelta:
     text: str
 
 
-StreamEvent = TextDelta | ReasoningDelta | ArgumentsDelta | FunctionCall | Response
-"""What a stream yields. A FunctionCall comes when its arguments are complete; the last
-event is always the Response."""
+StreamEvent = TextDelta | ReasoningDelta | ArgumentsDelta | FunctionCall | CustomToolCall | Response
+"""What a stream yields. A call comes when it is complete; the last event is always the
+Response."""
+_TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,6 +199,8 @@ class Chain:
     """All items up to ``head``, inputs and outputs, for a server that has lost the chain."""
     complete: bool = True
     """``history`` goes back to the beginning."""
+    owed: list[dict[str, Any]] = field(default_factory=list)
+    """Outputs of calls up to ``head`` that go in front of the next turn's input."""
 
     def request(self, items: list[dict[str, Any]], options: TurnOptions) -> dict[str, Any]:
         """The ``response.create`` of the next turn.
@@ -210,6 +221,7 @@ class Chain:
         self.head = response.id
         self.history += items
         self.history += [dict(item) for item in response.raw["output"]]
+        self.owed.clear()
 
     def fork(self) -> "Chain":
         """A second chain from here on. The histories are apart, the items in them shared."""
@@ -218,6 +230,7 @@ class Chain:
             head=self.head,
             history=list(self.history),
             complete=self.complete,
+            owed=list(self.owed),
         )
 
 
@@ -234,7 +247,7 @@ class Turn:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._chain = chain
-        self._items = wire_items(input)
+        self._items = chain.owed + wire_items(input)
         self._request = chain.request(self._items, options)
         if not generate:
             self._request["generate"] = False
@@ -242,6 +255,7 @@ class Turn:
         self._sent_at = clock()
         self._first_output_at: float | None = None
         self._retried: set[str] = set()
+        self._response_id: str | None = None
         self.started = False
         """The server has sent an event of this turn."""
         self.over = False
@@ -251,8 +265,17 @@ class Turn:
         """The request to send now, in the lane ``stream_id``."""
         lane = {} if stream_id is None else {"stream_id": stream_id}
         self._sent_at = self._clock()
-        self.over = False
+        self.over, self._response_id = False, None
         return orjson.dumps(self._request | lane).decode()
+
+    def cancel_frame(self, stream_id: str | None = None) -> str:
+        """What ends the turn on the server, in the lane that ``frame`` was sent in."""
+        cancel = {"type": "response.cancel"}
+        if self._response_id is not None:
+            cancel["response_id"] = self._response_id
+        if stream_id is not None:
+            cancel["stream_id"] = stream_id
+        return orjson.dumps(cancel).decode()
 
     def receive(self, event: Mapping[str, Any]) -> StreamEvent | None:
         """Take one server event; None if it is of no interest to a user.
@@ -267,6 +290,8 @@ class Turn:
             raise _refusal(event)
         self.started = True
         match kind:
+            case "response.created":
+                self._response_id = event["response"]["id"]
             case "response.completed" | "response.incomplete" | "response.failed":
                 self.over = True
                 return self._end(event["response"])
@@ -280,7 +305,7 @@ class Turn:
                 return ArgumentsDelta(item_id=event["item_id"], text=event["delta"])
             case "response.output_item.done":
                 (item,) = parse_items([event["item"]], "item")
-                return item if isinstance(item, FunctionCall) else None
+                return item if isinstance(item, Call) else None
         return None
 
     def send_again(self, error: ApiError | ConnectionLost) -> bool:
@@ -326,6 +351,16 @@ class Turn:
             raise TurnFailed(response)
         self._chain.advance(self._items, response)
         return response
+
+
+def answers_cancel(event: Mapping[str, Any]) -> bool:
+    """The turn had ended before its cancel arrived; says nothing of any other turn."""
+    return bool(event["type"] == "error" and event["error"].get("code") == "response_not_found")
+
+
+def ends_turn(event: Mapping[str, Any]) -> bool:
+    """The last event of a turn."""
+    return event["type"] in _TERMINAL and not answers_cancel(event)
 
 
 def wire_items(input: Input) -> list[dict[str, Any]]:

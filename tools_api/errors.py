@@ -77,7 +77,8 @@ def invalid_json(reason: str, what: str = "frame") -> ApiError:
 def unknown_event_type(type_: str) -> ApiError:
     """``type`` is a string that no client event has; one that is no string is ``invalid_type``."""
     return ApiError(
-        f"Unknown event type {quoted(type_)}; known: response.create, response.steer.",
+        f"Unknown event type {quoted(type_)}; known: response.create, response.cancel, "
+        "response.steer.",
         code="unknown_event_type",
         param="type",
     )
@@ -179,6 +180,11 @@ def no_such_response(response_id: str) -> ApiError:
     )
 
 
+def request_cancelled() -> ApiError:
+    """The client cancelled a request that had not started; nothing was changed."""
+    return ApiError("The request was cancelled before it started.", code="request_cancelled")
+
+
 def unknown_call(call_id: str) -> ApiError:
     """An output answers a call that no item before it made."""
     return ApiError(
@@ -207,11 +213,15 @@ def model_not_found(model: str) -> ApiError:
     )
 
 
-def context_length_exceeded(input_tokens: int, max_tokens: int) -> ApiError:
+def context_length_exceeded(
+    input_tokens: int,
+    max_tokens: int,
+    advice: str = "shorten it or set truncation to 'auto'",
+) -> ApiError:
     """``input_tokens`` is the whole rendered context, or at least as many as it has."""
     return ApiError(
         f"The input is {input_tokens} tokens long, the model's context holds {max_tokens} "
-        "with at least one to generate; shorten it or set truncation to 'auto'.",
+        f"with at least one to generate; {advice}.",
         code="context_length_exceeded",
         param="input",
     )

@@ -43,7 +43,15 @@ class ProcessedAck:
     response_id: str | None
 
 
-ClientEvent = CreateRequest | SteerRequest | ProcessedAck
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTurn:
+    """``response.cancel``: end a turn now; without an id the one that runs in the lane."""
+
+    response_id: str | None
+    stream_id: str | None
+
+
+ClientEvent = CreateRequest | CancelTurn | SteerRequest | ProcessedAck
 
 
 def decode(frame: str | bytes, limits: Limits = DEFAULT_LIMITS) -> ClientEvent:
@@ -71,6 +79,11 @@ def _decode(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> Clien
             raise errors.missing_parameter("type")
         case "response.create":
             return parse_create(raw, stream_id, limits)
+        case "response.cancel" | "keepwarm:response.cancel":
+            response_id = raw.get("response_id")
+            if response_id is not None and not isinstance(response_id, str):
+                raise errors.invalid_type("response_id", "a string", response_id)
+            return CancelTurn(response_id=response_id, stream_id=stream_id)
         case "response.steer":
             return _parse_steer(raw)
         case "response.processed":
@@ -292,6 +305,22 @@ def function_call_arguments_done(
         name=name,
         arguments=arguments,
     )
+
+
+def custom_tool_call_input_delta(
+    seq: int, *, item_id: str, output_index: int, delta: str, stream_id: str | None = None
+) -> Event:
+    """More of a custom tool's input: its text, not JSON."""
+    at = {"item_id": item_id, "output_index": output_index}
+    return _event("response.custom_tool_call_input.delta", seq, stream_id, **at, delta=delta)
+
+
+def custom_tool_call_input_done(
+    seq: int, *, item_id: str, output_index: int, input: str, stream_id: str | None = None
+) -> Event:
+    """The whole input of a custom tool: its deltas, added up."""
+    at = {"item_id": item_id, "output_index": output_index}
+    return _event("response.custom_tool_call_input.done", seq, stream_id, **at, input=input)
 
 
 def steer_failed(

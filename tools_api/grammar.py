@@ -5,7 +5,8 @@
 
 Output under a grammar has one spelling: separators are ", " and ": ", no other whitespace,
 properties in the order of the schema. This doubles the share of tokens that the grammar
-forces and leaves a model no room to ramble.
+forces and leaves a model no room to ramble. A custom tool's own grammar binds plain text behind
+the call's object: up to a special token, so that no text is taken for its end.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 from tools_api import errors
 from tools_api.chat_format import CallSyntax, ChatFormat, TemplateOptions, to_json
+from tools_api.custom_input import CustomFormat
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
@@ -84,7 +86,7 @@ def grammar_for(
     syntax = chat_format.calls
     limit = max_calls if parallel_tool_calls and syntax.parallel and not tool_choice.named else 1
     calls = _CallRules(lark, syntax, limit)
-    calls.add_objects(tools, frozenset(tool.name for tool in callable_tools))
+    calls.add_tools(tools, frozenset(tool.name for tool in callable_tools))
     if tool_choice.mode == "required":
         return _bound(lark, calls.whole(), chat_format, options)
     if value is not None:
@@ -117,14 +119,26 @@ def resolve_specials(lark: str, special_id: Callable[[str], int | None]) -> str:
     return re.sub(r"^(special_\d+: )(.+)$", resolved, lark, flags=re.MULTILINE)
 
 
-def param_at(lark: str, line: int) -> str | None:
+def param_at(lark: str, line: int, tools: Sequence[FunctionTool] = ()) -> str | None:
     """The request's parameter whose schema stands in that line (from 1) of a spec's
-    ``lark``; None if it is no schema's line."""
+    ``lark``; None if it is no schema's line.
+
+    Args:
+        tools: those of the request, if some stand elsewhere in it than in their order.
+    """
     lines = lark.split("\n")
     rule = re.match(r"(value|arguments_(\d+)): %json ", lines[line - 1] if line else "")
     if rule is None:
         return None
-    return "text.format.schema" if rule[2] is None else f"tools[{rule[2]}].parameters"
+    if rule[2] is None:
+        return "text.format.schema"
+    return f"{place_of(tools, int(rule[2]))}.parameters"
+
+
+def place_of(tools: Sequence[FunctionTool], index: int) -> str:
+    """Path of a tool in the request."""
+    place = tools[index].place if index < len(tools) else ""
+    return place or f"tools[{index}]"
 
 
 def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:
@@ -143,6 +157,18 @@ def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(name, str) and name in declared for name in required):
         return schema
     return closed
+
+
+def nested_lark(custom: CustomFormat) -> str:
+    """A custom tool's grammar as it stands inside ``%lark {}``. Indented, so that no line of it is
+    taken for one of the rules around it."""
+    assert custom.definition is not None
+    if custom.syntax == "regex":
+        pattern = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", custom.definition.removeprefix("^"))
+        pattern = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern)
+        return f"  start: /{pattern}/" if pattern else '  start: ""'
+    lines = custom.definition.replace("\r\n", "\n").split("\n")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def _bound(
@@ -188,38 +214,62 @@ class _CallRules:
         self._lark = lark
         self._syntax = syntax
         self._limit = limit
+        self._objects: list[str] = []
+        """Rules of the calls that are one JSON object."""
+        self._plain: list[str] = []
+        """Rules of those whose input stands behind the object as plain text."""
 
-    def add_objects(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
+    def add_tools(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
         """One rule for each callable tool, numbered by its place in ``tools``."""
-        names = []
         for i, tool in enumerate(tools):
             if tool.name not in chosen:
                 continue
-            schema = self._lark.json_rule(f"arguments_{i}", closed_parameters(tool.parameters))
-            opening = f'{{"name": {to_json(tool.name)}, "{self._syntax.arguments_key}": '
-            names.append(self._lark.rule(f"call_{i}", f'{json.dumps(opening)} {schema} "}}"'))
-        self._lark.rule("call", " | ".join(names))
+            if tool.custom is not None and tool.plain:
+                self._add_plain(i, tool.name, tool.custom)
+            else:
+                self._add_object(i, tool)
+        if self._objects:
+            self._lark.rule("call", " | ".join(self._objects))
+        if self._plain:
+            self._lark.rule("plain", " | ".join(self._plain))
+
+    def _add_object(self, i: int, tool: FunctionTool) -> None:
+        schema = self._lark.json_rule(f"arguments_{i}", closed_parameters(tool.parameters))
+        opening = f'{{"name": {to_json(tool.name)}, "{self._syntax.arguments_key}": '
+        self._objects.append(self._lark.rule(f"call_{i}", f'{json.dumps(opening)} {schema} "}}"'))
+
+    def _add_plain(self, i: int, name: str, custom: CustomFormat) -> None:
+        head = json.dumps(f'{{"name": {to_json(name)}}}\n')
+        nested = self._lark.rule(f"input_{i}", f"%lark {{\n{nested_lark(custom)}\n}}")
+        self._plain.append(self._lark.rule(f"plain_{i}", f"{head} {nested}"))
 
     def whole(self) -> str:
         """From the opener on."""
         if self._syntax.opener is None:
-            return self.after_opener()
-        return f"{self._lark.special(self._syntax.opener)} {self.after_opener()}"
+            return f"({self.after_opener()})"
+        return f"{self._lark.special(self._syntax.opener)} ({self.after_opener()})"
 
     def after_opener(self) -> str:
-        syntax, between = self._syntax, json.dumps(self._syntax.between)
-        before, ending = self._text(syntax.before), self._text(syntax.after)
-        if syntax.closer is not None:
-            ending += f" {self._lark.special(syntax.closer)}"
-        more = ""
-        if self._limit > 1:
-            again = f"{between} call"
-            if syntax.repeats_opener and syntax.opener is not None:
-                opener = self._lark.special(syntax.opener)
-                again = f"{between} {opener} {before} call {ending}"
-            more = f"{self._lark.rule('more', again)}{{0,{self._limit - 1}}}"
-        parts = (ending, more) if syntax.repeats_opener else (more, ending)
-        return " ".join(part for part in (before, "call", *parts) if part)
+        """Every call, with what opens the further ones and what closes each or all."""
+        syntax = self._syntax
+        before, after = self._text(syntax.before), self._text(syntax.after)
+        closer = "" if syntax.closer is None else self._lark.special(syntax.closer)
+        if syntax.repeats_opener and syntax.opener is not None:
+            ends = [(f"call {after} {closer}", self._objects), (f"plain {closer}", self._plain)]
+            each = " | ".join(end for end, rules in ends if rules)
+            each = f"{before} {self._lark.rule('one', each)}"
+            opener = f"{self._text(syntax.between)} {self._lark.special(syntax.opener)}"
+            return f"{each} {self._more(f'{opener} {each}')}"
+        listed = f"call {self._more(f'{self._text(syntax.between)} call')} {after} {closer}"
+        ways = [(listed, self._objects), (f"plain {closer}", self._plain)]
+        return " | ".join(f"{before} {way}" for way, rules in ways if rules)
+
+    def _more(self, again: str) -> str:
+        """Up to ``limit - 1`` further calls."""
+        several = bool(self._objects) or self._syntax.repeats_opener
+        if self._limit == 1 or not several:
+            return ""
+        return f"{self._lark.rule('more', again)}{{0,{self._limit - 1}}}"
 
     @staticmethod
     def _text(text: str) -> str:

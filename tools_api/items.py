@@ -1,6 +1,6 @@
-"""Transcript items: messages, function calls, their outputs, reasoning.
+"""Transcript items: messages, calls of functions and custom tools, their outputs, reasoning.
 
-The same four types serve what a client sends (docs/protocol.md, ``input``) and what we
+The same six types serve what a client sends (docs/protocol.md, ``input``) and what we
 answer; ``parse_items`` reads the former (also our own output items sent back verbatim),
 ``to_wire`` writes the latter. Text only: other content is refused by name. Whether a call has
 an output, and which history an item continues, is the session's business.
@@ -9,6 +9,7 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 ``to_wire()`` gives an equal item.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -80,16 +81,52 @@ class FunctionCall(WireModel):
     name: Annotated[str, Field(min_length=1)]
     arguments: str
     """JSON text as the model wrote it; cut short when ``status`` is incomplete."""
+    namespace: Annotated[str, Field(min_length=1)] | None = None
+    """Of the namespace that the function stood in among the tools."""
     id: Id | None = None
     status: Status | None = None
 
+    @property
+    def full_name(self) -> str:
+        """As the model calls it."""
+        return _full_name(self.namespace, self.name)
+
     def to_wire(self) -> dict[str, Any]:
-        """``arguments`` stays the text it is; ``id`` and ``status`` only if the item has them."""
-        return _head(self.type, self.id, self.status) | {
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self.arguments,
-        }
+        """``arguments`` stays the text it is; what may be absent is only there if it was."""
+        wire = _head(self.type, self.id, self.status)
+        wire |= {"call_id": self.call_id, "name": self.name, "arguments": self.arguments}
+        return wire if self.namespace is None else wire | {"namespace": self.namespace}
+
+
+class CustomToolCall(WireModel):
+    """A call of a custom tool by the model: its input is a text, not JSON."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    name: Annotated[str, Field(min_length=1)]
+    input: str
+    """The text; cut short when ``status`` is incomplete."""
+    namespace: Annotated[str, Field(min_length=1)] | None = None
+    id: Id | None = None
+    status: Status | None = None
+
+    @property
+    def full_name(self) -> str:
+        """As the model calls it."""
+        return _full_name(self.namespace, self.name)
+
+    def as_function_call(self) -> FunctionCall:
+        """As a model that knows functions alone has it in its history."""
+        arguments = json.dumps({"input": self.input}, ensure_ascii=False)
+        return FunctionCall(
+            call_id=self.call_id, name=self.full_name, arguments=arguments, status=self.status
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """``id``, ``status`` and ``namespace`` stand there only if the item has them."""
+        wire = _head(self.type, self.id, self.status)
+        wire |= {"call_id": self.call_id, "name": self.name, "input": self.input}
+        return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
 
 class FunctionCallOutput(WireModel):
@@ -110,6 +147,28 @@ class FunctionCallOutput(WireModel):
         }
 
 
+class CustomToolCallOutput(WireModel):
+    """What a custom tool gave for the call of the same ``call_id``."""
+
+    type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
+    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    output: str
+    """As of a function's output."""
+    id: Id | None = None
+    status: Status | None = None
+
+    def as_function_output(self) -> FunctionCallOutput:
+        """As a model that knows functions alone has it in its history."""
+        return FunctionCallOutput(call_id=self.call_id, output=self.output)
+
+    def to_wire(self) -> dict[str, Any]:
+        """``output`` is one text, also where parts of an array came in."""
+        return _head(self.type, self.id, self.status) | {
+            "call_id": self.call_id,
+            "output": self.output,
+        }
+
+
 class Reasoning(WireModel):
     """What the model thought; read again only by models whose format has think blocks."""
 
@@ -117,8 +176,15 @@ class Reasoning(WireModel):
     content: tuple[str, ...] = ()
     """Texts of the ``reasoning_text`` parts."""
     summary: tuple[str, ...] = ()
+    encrypted_content: str | None = None
+    """Of another server's reasoning: kept and sent back as it came, read by nobody here."""
     id: Id | None = None
     status: Status | None = None
+
+    @property
+    def sealed(self) -> bool:
+        """Nothing in it can be read here."""
+        return self.encrypted_content is not None and not self.content
 
     @property
     def text(self) -> str:
@@ -127,13 +193,17 @@ class Reasoning(WireModel):
 
     def to_wire(self) -> dict[str, Any]:
         """Each text is a part again, ``summary_text`` or ``reasoning_text``."""
-        return _head(self.type, self.id, self.status) | {
+        wire = _head(self.type, self.id, self.status) | {
             "summary": [{"type": "summary_text", "text": text} for text in self.summary],
             "content": [{"type": "reasoning_text", "text": text} for text in self.content],
         }
+        sealed = self.encrypted_content
+        return wire if sealed is None else wire | {"encrypted_content": sealed}
 
 
-Item = Message | FunctionCall | FunctionCallOutput | Reasoning
+Call = FunctionCall | CustomToolCall
+CallOutput = FunctionCallOutput | CustomToolCallOutput
+Item = Message | Call | CallOutput | Reasoning
 
 
 def parse_items(
@@ -178,9 +248,14 @@ def _parse_item(raw: object, path: str, limits: Limits) -> Item:
             return validate(Message, raw | {"type": "message", "content": content}, path)
         case "function_call":
             return validate(FunctionCall, raw, path)
+        case "custom_tool_call":
+            return validate(CustomToolCall, raw, path)
         case "function_call_output":
             output = _parse_output(raw, join(path, "output"), limits)
             return validate(FunctionCallOutput, raw | {"output": output}, path)
+        case "custom_tool_call_output":
+            output = _parse_output(raw, join(path, "output"), limits)
+            return validate(CustomToolCallOutput, raw | {"output": output}, path)
         case "reasoning":
             texts = {
                 key: _parse_texts(raw.get(key), join(path, key), tag, limits)
@@ -188,7 +263,8 @@ def _parse_item(raw: object, path: str, limits: Limits) -> Item:
             }
             return validate(Reasoning, raw | texts, path)
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
-                            "function_call_output, reasoning")  # fmt: skip
+                            "function_call_output, custom_tool_call, custom_tool_call_output, "
+                            "reasoning")  # fmt: skip
 
 
 def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[TextPart, ...]:
@@ -260,6 +336,10 @@ def _unsupported_type(kind: object, path: str, noun: str, known: str) -> errors.
     return errors.unsupported_parameter(
         path, f"{noun} type {errors.quoted(kind)} is not supported; supported are {known}"
     )
+
+
+def _full_name(namespace: str | None, name: str) -> str:
+    return name if namespace is None else f"{namespace}__{name}"
 
 
 def _head(type_: str, id_: str | None, status: Status | None) -> dict[str, Any]:

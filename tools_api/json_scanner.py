@@ -17,14 +17,22 @@ _CLOSER = {"{": "}", "[": "]"}
 class CallScanner:
     """Reads one object; not reusable."""
 
-    def __init__(self, arguments_key: str, *, needs_arguments: bool) -> None:
+    def __init__(
+        self,
+        arguments_key: str,
+        *,
+        needs_arguments: bool,
+        plain: frozenset[str] = frozenset(),
+    ) -> None:
         """
         Args:
             arguments_key: key whose value is the arguments.
             needs_arguments: an object without that key is no call (it ``failed``).
+            plain: names whose input stands behind the object: it is a call without that key.
         """
         self._arguments_key = arguments_key
         self._needs_arguments = needs_arguments
+        self._plain = plain
         self._at = "object"
         self._token = ""
         self._key: str | None = None
@@ -44,6 +52,11 @@ class CallScanner:
     def announced(self) -> bool:
         """It is known that this is a call, and to what."""
         return self.name is not None and (self._has_arguments or self.done)
+
+    @property
+    def input_follows(self) -> bool:
+        """The object is closed, and the input stands behind it as plain text."""
+        return self.done and self.name in self._plain and not self._has_arguments
 
     @property
     def arguments(self) -> str:
@@ -154,5 +167,6 @@ class CallScanner:
             return None
 
     def _close(self) -> None:
-        self.done = self.name is not None and (self._has_arguments or not self._needs_arguments)
+        whole = self._has_arguments or not self._needs_arguments or self.name in self._plain
+        self.done = self.name is not None and whole
         self.failed = not self.done

@@ -35,12 +35,15 @@ class Limits:
     max_input_parts: int = 16_384
     """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
     max_tools: int = 128
+    """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64
     """Characters of a tool's name."""
     max_schema_bytes: int = 256 * 1024
     """One JSON schema (a tool's parameters, a text format) written compactly."""
     max_schema_depth: int = 32
     """Nesting of arrays and objects in a schema."""
+    max_grammar_bytes: int = 64 * 1024
+    """Definition of a custom tool's grammar."""
     max_metadata_pairs: int = 16
     max_metadata_key: int = 64
     max_metadata_value: int = 512
@@ -50,6 +53,8 @@ class Limits:
     """Characters of one stop string."""
     max_parallel_calls: int = 16
     """Calls in one response when ``parallel_tool_calls`` is on."""
+    default_output_tokens: int = 4096
+    """Output tokens of a turn that names no ``max_output_tokens``."""
 
     # One connection.
     max_stream_ids: int = 32

@@ -2,8 +2,8 @@
 
 Field by field the published request, plus the ``keepwarm`` object. What a field needs the
 server's state for (ids, sessions, the model's name, matching calls with outputs) is checked
-by the session. Unknown top-level fields are ignored, unknown keys inside ``keepwarm`` are
-faults, null equals absent everywhere.
+by the session. Unknown top-level fields are ignored and named in ``warnings``, unknown keys
+inside ``keepwarm`` are faults, null equals absent everywhere.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,7 +14,15 @@ from pydantic import ConfigDict, Field
 from tools_api import errors
 from tools_api.items import Item, parse_items
 from tools_api.limits import Limits
-from tools_api.tools import FunctionTool, ToolChoice, check_schema, parse_tool_choice, parse_tools
+from tools_api.request_warnings import request_warnings
+from tools_api.tools import (
+    FunctionTool,
+    ToolChoice,
+    check_schema,
+    hosted_types,
+    parse_tool_choice,
+    parse_tools,
+)
 from tools_api.wire import WireModel, join, validate, without_nulls
 
 INT64_MAX = 2**63 - 1
@@ -70,6 +78,14 @@ class CacheOptions(WireModel):
     ttl: Literal["30m", "12h"] = "30m"
     prewarm: bool = False
     comparison_response_id: str | None = None
+
+
+class ContextManagement(WireModel):
+    """One entry of ``context_management``."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1, le=INT64_MAX)] | None = None
+    """Tokens of context from which on it is to be compacted."""
 
 
 class VendorModel(WireModel):
@@ -151,9 +167,14 @@ class CreateRequest(WireModel):
     prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    context_management: tuple[ContextManagement, ...] = ()
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     keepwarm: KeepwarmOptions = KeepwarmOptions()
+    hosted_tools: tuple[str, ...] = ()
+    """Types of the tools that were left out: they cannot run here."""
+    warnings: tuple[str, ...] = ()
+    """What was read and has no effect, a sentence each."""
 
     @property
     def num_logprobs(self) -> int | None:
@@ -183,9 +204,12 @@ def parse_create(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> 
     fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
     fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
-    if isinstance(raw.get("include"), list):
-        fields["include"] = tuple(raw["include"])
-    return validate(CreateRequest, fields, "")
+    for name in ("include", "context_management"):
+        if isinstance(raw.get(name), list):
+            fields[name] = tuple(raw[name])
+    fields["hosted_tools"], fields["warnings"] = hosted_types(raw.get("tools")), ()
+    request = validate(CreateRequest, fields, "")
+    return request.model_copy(update={"warnings": request_warnings(raw)})
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tools_api.requests import CreateRequest
+from tools_api.tools import wire_tools
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 IncompleteReason = Literal["max_output_tokens", "content_filter"]
@@ -51,6 +52,8 @@ class ResponseObject:
         Args:
             output: final items in order (``Item.to_wire()``).
             usage: from ``usage()``; null until the response is terminal.
+            incomplete_reason: None for one that was cancelled, for which the published types
+                have no reason.
             error: code and message of a failed response.
             keepwarm: vendor object; left out when None.
             cache_diagnostics: left out when None.
@@ -60,9 +63,7 @@ class ResponseObject:
             "status": status,
             "output": list(output),
             "usage": usage,
-            "incomplete_details": None
-            if incomplete_reason is None
-            else {"reason": incomplete_reason},
+            "incomplete_details": _incomplete_details(status, incomplete_reason),
             "error": None if error is None else {"code": error[0], "message": error[1]},
             "completed_at": completed_at,
         }
@@ -98,8 +99,8 @@ class ResponseObject:
             "store": request.store,
             "temperature": self.temperature,
             "text": {"format": request.text_format.to_wire()},
-            "tool_choice": request.tool_choice.to_wire(),
-            "tools": [tool.to_wire() for tool in request.tools],
+            "tool_choice": request.tool_choice.to_wire(request.tools),
+            "tools": wire_tools(request.tools),
             "top_logprobs": request.top_logprobs or 0,
             "top_p": self.top_p,
             "truncation": request.truncation,
@@ -114,6 +115,14 @@ class ResponseObject:
                 "comparison_response_id": options.comparison_response_id,
             }
         return echo
+
+
+def _incomplete_details(
+    status: ResponseStatus, reason: IncompleteReason | None
+) -> dict[str, Any] | None:
+    if status != "incomplete":
+        return None
+    return {} if reason is None else {"reason": reason}
 
 
 def usage(

@@ -7,7 +7,8 @@ off does that itself.
 
 Always true: every call that was run is answered, in the order of the calls. A tool that
 raises, a name that does not exist and arguments that do not fit become error outputs for
-the model to read.
+the model to read. Calls whose tools were interrupted, by a cancelled task or Ctrl-C, are
+answered with the session's next turn.
 """
 
 import asyncio
@@ -170,7 +171,7 @@ def run_tools(
         if _is_done(response):
             return result
         if turn + 1 < max_turns:
-            records = [_run(tools, call) for call in response.calls]
+            records = _run_all(session, tools, response.calls)
             result = replace(result, calls=(*result.calls, *records))
             input = _outputs(records)
     raise TooManyTurns(result)
@@ -193,7 +194,7 @@ async def run_tools_async(
         if _is_done(response):
             return result
         if turn + 1 < max_turns:
-            records = await asyncio.gather(*(_run_async(tools, call) for call in response.calls))
+            records = await _run_all_async(session, tools, response.calls)
             result = replace(result, calls=(*result.calls, *records))
             input = _outputs(records)
     raise TooManyTurns(result)
@@ -228,6 +229,43 @@ def _find(tools: Sequence[Tool], call: FunctionCall) -> Tool:
         if candidate.name == call.name:
             return candidate
     raise LookupError(f"there is no tool {call.name!r}")
+
+
+def _run_all(
+    session: Session, tools: Sequence[Tool], calls: Sequence[FunctionCall]
+) -> list[CallRecord]:
+    records: list[CallRecord] = []
+    try:
+        for call in calls:
+            records.append(_run(tools, call))
+    except BaseException:
+        session.owe(_outputs([*records, *map(_interrupted, calls[len(records) :])]))
+        raise
+    return records
+
+
+async def _run_all_async(
+    session: AsyncSession, tools: Sequence[Tool], calls: Sequence[FunctionCall]
+) -> list[CallRecord]:
+    tasks = [asyncio.ensure_future(_run_async(tools, call)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        ended = [task.done() and not task.cancelled() and not task.exception() for task in tasks]
+        session.owe(
+            _outputs(
+                [
+                    task.result() if well else _interrupted(call)
+                    for task, call, well in zip(tasks, calls, ended, strict=True)
+                ]
+            )
+        )
+        raise
+
+
+def _interrupted(call: FunctionCall) -> CallRecord:
+    output = _json({"error": "interrupted: it is not known how far the tool came"})
+    return CallRecord(call=call, output=output, failed=True, duration_s=0.0)
 
 
 def _run(tools: Sequence[Tool], call: FunctionCall) -> CallRecord:

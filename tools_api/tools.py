@@ -1,62 +1,140 @@
-"""Function tools and the choice among them, checked.
+"""Tools that a model may call and the choice among them, checked.
 
-Only the shape is checked here: names, sizes, that ``parameters`` describes an object.
-Whether a schema can be enforced is known when it is compiled (``runtime.grammar.state``).
+What the model calls is always a function with a name of its own: one of ``tools``, one out of
+a namespace (``namespace__name``), or a custom tool. Hosted tools, which the published service
+runs itself, are left out and named by ``tool_warnings``. Only the shape is checked here:
+names, sizes, that ``parameters`` describes an object. Whether a schema or a grammar can be
+enforced is known when it is compiled (``runtime.grammar.state``).
+
+Always true: names of the tools of one request differ as the model sees them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
 
 from tools_api import errors
+from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.wire import WireModel, depth_of, join, validate
 
+HOSTED_TOOLS = frozenset(
+    {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp", "shell"}
+    | {"web_search_preview_2025_03_11", "code_interpreter", "image_generation", "local_shell"}
+    | {"computer", "computer_use_preview", "apply_patch", "tool_search"}
+    | {"programmatic_tool_calling"}
+)
+"""Published types of tools that only the published service, or its own client, can run."""
+_FUNCTION_KEYS = ("type", "name", "description", "parameters", "strict")
+_WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
+
+
+class Namespace(WireModel):
+    """A name that stands in front of its tools' names; an MCP server, mostly."""
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str = ""
+
+    def full_name(self, name: str) -> str:
+        """How the model calls the namespace's tool ``name``."""
+        return f"{self.name}__{name}"
+
 
 class FunctionTool(WireModel):
-    """One entry of ``tools``; ``parse_tools`` checks its sizes."""
+    """What the model may call; ``parse_tools`` checks its sizes."""
 
     type: Literal["function"] = "function"
     name: Annotated[str, Field(min_length=1)]
-    """Any printable text; escaped wherever it is written."""
+    """As the model calls it. Any printable text; escaped wherever it is written."""
     description: str | None = None
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON schema of the arguments object, in the order the client wrote it."""
     strict: bool = True
+    namespace: Namespace | None = None
+    introduces: bool = False
+    """The first tool of its namespace: the model reads what the namespace is for above it."""
+    custom: CustomFormat | None = None
+    """A custom tool: it is given a text, not arguments."""
+    place: str = ""
+    """Path in the request, where it is not simply ``tools[i]``."""
+
+    @property
+    def own_name(self) -> str:
+        """As the client calls it, inside its namespace."""
+        if self.namespace is None:
+            return self.name
+        return self.name.removeprefix(self.namespace.full_name(""))
+
+    @property
+    def plain(self) -> bool:
+        """The model writes the input as plain text behind the call's object: a grammar binds it."""
+        return self.custom is not None and self.custom.type == "grammar"
+
+    @property
+    def shown_description(self) -> str | None:
+        """What the model reads about it."""
+        parts = [self.description]
+        if self.namespace is not None and self.introduces and self.namespace.description:
+            parts.insert(0, f"{self.namespace.name}: {self.namespace.description}")
+        if self.custom is not None and self.plain:
+            parts.append(
+                f'Call it as {{"name": "{self.name}"}} and write its input on the lines below '
+                f"as plain text, by this {self.custom.syntax} grammar:\n{self.custom.definition}"
+            )
+        said = [part for part in parts if part is not None]
+        return "\n\n".join(said) if said else None
 
     def to_wire(self) -> dict[str, Any]:
-        """As responses echo it, always with all five keys."""
-        return {
-            "type": self.type,
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-            "strict": self.strict,
-        }
+        """As responses echo it, always with all keys; inside its namespace, if it has one."""
+        wire: dict[str, Any] = {"type": self.type if self.custom is None else "custom"}
+        wire |= {"name": self.own_name, "description": self.description}
+        if self.custom is not None:
+            return wire | {"format": self.custom.to_wire()}
+        return wire | {"parameters": self.parameters, "strict": self.strict}
+
+
+def wire_tools(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
+    """``tools`` as responses echo them; those of a namespace stand inside it again."""
+    out: list[dict[str, Any]] = []
+    for namespace, members in groupby(tools, key=lambda tool: tool.namespace):
+        entries = [tool.to_wire() for tool in members]
+        if namespace is None:
+            out += entries
+        else:
+            head = {"type": "namespace", "name": namespace.name}
+            out.append(head | {"description": namespace.description, "tools": entries})
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
     """Whether the model may, must or must not call, and what.
 
-    ``names`` are the callable tools in the order of ``tools``; None means all of them.
+    ``names`` are the callable tools, as the model calls them, in the order of ``tools``; None
+    means all of them.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] | None = None
     named: bool = False
-    """One function was named (``{"type": "function", ...}``): exactly one call to it."""
+    """One tool was named (``{"type": "function", ...}``): exactly one call to it."""
 
-    def to_wire(self) -> str | dict[str, Any]:
-        """As responses echo it: a mode, one function, or ``allowed_tools``."""
+    def to_wire(self, tools: Sequence[FunctionTool] = ()) -> str | dict[str, Any]:
+        """As responses echo it: a mode, one tool, or ``allowed_tools``."""
         if self.names is None:
             return self.mode
+        custom = {tool.name for tool in tools if tool.custom is not None}
+        entries = [
+            {"type": "custom" if name in custom else "function", "name": name}
+            for name in self.names
+        ]
         if self.named:
-            return {"type": "function", "name": self.names[0]}
-        tools = [{"type": "function", "name": name} for name in self.names]
-        return {"type": "allowed_tools", "mode": self.mode, "tools": tools}
+            return entries[0]
+        return {"type": "allowed_tools", "mode": self.mode, "tools": entries}
 
     def callable(self, tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
         """The tools that this choice lets the model call."""
@@ -70,47 +148,131 @@ class ToolChoice:
 def parse_tools(
     raw: object, path: str = "tools", limits: Limits = DEFAULT_LIMITS
 ) -> tuple[FunctionTool, ...]:
-    """Read ``tools``.
+    """Read ``tools``: functions, custom tools, and those in namespaces. Hosted ones are left out.
 
     Raises:
         ApiError: with the path of the first fault, e.g. ``tools[0].name``.
     """
     if raw is None:
         return ()
-    if not isinstance(raw, list):
-        raise errors.invalid_type(path, "an array", raw)
-    if len(raw) > limits.max_tools:
+    reader = _ToolReader(limits)
+    reader.read(raw, path, None)
+    if len(reader.tools) > limits.max_tools:
         raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
-    tools: dict[str, FunctionTool] = {}
-    for i, entry in enumerate(raw):
-        tool = _parse_tool(entry, join(path, i), limits)
-        if tool.name in tools:
+    return tuple(reader.tools.values())
+
+
+def tool_warnings(raw: object) -> tuple[str, ...]:
+    """What of ``tools``, which ``parse_tools`` has read, does not do here what it says."""
+    entries = raw if isinstance(raw, list) else []
+    hosted = hosted_types(raw)
+    warnings = []
+    if hosted:
+        warnings.append(f"tools: left out, they cannot run here: {', '.join(hosted)}")
+    functions = [
+        tool
+        for entry in entries
+        for tool in (entry.get("tools", []) if entry.get("type") == "namespace" else [entry])
+        if tool.get("type") not in HOSTED_TOOLS
+    ]
+    keys = [key for key in _WITHOUT_EFFECT if any(tool.get(key) for tool in functions)]
+    if any(_only_for_programs(tool) for tool in functions):
+        keys.append("allowed_callers")
+    warnings += [f"tools: '{key}' has no effect here" for key in keys]
+    return tuple(warnings)
+
+
+def _only_for_programs(tool: dict[str, Any]) -> bool:
+    callers = tool.get("allowed_callers")
+    return isinstance(callers, list) and "direct" not in callers
+
+
+def hosted_types(raw: object) -> tuple[str, ...]:
+    """Types of the hosted tools in ``tools``, each once."""
+    entries = raw if isinstance(raw, list) else []
+    types = (entry.get("type") for entry in entries if isinstance(entry, dict))
+    return tuple(dict.fromkeys(kind for kind in types if kind in HOSTED_TOOLS))
+
+
+class _ToolReader:
+    """Collects the tools of one request by the names that the model sees."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.tools: dict[str, FunctionTool] = {}
+
+    def read(self, raw: object, path: str, namespace: Namespace | None) -> None:
+        if not isinstance(raw, list):
+            raise errors.invalid_type(path, "an array", raw)
+        if len(raw) > self._limits.max_tools:
+            raise errors.invalid_value(path, f"more than {self._limits.max_tools} tools")
+        for i, entry in enumerate(raw):
+            self._read_entry(entry, join(path, i), namespace)
+
+    def _read_entry(self, raw: object, path: str, namespace: Namespace | None) -> None:
+        if not isinstance(raw, dict):
+            raise errors.invalid_type(path, "an object", raw)
+        match raw.get("type"):
+            case None:
+                raise errors.missing_parameter(join(path, "type"))
+            case "custom":
+                self._add(self._custom(raw, path), path, namespace)
+            case "namespace" if namespace is None:
+                found = validate(Namespace, raw, path)
+                _check_name(found.name, join(path, "name"), self._limits)
+                if raw.get("tools") is None:
+                    raise errors.missing_parameter(join(path, "tools"))
+                self.read(raw["tools"], join(path, "tools"), found)
+            case str() as kind if kind in HOSTED_TOOLS and namespace is None:
+                pass
+            case str() as kind if kind != "function":
+                raise _unsupported_tool(kind, join(path, "type"))
+            case _:
+                self._add(self._function(raw, path), path, namespace)
+
+    def _add(self, tool: FunctionTool, path: str, namespace: Namespace | None) -> None:
+        _check_name(tool.name, join(path, "name"), self._limits)
+        fields: dict[str, Any] = {"place": path}
+        if namespace is not None:
+            first = all(other.namespace != namespace for other in self.tools.values())
+            name = namespace.full_name(tool.name)
+            fields |= {"name": name, "namespace": namespace, "introduces": first}
+        tool = tool.model_copy(update=fields)
+        if tool.name in self.tools:
             raise errors.invalid_value(
-                join(path, i, "name"), f"{errors.quoted(tool.name)} is the name of another tool"
+                join(path, "name"), f"{errors.quoted(tool.name)} is the name of another tool"
             )
-        tools[tool.name] = tool
-    return tuple(tools.values())
+        self.tools[tool.name] = tool
+
+    def _function(self, raw: dict[str, Any], path: str) -> FunctionTool:
+        fields = {key: raw[key] for key in _FUNCTION_KEYS if key in raw}
+        tool = validate(FunctionTool, fields, path)
+        check_schema(tool.parameters, join(path, "parameters"), self._limits)
+        if tool.parameters.get("type", "object") != "object":
+            raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
+        return tool
+
+    def _custom(self, raw: dict[str, Any], path: str) -> FunctionTool:
+        fields = {key: raw[key] for key in ("name", "description") if key in raw}
+        tool = validate(FunctionTool, fields, path)
+        custom = parse_format(raw.get("format"), join(path, "format"), self._limits)
+        update: dict[str, Any] = {"custom": custom}
+        if custom.type == "text":
+            update["parameters"] = INPUT_SCHEMA
+        return tool.model_copy(update=update)
 
 
-def _parse_tool(raw: object, path: str, limits: Limits) -> FunctionTool:
-    if not isinstance(raw, dict):
-        raise errors.invalid_type(path, "an object", raw)
-    kind = raw.get("type")
-    if kind is None:
-        raise errors.missing_parameter(join(path, "type"))
-    if isinstance(kind, str) and kind != "function":
-        raise errors.unsupported_parameter(
-            join(path, "type"), f"tool type {errors.quoted(kind)} is not supported, only 'function'"
-        )
-    tool = validate(FunctionTool, raw, path)
-    if len(tool.name) > limits.max_tool_name or not tool.name.isprintable():
-        raise errors.invalid_value(
-            join(path, "name"), f"not 1 to {limits.max_tool_name} printable characters"
-        )
-    check_schema(tool.parameters, join(path, "parameters"), limits)
-    if tool.parameters.get("type", "object") != "object":
-        raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
-    return tool
+def _unsupported_tool(kind: str, path: str) -> errors.ApiError:
+    return errors.unsupported_parameter(
+        path,
+        f"tool type {errors.quoted(kind)} is not supported here; supported are function, custom "
+        "and namespace",
+    )
+
+
+def _check_name(name: str, path: str, limits: Limits) -> None:
+    if len(name) > limits.max_tool_name or not name.isprintable():
+        raise errors.invalid_value(path, f"not 1 to {limits.max_tool_name} printable characters")
 
 
 def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:
@@ -155,7 +317,7 @@ def _parse_choice_object(
     raw: dict[str, Any], tools: tuple[FunctionTool, ...], path: str
 ) -> ToolChoice:
     match raw.get("type"):
-        case "function":
+        case "function" | "custom":
             names = _known_names([raw], tools, path)
             return ToolChoice(mode="required", names=names, named=True)
         case "allowed_tools":
@@ -191,13 +353,25 @@ def _parse_allowed(raw: dict[str, Any], tools: tuple[FunctionTool, ...], path: s
 
 
 def _known_names(entries: list[Any], tools: tuple[FunctionTool, ...], path: str) -> tuple[str, ...]:
-    known = {tool.name for tool in tools}
+    """The names of ``entries`` as the model knows them.
+
+    A tool of a namespace is named as the model calls it, or with ``namespace`` beside its own
+    name.
+    """
+    known = {(tool.name, tool.custom is not None) for tool in tools}
     names = []
     for entry in entries:
+        kind = entry.get("type", "function") if isinstance(entry, dict) else None
+        if isinstance(kind, str) and kind in HOSTED_TOOLS:
+            raise errors.unsupported_parameter(path, f"a tool of type '{kind}' cannot run here")
         name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or entry.get("type", "function") != "function":
-            raise errors.invalid_value(path, "tools are named {type: 'function', name: ...}")
-        if name not in known:
+        if not isinstance(name, str) or kind not in ("function", "custom"):
+            raise errors.invalid_value(
+                path, "tools are named {type: 'function' or 'custom', name: ...}"
+            )
+        if isinstance(entry.get("namespace"), str):
+            name = f"{entry['namespace']}__{name}"
+        if (name, kind == "custom") not in known:
             raise errors.invalid_value(path, f"{errors.quoted(name)} is not one of the tools")
         names.append(name)
     return tuple(names)

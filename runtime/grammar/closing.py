@@ -24,6 +24,7 @@ import numpy as np
 
 from runtime.grammar.closing_tables import ClosingTables, Way, allowed
 from runtime.grammar.mask_bits import MaskRow, mask_words
+from runtime.grammar.plain_closing import PlainClosing
 from runtime.grammar.schemas import reading_hints
 from tools_api.chat_format import Segment
 
@@ -112,10 +113,14 @@ class ClosingSearch:
         self._quote = self._encode('"')[-1]
         self._required: tuple[bytes, ...] = ()
         self._hints: tuple[Way, ...] = ()
+        self._plain: PlainClosing | None = None
+        """Where a client's own grammar binds plain text."""
         self._known: OrderedDict[Way, Way] = OrderedDict()
 
     def preparing(self, lark: str) -> Work[None]:
         """Read what the grammar's schemas suggest. Without it the search finds less."""
+        if "%lark" in lark:
+            self._plain = PlainClosing(self._tables.tokenizer, lark)
         hints = yield from reading_hints(lark)
         self._required = hints.required
         tails = dict.fromkeys(s[i:] for s in hints.samples for i in range(len(s)))
@@ -164,6 +169,8 @@ class ClosingSearch:
                     walk, best = found, found.tokens
                     pending = list(reversed(found.choices))
                     break
+        if best is None and self._plain is not None:
+            best = yield from self._plain.finding(matcher, limit=limit, steps=effort.steps)
         return best
 
     def finding_behind(

@@ -246,3 +246,28 @@ async def test_two_lanes_fork_one_warmed_up_session(server: ChildServer) -> None
             events[event.stream_id].append(event)
     for found in events.values():
         assert cached(checked(found)) >= whole_blocks(total(warm) - 1)
+
+
+def test_a_result_of_fifty_kilobytes_does_not_strand_a_session(client: OpenAI) -> None:
+    with client.responses.connect() as connection:
+        connection.response.create(
+            model="default",
+            input="What does the desk cost?",
+            tools=[GET_PRICE],
+            tool_choice=CALL_IT,
+        )
+        first = finish(connection)
+        result: Any = output_of(first) | {"output": "<<" + "x" * 50_000 + ">>"}
+        more: Any = {"model": "default", "tools": [GET_PRICE], "max_output_tokens": 16}
+        more["previous_response_id"] = first.id
+        connection.response.create(input=[result], **more)
+        assert next(iter(connection)).type == "error", "it does not fit"
+        connection.response.create(input=[result], truncation="auto", **more)
+        second = finish(connection)
+        extra = second.model_extra or {}
+        (warning,) = extra["keepwarm"]["warnings"]
+        assert warning.startswith("truncation: a function_call_output of 50004 characters was cut")
+        more["previous_response_id"] = second.id
+        connection.response.create(input="Thanks.", **more)
+        third = finish(connection)
+    assert cached(third) >= whole_blocks(total(second) - 1)

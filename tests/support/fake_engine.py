@@ -145,7 +145,8 @@ def _no_plan() -> TurnPlan:
 
 class EchoConnection:
     """Obeys frames such as ``go a b``: starts turns a and b. Others: ``say x``, ``fill n``
-    (n bytes), ``check a``, ``plan a``, ``wake c``, ``error code``, ``boom``, ``end code``."""
+    (n bytes), ``check a``, ``plan a``, ``wake c``, ``stop c a`` (turn a of
+    connection c), ``error code``, ``boom``, ``end code``."""
 
     def __init__(self, connection_id: str, tenant: str) -> None:
         self.id = connection_id
@@ -179,6 +180,8 @@ class EchoConnection:
                 return Effects(grammar_checks=(GrammarCheck(check_id=id_, spec=spec),))
             case ["plan", id_]:
                 return Effects(plannings=(Planning(planning_id=id_, work=self.work),))
+            case ["stop", connection_id, id_]:
+                return Effects(cancels=((connection_id, id_),))
             case ["wake", *ids]:
                 return Effects(wake=tuple(ids))
             case ["error", code]:
@@ -190,6 +193,13 @@ class EchoConnection:
                 return Effects(frames=(b"bye",), close=int(code))
             case _:
                 return Effects(frames=(f"{len(text)} characters".encode(),))
+
+    def cancel(self, response_id: str) -> Effects:
+        self.running.discard(response_id)
+        return Effects(
+            frames=(f"cancelled {response_id}".encode(),),
+            requests=(CancelRequest(request_id=response_id),),
+        )
 
     def output(self, output: SequenceOutput) -> Effects:
         frames = [f"{output.request_id} +{len(output.new_tokens)}".encode()]

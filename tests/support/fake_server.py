@@ -32,12 +32,16 @@ Answer = Callable[[dict[str, Any]], Iterable[dict[str, Any] | Close]]
 class FakeServer:
     """``with FakeServer(answer) as server:`` serves on ``server.url`` until the block ends."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, on_cancel: Answer | None = None) -> None:
+        """``on_cancel`` answers ``response.cancel``; by default the lane's turn ends incomplete."""
         self._answer = answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._server: Server | None = None
+        self._on_cancel = on_cancel or (lambda request: turn(request, [], status="incomplete")[-1:])
         self.requests: list[dict[str, Any]] = []
+        self.cancels: list[dict[str, Any]] = []
+        """``response.cancel`` events; they are not among ``requests``."""
         self.headers: list[dict[str, str]] = []
         self.closed_by_client = threading.Event()
 
@@ -86,8 +90,9 @@ class FakeServer:
         with suppress(ConnectionClosed):
             async for frame in socket:
                 request = orjson.loads(frame)
-                self.requests.append(request)
-                for event in self._answer(request):
+                cancels = request["type"] == "response.cancel"
+                (self.cancels if cancels else self.requests).append(request)
+                for event in (self._on_cancel if cancels else self._answer)(request):
                     await self._emit(socket, event)
         self.closed_by_client.set()
 

@@ -188,6 +188,9 @@ class Rig:
             self.plannings.append((client, planning))
             if self.plans_at_once:
                 self.plan_next()
+        for connection_id, response_id in effects.cancels:
+            other = self._clients[connection_id]
+            self.carry(other, other.connection.cancel(response_id))
         for connection_id in effects.wake:
             other = self._clients[connection_id]
             self.carry(other, other.connection.resume())

@@ -25,11 +25,16 @@ class WireClient:
         self.sent_bytes.append(len(frame))
         await self.socket.send(frame)
 
+    async def event(self) -> dict[str, Any]:
+        """The next event."""
+        event: dict[str, Any] = json.loads(await self.socket.recv())
+        return event
+
     async def events(self) -> list[dict[str, Any]]:
         """All events up to and including the terminal one."""
         events: list[dict[str, Any]] = []
         while not events or events[-1]["type"] not in TERMINAL:
-            events.append(json.loads(await self.socket.recv()))
+            events.append(await self.event())
         return events
 
     async def turn(self, **fields: Any) -> dict[str, Any]:

@@ -257,3 +257,67 @@ def test_a_rendered_turn_reads_back_as_its_items(family: str) -> None:
     (only,) = given
     assert isinstance(only, FunctionCall)
     assert parse(family, [segments(body)]) == call(only.name, only.arguments)
+
+
+# Input as plain text
+
+PLAIN = frozenset({"patch"})
+PATCH = '*** Begin {"x": [}]\n+a\n*** End\n'
+PLAIN_CALLS = {
+    "qwen3": f'<tool_call>\n{{"name": "patch"}}\n{PATCH}</tool_call><|im_end|>',
+    "llama": f'{{"name": "patch"}}\n{PATCH}<|eot_id|>',
+    "mistral": f'[TOOL_CALLS] [{{"name": "patch"}}\n{PATCH}</s>',
+}
+
+
+def parse_plain(family: str, text: str, *, size: int) -> list[ParsedEvent]:
+    parser = CallParser(FORMATS[family], False, plain=PLAIN)
+    pushes: list[list[Segment]] = []
+    for segment in segments(text):
+        if segment.special:
+            pushes.append([segment])
+        else:
+            whole = segment.text
+            pushes += [[Segment(whole[i : i + size])] for i in range(0, len(whole), size)]
+    events = [event for push in pushes for event in parser.push(push)]
+    return joined(events + parser.finish())
+
+
+@pytest.mark.parametrize("family", PLAIN_CALLS)
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_plain_input_runs_to_the_next_special_token(family: str, size: int) -> None:
+    assert parse_plain(family, PLAIN_CALLS[family], size=size) == [
+        CallStarted("patch"),
+        CallArgumentsDelta(PATCH),
+        CallDone("patch", PATCH),
+    ]
+
+
+def test_a_call_with_arguments_may_follow_plain_input() -> None:
+    more = '\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call><|im_end|>'
+    text = PLAIN_CALLS["qwen3"].removesuffix("<|im_end|>") + more
+    events = parse_plain("qwen3", text, size=3)
+    assert events[2:] == [
+        CallDone("patch", PATCH),
+        CallStarted("f"),
+        CallArgumentsDelta("{}"),
+        CallDone("f", "{}"),
+    ]
+
+
+@pytest.mark.parametrize("family", PLAIN_CALLS)
+def test_plain_input_that_was_cut_is_incomplete(family: str) -> None:
+    text = PLAIN_CALLS[family].split("*** End")[0]
+    events = parse_plain(family, text, size=4)
+    assert events[-1] == CallDone("patch", PATCH.split("*** End", maxsplit=1)[0], complete=False)
+
+
+@pytest.mark.parametrize("family", PLAIN_CALLS)
+def test_plain_input_may_be_empty(family: str) -> None:
+    text = PLAIN_CALLS[family].replace(PATCH, "")
+    assert parse_plain(family, text, size=5) == [CallStarted("patch"), CallDone("patch", "")]
+
+
+def test_of_other_names_the_object_alone_is_the_call() -> None:
+    text = '<tool_call>\n{"name": "g"}\n</tool_call><|im_end|>'
+    assert parse_plain("qwen3", text, size=3) == [CallStarted("g"), CallDone("g", "{}")]

@@ -7,9 +7,12 @@ from tools_api.chat_format import (
     Segment,
     SegmentWriter,
     TemplateOptions,
+    call_object,
+    tool_object,
     turns,
 )
 from tools_api.items import FunctionCall, FunctionCallOutput, Message, parse_items
+from tools_api.tools import parse_tools
 
 QWEN = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"}
 
@@ -86,3 +89,55 @@ def test_an_output_may_hold_the_specials_that_the_request_gives_a_meaning(
 
 def test_options_are_compared_by_value() -> None:
     assert TemplateOptions(thinking=True) == TemplateOptions(thinking=True) != TemplateOptions()
+
+
+def test_calls_of_custom_tools_and_namespaces_are_those_of_functions() -> None:
+    items = parse_items(
+        [
+            {"type": "custom_tool_call", "call_id": "a", "name": "run", "input": 'say "ü"'},
+            {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
+            {
+                "type": "function_call",
+                "call_id": "b",
+                "name": "f",
+                "namespace": "n",
+                "arguments": "",
+            },
+        ]
+    )
+    first, outputs, last = turns(items)
+    assert isinstance(first, AssistantTurn)
+    assert isinstance(last, AssistantTurn)
+    syntax = CallSyntax(opener=None)
+    assert call_object(first.calls[0], syntax) == (
+        '{"name": "run", "arguments": {"input": "say \\"ü\\""}}'
+    )
+    assert outputs == [FunctionCallOutput(call_id="a", output="done")]
+    assert call_object(last.calls[0], syntax) == '{"name": "n__f", "arguments": {}}'
+
+
+def test_reasoning_that_cannot_be_read_is_left_out() -> None:
+    sealed, text = parse_items(
+        [
+            {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+            {"role": "assistant", "content": "t"},
+        ]
+    )
+    assert list(turns((sealed, text))) == [AssistantTurn(text="t")]
+
+
+def test_a_model_reads_how_a_tool_with_a_grammar_is_called() -> None:
+    format_ = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    tools = parse_tools(
+        [
+            {"type": "custom", "name": "c", "description": "Runs.", "format": format_},
+            {"type": "namespace", "name": "n", "description": "Dates.",
+             "tools": [{"type": "custom", "name": "t"}]},
+        ]
+    )  # fmt: skip
+    bound, free = (tool_object(tool)["function"] for tool in tools)
+    assert bound["description"].startswith("Runs.\n\nCall it as {")
+    assert bound["description"].endswith('grammar:\nstart: "a"')
+    assert bound["parameters"]["properties"] == {}
+    assert (free["name"], free["description"]) == ("n__t", "n: Dates.")
+    assert free["parameters"]["required"] == ["input"]

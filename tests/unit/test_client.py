@@ -1,15 +1,17 @@
 """The client against a fake server on a real socket: lanes, lost connections, history."""
 
 import asyncio
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from tests.support.fake_server import Close, FakeServer, message, refusal, turn
-from tools_api.client import NUM_LANES, AsyncClient, Client, Endpoint
+from tests.support.fake_server import Answer, Close, FakeServer, message, refusal, turn
+from tools_api.client import AsyncClient, Client, Endpoint
+from tools_api.client_lanes import NUM_LANES
 from tools_api.client_turn import ConnectionLost, TextDelta
 from tools_api.errors import ApiError
 
@@ -23,6 +25,16 @@ class Echo:
     def __call__(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         self.count += 1
         return turn(request, [message(f"echo {self.count}")], id=f"resp_{self.count}")
+
+
+class InTurn:
+    """Gives the n-th request to the n-th answer."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+
+    def __call__(self, request: dict[str, Any]) -> Iterable[dict[str, Any] | Close]:
+        return self._answers.pop(0)(request)
 
 
 class Script:
@@ -104,18 +116,59 @@ def test_a_fork_continues_the_same_response() -> None:
     ]
 
 
-def test_closing_a_stream_early_closes_the_socket_and_leaves_the_session() -> None:
-    with FakeServer(Echo()) as server, Client(server.url) as client:
+def endless(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """A turn that has begun and goes on."""
+    return turn(request, [message("on and on")])[:4]
+
+
+def test_closing_a_stream_early_cancels_the_turn_and_leaves_socket_and_session() -> None:
+    with FakeServer(InTurn(Echo(), endless, Echo())) as server, Client(server.url) as client:
         session = client.session()
         session.respond("a")
         stream = session.stream("b")
         next(stream)
         stream.close()
-        assert server.closed_by_client.wait(5)
         assert session.head == "resp_1"
         session.respond("b")
-    assert server.num_connections == 2
+    assert [cancel["response_id"] for cancel in server.cancels] == ["resp_1"]
+    assert server.num_connections == 1
     assert server.requests[2] == server.requests[1]
+
+
+def test_ctrl_c_in_a_turn_cancels_it() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupted(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from endless(request)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with FakeServer(InTurn(interrupted, Echo())) as server, Client(server.url) as client:
+        session = client.session()
+        with pytest.raises(KeyboardInterrupt):
+            session.respond("a")
+        assert session.head is None
+        assert session.respond("a").text == "echo 1"
+    assert (len(server.cancels), server.num_connections) == (1, 1)
+
+
+def test_a_server_that_does_not_answer_a_cancel_loses_its_socket() -> None:
+    fake = FakeServer(InTurn(endless, Echo()), on_cancel=lambda request: [])
+    with fake as server, Client(server.url, event_timeout_s=0.2) as client:
+        stream = client.session().stream("a")
+        next(stream)
+        stream.close()
+        assert server.closed_by_client.wait(5)
+        assert client.session().respond("b").text == "echo 1"
+    assert server.num_connections == 2
+
+
+def test_a_cancel_that_came_too_late_is_no_answer_to_the_next_turn() -> None:
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [refusal(request, "response_not_found", 404), *turn(request, [message("x")])]
+
+    with FakeServer(answer) as server, Client(server.url) as client:
+        assert client.session().respond("a").text == "x"
 
 
 def test_a_second_turn_inside_an_open_stream_is_refused_not_a_deadlock() -> None:
@@ -266,7 +319,7 @@ async def test_an_abandoned_turn_gives_its_lane_back_when_it_ends() -> None:
         rest = held.copy()
         return rest + events
 
-    with FakeServer(answer) as server:
+    with FakeServer(answer, on_cancel=lambda request: []) as server:
         async with AsyncClient(server.url) as client:
             async with aclosing(client.session().stream("a")) as stream:
                 await anext(stream)
@@ -323,3 +376,43 @@ async def test_a_refused_handshake_says_the_status() -> None:
             with pytest.raises(ApiError) as caught:
                 await client.session().respond("x")
     assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("way", ["task.cancel", "asyncio.timeout"])
+async def test_a_cancelled_task_ends_its_turn_and_leaves_socket_and_session(way: str) -> None:
+    with FakeServer(InTurn(Echo(), endless, Echo())) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            await session.respond("a")
+            if way == "task.cancel":
+                task = asyncio.create_task(session.respond("b"))
+                while len(server.requests) < 2:
+                    await asyncio.sleep(0.001)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await session.respond("b")
+            assert session.head == "resp_1"
+            assert (await session.respond("b")).text == "echo 1"
+    assert len(server.cancels) == 1
+    assert server.cancels[0]["stream_id"] == server.requests[1]["stream_id"]
+    assert server.num_connections == 1
+
+
+async def test_a_task_cancelled_before_its_turn_began_leaves_nothing_behind() -> None:
+    def gone(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [refusal(request, "request_cancelled")]
+
+    with FakeServer(InTurn(lambda request: [], Echo()), on_cancel=gone) as server:
+        async with AsyncClient(server.url) as client:
+            task = asyncio.create_task(client.session().respond("a"))
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await client.session().respond("b")).text == "echo 1"
+    assert "response_id" not in server.cancels[0]

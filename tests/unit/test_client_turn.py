@@ -20,12 +20,14 @@ from tools_api.client_turn import (
     TurnFailed,
     TurnOptions,
     Usage,
+    answers_cancel,
+    ends_turn,
     json_format,
     strict_schema,
     wire_items,
 )
 from tools_api.errors import ApiError
-from tools_api.items import FunctionCall, FunctionCallOutput
+from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
 from tools_api.tools import FunctionTool
 
 
@@ -258,3 +260,59 @@ def test_a_structured_answer_is_read_into_its_model() -> None:
     assert response.parsed(Point) == Point(x=1, title="a")
     with pytest.raises(ValidationError):
         response.parsed(Shape)
+
+
+def test_a_custom_call_is_yielded_when_it_is_complete() -> None:
+    item = {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "c"}
+    item |= {"name": "run", "input": "ls"}
+    step = Turn(Chain(defaults={}), "x", {})
+    *given, response = play(
+        step,
+        [
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": {"id": "r", "status": "completed",
+                                                        "output": [item]}},
+        ],
+    )  # fmt: skip
+    assert given == list(parse_items([item]))
+    assert isinstance(response, Response)
+    assert (response.output, response.calls) == (parse_items([item]), ())
+
+
+def test_a_cancel_names_the_response_once_it_is_known_and_the_lane() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    step.frame("lane-1")
+    assert orjson.loads(step.cancel_frame("lane-1")) == {
+        "type": "response.cancel",
+        "stream_id": "lane-1",
+    }
+    step.receive(turn({}, [message("x")], id="resp_7")[0])
+    assert orjson.loads(step.cancel_frame()) == {"type": "response.cancel", "response_id": "resp_7"}
+    step.frame()
+    assert "response_id" not in orjson.loads(step.cancel_frame()), "it is sent again"
+
+
+@pytest.mark.parametrize(
+    ("event", "ends", "answers"),
+    [
+        ({"type": "response.incomplete"}, True, False),
+        ({"type": "error", "error": {"code": "request_cancelled"}}, True, False),
+        ({"type": "error", "error": {"code": "response_not_found"}}, False, True),
+        ({"type": "error", "error": {"code": "previous_response_not_found"}}, True, False),
+        ({"type": "response.created"}, False, False),
+    ],
+)
+def test_a_cancel_that_came_too_late_ends_no_turn(
+    event: dict[str, Any], ends: bool, answers: bool
+) -> None:
+    assert (ends_turn(event), answers_cancel(event)) == (ends, answers)
+
+
+def test_owed_outputs_go_with_every_turn_until_one_has_ended() -> None:
+    chain = Chain(defaults={})
+    chain.owed += wire_items([FunctionCallOutput(call_id="c", output="1")])
+    for _ in range(2):
+        step = Turn(chain, "x", {})
+        assert [item["type"] for item in sent(step)["input"]] == ["function_call_output", "message"]
+    play(step, turn({}, [message("ok")]))
+    assert [item["type"] for item in sent(Turn(chain, "y", {}))["input"]] == ["message"]

@@ -822,3 +822,177 @@ def check_streams(client: Client) -> None:
 def test_frames_are_json_text(rig: Rig, client: Client) -> None:
     effects = client.connection.receive('{"type": "response.create", "input": "é"}')
     assert json.loads(effects.frames[0])["type"] == "response.created"
+
+
+# Cancelling
+
+
+def cancel(client: Client, **fields: Any) -> list[dict[str, Any]]:
+    return client.send(type="response.cancel", **fields)
+
+
+@pytest.mark.parametrize("kind", ["response.cancel", "keepwarm:response.cancel"])
+def test_a_cancelled_turn_ends_at_once_with_what_was_said(
+    rig: Rig, client: Client, kind: str
+) -> None:
+    (created,) = client.create(input="one")
+    rig.emit("Once upon")
+    events = client.send(type=kind, response_id=created["response"]["id"])
+    response = events[-1]["response"]
+    assert events[-1]["type"] == "response.incomplete"
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {}
+    assert response["keepwarm"]["reason"] == "cancelled"
+    assert response["output"][0]["content"][0]["text"] == "Once upon"
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["usage"]["output_tokens"] == len("Once upon")
+    assert rig.engine.cancelled == [rig.engine.last.request_id]
+    assert (rig.reports[-1].status, rig.reports[-1].reason) == ("cancelled", "cancelled")
+    assert rig.store.running_turns == 0
+
+
+def test_without_an_id_the_turn_of_the_lane_is_cancelled(rig: Rig, client: Client) -> None:
+    for lane in (None, "b"):
+        client.create(input="x", stream_id=lane)
+    events = cancel(client, stream_id="b")
+    assert (events[-1]["type"], events[-1]["stream_id"]) == ("response.incomplete", "b")
+    assert rig.engine.cancelled == [rig.engine.last.request_id]
+    (event,) = cancel(client)
+    assert "stream_id" not in event
+
+
+def test_the_next_turn_of_the_lane_begins_when_one_is_cancelled(rig: Rig, client: Client) -> None:
+    client.create(input="one")
+    client.create(input="two")
+    assert [e["type"] for e in cancel(client)] == ["response.incomplete", "response.created"]
+    rig.reply("ok" + END)
+    assert client.response["status"] == "completed"
+
+
+@pytest.mark.parametrize("said", ["", "Once"])
+def test_a_cancelled_turn_can_be_continued(rig: Rig, client: Client, said: str) -> None:
+    client.create(input="one")
+    rig.emit(said)
+    (*_, ended) = cancel(client)
+    client.create(input="two", previous_response_id=ended["response"]["id"])
+    prompt = spelled(rig.engine.prompt(rig.engine.last))
+    answer = f"<|im_start|>assistant\n<think>\n\n</think>\n\n{said}<|im_end|>\n"
+    assert answer + "<|im_start|>user\ntwo" in prompt
+    rig.reply("ok" + END)
+    assert client.response["status"] == "completed"
+
+
+def test_what_a_turn_continued_is_continued_again_after_a_cancel(rig: Rig, client: Client) -> None:
+    first = client.turn(input="one")
+    client.create(input="two", previous_response_id=first["id"])
+    rig.emit("Onc")
+    cancel(client)
+    client.create(input="three", previous_response_id=first["id"])
+    assert rig.engine.last.base_branch_id == "branch_1"
+    assert "two" not in spelled(rig.engine.prompt(rig.engine.last))
+
+
+def test_a_call_that_was_cancelled_in_the_middle_needs_no_output(rig: Rig, client: Client) -> None:
+    client.create(input="one", tools=[tool("f", a={})])
+    rig.emit('<tool_call>\n{"name": "f", "arguments": {"a"')
+    (*_, ended) = cancel(client)
+    assert ended["response"]["output"][0]["status"] == "incomplete"
+    created = client.create(input="two", previous_response_id=ended["response"]["id"])
+    assert created[0]["type"] == "response.created"
+
+
+def test_outputs_of_a_cancelled_request_are_dropped(rig: Rig, client: Client) -> None:
+    client.create(input="one")
+    request = rig.engine.last
+    output = rig.engine.output(request, [5], FinishReason.CANCELLED)
+    cancel(client)
+    assert rig.deliver(output) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_id": "resp_9"}, {"stream_id": "b"}])
+def test_where_nothing_runs_there_is_nothing_to_cancel(
+    client: Client, fields: dict[str, Any]
+) -> None:
+    ended = client.turn(input="one")
+    assert code(cancel(client, **fields)) == "response_not_found"
+    (event,) = cancel(client, response_id=ended["id"], stream_id="b")
+    assert (event["status"], event["error"]["param"]) == (404, "response_id")
+    assert event["stream_id"] == "b"
+    assert client.turn(input="two")["status"] == "completed"
+
+
+def test_a_response_id_that_is_no_string_is_refused(client: Client) -> None:
+    assert code(cancel(client, response_id=1)) == "invalid_type"
+
+
+def test_a_turn_on_another_connection_of_the_tenant_is_cancelled_by_its_id(rig: Rig) -> None:
+    one, other, foreign = rig.connect(), rig.connect(), rig.connect("another tenant")
+    (created,) = one.create(input="one")
+    id_ = created["response"]["id"]
+    assert code(cancel(foreign, response_id=id_)) == "response_not_found"
+    assert one.last is created
+    assert cancel(other, response_id=id_) == []
+    assert one.last["type"] == "response.incomplete"
+    assert code(cancel(other, response_id=id_)) == "response_not_found"
+
+
+@pytest.mark.parametrize("waits_for", ["grammar", "plan", "session"])
+def test_a_request_that_has_not_started_is_cancelled_with_an_error(
+    rig: Rig, waits_for: str
+) -> None:
+    rig = Rig(limits=replace(LIMITS, max_inline_bytes=100))
+    client = rig.connect()
+    rig.checks_pass, rig.plans_at_once = waits_for != "grammar", waits_for != "plan"
+    fields: dict[str, Any] = {"input": "x" * 200}
+    if waits_for == "grammar":
+        fields = {"input": "x", "text": {"format": {"type": "json_object"}}}
+    if waits_for == "session":
+        fields = {"input": "x", "keepwarm": {"session": "s"}}
+        client.create(**fields, stream_id="first")
+    before = len(rig.engine.requests)
+    assert client.create(**fields) == []
+    assert code(cancel(client)) == "request_cancelled"
+    rig.checks_pass = rig.plans_at_once = True
+    if waits_for == "grammar":
+        waiting, check = rig.checks.pop()
+        rig.carry(waiting, waiting.connection.grammar_checked(check.check_id, None))
+    if waits_for == "plan":
+        rig.plan_next()
+    assert len(rig.engine.requests) == before
+    client.create(input="again")
+    rig.reply("ok" + END)
+    assert client.response["status"] == "completed"
+
+
+# Hosted tools
+
+
+def test_hosted_tools_are_named_in_each_response_and_once_a_connection_in_the_log(
+    rig: Rig, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [tool("f", a={}), {"type": "web_search"}, {"type": "mcp", "server_label": "x"}]
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            response = client.turn(input="hi", tools=tools)
+            assert response["keepwarm"]["warnings"] == [
+                "tools: left out, they cannot run here: web_search, mcp"
+            ]
+            assert [entry["type"] for entry in response["tools"]] == ["function"]
+    assert "web_search" not in spelled(rig.engine.sessions[rig.engine.last.branch_id])
+    logged = [r.getMessage() for r in caplog.records if "hosted tools" in r.getMessage()]
+    assert logged == ["hosted tools are left out connection=conn_1 tools=web_search,mcp"]
+
+
+def test_a_response_without_warnings_has_no_list_of_them(client: Client) -> None:
+    assert "warnings" not in client.turn(input="hi")["keepwarm"]
+
+
+@pytest.mark.parametrize("stats", [True, False])
+def test_warnings_stand_in_every_event_that_has_a_keepwarm_object(
+    client: Client, stats: bool
+) -> None:
+    client.turn(input="hi", max_tool_calls=1, keepwarm={"stats": stats})
+    told = [
+        e["response"].get("keepwarm", {}).get("warnings") for e in client.events if "response" in e
+    ]
+    assert [bool(warnings) for warnings in told] == [stats] * 3

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from tools_api import events
 from tools_api.errors import ApiError
 from tools_api.events import (
+    CancelTurn,
     ProcessedAck,
     SteerRequest,
     decode,
@@ -82,6 +83,16 @@ BUILT: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (),
         {"item_id": "fc_1", "output_index": 0, "name": "f", "arguments": "{}"},
     ),
+    (
+        events.custom_tool_call_input_delta,
+        (),
+        {"item_id": "ctc_1", "output_index": 0, "delta": "*** Begin"},
+    ),
+    (
+        events.custom_tool_call_input_done,
+        (),
+        {"item_id": "ctc_1", "output_index": 0, "input": "*** Begin"},
+    ),
     (events.steer_failed, (STEER, "steering_not_supported", "No."), {}),
 ]
 
@@ -128,6 +139,13 @@ def test_a_lane_is_named_by_its_stream_id(stream_id: str) -> None:
     assert request.stream_id == stream_id
 
 
+@pytest.mark.parametrize("kind", ["response.cancel", "keepwarm:response.cancel"])
+def test_a_cancel_names_a_response_or_a_lane(kind: str) -> None:
+    frame = {"type": kind, "response_id": "resp_1", "stream_id": "main"}
+    assert decode(json.dumps(frame)) == CancelTurn(response_id="resp_1", stream_id="main")
+    assert decode(json.dumps({"type": kind})) == CancelTurn(response_id=None, stream_id=None)
+
+
 @pytest.mark.parametrize("stream_id", ["", "a b", "ä", "x" * 257, "a\n", 1, ["a"], True])
 def test_a_bad_stream_id_is_refused_and_not_echoed(stream_id: Any) -> None:
     with pytest.raises(ApiError) as refused:
@@ -147,7 +165,8 @@ def test_a_refused_request_names_its_lane() -> None:
     [
         ("{}", "missing_required_parameter", "type"),
         ('{"type": 1}', "invalid_type", "type"),
-        ('{"type": "response.cancel"}', "unknown_event_type", "type"),
+        ('{"type": "response.cancel", "response_id": 1}', "invalid_type", "response_id"),
+        ('{"type": "response.cancelled"}', "unknown_event_type", "type"),
         ('{"type": "keepwarm:session.create"}', "unknown_event_type", "type"),
         ("[]", "invalid_json", None),
         (

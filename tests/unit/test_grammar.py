@@ -480,3 +480,98 @@ def test_whatever_is_drawn_from_the_grammar_parses_into_valid_calls(seed: int) -
     for call in calls:
         assert call.complete
         jsonschema.validate(json.loads(call.arguments), schemas[call.name])
+
+
+# Custom tools
+
+PATCH_LARK = r"""start: begin hunk+ end
+begin: "*** Begin Patch" LF
+end: "*** End Patch" LF?
+hunk: "*** Add File: " /(.+)/ LF line+ -> added
+line: "+" /(.*)/ LF
+%import common.LF
+"""
+PATCH_TEXT = "*** Begin Patch\n*** Add File: a}.py\n+x = {1}\n+\n*** End Patch"
+
+
+def custom_tools(syntax: str, definition: str) -> tuple[FunctionTool, ...]:
+    format_ = {"type": "grammar", "syntax": syntax, "definition": definition}
+    return parse_tools(
+        [
+            {"type": "custom", "name": "patch", "format": format_},
+            {"type": "custom", "name": "note"},
+            {"type": "namespace", "name": "mcp__x", "tools": [NOW.to_wire()]},
+        ]
+    )
+
+
+PLAIN_WAYS = {
+    "qwen3": ('<tool_call>\n{"name": "patch"}\n', "</tool_call>"),
+    "llama": ('{"name": "patch"}\n', ""),
+    "mistral": ('[TOOL_CALLS] [{"name": "patch"}\n', ""),
+}
+
+
+@pytest.mark.parametrize("family", PLAIN_WAYS)
+@pytest.mark.parametrize(
+    ("syntax", "definition", "good", "bad"),
+    [
+        ("lark", PATCH_LARK, PATCH_TEXT, PATCH_TEXT.replace("+x", "x")),
+        ("regex", r"^[a-z}]+/\d{2}$", "ab}}/12", "ab}}/1"),
+        ("regex", r"a\/b|c", "a/b", "a"),
+        ("regex", "", "", "a"),
+    ],
+)
+def test_plain_input_is_bound_by_the_clients_grammar(
+    family: str, syntax: str, definition: str, good: str, bad: str
+) -> None:
+    if not definition:
+        definition = "^$"
+    spec = spec_for(family, REQUIRED, tools=custom_tools(syntax, definition))
+    begin, end = PLAIN_WAYS[family]
+    assert accepts(spec, begin + good + end)
+    assert not accepts(spec, begin + bad + end)
+
+
+@pytest.mark.parametrize("family", PLAIN_WAYS)
+def test_beside_plain_input_other_tools_are_called_as_ever(family: str) -> None:
+    spec = spec_for(family, REQUIRED, tools=custom_tools("lark", PATCH_LARK))
+    key = "parameters" if family == "llama" else "arguments"
+    ways = {
+        "qwen3": ("<tool_call>\n", "\n</tool_call>"),
+        "llama": ("", ""),
+        "mistral": ("[TOOL_CALLS] [", "]"),
+    }
+    begin, end = ways[family]
+    assert accepts(spec, f'{begin}{{"name": "note", "{key}": {{"input": "a\\nb"}}}}{end}')
+    assert accepts(spec, f'{begin}{{"name": "mcp__x__now", "{key}": {{}}}}{end}')
+    assert not accepts(spec, f'{begin}{{"name": "patch", "{key}": {{}}}}{end}')
+
+
+def test_calls_with_plain_input_and_without_follow_one_another() -> None:
+    spec = spec_for("qwen3", REQUIRED, tools=custom_tools("lark", PATCH_LARK))
+    begin, end = PLAIN_WAYS["qwen3"]
+    one, other = begin + PATCH_TEXT + end, f"<tool_call>{NOW_CALL.replace('now', 'mcp__x__now')}"
+    for calls in (f"{one}\n{other}", f"{other}\n{one}", f"{one}\n{one}"):
+        assert accepts(spec, calls)
+        assert not accepts(
+            spec_for("qwen3", REQUIRED, tools=custom_tools("lark", PATCH_LARK), parallel=False),
+            calls,
+        )
+
+
+def test_a_definition_stays_inside_its_rule() -> None:
+    lark = 'start: "a"\nspecial_0: "b"\nvalue: "c"\narguments_1: "d"'
+    spec = spec_for("qwen3", tools=custom_tools("lark", lark))
+    resolved = resolve_specials(spec.lark, lambda _: 5)
+    assert '  special_0: "b"' in resolved
+    assert {param_at(spec.lark, n + 1) for n in range(spec.lark.count("\n"))} == {
+        None, "tools[1].parameters", "tools[2].parameters"
+    }  # fmt: skip
+
+
+def test_a_line_leads_to_the_place_of_its_tool_in_the_request() -> None:
+    tools = custom_tools("lark", PATCH_LARK)
+    spec = spec_for("qwen3", tools=tools)
+    params = {param_at(spec.lark, n + 1, tools) for n in range(spec.lark.count("\n"))}
+    assert params == {None, "tools[1].parameters", "tools[2].tools[0].parameters"}

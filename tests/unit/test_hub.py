@@ -65,9 +65,13 @@ class Store:
     def __init__(self) -> None:
         self.losses = 0
         self.sweeps = 0
+        self.running: dict[tuple[str, str], str] = {}
 
     def engine_lost(self) -> None:
         self.losses += 1
+
+    def running_on(self, tenant: str, response_id: str) -> str | None:
+        return self.running.get((tenant, response_id))
 
     def sweep(self) -> tuple[ReleaseBranch, ...]:
         self.sweeps += 1
@@ -504,5 +508,36 @@ def test_turns_that_outlast_the_drain_time_fail_before_their_socket_closes() -> 
         await bench.hub.drain(0.01)
         assert client.frames == ["created a", "failed a"]
         assert client.closed == 1012
+
+    run(scenario)
+
+
+def test_a_turn_is_cancelled_on_whichever_connection_it_runs() -> None:
+    async def scenario(bench: Bench) -> None:
+        runs, asks = Client(bench), Client(bench)
+        runs.send("go a")
+        bench.store.running = {("acme", "a"): runs.link.id}
+        bench.hub.cancel("acme", "a")
+        assert runs.frames == ["created a", "cancelled a"]
+        await bench.settle()
+        assert bench.engine.sent_ids(CancelRequest) == ["a"]
+        runs.send("go b")
+        bench.store.running = {("acme", "b"): runs.link.id}
+        asks.send(f"stop {runs.link.id} b")
+        assert runs.frames[-1] == "cancelled b"
+
+    run(scenario)
+
+
+def test_nothing_is_cancelled_of_others_nor_where_nothing_runs() -> None:
+    async def scenario(bench: Bench) -> None:
+        client = Client(bench)
+        client.send("go a")
+        bench.store.running = {("acme", "a"): client.link.id, ("acme", "b"): "conn_99"}
+        assert not bench.hub.cancel("another", "a")
+        assert not bench.hub.cancel("acme", "unknown")
+        assert not bench.hub.cancel("acme", "b"), "its connection has gone"
+        client.send("stop conn_99 b")
+        assert client.frames == ["created a"]
 
     run(scenario)

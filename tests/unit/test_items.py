@@ -9,6 +9,8 @@ from openai.types.responses import (
 
 from tools_api.errors import ApiError
 from tools_api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
     Message,
@@ -72,7 +74,7 @@ def test_a_string_is_one_user_message() -> None:
         ),
         (
             {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x"},
-            Reasoning(id="rs"),
+            Reasoning(id="rs", encrypted_content="x"),
         ),
     ],
 )
@@ -214,3 +216,50 @@ def test_faults_are_named_by_their_path(raw: Any, code: str, param: str) -> None
 def test_items_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         user("Hi").role = "system"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("raw", "item"),
+    [
+        (
+            {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"},
+            CustomToolCall(call_id="c", name="patch", input="*** Begin"),
+        ),
+        (
+            {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+            CustomToolCallOutput(call_id="c", output="done"),
+        ),
+        (
+            {"type": "function_call", "call_id": "c", "name": "add", "namespace": "mcp__x",
+             "arguments": "{}", "id": "fc_1", "status": "completed"},
+            FunctionCall(call_id="c", name="add", namespace="mcp__x", arguments="{}", id="fc_1",
+                         status="completed"),
+        ),
+        (
+            {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA", "content": None},
+            Reasoning(encrypted_content="gAAAA"),
+        ),
+    ],
+)  # fmt: skip
+def test_items_of_codex_are_read_and_come_back_equal(raw: dict[str, Any], item: Any) -> None:
+    assert parse_items([raw]) == (item,)
+    assert parse_items([item.to_wire()]) == (item,)
+    written = item.to_wire()
+    assert {key: written[key] for key in raw if raw[key] is not None} == {
+        key: value for key, value in raw.items() if value is not None
+    }
+
+
+def test_a_call_of_a_namespace_is_called_by_both_names() -> None:
+    assert FunctionCall(call_id="c", name="add", arguments="").full_name == "add"
+    call = CustomToolCall(call_id="c", name="add", namespace="mcp__x", input='say "hi"\n')
+    assert call.full_name == "mcp__x__add"
+    assert call.as_function_call() == FunctionCall(
+        call_id="c", name="mcp__x__add", arguments='{"input": "say \\"hi\\"\\n"}'
+    )
+
+
+def test_only_reasoning_without_a_readable_text_is_sealed() -> None:
+    assert Reasoning(encrypted_content="x").sealed
+    assert not Reasoning(encrypted_content="x", content=("open",)).sealed
+    assert not Reasoning().sealed

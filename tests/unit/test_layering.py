@@ -39,8 +39,17 @@ THIRD_PARTY = {
 }
 """What these may take from outside; the base install has only tools_api's."""
 CLIENT_CLOSURE = {
-    f"tools_api.{name}" for name in ("client_turn", "errors", "items", "limits", "tools", "wire")
-}
+    f"tools_api.{name}"
+    for name in (
+        "client_lanes",
+        "client_turn",
+        "custom_input",
+        "errors",
+        "items",
+        "limits",
+        "tools",
+    )
+} | {"tools_api.wire"}
 LATE_IMPORTS = {"keepwarm.__main__", "runtime.process.engine_process"}
 """Modules that may import inside a function: the command loads the server where there is one; the
 child's main loads torch, its parent does not."""

@@ -35,6 +35,11 @@ def tool_output(parts: int) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": "call_1", "output": output}
 
 
+def grammar_tool(definition: str) -> dict[str, Any]:
+    format_ = {"type": "grammar", "syntax": "regex", "definition": definition}
+    return {"type": "custom", "name": "c", "format": format_}
+
+
 def schema_of(size: int) -> dict[str, Any]:
     empty = len('{"type":"object","description":""}')
     return {"type": "object", "description": "x" * (size - empty)}
@@ -67,6 +72,13 @@ TABLE: list[tuple[str, int, Any, str, str | None]] = [
     ),
     ("max_tools", 3, lambda n: {"tools": tools(n)}, "invalid_value", "tools"),
     (
+        "max_tools",
+        4,
+        lambda n: {"tools": [*tools(2), {"type": "namespace", "name": "n", "tools": tools(n - 2)}]},
+        "invalid_value",
+        "tools",
+    ),
+    (
         "max_tool_name",
         8,
         lambda n: {"tools": [tool(name="f" * n)]},
@@ -79,6 +91,13 @@ TABLE: list[tuple[str, int, Any, str, str | None]] = [
         lambda n: {"tools": [tool(parameters=schema_of(n))]},
         "invalid_json_schema",
         "tools[0].parameters",
+    ),
+    (
+        "max_grammar_bytes",
+        8,
+        lambda n: {"tools": [grammar_tool("a" * n)]},
+        "invalid_value",
+        "tools[0].format.definition",
     ),
     (
         "max_schema_depth",

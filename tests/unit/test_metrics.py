@@ -259,3 +259,8 @@ def test_steps_begun_ahead_are_counted_by_how_they_turned_out() -> None:
     metrics.step_finished(stats)
     metrics.step_finished(stats)
     assert [values(metrics)[name] for name in names] == [10, 4, 2]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
+def test_turns_are_counted_from_the_first_scrape_on(status: str) -> None:
+    assert values(Metrics())[f"keepwarm_turns_total{{status={status}}}"] == 0

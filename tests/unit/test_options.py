@@ -28,6 +28,8 @@ def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
     assert (found.host, found.port) == ("127.0.0.1", 8080)
     assert (found.keys, found.allowed_origins, found.model_name) == ((), frozenset(), None)
     assert found.prices == PriceTable()
+    assert found.default_output_tokens == 4096
+    assert options("--default-output-tokens", "9").default_output_tokens == 9
 
 
 def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
@@ -74,6 +76,7 @@ def test_sizes_are_given_in_mib() -> None:
     [
         (["--block-size", "17"], "block_size is 17, not a power of two"),
         (["--port", "65536"], "--port 65536 is not in 0..65535"),
+        (["--default-output-tokens", "0"], "--default-output-tokens 0 is not positive"),
         (["--drain-seconds", "-1"], "--drain-seconds -1.0 is not in"),
         (["--drain-seconds", "nan"], "--drain-seconds nan is not in"),
         (["--price", "input"], "--price: 'input' is not a number"),

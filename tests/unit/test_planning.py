@@ -373,18 +373,6 @@ def test_truncation_leaves_no_output_without_its_call(length: int) -> None:
     assert "hi<|im_end|>" not in text, "nothing was truncated"
 
 
-@pytest.mark.parametrize("fitting", [True, False])
-def test_truncation_does_not_count_what_its_last_item_cannot_fit(fitting: bool) -> None:
-    rig = Rig(max_context_tokens=100)
-    longest = rig.model.longest_token_bytes
-    client = rig.connect()
-    text = "x" * (longest * (100 if fitting else 101))
-    client.create(input=[said("user", "hi"), said("user", text)], truncation="auto")
-    error = client.last["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert ("is 101 tokens long" in error["message"]) != fitting
-
-
 def test_of_one_long_input_truncation_drops_the_oldest_items() -> None:
     rig = Rig(max_context_tokens=300)
     client = rig.connect()
@@ -394,13 +382,6 @@ def test_of_one_long_input_truncation_drops_the_oldest_items() -> None:
     assert "item 8" in text
     assert "item 0" not in text
     assert len(rig.engine.last.new_tokens) <= 300 * 3 // 4 + 25
-
-
-def test_a_last_item_that_does_not_fit_alone_is_refused() -> None:
-    rig = Rig(max_context_tokens=300)
-    client = rig.connect()
-    (error,) = client.create(input=[said("user", "a"), said("user", "b" * 300)], truncation="auto")
-    assert error["error"]["code"] == "context_length_exceeded"
 
 
 # What the model cannot do
@@ -497,3 +478,87 @@ def test_a_refused_grammar_names_the_keyword_inside_the_schema(rig: Rig, client:
     rig.carry(client, verdict)
     (error,) = client.events
     assert error["error"]["param"] == 'text.format.schema.properties["a b"].anyOf[0].not'
+
+
+# Compaction, which does not exist here
+
+
+@pytest.mark.parametrize("threshold", [10_000, None])
+def test_below_its_threshold_compaction_is_named(client: Client, threshold: int | None) -> None:
+    entries = [{"type": "compaction", "compact_threshold": threshold}]
+    response = client.turn(input="hi", context_management=entries)
+    assert response["keepwarm"]["warnings"] == [
+        "context_management: no effect, the context is below the threshold"
+    ]
+
+
+def test_a_context_that_reached_the_threshold_is_refused(client: Client) -> None:
+    first = client.turn(input="hi " * 30)
+    tokens = first["usage"]["input_tokens"]
+    entries = [{"type": "compaction", "compact_threshold": tokens}]
+    (error,) = client.create(input="hi " * 30, context_management=entries)
+    assert error["error"]["code"] == "unsupported_parameter"
+    assert error["error"]["param"] == "context_management"
+    assert f"{tokens} tokens" in error["error"]["message"]
+    more = [{"type": "compaction", "compact_threshold": tokens + 1}]
+    assert client.turn(input="hi " * 30, context_management=more)["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("entries", "code"),
+    [
+        ("auto", "invalid_type"),
+        ([{"type": "summary"}], "invalid_value"),
+        ([{"type": "compaction", "compact_threshold": 0}], "invalid_value"),
+        ([{}], "missing_required_parameter"),
+    ],
+)
+def test_faulty_context_management_is_refused(client: Client, entries: Any, code: str) -> None:
+    (error,) = client.create(input="hi", context_management=entries)
+    assert error["error"]["code"] == code
+    assert error["error"]["param"].startswith("context_management")
+
+
+# Where a refused grammar came from
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([{"type": "web_search"}, tool("f")], "tools[1].parameters"),
+        (
+            [{"type": "namespace", "name": "n", "tools": [tool("f")]}],
+            "tools[0].tools[0].parameters",
+        ),
+        (
+            [
+                {"type": "mcp"},
+                {
+                    "type": "custom",
+                    "name": "c",
+                    "format": {"type": "grammar", "syntax": "regex", "definition": "a"},
+                },
+            ],
+            "tools[1].format.definition",
+        ),
+        ([tool("f"), {"type": "custom", "name": "c"}], "tools"),
+    ],
+)
+def test_a_refused_grammar_names_the_place_of_its_tool(tools: list[Any], param: str) -> None:
+    rig = Rig()
+    rig.checks_pass = False
+    client = rig.connect()
+    client.create(input="hi", tools=tools)
+    waiting, check = rig.checks.pop()
+    rig.carry(waiting, waiting.connection.grammar_checked(check.check_id, "no"))
+    assert client.last["error"]["param"] == param
+
+
+def test_reasoning_that_cannot_be_read_is_passed_through_unread(rig: Rig, client: Client) -> None:
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA" * 50}
+    fields = {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "high"}}
+    client.create(input=[said("user", "hi"), sealed, said("assistant", "yes")], **fields)
+    with_it = context(rig)
+    other = rig.connect("another tenant")
+    other.create(input=[said("user", "hi"), said("assistant", "yes")], **fields)
+    assert context(rig) == with_it

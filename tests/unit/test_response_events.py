@@ -19,8 +19,10 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
+from tools_api.items import CustomToolCall
 from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject, usage
+from tools_api.tools import FunctionTool, parse_tools
 
 PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponsesServerEvent)
 REASONING = [ReasoningDelta("let me"), ReasoningDelta(" think"), ReasoningDone()]
@@ -34,11 +36,11 @@ CALL = [
 EMPTY_CALL = [CallStarted("g"), CallDone("g", "{}")]
 
 
-def writer(stream_id: str | None = None) -> ResponseEvents:
+def writer(stream_id: str | None = None, tools: tuple[FunctionTool, ...] = ()) -> ResponseEvents:
     ids = itertools.count(1)
     response = ResponseObject(
         id="resp_1",
-        request=CreateRequest(),
+        request=CreateRequest(tools=tools),
         model="m",
         created_at=1,
         previous_response_id=None,
@@ -158,3 +160,71 @@ def test_closing_with_nothing_open_says_nothing() -> None:
     out: list[dict[str, Any]] = []
     writer().close("incomplete", out)
     assert out == []
+
+
+# Custom tools and namespaces
+
+TOOLS = parse_tools(
+    [
+        {"type": "custom", "name": "note"},
+        {
+            "type": "custom",
+            "name": "patch",
+            "format": {"type": "grammar", "syntax": "regex", "definition": "a*"},
+        },
+        {
+            "type": "namespace",
+            "name": "mcp__x",
+            "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}],
+        },
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "deltas", "text"),
+    [
+        ("note", ['{"inp', 'ut": "a\\', 'n\\"b"', "}"], 'a\n"b'),
+        ("note", ['{"input": ""}'], ""),
+        ("patch", ["*** {", '"a": \\n'], '*** {"a": \\n'),
+        ("patch", [], ""),
+    ],
+)
+def test_a_custom_call_gives_its_text(name: str, deltas: list[str], text: str) -> None:
+    events = writer(tools=TOOLS)
+    out = events.write(pieces(CallStarted(name)))
+    for delta in deltas:
+        out += events.write(pieces(CallArgumentsDelta(delta)))
+    out += events.write(pieces(CallDone(name, "".join(deltas))))
+    for event in out:
+        assert PUBLISHED.validate_python(event).type == event["type"]
+    assert kinds(out)[-2:] == ["custom_tool_call_input.done", "output_item.done"]
+    assert "".join(e["delta"] for e in out if "delta" in e) == text
+    assert out[-2]["input"] == text
+    assert out[-1]["item"] == {
+        "type": "custom_tool_call",
+        "id": "ctc_1",
+        "status": "completed",
+        "call_id": "call_2",
+        "name": name,
+        "input": text,
+    }
+
+
+@pytest.mark.parametrize("name", ["f", "c"])
+def test_calls_of_a_namespace_come_back_with_both_names(name: str) -> None:
+    events = writer(tools=TOOLS)
+    called = f"mcp__x__{name}"
+    out = events.write(pieces(CallStarted(called), CallDone(called, "{}")))
+    for event in out:
+        if "item" in event:
+            assert (event["item"]["name"], event["item"]["namespace"]) == (name, "mcp__x")
+
+
+def test_a_custom_call_that_was_cut_keeps_what_is_certain() -> None:
+    events = writer(tools=TOOLS)
+    cut = '{"input": "ab\\u00'
+    events.write(pieces(CallStarted("note"), CallArgumentsDelta(cut), CallDone("note", cut, False)))
+    (item,) = events.items
+    assert isinstance(item, CustomToolCall)
+    assert (item.input, item.status) == ("ab", "incomplete")

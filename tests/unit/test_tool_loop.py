@@ -315,3 +315,66 @@ async def test_the_async_loop_is_bounded_too() -> None:
         async with AsyncClient(server.url) as client:
             with pytest.raises(TooManyTurns):
                 await run_tools_async(client.session(), "go", [add], max_turns=2)
+
+
+# Interrupted tools
+
+
+@tool
+def interrupt(reason: str) -> str:
+    raise KeyboardInterrupt(reason)
+
+
+def test_calls_that_were_interrupted_are_answered_with_the_next_turn() -> None:
+    calls = [call("add", '{"a": 1, "b": 2}', 1), call("interrupt", '{"reason": "x"}', 2)]
+    calls.append(call("add", '{"a": 3, "b": 4}', 3))
+    server = server_of(calls, [message("fine")], [message("more")])
+    with server, Client(server.url) as client:
+        session = client.session()
+        with pytest.raises(KeyboardInterrupt):
+            run_tools(session, "go", [add, interrupt])
+        assert session.respond("never mind").text == "fine"
+        session.respond("go on")
+    answered = server.requests[1]["input"]
+    assert [item.get("call_id") for item in answered] == ["call_1", "call_2", "call_3", None]
+    assert answered[0]["output"] == "3"
+    assert all("interrupted" in item["output"] for item in answered[1:3])
+    assert [item["content"] for item in server.requests[2]["input"]] == ["go on"]
+
+
+async def test_calls_of_a_cancelled_task_are_answered_with_the_next_turn() -> None:
+    started = asyncio.Event()
+
+    @tool
+    async def wait(reason: str) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return reason
+
+    calls = [call("add_slowly", '{"a": 1, "b": 2}', 1), call("wait", '{"reason": "x"}', 2)]
+    server = server_of(calls, [message("fine")])
+    with server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            task = asyncio.create_task(run_tools_async(session, "go", [add_slowly, wait]))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await session.respond("never mind")).text == "fine"
+    answered = server.requests[1]["input"]
+    assert [item.get("call_id") for item in answered] == ["call_1", "call_2", None]
+    assert answered[0]["output"] == "3"
+    assert "interrupted" in answered[1]["output"]
+
+
+def test_a_fork_owes_what_its_parent_owed() -> None:
+    server = server_of([call("interrupt", '{"reason": "x"}')], [message("a")], [message("b")])
+    with server, Client(server.url) as client:
+        session = client.session()
+        with pytest.raises(KeyboardInterrupt):
+            run_tools(session, "go", [interrupt])
+        fork = session.fork()
+        session.respond("one")
+        fork.respond("two")
+    assert [len(request["input"]) for request in server.requests] == [1, 2, 2]

@@ -1,5 +1,6 @@
 """One turn from request to terminal event, against a scripted engine."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from runtime.messages import ErrorKind, FinishReason, TokenLogprob
 from sessions.ledger import PriceTable
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids, tool
+from tools_api.limits import Limits
 
 PRICES = PriceTable.per_million(input_uncached=1.0, input_cached=0.1, output=2.0)
 
@@ -464,3 +466,97 @@ def test_a_warm_up_of_nothing_completes_without_the_engine(rig: Rig, client: Cli
     assert client.response["usage"]["input_tokens"] == 0
     assert rig.engine.requests == []
     assert client.turn(input="hi", previous_response_id=client.response["id"])["output"]
+
+
+# Limits nobody named, and cancels
+
+
+def test_a_turn_without_a_limit_is_bounded_by_the_servers_default() -> None:
+    rig = Rig(limits=replace(Limits(), default_output_tokens=5))
+    client = rig.connect()
+    client.create(input="hi")
+    assert rig.engine.last.max_new_tokens == 5
+    rig.reply("abcde")
+    response = client.response
+    assert (response["status"], response["max_output_tokens"]) == ("incomplete", None)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["keepwarm"]["reason"] == "max_output_tokens"
+    assert response["keepwarm"]["warnings"] == [
+        "max_output_tokens: not given, so the server's default of 5 ended the turn"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reply", "reason"),
+    [
+        ({}, "ab" + END, None),
+        ({"max_output_tokens": 5}, "abcde", "max_output_tokens"),
+        ({"max_output_tokens": 7}, "abcdefg", "max_output_tokens"),
+        ({"keepwarm": {"budget": {"output": 3}}}, "abc", "budget_exhausted"),
+    ],
+)
+def test_the_default_is_named_only_where_it_ended_the_turn(
+    fields: dict[str, Any], reply: str, reason: str | None
+) -> None:
+    rig = Rig(limits=replace(Limits(), default_output_tokens=5))
+    client = rig.connect()
+    response = client.turn(reply, input="hi", **fields)
+    assert response["keepwarm"].get("reason") == reason
+    assert "warnings" not in response["keepwarm"]
+
+
+def test_a_turn_that_fills_the_context_is_not_ended_by_the_default() -> None:
+    rig = Rig(max_context_tokens=60)
+    client = rig.connect()
+    client.create(input="hi")
+    response = rig.reply("a" * rig.engine.last.max_new_tokens)[-1]["response"]
+    assert response["keepwarm"]["reason"] == "context_full"
+
+
+def test_a_turn_cancelled_before_the_engine_began_costs_nothing(rig: Rig, client: Client) -> None:
+    client.create(input="hi", keepwarm={"session": "s"} | budget(output=9, input_uncached=500))
+    events = client.send(type="response.cancel")
+    assert [event["type"] for event in events] == ["response.incomplete"]
+    response = events[0]["response"]
+    assert response["usage"]["total_tokens"] == 0
+    assert response["keepwarm"]["budget"]["left"] == {"input_uncached": 500, "output": 9}
+    assert rig.engine.released == ["branch_1"]
+
+
+def test_what_a_cancelled_turn_wrote_is_counted() -> None:
+    rig = Rig(prices=PRICES)
+    client = rig.connect()
+    client.create(input="hi", keepwarm=budget(output=9))
+    rig.emit("abcd")
+    client.send(type="response.cancel")
+    assert client.response["usage"]["output_tokens"] == 4
+    assert client.response["keepwarm"]["budget"]["left"]["output"] == 5
+    assert rig.reports[-1].cost > 0
+
+
+# Custom tools
+
+
+def test_a_custom_call_is_read_from_what_the_model_wrote(client: Client) -> None:
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z ]+"}
+    tools = [
+        {"type": "custom", "name": "run", "format": grammar},
+        {"type": "custom", "name": "say"},
+    ]
+    reply = '<tool_call>\n{"name": "run"}\nls {a}</tool_call>\n' + call("say", '{"input": "\\n"}')
+    response = client.turn(reply + END, input="go", tools=tools)
+    items = response["output"]
+    assert [(item["type"], item["name"], item["input"]) for item in items] == [
+        ("custom_tool_call", "run", "ls {a}"),
+        ("custom_tool_call", "say", "\n"),
+    ]
+    assert deltas(client, "custom_tool_call_input") == ["ls {a}", "\n"]
+    assert response["tools"][0]["format"] == grammar
+    outputs = [
+        {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "ok"}
+        for item in items
+    ]
+    chain = {"previous_response_id": response["id"], "tools": tools}
+    (error,) = client.create(input=outputs[:1], **chain)
+    assert "No tool output found" in error["error"]["message"]
+    assert client.turn(input=outputs, **chain)["status"] == "completed"

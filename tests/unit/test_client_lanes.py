@@ -1,0 +1,118 @@
+"""Turns of one socket: order of frames, lanes that come back, cancels that came too late."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.support.fake_server import FakeServer, message, refusal, turn
+from tools_api.client_lanes import NUM_LANES, Lane, Lanes
+from tools_api.client_turn import Chain, Turn
+
+
+def a_turn() -> Turn:
+    return Turn(Chain(defaults={}), "hi", {})
+
+
+async def open_lanes(server: FakeServer) -> Lanes:
+    return Lanes(await connect(server.url.replace("http", "ws") + "/responses", compression=None))
+
+
+async def play(lane: Lane, one: Turn) -> None:
+    """Give the turn the lane's events up to the last."""
+    while not one.over:
+        found = await lane.events.get()
+        assert isinstance(found, dict)
+        one.receive(found)
+
+
+async def take(lanes: Lanes) -> Lane:
+    lane = await lanes.take()
+    assert lane is not None
+    return lane
+
+
+async def test_a_request_always_goes_before_its_cancel() -> None:
+    seen: list[str] = []
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        seen.append(request["type"])
+        return []
+
+    with FakeServer(answer, on_cancel=answer) as server:
+        lanes = await open_lanes(server)
+        for _ in range(5):
+            lane, one = await take(lanes), a_turn()
+            lanes.post(one.frame(lane.name))
+            lanes.leave(lane, one)
+        while len(seen) < 10:
+            await asyncio.sleep(0.001)
+        await lanes.close()
+    assert seen == ["response.create", "response.cancel"] * 5
+
+
+async def test_the_lane_of_a_cancelled_turn_is_free_after_its_last_event() -> None:
+    held: list[dict[str, Any]] = []
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        events = turn(request, [message("x")])
+        if request["stream_id"] == "lane-0" and not held:
+            held.extend(events)
+            return events[:1]
+        return events
+
+    with FakeServer(answer, on_cancel=lambda request: held[-1:]) as server:
+        lanes = await open_lanes(server)
+        lane, one = await take(lanes), a_turn()
+        lanes.post(one.frame(lane.name))
+        created = await lane.events.get()
+        assert isinstance(created, dict)
+        one.receive(created)
+        lanes.leave(lane, one)
+        while (again := await take(lanes)).name != "lane-0":
+            other = a_turn()
+            lanes.post(other.frame(again.name))
+            await play(again, other)
+            lanes.leave(again, other)
+        assert not again.answered
+        await lanes.close()
+    assert [cancel["response_id"] for cancel in server.cancels] == ["resp_1"]
+
+
+async def test_a_turn_whose_last_event_had_arrived_is_not_cancelled() -> None:
+    with FakeServer(lambda request: turn(request, [message("x")])) as server:
+        lanes = await open_lanes(server)
+        lane, one = await take(lanes), a_turn()
+        lanes.post(one.frame(lane.name))
+        while not lane.ended:
+            await asyncio.sleep(0)
+        lanes.leave(lane, one)
+        assert (await take(lanes)).name == "lane-0"
+        await lanes.close()
+    assert server.cancels == []
+
+
+async def test_a_cancel_that_came_too_late_is_no_answer_to_the_next_turn() -> None:
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return [refusal(request, "response_not_found", 404), *turn(request, [message("x")])]
+
+    with FakeServer(answer) as server:
+        lanes = await open_lanes(server)
+        lane, one = await take(lanes), a_turn()
+        lanes.post(one.frame(lane.name))
+        await play(lane, one)
+        assert one.started
+        await lanes.close()
+
+
+@pytest.mark.parametrize("waiting", [1, 3])
+async def test_whoever_waits_for_a_lane_learns_that_the_socket_closed(waiting: int) -> None:
+    with FakeServer(lambda request: []) as server:
+        lanes = await open_lanes(server)
+        for _ in range(NUM_LANES):
+            await take(lanes)
+        tasks = [asyncio.ensure_future(lanes.take()) for _ in range(waiting)]
+        await asyncio.sleep(0)
+        await lanes.close()
+        assert await asyncio.gather(*tasks) == [None] * waiting
