@@ -35,6 +35,7 @@ from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for, param_at
 from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
+from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import CreateRequest
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
@@ -101,6 +102,17 @@ def turn_grammar(service: Service, request: CreateRequest) -> GrammarSpec | None
         options=template_options(service.model, request),
         lenient=request.keepwarm.lenient,
         max_calls=service.limits.max_parallel_calls,
+    )
+
+
+def turn_checks(request: CreateRequest) -> OutputChecks:
+    """What the grammar of the turn does not hold its output to."""
+    if not request.generate:
+        return OutputChecks()
+    return output_checks(
+        request.tool_choice.callable(request.tools),
+        request.text_format,
+        lenient=request.keepwarm.lenient,
     )
 
 
@@ -203,8 +215,8 @@ def plan_turn(
     context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     context_left = model.max_context_tokens - prompt.num_tokens
-    wanted = request.max_output_tokens
-    max_output = context_left if wanted is None else min(wanted, context_left)
+    wanted = request.max_output_tokens or context_left
+    checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
         request=request.model_copy(update={"store": not private}),
@@ -225,15 +237,22 @@ def plan_turn(
         open_calls=context.open_calls,
         digest=context.digest,
         options=options,
-        max_output=max_output if request.generate else 0,
-        context_limited=wanted is None or wanted > context_left,
+        max_output=min(wanted, context_left) if request.generate else 0,
+        context_limited=request.max_output_tokens is None or wanted > context_left,
         grammar=grammar,
-        banned_tokens=model.renderer.banned_tokens(
-            thinking=options.thinking, calls=bool(request.tool_choice.callable(request.tools))
-        ),
+        banned_tokens=_banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
+        checks=checks,
+        warnings=checks.warnings(),
     )
+
+
+def _banned_tokens(
+    model: ServedModel, request: CreateRequest, options: TemplateOptions
+) -> tuple[int, ...]:
+    calls = bool(request.tool_choice.callable(request.tools))
+    return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 
 
 def _whole_context(

@@ -84,6 +84,8 @@ class TurnStats:
     accepted: int = 0
     forwards: int = 0
     cost: int = 0
+    warnings: tuple[str, ...] = ()
+    """What the client should know of the turn, a short sentence each."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
 
@@ -182,6 +184,7 @@ class TurnStats:
                 "left": {name: max(n, 0) for name, n in bounds.items() if n is not None},
                 "exhausted": self.exhausted,
             },
+            "warnings": list(self.warnings),
         }
         return brief if reason is None else brief | {"reason": reason}
 

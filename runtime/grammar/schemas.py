@@ -95,6 +95,15 @@ def reading_hints(lark: str) -> Generator[None, None, Hints]:
     return Hints(required=tuple(names), samples=tuple(samples))
 
 
+def string_sample(schema: dict[str, Any]) -> str | None:
+    """A short string that fits a schema's ``pattern``, or else its ``format``; None where that is
+    not clear."""
+    if isinstance(schema.get("pattern"), str):
+        return _pattern_sample(schema["pattern"])
+    known = isinstance(schema.get("format"), str)
+    return _FORMAT_SAMPLES.get(schema["format"]) if known else None
+
+
 def _samples_of(schema: dict[str, Any]) -> Iterator[str]:
     properties = schema.get("patternProperties")
     patterns = [schema.get("pattern"), *(properties if isinstance(properties, dict) else ())]

@@ -138,6 +138,7 @@ def test_the_vendor_object_tells_cache_time_tokens_money_and_budget() -> None:
         "spec": {"drafted": 3, "accepted": 2, "forwards": 2},
         "cost": {"turn": cost, "session": cost, "saved": 0},
         "budget": {"left": {"output": 95, "cost": 1 - cost}, "exhausted": False},
+        "warnings": [],
     }
 
 
