@@ -314,6 +314,17 @@ def _dependent_schemas(at: _At, needs: Any, value: Any) -> Verdict:
     return _all(at.verdict(schema, value) for name, schema in needs.items() if name in value)
 
 
+def _dependencies(at: _At, needs: Any, value: Any) -> Verdict:
+    """Both in one, as drafts before 2019-09 have it."""
+    if not isinstance(value, dict) or not isinstance(needs, dict):
+        return True if isinstance(needs, dict) else None
+    present = [need for name, need in needs.items() if name in value]
+    return _all(
+        _required(at, need, value) if isinstance(need, list) else at.verdict(need, value)
+        for need in present
+    )
+
+
 def _reference(at: _At, reference: Any, value: Any) -> Verdict:
     target = at.judge.resolved(reference) if isinstance(reference, str) else None
     return None if target is None else at.verdict(target, value)
@@ -380,6 +391,7 @@ _RULES: dict[str, Rule] = {
     "contains": _contains,
     "dependentRequired": _dependent_names,
     "dependentSchemas": _dependent_schemas,
+    "dependencies": _dependencies,
     "$ref": _reference,
     "allOf": _all_of,
     "anyOf": _any_of,
@@ -389,6 +401,6 @@ _RULES: dict[str, Rule] = {
 }
 _UNKNOWN = frozenset(
     {"pattern", "patternProperties", "additionalItems", "$dynamicRef", "$recursiveRef"}
-    | {"unevaluatedProperties", "unevaluatedItems", "dependencies", "format"}
+    | {"unevaluatedProperties", "unevaluatedItems", "format"}
 )
 """Keywords that may refuse a value, of which nothing is known here."""

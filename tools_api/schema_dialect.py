@@ -33,8 +33,8 @@ REFUSED: dict[str, str] = {
 """The keywords that are refused by name, and why. ``lenient`` leaves them out."""
 
 AFTERWARDS = frozenset(
-    {"uniqueItems", "contains", "dependentRequired", "dependentSchemas", "propertyNames"}
-    | {"oneOf", "minProperties", "maxProperties"}
+    {"uniqueItems", "contains", "dependentRequired", "dependentSchemas", "dependencies"}
+    | {"propertyNames", "oneOf", "minProperties", "maxProperties"}
 )
 """Keywords that, where a grammar cannot hold a model to them, are checked when the output is
 finished."""
@@ -43,14 +43,14 @@ LENIENTLY_CHECKED = frozenset({"not", "if"})
 
 _DROPPED = frozenset(
     {"uniqueItems", "contains", "minContains", "maxContains", "dependentRequired"}
-    | {"dependentSchemas", "propertyNames"}
+    | {"dependentSchemas", "dependencies", "propertyNames"}
 )
 _DESCRIBING = frozenset({"deprecated", "contentSchema", "discriminator", "example", "nullable"})
 """Keywords that only describe, which the library takes for more."""
 _INSTANCES = frozenset({"const", "enum", "default", "examples", "required", "x-guidance"})
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _LOOKED_AT = re.compile(
-    rb'"(?:uniqueItems|contains|dependent\w+|propertyNames|oneOf|format|pattern|discriminator'
+    rb'"(?:uniqueItems|contains|depend\w+|propertyNames|oneOf|format|pattern|discriminator'
     rb"|deprecated|contentSchema|example|nullable|minProperties|maxProperties|not|if|then|else"
     rb'|unevaluated\w+|\$dynamicRef)":'
 )

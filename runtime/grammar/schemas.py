@@ -4,6 +4,7 @@ A grammar embeds schemas as ``%json {...}``. Nothing is validated here; a schema
 no sense gives no samples.
 """
 
+import functools
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator
@@ -20,6 +21,7 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 _MAX_SAMPLE_CHARS = 64
 _MAX_SAMPLES = 64
 _MAX_NAMES = 256
+_MAX_KNOWN_PATTERNS = 256
 _FORMAT_SAMPLES = {
     "date-time": "2000-01-01T00:00:00Z",
     "date": "2000-01-01",
@@ -115,6 +117,7 @@ def _samples_of(schema: dict[str, Any]) -> Iterator[str]:
         yield _FORMAT_SAMPLES[schema["format"]]
 
 
+@functools.lru_cache(_MAX_KNOWN_PATTERNS)
 def _pattern_sample(pattern: str) -> str | None:
     """A short string that the regular expression matches; None where that is not clear."""
     try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.grammar.closing import complete
-from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar.compiler import MAX_CLOSING_TOKENS, CompiledGrammar, GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, schema_spec, small_tokenizer
@@ -162,3 +162,31 @@ def test_what_nothing_can_satisfy_is_refused(grammars: GrammarCompiler) -> None:
     with pytest.raises(GrammarRefused, match="no value satisfies it") as caught:
         complete(work)
     assert caught.value.block == 0
+
+
+def test_where_no_ending_is_found_the_grammar_is_no_worse_for_it(
+    grammars: GrammarCompiler,
+) -> None:
+    long = {"type": "array", "items": {"type": "integer"}, "minItems": MAX_CLOSING_TOKENS}
+    compiled = grammars.compile(schema_spec(long))
+    assert compiled.closing is None
+    assert compiled.least_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("lark", "least"),
+    [
+        ('start: "a"', 2),
+        ('start: "a"?', 1),
+        ('start: "a" | "b"', 2),
+        ('start: "q" /[ab]/ "z"', 3),
+        ('start: "q" ("z")*', 2),
+    ],
+)
+def test_the_least_is_what_all_outputs_begin_with_and_what_must_follow(
+    grammars: GrammarCompiler, lark: str, least: int
+) -> None:
+    compiled = grammars.compile(GrammarSpec(lark=lark))
+    assert compiled.least_tokens == least
+    assert compiled.closing is not None
+    assert len(compiled.closing) >= least

@@ -84,6 +84,7 @@ def test_calls_are_checked_by_the_tool_they_call() -> None:
         ({"contains": {"const": 1}, "minContains": 2, "maxContains": 3}, [1, 1], [1, 1, 1, 1]),
         ({"dependentRequired": {"a": ["b"]}}, {"b": 1}, {"a": 1}),
         ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1, "b": 2}, {"a": 1}),
+        ({"dependencies": {"a": ["b"], "b": {"required": ["c"]}}}, {"b": 1, "c": 1}, {"a": 1}),
         ({"propertyNames": {"maxLength": 2}, "properties": {}}, {"ab": 1}, {"abc": 1}),
         ({"properties": {"a": {}}, "minProperties": 2}, {"a": 1, "b": 2}, {"a": 1}),
         ({"properties": {"a": {}}, "maxProperties": 1}, {"a": 1}, {"a": 1, "b": 1}),
