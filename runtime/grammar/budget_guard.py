@@ -112,7 +112,8 @@ class BudgetGuard:
         assert plan is not None
         repaired = (repair + plan for repair in self._search.repairs(token))
         later = (plan[skipped:] for skipped in range(1, _MAX_SKIPPED + 1))
-        for candidate in chain((plan,), repaired, later):
+        resumed = self._search.resumed(plan, token)
+        for candidate in chain((plan,), repaired, later, resumed):
             if candidate and matcher.validate_tokens(list(candidate)) == len(candidate):
                 return candidate
         return (yield from self._find(matcher, tried))

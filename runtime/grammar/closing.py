@@ -37,6 +37,7 @@ _MAX_HINTS = 256
 _MAX_KEY_TOKENS = 24
 _MAX_KNOWN = 512
 _MAX_KNOWN_TOKENS = 64
+_MAX_RESUMED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,12 @@ class ClosingSearch:
         # A greedy walk may go round in circles; half is kept for its other turns.
         first = _Left(effort.steps // 2, effort.whole_values)
         walk = yield from self._walk(matcher.deep_copy(), (), limit, first)
+        if walk.complete and effort.whole_values:
+            # A whole value is short in characters; long pieces may need fewer tokens.
+            plain = _Left(effort.steps // 8)
+            shorter = len(walk.tokens) - 1
+            found = yield from self._walk(matcher.deep_copy(), (), shorter, plain)
+            walk = found if found.complete else walk
         left.steps -= effort.steps // 2 - first.steps
         best = walk.tokens if walk.complete else None
         if best is not None:
@@ -200,6 +207,18 @@ class ClosingSearch:
         written."""
         last = self._tables.tokenizer.token_bytes(token)[-1:]
         return self._tables.repairs.get(last[0], ()) if last else ()
+
+    def resumed(self, plan: Way, token: int) -> Iterator[Way]:
+        """The rests of a plan of which ``token`` may have begun a token, as ``,`` begins ``, ``:
+        that token's other bytes, and what follows it."""
+        tables = self._tables
+        data = tables.tokenizer.token_bytes(token)
+        for index, planned in enumerate(plan[:_MAX_RESUMED]):
+            piece = tables.tokenizer.token_bytes(planned)
+            for size in range(1, len(piece)):
+                missing = [piece[at : at + 1] for at in range(size, len(piece))]
+                if data.endswith(piece[:size]) and all(map(tables.of_bytes.__contains__, missing)):
+                    yield (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
 
     def _walk(
         self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left
@@ -366,7 +385,7 @@ class ClosingSearch:
         else:
             tables = self._tables
             tokens = [t for table in tables.long_pieces for t in allowed(row, table, 1)]
-            for table, count in zip(tables.single_bytes, (1, 1, 10, 12), strict=True):
+            for table, count in zip(tables.single_bytes, (1, 1, 10, 33), strict=True):
                 tokens += allowed(row, table, count)
             if not tokens:
                 # Half a character or an escape leads round in circles where plain text is

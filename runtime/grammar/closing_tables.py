@@ -55,7 +55,9 @@ class ClosingTables:
         self.single_bytes = [_ids([p for p in m if len(p[0]) == 1]) for m in classes]
         others = [p for p in pieces if not _is_plain(p[0])]
         self.other_pieces = _ids(sorted(others, key=_whole_characters_first))
-        self.repairs = _repairs({p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1})
+        self.of_bytes = {p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1}
+        """The token of each byte that has one."""
+        self.repairs = _repairs(self.of_bytes)
         """By the last byte written: tokens that finish what it began."""
 
     def candidate_order(self, token: int) -> tuple[bool, int, int]:

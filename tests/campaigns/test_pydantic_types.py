@@ -71,7 +71,7 @@ class Forced:
     def write(self, rng: random.Random, tally: Tally) -> None:
         closing = self._compiled.closing
         assert closing is not None
-        limit = len(closing) + rng.choice((0, 1, 7, 40, 150))
+        limit = len(closing) + rng.choice((0, 1, 7, 40, 150, 400))
         state = GrammarState(self._compiled, self._tokenizer)
         tokens = random_output(state, self._tokenizer, limit, rng)
         tally.calls += 1
