@@ -121,7 +121,7 @@ class _Judge:
         """Whether ``value``, which stands at ``place``, satisfies ``schema``."""
         if not isinstance(schema, dict):
             return schema if isinstance(schema, bool) else None
-        self._steps += 1
+        self.spend(1)
         if depth > _MAX_DEPTH or self._steps > _MAX_STEPS:
             return None
         verdicts: list[Verdict] = []
@@ -135,6 +135,10 @@ class _Judge:
                 self.broken = keyword, place
             verdicts.append(found)
         return _all(verdicts)
+
+    def spend(self, steps: int) -> None:
+        """Count work; when there was too much of it, nothing more is judged."""
+        self._steps += steps
 
     def resolved(self, reference: str) -> Any:
         return resolved(self._root, {"$ref": reference})
@@ -202,8 +206,12 @@ def _type(at: _At, wanted: Any, value: Any) -> Verdict:
 
 
 def _enum(at: _At, values: Any, value: Any) -> Verdict:
-    known = isinstance(values, list)
-    return _same(value) in set(map(_same, values)) if known else None
+    if not isinstance(values, list):
+        return None
+    if isinstance(value, str):
+        return value in values
+    at.judge.spend(len(values))
+    return _same(value) in map(_same, values)
 
 
 def _bound(holds: Callable[[Any, Any], bool], size: Callable[[Any], Any]) -> Rule:

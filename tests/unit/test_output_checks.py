@@ -135,6 +135,13 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     finds(schema, [1, 1])
 
 
+@pytest.mark.parametrize(("lists", "found"), [(24_995, True), (25_005, False)])
+def test_what_is_judged_of_one_output_is_bounded(lists: int, found: bool) -> None:
+    schema = {"type": "array", "items": NUMBERS}
+    value = [*([number] for number in range(lists)), [0, 0]]
+    assert (finds(schema, value) is not None) is found
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_that_satisfies_its_schema_is_reported(seed: int) -> None:
     rng = random.Random(seed)
