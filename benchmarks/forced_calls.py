@@ -51,7 +51,8 @@ GROUPS = range(2, 17)
 SPLIT_EVERYWHERE = 20
 """One call in so many is split at every point."""
 MAX_SHORTEST_TOKENS = 600
-"""Tools whose shortest call is longer are left out; they would take most of the time."""
+"""Tools whose known shortest call is longer, or not known, are left out; they would take most of
+the time."""
 
 
 @dataclass(slots=True)
@@ -157,15 +158,15 @@ class ForcedCalls:
             self.counts.tools += 1
             spec = self._grammar(tool)
             try:
-                shortest = len(compiler.compile(spec).closing)
+                closing = compiler.compile(spec).closing
             except GrammarRefused:
                 self.counts.tools_refused += 1
                 continue
-            if shortest > MAX_SHORTEST_TOKENS:
+            if closing is None or len(closing) > MAX_SHORTEST_TOKENS:
                 self.counts.tools_left_out += 1
                 continue
-            usable.append((tool, spec, shortest))
-            yield tool, self._request(spec, shortest)
+            usable.append((tool, spec, len(closing)))
+            yield tool, self._request(spec, len(closing))
         for tool, spec, shortest in itertools.cycle(usable):
             yield tool, self._request(spec, shortest)
 

@@ -38,11 +38,13 @@ from runtime.tokenizer import Tokenizer
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for
+from tools_api.items import Message, TextPart
+from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 
 BARS: dict[str, tuple[str, float]] = {
-    "compiled_strict": (">=", 0.82),
+    "compiled_strict": (">=", 0.9),
     "compiled_lenient": (">=", 0.98),
     "valid_accepted": (">=", 0.995),
     "invalid_rejected": (">=", 0.999),
@@ -123,6 +125,18 @@ class Grammars:
         return GrammarState(grammar, self.tokenizer).validate(tokens) == len(tokens)
 
 
+def checks_of(schema: Any) -> OutputChecks:
+    """What a turn checks of its answer when that is finished."""
+    text_format = TextFormat(type="json_schema", name="value", schema=schema)
+    return output_checks((), text_format, lenient=False)
+
+
+def stands(checks: OutputChecks, text: str) -> bool:
+    """Whether a finished answer passes its turn's checks."""
+    part = TextPart(type="output_text", text=text)
+    return checks.violation([Message(role="assistant", content=(part,))]) is None
+
+
 def rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -141,10 +155,13 @@ def judge_schemas(grammars: Grammars, data: Path) -> dict[str, Any]:
         grammar = grammars.compile(grammars.for_schema(row["schema"]))
         if grammar is not None:
             compiled += 1
+            checks = checks_of(row["schema"])
             texts = [instances.write(value, row["schema"]) for value in row["valid"]]
-            valid += [grammars.takes(grammar, text) for text in texts]
+            valid += [grammars.takes(grammar, text) and stands(checks, text) for text in texts]
             texts = [instances.write(value, row["schema"]) for value in row["invalid"]]
-            invalid += [not grammars.takes(grammar, text) for text in texts]
+            invalid += [
+                not (grammars.takes(grammar, text) and stands(checks, text)) for text in texts
+            ]
     reasons = sorted({message[:60] for message in grammars.refused})
     timed = list(grammars.compile_s)
     for row in schemas:
@@ -182,12 +199,14 @@ def judge_tools(grammars: Grammars, data: Path) -> dict[str, Any]:
             continue
         sets_compiled += 1
         parameters = {tool["name"]: tool["parameters"] for tool in row["tools"]}
+        checks = {name: checks_of(schema) for name, schema in parameters.items()}
         for call, good in [(c, True) for c in row["valid"]] + [
             (c["call"], False) for c in row["invalid"]
         ]:
             arguments = instances.write(call["arguments"], parameters.get(call["name"], {}))
             text = f'{{"name": {json.dumps(call["name"])}, "arguments": {arguments}}}'
-            right.append(grammars.takes(grammar, text, calls=True) is good)
+            passed = call["name"] not in checks or stands(checks[call["name"]], arguments)
+            right.append((grammars.takes(grammar, text, calls=True) and passed) is good)
     return {
         "tools": len(tools),
         "tools_compiled_strict": compiled["strict"],

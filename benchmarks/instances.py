@@ -6,6 +6,7 @@ declares its properties, undeclared ones last, in their own order.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,15 +41,33 @@ def _ordered(instance: Any, schemas: list[Any], root: Any, depth: int) -> Any:
         for node in nodes:
             for name, sub in _mapping(node.get("properties")):
                 declared.setdefault(name, []).append(sub)
-        extra = [node.get("additionalProperties") for node in nodes]
         names = [n for n in declared if n in instance] + [n for n in instance if n not in declared]
-        return {n: _ordered(instance[n], declared.get(n, extra), root, depth + 1) for n in names}
+        schemas_of = {n: declared.get(n) or _undeclared(nodes, n) for n in names}
+        return {n: _ordered(instance[n], schemas_of[n], root, depth + 1) for n in names}
     if isinstance(instance, list):
         return [
             _ordered(item, [_item_schema(n, i) for n in nodes], root, depth + 1)
             for i, item in enumerate(instance)
         ]
     return instance
+
+
+def _undeclared(nodes: list[Schema], name: str) -> list[Any]:
+    """What is said of a property that is not declared: by patterns, else for all others."""
+    found: list[Any] = []
+    for node in nodes:
+        matching = [
+            sub for pattern, sub in _mapping(node.get("patternProperties")) if _fits(pattern, name)
+        ]
+        found += matching or [node.get("additionalProperties")]
+    return found
+
+
+def _fits(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return False
 
 
 def _item_schema(node: Schema, index: int) -> Any:

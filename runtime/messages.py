@@ -149,6 +149,8 @@ class SequenceStart:
     """Seconds between arrival in the engine and admission."""
     miss_causes: dict[str, int] = field(default_factory=dict)
     """Uncached prompt tokens by cause; the values add up to input - cached."""
+    ending_known: bool = True
+    """The grammar, if there is one, has a known legal ending within the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ MAX_PAUSE_S = 30.0
 Outcome = TypeVar("Outcome")
 
 _ERROR_EVENT = b'{"type":"error"'
+_EVENT = b'{"type":"'
 
 
 class Outlet(Protocol):
@@ -198,7 +199,7 @@ class Hub:
             return None
         effects = link.connection.cancel(response_id)
         self._run([(link, lambda: effects)])
-        terminal = (frame for frame in effects.frames if type_of(frame) in TERMINAL)
+        terminal = (f for f in effects.frames if f.startswith(_EVENT) and type_of(f) in TERMINAL)
         return next(terminal, None)
 
     async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:

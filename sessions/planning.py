@@ -35,6 +35,7 @@ from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for, param_at, place_of
 from tools_api.items import Item
 from tools_api.limits import Limits
+from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import INT64_MAX, CreateRequest
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
@@ -88,6 +89,17 @@ def turn_grammar(service: Service, request: CreateRequest) -> GrammarSpec | None
         options=template_options(service.model, request),
         lenient=request.keepwarm.lenient,
         max_calls=service.limits.max_parallel_calls,
+    )
+
+
+def turn_checks(request: CreateRequest) -> OutputChecks:
+    """What the grammar of the turn does not hold its output to."""
+    if not request.generate:
+        return OutputChecks()
+    return output_checks(
+        request.tool_choice.callable(request.tools),
+        request.text_format,
+        lenient=request.keepwarm.lenient,
     )
 
 
@@ -194,6 +206,7 @@ def plan_turn(
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     context_left = model.max_context_tokens - prompt.num_tokens
     wanted = _wanted_output(request, service.limits)
+    checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
         request=request.model_copy(update={"store": not private}),
@@ -217,13 +230,19 @@ def plan_turn(
         max_output=min(wanted, context_left) if request.generate else 0,
         context_limited=wanted > context_left,
         grammar=grammar,
-        banned_tokens=model.renderer.banned_tokens(
-            thinking=options.thinking, calls=bool(request.tool_choice.callable(request.tools))
-        ),
+        banned_tokens=_banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
-        warnings=(*request.warnings, *context.cuts, *_compaction(request, prompt)),
+        checks=checks,
+        warnings=_warnings(request, prompt) + checks.warnings(),
     )
+
+
+def _banned_tokens(
+    model: ServedModel, request: CreateRequest, options: TemplateOptions
+) -> tuple[int, ...]:
+    calls = bool(request.tool_choice.callable(request.tools))
+    return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
 
 
 def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -> int:
@@ -240,6 +259,11 @@ def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -
 def _wanted_output(request: CreateRequest, limits: Limits) -> int:
     asked = request.max_output_tokens
     return limits.default_output_tokens if asked is None else asked
+
+
+def _warnings(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+    """What of the request does not do here what it says."""
+    return (*request.warnings, *prompt.context.cuts, *_compaction(request, prompt))
 
 
 def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:

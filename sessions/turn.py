@@ -37,6 +37,9 @@ from tools_api.responses import FailureCode, ResponseObject
 
 _MAX_ATTEMPTS = 4
 """Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
+_ENDING_UNKNOWN = (
+    "No legal ending within this turn's limit is known: a limit that ends it cuts the output."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -242,6 +245,8 @@ class Turn:
                 return
         self._stats.begin(start)
         self._clock.admitted(start.queue_s)
+        if not start.ending_known:
+            self._stats.warnings += (_ENDING_UNKNOWN,)
         step.events.append(self.events.in_progress(self._stats.brief()))
 
     def _finish(self, output: SequenceOutput, step: TurnStep) -> None:
@@ -284,6 +289,10 @@ class Turn:
         step.events += self.events.write(self._reader.finish())
         self.events.close("completed", step.events)
         self._stats.stop = self._reader.stop
+        violation = self.plan.checks.violation(self.events.items)
+        if violation is not None:
+            self._fail(step, "server_error", violation, "output_invalid")
+            return
         self._end(step, "completed", None)
 
     def _cut_short(self, step: TurnStep, *, context: bool) -> None:

@@ -17,8 +17,10 @@ from sessions.transcript import Entry, Header, Tail, chain_ids
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
 from tools_api.items import Item, Message
+from tools_api.output_checks import OutputChecks
 from tools_api.requests import CreateRequest
 
+NO_CHECKS = OutputChecks()
 _TIERS = {
     "auto": ("default", 0),
     "default": ("default", 0),
@@ -72,8 +74,10 @@ class TurnPlan:
     arrival_s: float
     comparison: Comparison | None = None
     """What the client wants the turn's cache hits compared with."""
+    checks: OutputChecks = NO_CHECKS
+    """What the grammar does not hold the output to."""
     warnings: tuple[str, ...] = ()
-    """What of the request does not do here what it says, a sentence each; for the client."""
+    """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -84,12 +84,12 @@ class TurnStats:
     accepted: int = 0
     forwards: int = 0
     cost: int = 0
+    warnings: tuple[str, ...] = ()
+    """What the client should know of the turn, a short sentence each."""
     exhausted: bool = field(default=False)
     """The budget ended or refused this turn."""
     stop: str | None = None
     """The stop string that ended the output."""
-    warnings: tuple[str, ...] = ()
-    """What of the request does not do here what it says, a sentence each."""
 
     def begin(self, start: SequenceStart) -> None:
         """The engine has admitted the turn.
@@ -187,6 +187,7 @@ class TurnStats:
                 "left": {name: max(n, 0) for name, n in bounds.items() if n is not None},
                 "exhausted": self.exhausted,
             },
+            "warnings": list(self.warnings),
         }
         if self.stop is not None:
             brief["stop"] = self.stop

@@ -20,6 +20,7 @@ from tools_api.chat_format import CallSyntax, ChatFormat, TemplateOptions, to_js
 from tools_api.custom_input import CustomFormat
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
+from tools_api.schema_dialect import dialect
 from tools_api.tools import FunctionTool, ToolChoice
 
 
@@ -69,7 +70,7 @@ def grammar_for(
     banned by ``ChatFormat.output_specials``.
 
     Args:
-        lenient: leave out what the grammar library cannot enforce instead of refusing.
+        lenient: leave out what would be refused (``schema_dialect.REFUSED``).
 
     Raises:
         ApiError: a call is wanted of a model that has no syntax for it.
@@ -183,9 +184,11 @@ class _Lark:
     """Collects rules; every special token and every schema has a line of its own."""
 
     def __init__(self, lenient: bool) -> None:
-        self._style: dict[str, Any] = dict(JSON_STYLE)
+        self._lenient = lenient
+        # Alternatives that could hold together are checked when the output is finished.
+        self._style: dict[str, Any] = JSON_STYLE | {"coerce_one_of": True}
         if lenient:
-            self._style |= {"lenient": True, "coerce_one_of": True}
+            self._style["lenient"] = True
         self._rules: dict[str, str] = {}
         self._specials: dict[str, str] = {}
 
@@ -194,6 +197,7 @@ class _Lark:
         return name
 
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
+        schema = dialect(schema, lenient=self._lenient).schema
         return self.rule(name, "%json " + json.dumps(schema | {"x-guidance": self._style}))
 
     def special(self, token: str) -> str:

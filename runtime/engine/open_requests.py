@@ -163,9 +163,9 @@ class OpenRequests:
     def _queue(self, sequence: Sequence, compiled: CompiledGrammar) -> None:
         state = GrammarState(compiled, self._tokenizer)
         limit = sequence.request.max_new_tokens
-        if state.closing_tokens(limit) is None:
+        if state.least_tokens > limit:
             message = (
-                f"the shortest legal output takes about {len(compiled.closing)} tokens, "
+                f"a legal output takes at least {state.least_tokens} tokens, "
                 f"this turn may use {limit}"
             )
             self.finish(sequence, FinishReason.ERROR, ErrorKind.BUDGET_TOO_SMALL, message)
@@ -270,11 +270,13 @@ class OpenRequests:
         sequence.started = True
         assert sequence.cached is not None
         assert sequence.admitted_s is not None
+        grammar = sequence.grammar
         self.outputs.of(sequence.request.request_id).start = SequenceStart(
             input_tokens=sequence.prompt_length,
             cached_tokens=sequence.cached.num_cached_tokens,
             queue_s=sequence.admitted_s - sequence.arrival_s,
             miss_causes=dict(sequence.cached.miss_causes),
+            ending_known=grammar is None or grammar.ends_within(sequence.request.max_new_tokens),
         )
 
     def report_positions(self, now: float) -> None:

@@ -26,6 +26,8 @@ HORIZON_TOKENS = 4096
 bracket, so nothing real needs it earlier."""
 _SLACK_TOKENS = 256
 _LOST_RETRY_TOKENS = 32
+_MAX_SKIPPED = 24
+"""Tokens of a plan that one drawn token may have taken the place of."""
 
 
 class BudgetGuard:
@@ -69,6 +71,9 @@ class BudgetGuard:
             self._plan = yield from self._find(matcher, ())
             self._lost_tokens = 0
         self._active = True
+        if self._plan is not None and len(self._plan) > remaining:
+            self._plan = None  # it came too late, and a cut one is worth no more than a free one
+            self._lost_tokens = 0
         if self._plan is None or self._plan[0] == token:
             return token
         after = matcher.deep_copy()
@@ -106,7 +111,9 @@ class BudgetGuard:
         plan = self._plan
         assert plan is not None
         repaired = (repair + plan for repair in self._search.repairs(token))
-        for candidate in chain((plan,), repaired, (plan[1:], plan[2:], plan[3:])):
+        later = (plan[skipped:] for skipped in range(1, _MAX_SKIPPED + 1))
+        resumed = self._search.resumed(plan, token)
+        for candidate in chain((plan,), repaired, later, resumed):
             if candidate and matcher.validate_tokens(list(candidate)) == len(candidate):
                 return candidate
         return (yield from self._find(matcher, tried))

@@ -38,6 +38,7 @@ _MAX_HINTS = 256
 _MAX_KEY_TOKENS = 24
 _MAX_KNOWN = 512
 _MAX_KNOWN_TOKENS = 64
+_MAX_RESUMED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,11 @@ class Effort:
     """Tokens tried at most."""
     improving_steps: int
     """How many of them after a first answer, for a shorter one."""
+    whole_values: int = 0
+    """Places at which whole values of the schemas are tried."""
 
 
-THOROUGH = Effort(steps=4000, improving_steps=80)
+THOROUGH = Effort(steps=4000, improving_steps=80, whole_values=16)
 """Once per grammar, off the engine's loop."""
 QUICK = Effort(steps=300, improving_steps=20)
 """Between two tokens of a sequence."""
@@ -68,9 +71,10 @@ def complete(work: Work[_Result]) -> _Result:
 
 @dataclass(slots=True)
 class _Left:
-    """Steps that a search may still take: one token fed and masked each."""
+    """What a search may still do: tokens fed and masked, whole values tried."""
 
     steps: int
+    values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +117,18 @@ class ClosingSearch:
         self._quote = self._encode('"')[-1]
         self._required: tuple[bytes, ...] = ()
         self._hints: tuple[Way, ...] = ()
+        self._values: tuple[bytes, ...] = ()
         self._plain: PlainClosing | None = None
         """Where a client's own grammar binds plain text."""
         self._known: OrderedDict[Way, Way] = OrderedDict()
 
-    def preparing(self, lark: str) -> Work[None]:
-        """Read what the grammar's schemas suggest. Without it the search finds less."""
+    def preparing(self, lark: str, values: Sequence[str] = ()) -> Work[None]:
+        """Read what the grammar's schemas suggest. Without it the search finds less.
+
+        Args:
+            values: short values of the schemas, as texts.
+        """
+        self._values = tuple(value.encode("utf-8", "replace") for value in values)
         if "%lark" in lark:
             self._plain = PlainClosing(self._tables.tokenizer, lark)
         hints = yield from reading_hints(lark)
@@ -149,8 +159,14 @@ class ClosingSearch:
         """
         left = _Left(effort.steps)
         # A greedy walk may go round in circles; half is kept for its other turns.
-        first = _Left(effort.steps // 2)
+        first = _Left(effort.steps // 2, effort.whole_values)
         walk = yield from self._walk(matcher.deep_copy(), (), limit, first)
+        if walk.complete and effort.whole_values:
+            # A whole value is short in characters; long pieces may need fewer tokens.
+            plain = _Left(effort.steps // 8)
+            shorter = len(walk.tokens) - 1
+            found = yield from self._walk(matcher.deep_copy(), (), shorter, plain)
+            walk = found if found.complete else walk
         left.steps -= effort.steps // 2 - first.steps
         best = walk.tokens if walk.complete else None
         if best is not None:
@@ -199,6 +215,18 @@ class ClosingSearch:
         last = self._tables.tokenizer.token_bytes(token)[-1:]
         return self._tables.repairs.get(last[0], ()) if last else ()
 
+    def resumed(self, plan: Way, token: int) -> Iterator[Way]:
+        """The rests of a plan of which ``token`` may have begun a token, as ``,`` begins ``, ``:
+        that token's other bytes, and what follows it."""
+        tables = self._tables
+        data = tables.tokenizer.token_bytes(token)
+        for index, planned in enumerate(plan[:_MAX_RESUMED]):
+            piece = tables.tokenizer.token_bytes(planned)
+            for size in range(1, len(piece)):
+                missing = [piece[at : at + 1] for at in range(size, len(piece))]
+                if data.endswith(piece[:size]) and all(map(tables.of_bytes.__contains__, missing)):
+                    yield (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
+
     def _walk(
         self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left
     ) -> Work[_Walk]:
@@ -217,7 +245,8 @@ class ClosingSearch:
             left.steps -= 1
             yield
             _fill_mask(matcher, row)
-            ways: list[Way] = [(token,) for token in self._closers(row)]
+            whole = self._whole_value(matcher, row, tokens, left)
+            ways: list[Way] = [*whole, *((token,) for token in self._closers(row))]
             if not ways:
                 ways = yield from self._ways_to_closers(
                     matcher, row, tokens, limit - len(tokens), left
@@ -233,15 +262,33 @@ class ClosingSearch:
     def _closers(self, row: MaskRow) -> Way:
         """The tokens of structure that the mask allows, most closing first."""
         tables = self._tables
-        if allowed(row, tables.letters, 1):
+        quotes = allowed(row, tables.quotes, 1)
+        separators = allowed(row, tables.separators, _MAX_WAYS)
+        if allowed(row, tables.letters, 1) or (quotes and separators):
+            # Inside a string: outside no letter is legal, nor a quote where a comma is.
             return allowed(row, tables.closes_string, _MAX_WAYS)
-        for table in (tables.structure, tables.separators):
-            if found := allowed(row, table, _MAX_WAYS):
-                return found
-        openers = allowed(row, tables.openers, _MAX_WAYS)
+        if found := allowed(row, tables.structure, _MAX_WAYS) or separators:
+            return found
+        openers = quotes + allowed(row, tables.brackets, 2)
         # Where a value starts it may as well be a number or a word. Second, because a string
         # of digits looks the same, and there the quote is the end.
-        return openers and openers[:2] + allowed(row, tables.literals, _MAX_WAYS)
+        return openers and openers + allowed(row, tables.literals, _MAX_WAYS)
+
+    def _whole_value(
+        self, matcher: llguidance.LLMatcher, row: MaskRow, tokens: Sequence[int], left: _Left
+    ) -> list[Way]:
+        """The rest of a short value, where one may stand here or has begun already."""
+        if not left.values or allowed(row, self._tables.letters, 1):
+            return []
+        left.values -= 1
+        typed = b"".join(map(self._tables.tokenizer.token_bytes, tokens[-_MAX_KEY_TOKENS:]))
+        for value in self._values:
+            for begun in range(min(len(typed), len(value) - 1), -1, -1):
+                if typed.endswith(value[:begun]):
+                    rest = self._encode(value[begun:].decode("utf-8", "replace"))
+                    if matcher.validate_tokens(list(rest)) == len(rest):
+                        return [rest]
+        return []
 
     def _encode(self, text: str) -> Way:
         return tuple(self._tables.tokenizer.encode([Segment(text)]).tolist())
@@ -345,7 +392,7 @@ class ClosingSearch:
         else:
             tables = self._tables
             tokens = [t for table in tables.long_pieces for t in allowed(row, table, 1)]
-            for table, count in zip(tables.single_bytes, (1, 1, 10, 12), strict=True):
+            for table, count in zip(tables.single_bytes, (1, 1, 10, 33), strict=True):
                 tokens += allowed(row, table, count)
             if not tokens:
                 # Half a character or an escape leads round in circles where plain text is

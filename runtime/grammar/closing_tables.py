@@ -41,7 +41,10 @@ class ClosingTables:
         self.structure = _ids(closers)
         """Between values: what closes, and whole literals."""
         self.separators = _ids(separators)
-        self.openers = _ids(openers)
+        self.quotes = _ids([p for p in openers if p[0].lstrip()[:1] == b'"'])
+        """What opens a string, or closes one of which only some texts are legal."""
+        self.brackets = _ids([p for p in openers if p[0].lstrip()[:1] != b'"'])
+        """What opens an array or an object."""
         self.literals = _ids([p for p in pieces if p[0] in _LITERAL_STARTS])
         """Beginnings of null, true, false and numbers."""
         self.closes_string = _ids(_string_closers(pieces))
@@ -52,7 +55,9 @@ class ClosingTables:
         self.single_bytes = [_ids([p for p in m if len(p[0]) == 1]) for m in classes]
         others = [p for p in pieces if not _is_plain(p[0])]
         self.other_pieces = _ids(sorted(others, key=_whole_characters_first))
-        self.repairs = _repairs({p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1})
+        self.of_bytes = {p[0]: p[1] for p in reversed(pieces) if len(p[0]) == 1}
+        """The token of each byte that has one."""
+        self.repairs = _repairs(self.of_bytes)
         """By the last byte written: tokens that finish what it began."""
 
     def candidate_order(self, token: int) -> tuple[bool, int, int]:
@@ -142,11 +147,20 @@ def _rank(piece: Piece, *, in_string: bool) -> tuple[float, int, int, int]:
     """Closers before whole values before separators before openers; of equals the one that
     covers more."""
     data, token = piece
+    depth = _depth(data, in_string)
+    if not in_string and data.lstrip()[:1] == b'"':
+        # Where only some strings are legal nobody knows whether this quote opens a string or
+        # closes one: '", "' would be a whole value, or the way into one more element.
+        depth = max(depth, _depth(data, True))
+    return (depth, -data.count(b" ") - data.count(b"\n"), len(data), token)
+
+
+def _depth(data: bytes, in_string: bool) -> float:
+    """How much is left to be closed behind ``data``; a separator asks for more than a bracket."""
     depth = 0.0
     for value in data.decode():
         if value == '"':
             in_string = not in_string
         elif not in_string:
             depth += (value in "{[") - (value in "}]") + 1.5 * (value in ",:")
-    blanks = data.count(b" ") + data.count(b"\n")
-    return (depth + 0.5 * in_string, -blanks, len(data), token)
+    return depth + 0.5 * in_string

@@ -2,13 +2,14 @@
 
 llguidance compiles; this module owns what is around it: one compilation however many ask,
 a memory bounded in bytes, the vocabulary as the library must see it, and a first look (mask
-and shortest ending) that finds grammars which only fail later. The library's part runs beside
+and a short ending) that finds grammars which only fail later. The library's part runs beside
 other threads; the look is Python, and so work in pieces for whoever must not be held up.
 
 Knows the vocabulary's bytes. Knows no sequences (``runtime.grammar.state``) and no processes
 (``runtime.grammar.probe``, which tries hostile grammars elsewhere first).
 
-Always true: a CompiledGrammar can be satisfied, and is never changed by who walks it.
+Always true: a CompiledGrammar is not known to be unsatisfiable, and is never changed by who
+walks it.
 """
 
 import threading
@@ -23,12 +24,14 @@ import llguidance
 from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar.closing_tables import ClosingTables
 from runtime.grammar.refusal import GrammarRefused, refusal
+from runtime.grammar.schemas import json_blocks
+from runtime.grammar.short_values import short_value
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec, resolve_specials
 
 MAX_CLOSING_TOKENS = 8192
-"""A schema whose shortest value is longer is refused."""
+"""Longer endings are not looked for: a turn without a known one runs until its limit."""
 
 _MAX_FORCED_TEXTS = 4096
 
@@ -51,8 +54,11 @@ class CompiledGrammar:
     """Makes another ``pristine``, that shares nothing with this one."""
     after_id: int | None
     trigger_id: int | None
-    closing: tuple[int, ...]
-    """A short legal output from where the grammar binds, end-of-turn included."""
+    closing: tuple[int, ...] | None
+    """A short legal output from where the grammar binds, end-of-turn included; None if the search
+    found none, which proves nothing."""
+    least_tokens: int
+    """No legal output is shorter."""
     search: ClosingSearch
     size_bytes: int
     """Estimate, for the cache's bound."""
@@ -86,7 +92,7 @@ class GrammarCompiler:
         """The compiled grammar; waits if another thread is compiling the same one.
 
         Raises:
-            GrammarRefused: the grammar cannot be enforced, or nothing satisfies it.
+            GrammarRefused: the grammar cannot be enforced, or nothing can satisfy it.
         """
         with self._lock:
             if spec in self._cache:
@@ -162,16 +168,16 @@ class GrammarCompiler:
         """The rest of a compilation, in pieces; remembers the result.
 
         Raises:
-            GrammarRefused: nothing satisfies the grammar, as far as was looked.
+            GrammarRefused: it is known that no finite value satisfies one of its schemas, or
+                the library gave up on it.
         """
         spec, matcher = parsed.spec, parsed.matcher
+        values = yield from _short_values(spec.lark)
         search = ClosingSearch(self._closing_tables)
-        yield from search.preparing(spec.lark)
+        yield from search.preparing(spec.lark, values)
         closing = yield from search.finding(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
         if closing is None:
-            raise GrammarRefused(
-                f"found no output of at most {MAX_CLOSING_TOKENS} tokens that satisfies it"
-            )
+            _refuse_broken(matcher, spec)
         compiled = CompiledGrammar(
             spec=spec,
             pristine=matcher,
@@ -179,6 +185,7 @@ class GrammarCompiler:
             after_id=parsed.after_id,
             trigger_id=parsed.trigger_id,
             closing=closing,
+            least_tokens=_least_tokens(matcher),
             search=search,
             size_bytes=200_000 + 100 * len(spec.lark),
         )
@@ -224,3 +231,40 @@ def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
         eos_token=[tokenizer.end_of_turn_id],
         slices=llguidance.LLTokenizer.json_slices(),
     )
+
+
+def _short_values(lark: str) -> Work[list[str]]:
+    """Short values of a grammar's schemas, as far as some can be told.
+
+    Raises:
+        GrammarRefused: a schema has none that ends.
+    """
+    texts: list[str] = []
+    for block, (_, schema) in enumerate(json_blocks(lark)):
+        known = yield from short_value(schema)
+        if known.endless:
+            message = "no value satisfies it: what it requires requires itself without end"
+            raise GrammarRefused(message, block=block)
+        if known.text is not None:
+            texts.append(known.text)
+    return texts
+
+
+def _least_tokens(matcher: llguidance.LLMatcher) -> int:
+    """The tokens that all legal outputs begin with, and those that must at least follow."""
+    ahead, forced = matcher.deep_copy(), 0
+    while forced < MAX_CLOSING_TOKENS and not ahead.is_accepting():
+        run = ahead.compute_ff_tokens()
+        if not run:
+            return forced + 2  # one more, and the end-of-turn
+        forced += len(run)
+        ahead.consume_tokens(run)
+    return forced + 1
+
+
+def _refuse_broken(matcher: llguidance.LLMatcher, spec: GrammarSpec) -> None:
+    """Refuse a grammar whose automaton ran out of fuel in the search: no turn could use it."""
+    again = matcher.deep_copy()
+    again.compute_bitmask()
+    if again.is_error():
+        raise refusal(again.get_error(), spec.lark)

@@ -6,10 +6,12 @@ becomes one line, the JSON Schema keyword at fault and the place of that keyword
 Knows JSON Schema keywords and the wording of llguidance. Compiles nothing.
 """
 
+import json
 import re
 from dataclasses import dataclass
 
 from runtime.grammar.schemas import json_blocks, subschemas
+from tools_api.schema_dialect import REFUSED
 
 _PREFIX = "failed to compile JSON schema: "
 _LINE = re.compile(r"at (\d+)\(\d+\): ")
@@ -52,8 +54,8 @@ class _Rule:
     keyword: str | None
 
 
+_UNIMPLEMENTED = re.compile(r'Unimplemented keys: (\["[^\]]+"\])')
 _RULES = (
-    _Rule(re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
     _Rule(re.compile(r"oneOf constraints are not supported"), "oneOf"),
     _Rule(re.compile(r"Unknown format: (.+)"), "format"),
     _Rule(re.compile(r"patternProperty regexes"), "patternProperties"),
@@ -79,8 +81,14 @@ def refusal(error: str, lark: str) -> GrammarRefused:
         return GrammarRefused(message)
     line = _LINE.match(error)
     block = None if line is None else _block_at(lark, int(line[1]))
+    first_line = text.split("\n", 1)[0]
+    unimplemented = _UNIMPLEMENTED.search(first_line)
+    if unimplemented is not None:
+        name, message = _unsupported(json.loads(unimplemented[1]))
+        block, path = _find(lark, block, name, None) or (block, None)
+        return GrammarRefused(message, name, path, block)
     for rule in _RULES:
-        found = rule.wording.search(text.split("\n", 1)[0])
+        found = rule.wording.search(first_line)
         if found is None:
             continue
         value = found[1].strip() if rule.wording.groups else None
@@ -90,6 +98,13 @@ def refusal(error: str, lark: str) -> GrammarRefused:
         block, path = place or (block, None)
         return GrammarRefused(message, keyword, path, block)
     return GrammarRefused(message, block=block)
+
+
+def _unsupported(keywords: list[str]) -> tuple[str, str]:
+    """Which of the keywords that the library does not know is to blame, and what to say of it."""
+    keyword = next((name for name in keywords if name in REFUSED), keywords[0])
+    reason = f": {REFUSED[keyword]}" if keyword in REFUSED else ""
+    return keyword, f"'{keyword}' is not supported{reason}"
 
 
 def _one_line(text: str) -> str:

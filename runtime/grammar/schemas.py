@@ -4,6 +4,7 @@ A grammar embeds schemas as ``%json {...}``. Nothing is validated here; a schema
 no sense gives no samples.
 """
 
+import functools
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator
@@ -20,6 +21,7 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 _MAX_SAMPLE_CHARS = 64
 _MAX_SAMPLES = 64
 _MAX_NAMES = 256
+_MAX_KNOWN_PATTERNS = 256
 _FORMAT_SAMPLES = {
     "date-time": "2000-01-01T00:00:00Z",
     "date": "2000-01-01",
@@ -95,6 +97,15 @@ def reading_hints(lark: str) -> Generator[None, None, Hints]:
     return Hints(required=tuple(names), samples=tuple(samples))
 
 
+def string_sample(schema: dict[str, Any]) -> str | None:
+    """A short string that fits a schema's ``pattern``, or else its ``format``; None where that is
+    not clear."""
+    if isinstance(schema.get("pattern"), str):
+        return _pattern_sample(schema["pattern"])
+    known = isinstance(schema.get("format"), str)
+    return _FORMAT_SAMPLES.get(schema["format"]) if known else None
+
+
 def _samples_of(schema: dict[str, Any]) -> Iterator[str]:
     properties = schema.get("patternProperties")
     patterns = [schema.get("pattern"), *(properties if isinstance(properties, dict) else ())]
@@ -106,6 +117,7 @@ def _samples_of(schema: dict[str, Any]) -> Iterator[str]:
         yield _FORMAT_SAMPLES[schema["format"]]
 
 
+@functools.lru_cache(_MAX_KNOWN_PATTERNS)
 def _pattern_sample(pattern: str) -> str | None:
     """A short string that the regular expression matches; None where that is not clear."""
     try:

@@ -146,19 +146,20 @@ class GrammarState:
 
     def blocked_tokens(self, remaining: int) -> tuple[int, ...]:
         """Tokens that must not be drawn while text is free, ``remaining`` tokens before the
-        limit: the trigger out of its turn or without room for the shortest call, and
+        limit: the trigger out of its turn or without room for a call whose ending is known, and
         end-of-turn while the grammar is still owed."""
         if not self._free_until:
             return ()
         trigger = self._compiled.trigger_id
         if trigger is None:
             return self._end_of_turn_ids
-        fits = len(self._compiled.closing) < remaining
+        closing = self._compiled.closing
+        fits = closing is None or len(closing) < remaining
         return () if self._free_until[0] == trigger and fits else (trigger,)
 
     def deciding(self, token: int, remaining: int) -> Work[int]:
-        """The token to emit for a drawn one: itself if the sequence can still end legally
-        behind it, else the next token of a legal ending. Work in pieces: until it is done
+        """The token to emit for a drawn one: itself if a legal ending behind it is known to fit,
+        or if none is known at all, else the next token of one. Work in pieces: until it is done
         the state must be left as it is.
 
         Args:
@@ -169,9 +170,24 @@ class GrammarState:
             return token  # no choice, so nothing to decide
         if self.bound and self._guard is not None:
             return (yield from self._guard.admitting(self._matcher, token, remaining))
-        if not self.bound and self.obliged and len(self._compiled.closing) + 1 >= remaining:
+        closing = self._compiled.closing
+        due = closing is not None and len(closing) + 1 >= remaining
+        if not self.bound and self.obliged and due:
             return self._free_until[0]
         return token
+
+    @property
+    def least_tokens(self) -> int:
+        """From the sequence's start: no legal output is shorter, end-of-turn included."""
+        return len(self._free_until) + self._compiled.least_tokens if self.obliged else 1
+
+    def ends_within(self, limit: int) -> bool:
+        """Whether it is known, at the sequence's start, that ``limit`` tokens hold a legal output
+        and that one begun can be ended in time."""
+        closing = self._compiled.closing
+        if closing is None:
+            return False
+        return not self.obliged or len(self._free_until) + len(closing) <= limit
 
     def closing_tokens(self, limit: int) -> list[int] | None:
         """A short legal rest of the sequence, end-of-turn included; None if none of at most
@@ -181,7 +197,8 @@ class GrammarState:
         if not self.bound:
             closing: tuple[int, ...] | None = (self._tokenizer.end_of_turn_id,)
             if self.obliged:
-                closing = (self._free_until[0], *self._compiled.closing)
+                known = self._compiled.closing
+                closing = None if known is None else (self._free_until[0], *known)
         elif self._run and self._run[-1] in self._end_of_turn_ids:
             closing = tuple(self._run)
         else:

@@ -1,8 +1,11 @@
 """The stock ``openai-agents`` SDK over its WebSocket transport."""
 
+import enum
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import date
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import pytest
 from agents import (
@@ -14,7 +17,7 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.exceptions import ModelBehaviorError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, HttpUrl
 
 from examples.demo.child_server import ChildServer
 
@@ -149,3 +152,43 @@ async def test_a_spent_budget_fails_the_run_and_keeps_the_socket(server: ChildSe
         shop = Shop()
         result = await session.run(shop.agent("get_price"), "A desk.", max_turns=8)
     assert isinstance(result.final_output, Offer)
+
+
+class Order(BaseModel):
+    products: list[Product]
+    day: date
+    number: UUID
+    page: HttpUrl
+
+
+class Size(enum.Enum):
+    SMALL = "S"
+    LARGE = "L"
+
+
+async def test_lists_of_literals_dates_and_unique_items_are_called_under_strict(
+    server: ChildServer,
+) -> None:
+    orders: list[Order] = []
+
+    @function_tool
+    def place(order: Order, sizes: Annotated[set[Size], Field(max_length=1)]) -> str:
+        """Place an order."""
+        orders.append(order)
+        return "placed"
+
+    assert place.strict_json_schema
+    assert "uniqueItems" in str(place.params_json_schema)
+    agent = Agent(
+        name="shop",
+        model="default",
+        tools=[place],
+        output_type=Offer,
+        model_settings=ModelSettings(
+            tool_choice="place", parallel_tool_calls=False, max_tokens=512
+        ),
+    )
+    async with session_with(server) as session:
+        result = await session.run(agent, "Order two lamps.", max_turns=8)
+    assert isinstance(result.final_output, Offer)
+    assert len(orders) >= 1

@@ -93,6 +93,7 @@ class ScriptedEngine:
         forwards: int = 0,
         logprobs: tuple[TokenLogprob, ...] = (),
         cached: int | None = None,
+        ending_known: bool = True,
     ) -> SequenceOutput:
         """One step: the start if it is the first, some tokens, perhaps the end."""
         turn = self.open[request.request_id]
@@ -108,6 +109,7 @@ class ScriptedEngine:
                 cached_tokens=found,
                 queue_s=0.25,
                 miss_causes={cause: count for cause, count in misses.items() if count},
+                ending_known=ending_known,
             )
         turn.tokens += tokens
         turn.emitted += tokens

@@ -1,6 +1,7 @@
 """The guard alone: what it lets pass, what it replaces, and when it looks at all."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from runtime.grammar.budget_guard import HORIZON_TOKENS, BudgetGuard
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
+from tests.support.vocabularies import vocabulary
 
 SCHEMA = {"type": "array", "items": {"type": "string"}}
 
@@ -77,3 +79,26 @@ def test_the_plan_is_legal_after_every_token(
             ending = matcher.deep_copy()
             assert ending.consume_tokens(list(guard.plan[:-1]))
             assert ending.is_accepting()
+
+
+def test_a_plan_is_resumed_within_a_token_of_it(tmp_path: Path) -> None:
+    shipped = vocabulary("shipped", tmp_path)
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 400}
+    grammar = compiler(shipped).compile(schema_spec(numbers))
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    of_bytes = {shipped.token_bytes(t): t for t in range(shipped.vocab_size)}
+    assert b", " in of_bytes
+    for data in (b"[", b"7", b"7", b",", b" ", b"8", b","):
+        assert emit(guard, matcher, of_bytes[data], 2000) == of_bytes[data]
+        assert guard.plan is not None
+        assert matcher.validate_tokens(list(guard.plan)) == len(guard.plan)
+
+
+def test_a_plan_that_came_too_late_does_not_dictate(
+    tokenizer: Tokenizer, grammar: CompiledGrammar
+) -> None:
+    matcher = grammar.pristine.deep_copy()
+    guard = BudgetGuard(grammar.search, grammar.closing)
+    wanted = encode(tokenizer, '["xyz')
+    assert [emit(guard, matcher, token, 2) for token in wanted[:2]] == wanted[:2]

@@ -983,8 +983,8 @@ def test_hosted_tools_are_named_in_each_response_and_once_a_connection_in_the_lo
     assert logged == ["hosted tools are left out connection=conn_1 tools=web_search,mcp"]
 
 
-def test_a_response_without_warnings_has_no_list_of_them(client: Client) -> None:
-    assert "warnings" not in client.turn(input="hi")["keepwarm"]
+def test_a_response_without_warnings_has_an_empty_list_of_them(client: Client) -> None:
+    assert client.turn(input="hi")["keepwarm"]["warnings"] == []
 
 
 @pytest.mark.parametrize("stats", [True, False])

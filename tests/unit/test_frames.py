@@ -89,7 +89,11 @@ def test_a_step_survives_the_wire() -> None:
             forced=2,
             forwards=1,
             start=SequenceStart(
-                input_tokens=9, cached_tokens=4, queue_s=0.25, miss_causes={"first_sight": 5}
+                input_tokens=9,
+                cached_tokens=4,
+                queue_s=0.25,
+                miss_causes={"first_sight": 5},
+                ending_known=False,
             ),
             logprobs=(TokenLogprob(token=1, logprob=-0.5, top=((1, -0.5), (4, -2.0))),),
         ),

@@ -11,8 +11,17 @@ import pytest
 from runtime.grammar.closing import ClosingSearch, Effort, complete
 from runtime.grammar.closing_tables import ClosingTables
 from runtime.grammar.compiler import CompiledGrammar
+from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
-from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
+from tests.support.grammars import (
+    compiler,
+    decode,
+    encode,
+    mask_of,
+    schema_spec,
+    small_tokenizer,
+)
+from tests.support.vocabularies import NAMES, vocabulary
 
 EFFORT = Effort(steps=2000, improving_steps=80)
 
@@ -169,3 +178,54 @@ def find_behind(
     limit: int = 500,
 ) -> tuple[int, ...] | None:
     return complete(grammar.search.finding_behind(fed, matcher, limit=limit, effort=effort))
+
+
+ITEMS: dict[str, Any] = {
+    "enum": {"enum": ["desk", "lamp", "a, b", "c]"]},
+    "const": {"const": "only"},
+    "pattern": {"type": "string", "pattern": "^[0-9]{2}$"},
+    "uuid": {"type": "string", "format": "uuid"},
+    "date": {"type": "string", "format": "date"},
+    "numbers": {"enum": [10, 11, 200]},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("items", ITEMS)
+def test_a_list_of_few_strings_ends_wherever_it_stands(
+    vocabularies: dict[str, Tokenizer], name: str, items: str
+) -> None:
+    tokenizer, rng = vocabularies[name], random.Random(0)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": ITEMS[items]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    grammar = compiled(tokenizer, schema)
+    search = ClosingSearch(ClosingTables(tokenizer))
+    complete(search.preparing(schema_spec(schema).lark))  # no whole values
+    state = GrammarState(grammar, tokenizer)
+    fed: list[int] = []
+    while len(fed) < 40 and not state.ended:
+        matcher = grammar.pristine.deep_copy()
+        assert matcher.consume_tokens(fed)
+        closing = search.find(matcher, limit=200, effort=EFFORT)
+        assert closing is not None, decode(tokenizer, fed)
+        json.loads(decode(tokenizer, [*fed, *closing[:-1]]))
+        tokens = state.forced_tokens(100) or [rng.choice(mask_of(state, tokenizer))]
+        state.advance(tokens)
+        fed += [token for token in tokens if token != tokenizer.end_of_turn_id]
+
+
+def test_a_whole_value_of_the_schema_ends_what_no_search_would(tokenizer: Tokenizer) -> None:
+    item = {"type": "object", "properties": {"x": {"enum": ["aa", "bb"]}}, "required": ["x"]}
+    grammar = compiled(tokenizer, {"type": "array", "items": item, "minItems": 500})
+    assert grammar.closing is not None
+    assert len(json.loads(decode(tokenizer, list(grammar.closing[:-1])))) == 500
+    assert grammar.search.find(grammar.pristine, limit=8192, effort=EFFORT) is None
+
+
+@pytest.fixture(scope="module")
+def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    return {name: vocabulary(name, tmp_path_factory.mktemp(name)) for name in NAMES}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.grammar.closing import complete
-from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
+from runtime.grammar.compiler import MAX_CLOSING_TOKENS, CompiledGrammar, GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, schema_spec, small_tokenizer
@@ -32,10 +32,10 @@ def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
 @pytest.mark.parametrize(
     ("schema", "message", "keyword", "path"),
     [
-        ({"not": {}}, "Unimplemented keys", "not", ("not",)),
+        ({"not": {}}, "'not' is not supported", "not", ("not",)),
         (
             {"properties": {"not": {"type": "array", "uniqueItems": True}}},
-            "Unimplemented keys",
+            "is not supported",
             "uniqueItems",
             ("properties", "not", "uniqueItems"),
         ),
@@ -57,7 +57,7 @@ def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
         (False, "schema is false", None, None),
         (
             {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
-            "found no output",
+            "no value satisfies it",
             None,
             None,
         ),
@@ -156,8 +156,37 @@ def test_a_compilation_may_be_finished_in_pieces(grammars: GrammarCompiler) -> N
     assert grammars.compile(spec) is compiled
 
 
-def test_what_nothing_satisfies_is_refused_in_the_end(grammars: GrammarCompiler) -> None:
+def test_what_nothing_can_satisfy_is_refused(grammars: GrammarCompiler) -> None:
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
     work = grammars.finishing(grammars.parse(schema_spec(endless)))
-    with pytest.raises(GrammarRefused, match="found no output"):
+    with pytest.raises(GrammarRefused, match="no value satisfies it") as caught:
         complete(work)
+    assert caught.value.block == 0
+
+
+def test_where_no_ending_is_found_the_grammar_is_no_worse_for_it(
+    grammars: GrammarCompiler,
+) -> None:
+    long = {"type": "array", "items": {"type": "integer"}, "minItems": MAX_CLOSING_TOKENS}
+    compiled = grammars.compile(schema_spec(long))
+    assert compiled.closing is None
+    assert compiled.least_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("lark", "least"),
+    [
+        ('start: "a"', 2),
+        ('start: "a"?', 1),
+        ('start: "a" | "b"', 2),
+        ('start: "q" /[ab]/ "z"', 3),
+        ('start: "q" ("z")*', 2),
+    ],
+)
+def test_the_least_is_what_all_outputs_begin_with_and_what_must_follow(
+    grammars: GrammarCompiler, lark: str, least: int
+) -> None:
+    compiled = grammars.compile(GrammarSpec(lark=lark))
+    assert compiled.least_tokens == least
+    assert compiled.closing is not None
+    assert len(compiled.closing) >= least

@@ -3,6 +3,7 @@
 import pytest
 
 from runtime.grammar.refusal import refusal
+from tools_api.schema_dialect import REFUSED
 
 LARK = """start: a | b
 a: %json {"type": "object", "properties": {"format": {"type": "string", "format": "date"}}}
@@ -22,18 +23,25 @@ def report(message: str, line: int = 3) -> str:
     [
         (
             report('Unimplemented keys: ["not"]', line=4),
-            'Unimplemented keys: ["not"]',
+            f"'not' is not supported: {REFUSED['not']}",
             "not",
             2,
             ("not",),
         ),
         (report("schema is false", line=2), "schema is false", None, 0, None),
         (
-            report('Unimplemented keys: ["not"]'),
-            'Unimplemented keys: ["not"]',
+            report('Unimplemented keys: ["format", "not"]'),
+            f"'not' is not supported: {REFUSED['not']}",
             "not",
             1,
             ("anyOf", 1, "not"),
+        ),
+        (
+            report('Unimplemented keys: ["$recursiveRef"]'),
+            "'$recursiveRef' is not supported",
+            "$recursiveRef",
+            1,
+            None,
         ),
         (
             report("Unknown format: foobar"),

@@ -424,3 +424,54 @@ def test_padding_of_the_embedding_is_never_allowed(tmp_path: Path) -> None:
     allowed = mask_of(state, tokenizer)
     assert len(allowed) > 200
     assert all(tokenizer.is_defined(token) for token in allowed)
+
+
+ENDLESSLY_LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 9000}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_known_ending_a_turn_writes_until_its_limit(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, seed: int
+) -> None:
+    state = start(grammars, tokenizer, ENDLESSLY_LONG)
+    assert not state.ends_within(4000)
+    assert state.closing_tokens(4000) is None
+    out = random_output(state, tokenizer, 80, random.Random(seed))
+    assert (state.ended, state.failed, len(out)) == (False, None, 80)
+    assert decode(tokenizer, out).startswith("[")
+
+
+def test_without_a_known_ending_a_call_may_begin_and_thinking_is_not_cut_off(
+    grammars: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    waiting = start(grammars, tokenizer, ENDLESSLY_LONG, trigger="<tool_call>")
+    assert waiting.blocked_tokens(10) == ()
+    assert not waiting.ends_within(4000), "a call that has begun may be cut"
+    thinking = start(grammars, tokenizer, ENDLESSLY_LONG, after="</think>")
+    word = encode(tokenizer, "hm")[0]
+    assert decided(thinking, word, 2) == word
+    assert thinking.closing_tokens(4000) is None
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_no_output_is_shorter_than_the_least(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, name: str
+) -> None:
+    state = start(grammars, tokenizer, SCHEMAS[name])
+    limit = shortest(state)
+    assert state.ends_within(limit)
+    assert not state.ends_within(limit - 1)
+    for seed in range(5):
+        fresh = start(grammars, tokenizer, SCHEMAS[name])
+        out = random_output(fresh, tokenizer, limit + 5, random.Random(seed))
+        assert len(out) >= state.least_tokens
+
+
+def test_a_plan_that_does_not_fit_any_more_is_given_up(
+    grammars: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    schema = {"type": "string", "minLength": 200}
+    state = start(grammars, tokenizer, schema)
+    quote, letter = encode(tokenizer, '"'), encode(tokenizer, "q")[0]
+    state.advance(quote)
+    assert [decided(state, letter, left) for left in (5, 4, 3)] == [letter] * 3

@@ -156,6 +156,26 @@ def test_a_turn_that_its_grammar_forbids_is_never_queued(
     assert not rig.scheduler.queues.has_work
 
 
+@pytest.mark.parametrize(("limit", "known"), [(3, False), (7, True)])
+def test_a_turn_is_told_whether_its_limit_holds_an_ending_that_is_known(
+    rig: Rig, limit: int, known: bool
+) -> None:
+    rig.open("a", limit=limit, grammar=GrammarSpec(lark='start: "z"? /[0-9]{5}/'))
+    rig.compile()
+    rig.admit()
+    start = rig.told()["a"].start
+    assert start is not None
+    assert start.ending_known is known
+
+
+def test_a_turn_without_a_grammar_can_end_anywhere(rig: Rig) -> None:
+    rig.open("a", limit=1)
+    rig.admit()
+    start = rig.told()["a"].start
+    assert start is not None
+    assert start.ending_known
+
+
 def test_a_cancelled_turn_ends_wherever_it_is(rig: Rig) -> None:
     rig.open("running")
     rig.admit()

@@ -140,6 +140,7 @@ def test_the_vendor_object_tells_cache_time_tokens_money_and_budget() -> None:
         "spec": {"drafted": 3, "accepted": 2, "forwards": 2},
         "cost": {"turn": cost, "session": cost, "saved": 0},
         "budget": {"left": {"output": 95, "cost": 1 - cost}, "exhausted": False},
+        "warnings": [],
     }
 
 
@@ -331,6 +332,65 @@ def test_an_engine_refusal_fails_the_response_and_says_why(
     assert client.response["keepwarm"]["budget"]["exhausted"] == (code == "rate_limit_exceeded")
 
 
+UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+
+
+def unique_answer() -> dict[str, Any]:
+    schema = {"type": "json_schema", "name": "v", "strict": True, "schema": UNIQUE}
+    return {"text": {"format": schema}}
+
+
+def test_a_turn_warns_of_what_its_grammar_leaves_open(client: Client) -> None:
+    response = client.turn("[1, 2]" + END, input="hi", **unique_answer())
+    assert response["status"] == "completed"
+    (warning,) = response["keepwarm"]["warnings"]
+    assert "uniqueItems" in warning
+    assert "text.format.schema" in warning
+    again = client.turn(input="hi", previous_response_id=response["id"])
+    assert again["keepwarm"]["warnings"] == []
+
+
+def test_an_answer_that_breaks_its_schema_fails_the_turn(rig: Rig, client: Client) -> None:
+    first = client.turn(input="hi")
+    client.create(input="more", previous_response_id=first["id"], **unique_answer())
+    rig.reply("[1, 1]" + END)
+    response = client.response
+    assert client.types()[-2:] == ["output_item.done", "failed"]
+    assert response["error"]["code"] == "server_error"
+    assert "uniqueItems" in response["error"]["message"]
+    assert response["keepwarm"]["reason"] == "output_invalid"
+    assert response["output"][0]["content"][0]["text"] == "[1, 1]"
+    assert response["usage"]["output_tokens"] == len(token_ids("[1, 1]" + END))
+    again = client.turn(input="again", previous_response_id=first["id"])
+    assert again["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status"), [("[1, 2]", "completed"), ("[2, 2]", "failed"), ("[2, 2", "incomplete")]
+)
+def test_calls_are_checked_when_finished(client: Client, numbers: str, status: str) -> None:
+    written = call("pick", f'{{"n": {numbers}}}') + END
+    if status == "incomplete":
+        written = written[: written.index(numbers) + len(numbers)]
+    response = client.turn(written, input="hi", tools=[tool("pick", n=UNIQUE)])
+    assert response["status"] == status
+    assert len(response["keepwarm"]["warnings"]) == 1
+
+
+def test_a_turn_without_a_known_ending_says_so(rig: Rig, client: Client) -> None:
+    client.create(input="hi", max_output_tokens=5)
+    rig.deliver(rig.engine.output(rig.engine.last, token_ids("["), ending_known=False))
+    rig.emit("1", FinishReason.LENGTH)
+    assert client.response["status"] == "incomplete"
+    (warning,) = client.response["keepwarm"]["warnings"]
+    assert "No legal ending" in warning
+
+
+def test_a_warm_up_has_nothing_to_warn_of(client: Client) -> None:
+    response = client.turn("", input="hi", generate=False, **unique_answer())
+    assert response["keepwarm"]["warnings"] == []
+
+
 def test_a_failure_in_mid_item_closes_the_item_first(rig: Rig, client: Client) -> None:
     client.create(input="hi")
     rig.emit("so far")
@@ -502,7 +562,7 @@ def test_the_default_is_named_only_where_it_ended_the_turn(
     client = rig.connect()
     response = client.turn(reply, input="hi", **fields)
     assert response["keepwarm"].get("reason") == reason
-    assert "warnings" not in response["keepwarm"]
+    assert response["keepwarm"]["warnings"] == []
 
 
 def test_a_turn_that_fills_the_context_is_not_ended_by_the_default() -> None:

@@ -9,7 +9,7 @@ from sessions.planning import Lineage, plan_turn
 from sessions.turn_plan import TurnPlan
 from tests.support.sessions_rig import Rig
 from tools_api.items import parse_items
-from tools_api.requests import CreateRequest, KeepwarmOptions
+from tools_api.requests import CreateRequest, KeepwarmOptions, TextFormat
 
 
 def a_plan(**fields: object) -> TurnPlan:
@@ -61,3 +61,12 @@ def test_the_seed_follows_from_the_response_id() -> None:
 def test_top_p_and_temperature_of_zero_are_not_taken_for_absent() -> None:
     sampling = a_plan(temperature=0.0, top_p=0.0).sampling()
     assert (sampling.temperature, sampling.top_p) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("generate", "warned"), [(True, 1), (False, 0)])
+def test_a_plan_carries_what_its_schemas_leave_open(generate: bool, warned: int) -> None:
+    schema = {"type": "array", "uniqueItems": True}
+    text_format = TextFormat(type="json_schema", name="v", schema=schema)
+    plan = a_plan(text_format=text_format, generate=generate)
+    assert len(plan.warnings) == warned
+    assert plan.warnings == plan.checks.warnings()

@@ -1,0 +1,242 @@
+"""A short value of a JSON Schema, as text; or the proof that it has none that ends.
+
+Bottom up: a schema has a value as soon as what it requires has one. What is left when nothing
+changes any more asks for itself for ever, and that is known, not guessed. Of keywords that are
+not understood here the value is not known, but there may be one.
+
+Knows JSON Schema and how our grammars space JSON. Knows no grammar and no vocabulary: a text is
+a hint, to be tried before it is believed.
+
+Always true: a schema that is called endless has no finite value.
+"""
+
+import json
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.grammar.schemas import string_sample, subschemas
+from tools_api.schema_dialect import pointed_at
+
+UNKNOWN = None
+"""There may be a value; its text is not known."""
+Text = str | None
+
+_MAX_CHARS = 65_536
+_MAX_ROUNDS = 64
+_MAX_LOOKS = 100_000
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id"}
+    | {"$comment", "readOnly", "writeOnly", "deprecated", "discriminator", "x-guidance"}
+)
+_APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_EXACT = 2.0**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortValue:
+    """What is known of the values of one schema."""
+
+    endless: bool
+    """No finite value satisfies it."""
+    text: Text
+    """A value that should satisfy it; None where that cannot be told."""
+
+
+def short_value(schema: Any) -> Generator[None, None, ShortValue]:
+    """What is known of ``schema``. Pauses after each look at one of its subschemas."""
+    nodes = [node for _, node in subschemas(schema)][::-1]
+    values = _Values(schema, nodes)
+    for _ in range(min(_MAX_ROUNDS, 2 + _MAX_LOOKS // max(len(nodes), 1))):
+        changed = False
+        for node in nodes:
+            changed |= values.learn(node)
+            yield
+        if not changed:
+            return ShortValue(endless=not values.has(schema), text=values.text(schema))
+    return ShortValue(endless=False, text=values.text(schema))
+
+
+class _Values:
+    """What is known so far. A node of which nothing is known has no value yet."""
+
+    def __init__(self, root: Any, nodes: list[dict[str, Any]]) -> None:
+        self._root = root
+        self._looked_at = set(map(id, nodes))
+        self._texts: dict[int, Text] = {}
+
+    def has(self, schema: Any) -> bool:
+        """Whether a value is known to be there, or cannot be ruled out."""
+        if not isinstance(schema, dict):
+            return schema is not False
+        return id(schema) in self._texts or id(schema) not in self._looked_at
+
+    def text(self, schema: Any) -> Text:
+        """The shortest value known; None if none is."""
+        return self._texts.get(id(schema)) if isinstance(schema, dict) else "null"
+
+    def learn(self, node: dict[str, Any]) -> bool:
+        """Look at a node again; tells whether more is known of it than before."""
+        found = list(self._values_of(node))
+        if not found:
+            return False
+        shortest = min((text for text in found if text is not None), key=len, default=UNKNOWN)
+        if shortest is not None and len(shortest) > _MAX_CHARS:
+            shortest = UNKNOWN
+        new = id(node) not in self._texts or _is_shorter(shortest, self._texts[id(node)])
+        if new:
+            self._texts[id(node)] = shortest
+        return new
+
+    def _values_of(self, node: dict[str, Any]) -> Iterator[Text]:
+        """A text for each way that is known to satisfy a node, as far as its parts have some."""
+        applied = [key for key in _APPLICATORS if key in node]
+        own = node.keys() - _ANNOTATIONS - set(applied)
+        alternatives = [self._applied(key, node[key]) for key in applied]
+        if not all(alternatives):
+            return  # of what has to hold one part has no value yet
+        if len(alternatives) == 1 and not own:
+            yield from alternatives[0]
+        elif alternatives:
+            yield from [UNKNOWN] if self._typed(node) else []
+        else:
+            yield from self._typed(node)
+
+    def _applied(self, key: str, value: Any) -> list[Text]:
+        """The texts of one applicator's schemas; empty while it cannot be satisfied."""
+        if key == "$ref":
+            target = pointed_at(self._root, value) if isinstance(value, str) else None
+            if target is None:
+                return [UNKNOWN]
+            return [self.text(target)] if self.has(target) else []
+        if not isinstance(value, list):
+            return [UNKNOWN]
+        if key == "allOf":
+            if not all(map(self.has, value)):
+                return []
+            return [self.text(value[0]) if len(value) == 1 else UNKNOWN]
+        return [self.text(schema) for schema in value if self.has(schema)]
+
+    def _typed(self, node: dict[str, Any]) -> list[Text]:
+        """The texts of a node's own types; empty while none of them can be satisfied."""
+        if "const" in node:
+            return [_written(node["const"])]
+        if isinstance(node.get("enum"), list):
+            return [min(map(_written, node["enum"]), key=len, default=UNKNOWN)]
+        types = node.get("type", list(_TYPES))
+        found: list[Text] = []
+        for kind in types if isinstance(types, list) else [types]:
+            if kind == "array":
+                found += self._array(node)
+            elif kind == "object":
+                found += self._object(node)
+            else:
+                found.append(_scalar(kind, node))
+        return found
+
+    def _array(self, node: dict[str, Any]) -> list[Text]:
+        count, prefix = _count(node, "minItems"), node.get("prefixItems", [])
+        rest = node.get("items", True)
+        if isinstance(rest, list):  # as drafts before 2020-12 have it
+            prefix, rest = rest, node.get("additionalItems", True)
+        if not isinstance(prefix, list) or count > _MAX_CHARS:
+            return [UNKNOWN]
+        items = (prefix + [rest] * (count - len(prefix)))[:count]
+        if not all(map(self.has, items)):
+            return []
+        return [_joined("[", [self.text(item) for item in items], "]")]
+
+    def _object(self, node: dict[str, Any]) -> list[Text]:
+        properties, listed = node.get("properties", {}), node.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(listed, list):
+            return [UNKNOWN]
+        required = {name for name in listed if isinstance(name, str)}
+        names = [name for name in properties if name in required]
+        if not all(self.has(properties[name]) for name in names):
+            return []
+        if _count(node, "minProperties") > len(names) or len(names) < len(required):
+            return [UNKNOWN]
+        texts = [self.text(properties[name]) for name in names]
+        pairs = [
+            None if text is None else f"{_written(name)}: {text}"
+            for name, text in zip(names, texts, strict=True)
+        ]
+        return [_joined("{", pairs, "}")]
+
+
+def _is_shorter(text: Text, than: Text) -> bool:
+    return text is not None and (than is None or len(text) < len(than))
+
+
+def _joined(opener: str, parts: list[Text], closer: str) -> Text:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or sum(map(len, known)) + 2 * len(known) > _MAX_CHARS:
+        return UNKNOWN
+    return opener + ", ".join(known) + closer
+
+
+def _count(node: dict[str, Any], name: str) -> int:
+    """A bound that has to be a whole number; 0 where it is none."""
+    value = node.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _scalar(kind: Any, node: dict[str, Any]) -> Text:
+    match kind:
+        case "null":
+            return "null"
+        case "boolean":
+            return "true"
+        case "integer" | "number":
+            return _number(node, whole=kind == "integer")
+        case "string":
+            return _string(node)
+    return UNKNOWN
+
+
+def _number(node: dict[str, Any], *, whole: bool) -> Text:
+    """One of the numbers next to zero and to the bounds."""
+    bounds = [node[name] for name in _BOUNDS if _is_number(node.get(name))]
+    step = node.get("multipleOf", 1)
+    candidates: list[float] = [0, 1, -1]
+    for bound in bounds:
+        candidates += [math.floor(bound), math.ceil(bound), math.floor(bound) - 1]
+        candidates += [math.ceil(bound) + 1, bound, bound + 0.5, bound - 0.5]
+        if _is_number(step) and step > 0 and abs(bound / step) < _EXACT:
+            candidates += [math.ceil(bound / step) * step, math.floor(bound / step) * step]
+    whole_ones = [int(value) for value in candidates if float(value).is_integer()]
+    broken = [] if whole else [value for value in candidates if not float(value).is_integer()]
+    fits = [value for value in (*whole_ones, *broken) if _fits(value, node)]
+    return min(map(repr, fits), key=len, default=UNKNOWN)
+
+
+def _fits(value: float, node: dict[str, Any]) -> bool:
+    tests: dict[str, Callable[[float], bool]] = {
+        "minimum": lambda bound: value >= bound,
+        "maximum": lambda bound: value <= bound,
+        "exclusiveMinimum": lambda bound: value > bound,
+        "exclusiveMaximum": lambda bound: value < bound,
+        "multipleOf": lambda step: step > 0 and abs(math.remainder(value, step)) < 1e-9,
+    }
+    return all(test(node[name]) for name, test in tests.items() if _is_number(node.get(name)))
+
+
+def _is_number(value: Any) -> bool:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return known and abs(value) < _EXACT
+
+
+def _string(node: dict[str, Any]) -> Text:
+    if "pattern" in node or "format" in node:
+        sample = string_sample(node)
+        too_short = sample is not None and len(sample) < _count(node, "minLength")
+        return UNKNOWN if sample is None or too_short else _written(sample)
+    length = _count(node, "minLength")
+    return UNKNOWN if length > _MAX_CHARS else _written("a" * length)
