@@ -7,6 +7,10 @@
 # make test-all runs what `make test` runs and the tests of the benchmarks and of the default
 # model's training too: half as long again. CI runs that.
 #
+# make test-clients runs published clients (docs/clients.md) against a server, each in an
+# environment of its own under .venv-clients, pinned with hashes. It needs pip's and npm's
+# registries the first time; a client that cannot be had is skipped by name, with the reason.
+#
 # Variables:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
 #   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
@@ -31,7 +35,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 KERNELS_VENV := .venv-kernels
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all lint types ledger kernels clean
+.PHONY: demo test test-all test-clients lint types ledger kernels clean
 
 demo: $(VENV)/.server
 	$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
@@ -40,7 +44,10 @@ test: lint types
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 test-all: lint types
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) --ignore=tests/clients tests
+
+test-clients: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS) tests/clients
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -57,7 +64,7 @@ kernels: $(KERNELS_VENV)/.ready
 	$(KERNELS_VENV)/bin/python -m tools.compile_kernels
 
 clean:
-	rm -rf $(VENV) $(KERNELS_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) .venv-clients build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.

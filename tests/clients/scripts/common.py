@@ -1,0 +1,130 @@
+"""What the scripts share: tools, questions, and how a cancelled turn shows on the server.
+
+Knows no client. A script is run as ``python NAME.py BASE_URL [WAY]`` and prints one JSON object:
+for every capability what it saw. It does not judge; ``tests/clients`` does.
+"""
+
+import json
+import re
+import sys
+import time
+import urllib.request
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+PRICES = {"lamp": 24, "desk": 180, "chair": 75}
+LOOP = "Multiply the price of desk by 3."
+"""Two tools one after the other, then the answer: three turns."""
+TALK = "What is the price of desk?"
+UNKNOWN_MODEL = "other"
+CANCELLED = re.compile(r'^keepwarm_turns_total\{.*"cancelled".*\} (\S+)$', re.MULTILINE)
+
+
+class GetPrice(BaseModel):
+    """Get the price of a product."""
+
+    product: Literal["lamp", "desk", "chair"]
+
+
+class Multiply(BaseModel):
+    """Multiply two numbers."""
+
+    a: Annotated[int, Field(ge=0, le=9999)]
+    b: Annotated[int, Field(ge=0, le=9999)]
+
+
+class Offer(BaseModel):
+    """A structured answer; without bounds of numbers, which some clients do not send."""
+
+    product: Literal["lamp", "desk", "chair"]
+    pieces: Literal[1, 2, 3]
+    express: bool
+
+
+class LongStory(BaseModel):
+    """An answer of thousands of tokens: who wants it shorter has to cancel."""
+
+    story: Annotated[str, Field(min_length=10_000, max_length=10_100)]
+
+
+TOOLS = {"get_price": GetPrice, "multiply": Multiply}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """A strict schema: nothing beyond what is named."""
+    return model.model_json_schema() | {"additionalProperties": False}
+
+
+def called(name: str, arguments: dict[str, Any]) -> str:
+    """Run a tool; its result as JSON."""
+    if name == "get_price":
+        return json.dumps({"price": PRICES[arguments["product"]]})
+    return json.dumps({"result": arguments["a"] * arguments["b"]})
+
+
+class Loop:
+    """Plays the tools and notes their calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.turns = 0
+
+    def run(self, name: str, arguments: str | dict[str, Any]) -> str:
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+        self.calls.append([name, read])
+        return called(name, read)
+
+    def get_price(self, product: Literal["lamp", "desk", "chair"]) -> str:
+        """Get the price of a product."""
+        return self.run("get_price", {"product": product})
+
+    def multiply(
+        self,
+        a: Annotated[int, Field(ge=0, le=9999)],
+        b: Annotated[int, Field(ge=0, le=9999)],
+    ) -> str:
+        """Multiply two numbers."""
+        return self.run("multiply", {"a": a, "b": b})
+
+    def seen(self, answer: Any) -> dict[str, Any]:
+        return {"turns": self.turns, "calls": self.calls, "answer": answer}
+
+
+def streamed(pieces: list[str], final: Any) -> dict[str, Any]:
+    return {"pieces": len(pieces), "joined": "".join(pieces), "final": final}
+
+
+def failed(error: Exception, **fields: Any) -> dict[str, Any]:
+    """What a client made of a refusal."""
+    kind = type(error)
+    return {"class": f"{kind.__module__.split('.')[0]}.{kind.__name__}", **fields}
+
+
+class Server:
+    """What the server says of itself, apart from the client."""
+
+    def __init__(self, base_url: str) -> None:
+        self._metrics = base_url.removesuffix("/").removesuffix("/v1") + "/metrics"
+        self._before = self.cancelled_turns()
+
+    def cancelled_turns(self) -> int:
+        with urllib.request.urlopen(self._metrics) as page:
+            text = page.read().decode()
+        return sum(int(float(count)) for count in CANCELLED.findall(text))
+
+    def cancelled_within(self, seconds: float = 10) -> int:
+        """How many turns were cancelled since this began, as soon as there is one."""
+        until = time.monotonic() + seconds
+        while self.cancelled_turns() == self._before and time.monotonic() < until:
+            time.sleep(0.02)
+        return self.cancelled_turns() - self._before
+
+
+def arguments() -> tuple[str, str]:
+    """The server's base URL, and which of the client's ways to it is meant."""
+    return sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+
+
+def report(**seen: Any) -> None:
+    print(json.dumps(seen))

@@ -1,0 +1,95 @@
+"""Clients as they are published, each in an environment of its own, against ``keepwarm serve``
+with the default model. ``make test-clients`` runs this.
+
+A client's script runs once and says what it saw; the tests below judge it.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from examples.demo.child_server import ChildServer, child_server
+from tests.clients.environments import NotToBeHad, command
+from tests.clients.table import CAPABILITIES, CLIENTS, Client
+
+KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
+"""What a script gets of our own environment: no keys, no proxies, no import paths."""
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""LiteLLM fetches a list of prices when it is imported; this one ships with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    client: Client
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with child_server(["--kv-cache-mib", "256", "--threads", "1"], log=log) as serving:
+        yield serving
+
+
+@pytest.fixture(
+    scope="module", params=CLIENTS, ids=[f"{each.script}-{each.way}" for each in CLIENTS]
+)
+def seen(request: pytest.FixtureRequest, server: ChildServer) -> Seen:
+    """What the client's script printed."""
+    client: Client = request.param
+    try:
+        run = command(client)
+    except NotToBeHad as reason:
+        pytest.skip(f"{client.name}: {reason}")
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    done = subprocess.run(
+        [*run, server.url, client.way],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=kept | OFFLINE,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert set(report) == set(CAPABILITIES)
+    return Seen(client=client, report=report)
+
+
+def test_a_tool_loop_of_three_turns_ends_with_the_right_answer(seen: Seen) -> None:
+    loop = seen.report["tool_loop"]
+    assert loop["calls"] == [["get_price", {"product": "desk"}], ["multiply", {"a": 180, "b": 3}]]
+    assert loop["turns"] == 3
+    assert "540" in loop["answer"]
+
+
+def test_a_stream_comes_in_pieces_that_make_up_the_answer(seen: Seen) -> None:
+    stream = seen.report["streaming"]
+    assert stream["pieces"] >= 2
+    assert stream["joined"] == stream["final"] != ""
+
+
+def test_a_structured_answer_is_a_value_of_its_type(seen: Seen) -> None:
+    offer = seen.report["structured"]
+    assert set(offer) == {"product", "pieces", "express"}
+    assert offer["product"] in {"lamp", "desk", "chair"}
+    assert offer["pieces"] in {1, 2, 3}
+    assert isinstance(offer["express"], bool)
+
+
+def test_a_refusal_is_an_error_of_the_clients_own(seen: Seen) -> None:
+    error = seen.report["error"]
+    assert (error["class"], error.get("status")) == (seen.client.error, seen.client.status)
+    if "code" in error:
+        assert error["code"] in {"model_not_found", "not_found_error"}
+
+
+def test_a_stream_that_is_stopped_ends_its_turn_and_the_server_goes_on(seen: Seen) -> None:
+    cancel = seen.report["cancel"]
+    assert cancel["cancelled"] == (0 if "cancel" in seen.client.lacks else 1)
+    assert cancel["after"] != ""
