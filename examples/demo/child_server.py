@@ -34,6 +34,7 @@ def child_server(
     log: Path,
     start_timeout_s: float = 120.0,
     checkout: Path | None = None,
+    module: str | None = None,
 ) -> Iterator[ChildServer]:
     """Serve with ``options`` until the block ends.
 
@@ -41,11 +42,12 @@ def child_server(
         options: of ``keepwarm serve``, without ``--port``.
         log: file that takes the child's log lines.
         checkout: folder whose code is served instead of this one's.
+        module: takes the place of ``keepwarm``, with the same options and ready line.
 
     Raises:
         ServerDidNotStart: no ready line within ``start_timeout_s``.
     """
-    command = [sys.executable, "-m", _entry(checkout), "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", module or _entry(checkout), "serve", "--port", "0", *options]
     environment = None if checkout is None else os.environ | {"PYTHONPATH": str(checkout)}
     with (
         log.open("w") as log_file,
