@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.clients.table import NPM, REQUIREMENTS, SCRIPTS, Client
@@ -31,16 +32,26 @@ class OtherThanPinned(Exception):
     """A registry handed out another package than the one that is pinned."""
 
 
-def command(client: Client) -> list[str]:
-    """What runs the client's script, without the script's arguments.
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Where a client's scripts run."""
+
+    interpreter: Path
+    scripts: Path
+    """Node looks for packages from here upwards."""
+
+
+def environment(client: Client) -> Environment:
+    """The client's, made if there is none or its pins have changed.
 
     Raises:
-        NotToBeHad: the environment cannot be made here.
+        NotToBeHad: it cannot be made here.
         OtherThanPinned: it must not be made.
     """
     if client.is_for_node:
-        return [str(_node(_npm_environment())), str(FOLDER / "npm" / client.script)]
-    return [str(_python_environment(client.package)), str(SCRIPTS / client.script)]
+        folder = _npm_environment()
+        return Environment(interpreter=_node(folder), scripts=folder)
+    return Environment(interpreter=_python_environment(client.package), scripts=SCRIPTS)
 
 
 def _python_environment(name: str) -> Path:

@@ -38,8 +38,9 @@ class Client:
         return self.script.endswith(".mjs")
 
     @property
-    def name(self) -> str:
-        return f"{self.package} {'of npm, ' if self.is_for_node else ''}{self.way}"
+    def heading(self) -> str:
+        """The package and where it comes from, as the document writes it."""
+        return f"`{self.package}` ({'npm' if self.is_for_node else 'PyPI'})"
 
 
 def _ways(package: str, script: str, error: str, *ways: str) -> list[Client]:
@@ -116,10 +117,8 @@ def matrix() -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for client in CLIENTS:
-        registry = "npm" if client.is_for_node else "PyPI"
         status = "no status" if client.status is None else str(client.status)
-        cells = [f"`{client.package}` ({registry})", version(client)]
-        cells.append(f"`{client.script}` {client.way}")
+        cells = [client.heading, version(client), f"`{client.script}` {client.way}"]
         for capability in CAPABILITIES:
             works = f"`{client.error}`, {status}" if capability == "error" else "yes"
             reason = client.lacks.get(capability)

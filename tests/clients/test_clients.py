@@ -9,12 +9,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.demo.child_server import ChildServer, child_server
-from tests.clients.environments import NotToBeHad, command
+from tests.clients.documented import Example, examples
+from tests.clients.environments import Environment, NotToBeHad, environment
 from tests.clients.table import CAPABILITIES, CLIENTS, Client
 
 KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
@@ -36,19 +38,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
         yield serving
 
 
-@pytest.fixture(
-    scope="module", params=CLIENTS, ids=[f"{each.script}-{each.way}" for each in CLIENTS]
-)
-def seen(request: pytest.FixtureRequest, server: ChildServer) -> Seen:
-    """What the client's script printed."""
-    client: Client = request.param
+def made(client: Client) -> Environment:
+    """Its environment; where it cannot be had its tests are skipped."""
     try:
-        run = command(client)
+        return environment(client)
     except NotToBeHad as reason:
-        pytest.skip(f"{client.name}: {reason}")
+        pytest.skip(f"{client.heading}: {reason}")
+
+
+def run(where: Environment, script: Path, *arguments: str) -> str:
+    """Run a script to its end; what it printed."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     done = subprocess.run(
-        [*run, server.url, client.way],
+        [where.interpreter, script, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -56,7 +58,18 @@ def seen(request: pytest.FixtureRequest, server: ChildServer) -> Seen:
         env=kept | OFFLINE,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
+
+
+@pytest.fixture(
+    scope="module", params=CLIENTS, ids=[f"{each.script}-{each.way}" for each in CLIENTS]
+)
+def seen(request: pytest.FixtureRequest, server: ChildServer) -> Seen:
+    """What the client's script printed."""
+    client: Client = request.param
+    where = made(client)
+    printed = run(where, where.scripts / client.script, server.url, client.way)
+    report = json.loads(printed.splitlines()[-1])
     assert set(report) == set(CAPABILITIES)
     return Seen(client=client, report=report)
 
@@ -93,3 +106,14 @@ def test_a_stream_that_is_stopped_ends_its_turn_and_the_server_goes_on(seen: See
     cancel = seen.report["cancel"]
     assert cancel["cancelled"] == (0 if "cancel" in seen.client.lacks else 1)
     assert cancel["after"] != ""
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_the_lines_of_the_document_get_an_answer(
+    example: Example, server: ChildServer, tmp_path: Path
+) -> None:
+    where = made(next(client for client in CLIENTS if client.heading == example.name))
+    folder = where.scripts if example.is_for_node else tmp_path
+    script = folder / ("documented.mjs" if example.is_for_node else "documented.py")
+    script.write_text(example.at(server.url.removesuffix("/v1")), encoding="utf-8")
+    assert run(where, script).strip()

@@ -1,0 +1,61 @@
+"""docs/clients.md tells what ``make test-clients`` tries, and nothing about it can drift."""
+
+import ast
+import re
+
+import pytest
+
+from tests.clients.documented import examples
+from tests.clients.table import CLIENTS, NPM, REQUIREMENTS, SCRIPTS, matrix, version
+from tests.support.architecture import ROOT
+
+DOCUMENT = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
+PINNED = sorted(REQUIREMENTS.glob("*.txt"))
+SHARED = {"common.py", "common.mjs"}
+
+
+def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> None:
+    assert f"\n\n{matrix()}\n\n" in DOCUMENT
+
+
+def test_every_script_is_a_row_and_every_row_a_script() -> None:
+    assert {client.script for client in CLIENTS} == {
+        path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
+    } - SHARED
+    assert len({(client.script, client.way) for client in CLIENTS}) == len(CLIENTS)
+
+
+def test_every_requirement_file_is_that_of_a_client() -> None:
+    assert {client.package for client in CLIENTS if not client.is_for_node} == {
+        path.stem for path in PINNED
+    }
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
+def test_every_package_is_pinned_with_hashes_and_without_an_address(path) -> None:
+    text = path.read_text(encoding="utf-8")
+    packages = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    assert packages
+    assert all(re.match(r"[\w.\-\[\]]+==\S+", each) for each in packages)
+    assert all("--hash=sha256:" in each for each in packages)
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
+def test_what_is_asked_for_is_what_is_pinned(path) -> None:
+    asked = path.with_suffix(".in").read_text(encoding="utf-8").splitlines()[0]
+    assert asked.endswith(f"=={version(next(c for c in CLIENTS if c.package == path.stem))}")
+
+
+def test_the_lock_of_npm_has_checksums_and_no_address() -> None:
+    text = (NPM / "package-lock.json").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert text.count('"integrity": "sha512-') == text.count('"node_modules/') > 0
+
+
+def test_every_client_has_lines_that_point_it_at_the_server() -> None:
+    found = examples()
+    assert {example.name for example in found} == {client.heading for client in CLIENTS}
+    for example in found:
+        if not example.is_for_node:
+            ast.parse(example.code)
