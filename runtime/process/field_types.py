@@ -70,8 +70,8 @@ def build(kind: type[Made], value: Any, **given: Any) -> Made:
         if check is None or name in given:
             raise WrongField(f"{kind.__name__} has no field {str(name)[:80]!r}")
         found[name] = _checked(kind, name, check, part)
-    missing = required - found.keys()
-    if missing:
+    if not found.keys() >= required:
+        missing = required - found.keys()
         raise WrongField(f"{kind.__name__} lacks {', '.join(sorted(missing))}")
     return kind(**found)
 

@@ -9,7 +9,7 @@ none. Frames above ``MAX_FRAME_BYTES`` are not sent, and refused where they arri
 
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,10 @@ PREFIX = struct.Struct("<4sII")
 LEAST_LOGPROB = -9999.0
 _MAGIC = b"KWF1"
 _EMPTY = np.empty(0, dtype=np.int32)
-_OUTPUT_FIELDS = (
-    *("request_id", "new_tokens", "forced", "drafted", "accepted", "forwards"),
-    *("start", "queue_position", "logprobs", "finish", "error", "error_message"),
-)
-"""Of ``SequenceOutput``, in the order of an output's row; of the tokens it holds the number."""
+_OUTPUT_DEFAULTS = {
+    field.name: field.default for field in fields(SequenceOutput) if field.default is not MISSING
+}
+"""What a field of ``SequenceOutput`` holds where an output's row does not name it."""
 
 
 class FrameError(Exception):
@@ -170,20 +169,23 @@ def _list(value: Any, size: int | None = None) -> list[Any]:
 
 def encode_step(output: StepOutput) -> bytes:
     """Engine -> front end: what one step produced."""
-    rows = []
-    for o in output.outputs:
-        start = None if o.start is None else asdict(o.start)
-        logprobs = [_logprob_row(p) for p in o.logprobs]
-        finish = None if o.finish is None else o.finish.value
-        error = None if o.error is None else o.error.value
-        rows.append(
-            (
-                *(o.request_id, len(o.new_tokens), o.forced, o.drafted, o.accepted, o.forwards),
-                *(start, o.queue_position, logprobs, finish, error, o.error_message),
-            )
-        )
+    rows = [_output_row(each) for each in output.outputs]
     header = {"outputs": rows, "stats": asdict(output.stats)}
-    return _pack(header, [o.new_tokens for o in output.outputs])
+    return _pack(header, [each.new_tokens for each in output.outputs])
+
+
+def _output_row(output: SequenceOutput) -> tuple[int, dict[str, Any]]:
+    """The number of its tokens, and what else it says. Most outputs say nearly nothing."""
+    told: dict[str, Any] = {"request_id": output.request_id}
+    for name, default in _OUTPUT_DEFAULTS.items():
+        value = getattr(output, name)
+        if value != default:
+            told[name] = value
+    if output.start is not None:
+        told["start"] = asdict(output.start)
+    if output.logprobs:
+        told["logprobs"] = [_logprob_row(each) for each in output.logprobs]
+    return len(output.new_tokens), told
 
 
 def _logprob_row(found: TokenLogprob) -> dict[str, Any]:
@@ -223,8 +225,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _sequence_output(row: Any, reader: _Reader) -> SequenceOutput:
-    values = dict(zip(_OUTPUT_FIELDS, _list(row, len(_OUTPUT_FIELDS)), strict=True))
-    count = values.pop("new_tokens")
+    count, values = _list(row, 2)
     tokens = _EMPTY if type(count) is int and not count else reader.take(count)
     return build(SequenceOutput, values, new_tokens=tokens)
 
