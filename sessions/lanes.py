@@ -52,7 +52,7 @@ class Lanes(Generic[Request]):
 
     def next(self) -> tuple[Lane[Request], Request] | None:
         """Take the longest waiting request that may run, and mark its lane active."""
-        if self.num_active >= self._max_active:
+        if not self.num_waiting or self.num_active >= self._max_active:
             return None
         ready = [lane for lane in self._lanes.values() if lane.waiting and not lane.active]
         if not ready:

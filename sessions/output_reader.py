@@ -78,6 +78,8 @@ class OutputReader:
 
     def _trimmed(self, segments: list[Segment]) -> list[Segment]:
         """Without what follows a stop string; end-of-turn markers still pass."""
+        if not self._stops.any:
+            return segments
         out: list[Segment] = []
         for segment in segments:
             if segment.special:
@@ -96,7 +98,7 @@ class OutputReader:
         """Give the log-probabilities seen so far to the text they became."""
         pieces: list[Piece] = []
         for event in parsed:
-            if isinstance(event, TextDelta):
+            if self._logprobs and isinstance(event, TextDelta):
                 pieces.append(Piece(event, _behind(event.text, self._logprobs)))
             else:
                 pieces.append(Piece(event))

@@ -23,6 +23,11 @@ class StopStrings:
         """The stop string that appeared: all later text is dropped."""
 
     @property
+    def any(self) -> bool:
+        """There are stop strings; without any, text passes as it is."""
+        return bool(self._stops)
+
+    @property
     def found(self) -> bool:
         """One appeared."""
         return self.stop is not None

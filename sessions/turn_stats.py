@@ -105,13 +105,14 @@ class TurnStats:
         Raises:
             ValueError: as for ``begin``.
         """
-        parts = (output.accepted, output.drafted), (output.forced, len(output.new_tokens))
-        if not all(0 <= part <= whole for part, whole in parts):
+        tokens = len(output.new_tokens)
+        if not (0 <= output.accepted <= output.drafted and 0 <= output.forced <= tokens):
+            parts = (output.accepted, output.drafted), (output.forced, tokens)
             raise ValueError(f"contradicting counts of a step: (part, whole) are {parts}")
         self.forced += output.forced
         self.drafted += output.drafted
         self.accepted += output.accepted
-        self.forwards += output.forwards if len(output.new_tokens) else 0
+        self.forwards += output.forwards if tokens else 0
 
     def usage(self, *, output_tokens: int, reasoning_tokens: int) -> TurnUsage:
         """Zero as long as the engine has not admitted the turn."""

@@ -111,10 +111,9 @@ def response_of(frame: bytes) -> bytes:
 
 
 def _event(type_: str, seq: int, stream_id: str | None, **fields: Any) -> Event:
-    event: Event = {"type": type_, "sequence_number": seq}
-    if stream_id is not None:
-        event["stream_id"] = stream_id
-    return event | fields
+    if stream_id is None:
+        return {"type": type_, "sequence_number": seq, **fields}
+    return {"type": type_, "sequence_number": seq, "stream_id": stream_id, **fields}
 
 
 # Lifecycle. ``response`` comes from ``tools_api.responses.ResponseObject.wire``.
