@@ -102,7 +102,7 @@ class ResponseEvents:
         wire = self._response.wire(status=status, output=output, **fields)
         return build(self.take_number(), wire, self._stream_id)
 
-    def write(self, pieces: Iterable[Piece], *, cut: bool = False) -> list[Event]:
+    def write(self, pieces: Sequence[Piece], *, cut: bool = False) -> list[Event]:
         """Events for what one engine step brought; neighbouring deltas become one.
 
         Args:
@@ -235,8 +235,12 @@ class ResponseEvents:
         return self._open
 
 
-def _coalesced(pieces: Iterable[Piece]) -> Iterable[Piece]:
-    """Join neighbouring deltas of one kind; drop empty ones."""
+def _coalesced(pieces: Sequence[Piece]) -> Iterable[Piece]:
+    """Join neighbouring deltas of one kind."""
+    return pieces if len(pieces) < 2 else _joined(pieces)
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterable[Piece]:
     last: Piece | None = None
     for piece in pieces:
         match (last and last.parsed, piece.parsed):
