@@ -357,6 +357,18 @@ def test_nobody_publishes_to_all_tenants() -> None:
         frames.decode_messages(orjson.dumps(said), body)
 
 
+def test_an_output_names_only_what_is_not_the_default() -> None:
+    output = SequenceOutput(request_id="r", new_tokens=np.zeros(2, np.int32), forwards=1)
+    header, _ = _split(frames.encode_step(StepOutput(outputs=(output,), stats=StepStats())))
+    assert orjson.loads(header)["outputs"] == [[2, {"request_id": "r", "forwards": 1}]]
+
+
+def test_an_output_without_its_request_is_refused() -> None:
+    header = orjson.dumps({"outputs": [[0, {"forwards": 1}]], "stats": {}})
+    with pytest.raises(frames.FrameError, match="lacks request_id"):
+        frames.decode_report(header, b"")
+
+
 def test_what_cannot_be_has_the_least_logprob() -> None:
     least = TokenLogprob(token=1, logprob=-np.inf, top=((2, -np.inf),))
     output = SequenceOutput(request_id="r", new_tokens=np.zeros(1, np.int32), logprobs=(least,))

@@ -50,3 +50,8 @@ def test_it_knows_which_stop_string_ended_the_text() -> None:
     assert trimmed.stop is None
     trimmed.push("\nEND")
     assert trimmed.stop == "\n\n"
+
+
+@pytest.mark.parametrize("stops", [[], ["a"], ["a", "b"]])
+def test_it_says_whether_there_are_any(stops: list[str]) -> None:
+    assert StopStrings(stops).any == bool(stops)
