@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import uvloop
@@ -130,7 +131,11 @@ def _port(server: ChildServer) -> int:
 
 async def measure_front_end(server: ChildServer, load: Load) -> Measured:
     """The front end under ``load``."""
-    fields = {"input": PROMPT, "max_output_tokens": load.tokens, "store": False}
+    fields: dict[str, Any] = {
+        "input": PROMPT,
+        "max_output_tokens": load.tokens,
+        "store": False,
+    }
     if load.kind == "ws":
         clients = [await web_socket(_port(server)) for _ in range(load.connections)]
         question = create(**fields)
@@ -228,7 +233,7 @@ async def _open_http(port: int) -> Client:
 
 async def turn_s(server: ChildServer, turns: int) -> dict[str, float]:
     """Median seconds of a turn by each way."""
-    fields = {
+    fields: dict[str, Any] = {
         "input": PROMPT,
         "max_output_tokens": TURN_TOKENS,
         "keepwarm": {"session": "transport"},

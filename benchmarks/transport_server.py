@@ -14,7 +14,7 @@ ENGINE = (sys.executable, "-m", "benchmarks.transport_engine")
 
 def main() -> int:
     """Entry point; returns the exit status."""
-    cli.EngineProcess = partial(EngineProcess, command=ENGINE)  # type: ignore[misc,assignment]
+    cli.EngineProcess = partial(EngineProcess, command=ENGINE)  # type: ignore
     return cli.main()
 
 
