@@ -104,7 +104,8 @@ def test_a_refusal_is_an_error_of_the_clients_own(seen: Seen) -> None:
 
 def test_a_stream_that_is_stopped_ends_its_turn_and_the_server_goes_on(seen: Seen) -> None:
     cancel = seen.report["cancel"]
-    assert cancel["cancelled"] == (0 if "cancel" in seen.client.lacks else 1)
+    if "cancel" not in seen.client.unsteady:
+        assert cancel["cancelled"] == (0 if "cancel" in seen.client.lacks else 1)
     assert cancel["after"] != ""
 
 

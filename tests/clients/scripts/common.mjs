@@ -26,7 +26,8 @@ export const Offer = z.object({
   pieces: z.union([z.literal(1), z.literal(2), z.literal(3)]),
   express: z.boolean(),
 });
-export const LongStory = z.object({ story: z.string().min(10000).max(10100) });
+const chapter = z.string().min(3000).max(3100);
+export const LongStory = z.object({ beginning: chapter, middle: chapter, end: chapter });
 
 export function schemaOf(type) {
   return z.toJSONSchema(type);

@@ -42,10 +42,15 @@ class Offer(BaseModel):
     express: bool
 
 
+Chapter = Annotated[str, Field(min_length=3_000, max_length=3_100)]
+
+
 class LongStory(BaseModel):
     """An answer of thousands of tokens: who wants it shorter has to cancel."""
 
-    story: Annotated[str, Field(min_length=10_000, max_length=10_100)]
+    beginning: Chapter
+    middle: Chapter
+    end: Chapter
 
 
 TOOLS = {"get_price": GetPrice, "multiply": Multiply}
