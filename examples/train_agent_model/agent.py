@@ -46,6 +46,9 @@ class ModelTurn:
 
     calls: tuple[MadeCall, ...]
     text: str
+    num_tokens: int = 0
+    ended: bool = True
+    """By itself, and not by a limit."""
 
 
 @dataclass(slots=True)
@@ -156,7 +159,12 @@ class EngineAgent:
             if isinstance(e, CallDone)
         )
         text = "".join(e.text for e in events if isinstance(e, TextDelta))
-        return ModelTurn(calls=calls, text=text)
+        return ModelTurn(
+            calls=calls,
+            text=text,
+            num_tokens=len(turn.tokens),
+            ended=turn.transcript.finished,
+        )
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.report import Bar, report
 from examples.train_agent_model.agent import EngineAgent, MadeCall, ModelTurn, Transcript
 from examples.train_agent_model.generator import MAX_QUESTIONS, SessionGenerator
+from examples.train_agent_model.small_talk import ANSWER, openers
 from examples.train_agent_model.world import Call, Question, Session, Tool, Toolbox
 from tools_api.items import Item, parse_items
 from tools_api.tools import FunctionTool
@@ -31,7 +32,12 @@ MUST = {
     "call_exact_no_grammar": 0.97,
     "refused_no_tool": 0.95,
     "session_exact": 0.85,
+    "plain_call_exact": 0.99,
+    "plain_answer_exact": 0.97,
+    "openers_ended": 1.0,
 }
+OPENER_TOKENS = 64
+"""An answer to small talk is over within so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +180,29 @@ def long_sessions_of(seed: int, count: int) -> list[Session]:
     ]
 
 
+def plain_sessions_of(seed: int, count: int) -> list[Session]:
+    """Draw held-out sessions whose tools answer with bare values and no JSON."""
+    generator = SessionGenerator(f"plain/{seed}", held_out=True, plain_share=1.0)
+    return [generator.session(num_tools=n % 8 + 1, num_questions=4) for n in range(count)]
+
+
+def openers_ended(agent: EngineAgent, seed: int) -> float | None:
+    """The share of openers never practised that get a short answer without a call: each without
+    tools, and with some."""
+    generator = SessionGenerator(f"openers/{seed}", held_out=True)
+    plays: list[Play] = []
+    for number, opener in enumerate(("hello", *openers(held_out=True))):
+        question = Question(kind="small_talk", text=opener, steps=(), answer=ANSWER)
+        tools = generator.session(num_tools=number % 8 + 1, num_questions=1).tools
+        for kind in ((), tools):
+            session = Session(instructions=None, tools=kind, questions=(question,))
+            plays.append(Play(session, f"opener-{len(plays)}"))
+    turns = agent.play([(play.transcript, play.input) for play in plays], grammar=True)
+    agent.forget([play.transcript for play in plays])
+    short = [t.ended and t.num_tokens <= OPENER_TOKENS and not t.calls for t in turns]
+    return share(sum(short), len(short))
+
+
 def share(hits: int, total: int) -> float | None:
     """Return a rounded ratio, None where there was nothing to count."""
     return round(hits / total, 4) if total else None
@@ -204,7 +233,14 @@ def grouped(verdicts: list[Verdict], by: str) -> dict[str, dict[str, float | Non
 
 
 def evaluate(
-    model: str, *, episodes: int, long_sessions: int, seed: int, dtype: str, threads: int
+    model: str,
+    *,
+    episodes: int,
+    long_sessions: int,
+    plain_sessions: int,
+    seed: int,
+    dtype: str,
+    threads: int,
 ) -> dict[str, Any]:
     """Return the figures: those of ``MUST``, then ``details`` by mode, kind and tools."""
     started = time.perf_counter()
@@ -221,6 +257,13 @@ def evaluate(
             "by_kind": grouped(verdicts, "kind"),
             "by_tools": grouped(verdicts, "num_tools"),
         }
+    details["plain"] = summary(
+        [
+            verdict
+            for session in play_all(agent, plain_sessions_of(seed, plain_sessions), grammar=True)
+            for verdict in session
+        ]
+    )
     played = list(play_all(agent, long_sessions_of(seed, long_sessions), grammar=True))
     details["sessions_of_12"] = summary([v for session in played for v in session])
     exact = Counter(all(v.exact for v in session) for session in played)
@@ -230,6 +273,9 @@ def evaluate(
         "call_exact_no_grammar": details["no_grammar"]["all"]["call_exact"],
         "refused_no_tool": details["grammar"]["all"]["refused_no_tool"],
         "session_exact": share(exact[True], len(played)),
+        "plain_call_exact": details["plain"]["call_exact"],
+        "plain_answer_exact": details["plain"]["answer_exact"],
+        "openers_ended": openers_ended(agent, seed),
         "seed": seed,
         "dtype": dtype,
         "seconds": round(time.perf_counter() - started, 1),
@@ -243,6 +289,7 @@ def main() -> None:
     parser.add_argument("--model", default="default", help="model folder, or 'default'")
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--sessions", type=int, default=40, help="sessions of 12 questions")
+    parser.add_argument("--plain-sessions", type=int, default=40, help="of 4 questions")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
@@ -252,6 +299,7 @@ def main() -> None:
         options.model,
         episodes=options.episodes,
         long_sessions=options.sessions,
+        plain_sessions=options.plain_sessions,
         seed=options.seed,
         dtype=options.dtype,
         threads=options.threads,

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from examples.train_agent_model.small_talk import ANSWER, openers
 from examples.train_agent_model.toolmaker import CALCULATORS, ToolMaker
 from examples.train_agent_model.words import WordSupply
 from examples.train_agent_model.world import (
@@ -77,6 +78,7 @@ HARD_KINDS = ALL_KINDS | {
     "sum_of_two": 10,
     "chain": 24,
     "chain_calculate": 10,
+    "small_talk": 5,
 }
 """The same for practice: more of those in which the tools' schemas, and not the question, say where
 an argument belongs."""
@@ -84,6 +86,10 @@ HARD_CHAINS_PLAIN = 0.25
 """Share kept of the hard chains in which no call takes a second argument."""
 RECALL_LEVEL = 1.5
 """Of topics: nearly all share a word with another."""
+HARD_PLAIN_SHARE = 0.2
+"""Of the hard results, those that are no JSON."""
+HARD_BARE_SHARE = 0.08
+"""Of the hard sessions, those that have no tools at all."""
 HARD_LOOKUPS_DISTRACTED = 0.5
 """Share of the hard questions of tools with one parameter that hold another tool's as well."""
 
@@ -126,10 +132,21 @@ class SessionGenerator:
     questions with an argument that the tool asked for does not take.
     """
 
-    def __init__(self, seed: int | str, *, held_out: bool, hard: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        held_out: bool,
+        hard: bool = False,
+        plain_share: float | None = None,
+    ) -> None:
         self._rng = random.Random(f"{seed}/{held_out}")
         self._words = WordSupply(self._rng, held_out=held_out)
-        self._maker = ToolMaker(self._rng, self._words, held_out=held_out, hard=hard)
+        if plain_share is None:
+            plain_share = HARD_PLAIN_SHARE if hard else 0.0
+        self._maker = ToolMaker(
+            self._rng, self._words, held_out=held_out, hard=hard, plain_share=plain_share
+        )
         self._held_out = held_out
         self._hard = hard
         self._kinds: dict[str, Callable[[_State], Question | None]] = {
@@ -144,6 +161,7 @@ class SessionGenerator:
             "error_retried": self._error_retried,
             "error_reported": self._error_reported,
             "no_tool": self._no_tool,
+            "small_talk": self._small_talk,
         }
 
     def session(
@@ -152,6 +170,8 @@ class SessionGenerator:
         """Draw a session of difficulty ``level``, with counts as given or drawn."""
         rng = self._rng
         self._words.restart()
+        if self._hard and num_tools is None and rng.random() < HARD_BARE_SHARE:
+            return self.bare_session(num_questions or rng.randint(1, 3))
         most_tools = max(1, round(1 + (MAX_TOOLS - 1) * level))
         draws = 2 if self._hard else 1
         total = num_tools or max(rng.randint(1, most_tools) for _ in range(draws))
@@ -171,6 +191,13 @@ class SessionGenerator:
         return Session(
             instructions=self._instructions(), tools=tuple(tools), questions=tuple(questions)
         )
+
+    def bare_session(self, num_questions: int) -> Session:
+        """Draw a session without tools: small talk, and things that no tool could find."""
+        state = _State(lookups=[], calculators=[], topics=[])
+        kinds = (self._small_talk, self._small_talk, self._no_tool)
+        questions = [self._rng.choice(kinds)(state) for _ in range(num_questions)]
+        return Session(instructions=self._instructions(), tools=(), questions=tuple(questions))
 
     def recall(self) -> tuple[list[Tool], list[Recalled]]:
         """Draw lookup tools, and a call of each in another order: practice in reading schemas."""
@@ -353,7 +380,8 @@ class SessionGenerator:
         first, second = tool.parameters
         call = Call(name=tool.name, arguments={first.name: left, second.name: right})
         key = self._rng.choice(("result", "result", "value", tool.operation))
-        step = Step(calls=(call,), results=(self._maker.as_json({key: result}),))
+        told = self._maker.plain(result) or self._maker.as_json({key: result})
+        step = Step(calls=(call,), results=(told,))
         return step, f"The answer is {result}."
 
     def _operands(self, tool: Tool) -> tuple[Value, Value]:
@@ -465,3 +493,10 @@ class SessionGenerator:
             steps=(),
             answer=f"I have no tool for the {topic}.",
         )
+
+    def _small_talk(self, state: _State) -> Question:
+        opener = self._rng.choice(openers(held_out=self._held_out))
+        spelling = (str, str.capitalize, str.upper, lambda text: f"{text}!")
+        text = self._rng.choices(spelling, (6, 4, 1, 2))[0](opener)
+        state.last = None
+        return Question(kind="small_talk", text=text, steps=(), answer=ANSWER)

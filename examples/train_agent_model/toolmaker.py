@@ -57,10 +57,21 @@ class ToolMaker:
     """Draws tools and values; all randomness is the caller's ``rng`` and ``words``."""
 
     def __init__(
-        self, rng: random.Random, words: WordSupply, *, held_out: bool, hard: bool = False
+        self,
+        rng: random.Random,
+        words: WordSupply,
+        *,
+        held_out: bool,
+        hard: bool = False,
+        plain_share: float = 0.0,
     ) -> None:
-        """``hard``: tools that are easier to mistake for each other than those of ordinary
-        sessions, for practice."""
+        """
+        Args:
+            hard: tools that are easier to mistake for each other than those of ordinary
+                sessions, for practice.
+            plain_share: of results that are a bare value and no JSON.
+        """
+        self._plain_share = plain_share
         self._rng, self._words, self._held_out, self._hard = rng, words, held_out, hard
         self._convention: tuple[str, str, str] | None = None
         self._name_forms = NAME_FORMS
@@ -230,7 +241,13 @@ class ToolMaker:
         ]
         if self._hard:
             shapes += [shapes[3], shapes[4], shapes[4]]  # with two values, of which one is meant
-        return self.as_json(rng.choice(shapes))
+        return self.plain(value) or self.as_json(rng.choice(shapes))
+
+    def plain(self, value: Value) -> str | None:
+        """A result that is the value itself and no JSON, as often as such are wanted; else None."""
+        if self._plain_share and self._rng.random() < self._plain_share:
+            return str(value)
+        return None
 
     def as_json(self, result: dict[str, Value]) -> str:
         """Spell a tool's result."""

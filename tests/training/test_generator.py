@@ -156,7 +156,7 @@ def test_recalled_tools_are_near_each_other_and_named_in_every_way() -> None:
 def test_results_of_hard_sessions_hold_a_second_value_more_often() -> None:
     shares = []
     for hard in (False, True):
-        generator = SessionGenerator(1, held_out=False, hard=hard)
+        generator = SessionGenerator(1, held_out=False, hard=hard, plain_share=0.0)
         results = [
             json.loads(result)
             for session in (generator.session() for _ in range(100))

@@ -23,6 +23,7 @@ def test_it_keeps_the_figures_of_its_card() -> None:
         "default",
         episodes=figures["episodes"],
         long_sessions=figures["sessions"],
+        plain_sessions=figures["plain_sessions"],
         seed=figures["seed"],
         dtype="float32",
         threads=1,
