@@ -28,12 +28,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cost_fit import LinearFit
+from benchmarks.fleet_engine import RecordedLengths, engine_for, timed_table, tokenizer_of
+from benchmarks.fleet_gaps import gaps_over_bound
 from benchmarks.report import Bar, DataMissing, data_file, machine, parser, report, report_missing
 from benchmarks.simulate import SESSIONS_FILE
 from benchmarks.simulation import FCFS_LRU, OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn, choose, load_chains
 from runtime.config import TOKEN_GAP_MS, EngineConfig
-from runtime.engine.emission import Emission
 from runtime.engine.engine import Engine
 from runtime.messages import (
     FinishReason,
@@ -42,17 +43,13 @@ from runtime.messages import (
     SamplingParams,
     TokenArray,
 )
-from runtime.model.runner import ModelRunner, load_runner
-from runtime.process.loading import assemble
-from runtime.process.startup_profile import measured_table
+from runtime.model.runner import load_runner
 from runtime.scheduling.costs import CostProfile, CostTable, Kind, StepCosts, StepWork
-from runtime.scheduling.sequence import Sequence
 from runtime.tokenizer import Tokenizer
 
 LENGTH_SCALE = 32
 GAP_SCALE = 1 / 20
 RHO = 1.9
-PROFILE_S = 5.0
 KV_TOKENS = 840_000 // LENGTH_SCALE
 """In a written profile: the memory of ``h200_8b`` with the lengths."""
 BLOCK = 16
@@ -70,27 +67,6 @@ class Load:
     fleet: list[Session]
     at_a_time: int
     kv_tokens: int
-
-
-class _RecordedLengths(Emission):
-    """Turns stop where the recording did: a made-up text has no end of its
-    own, and only a turn that stops by itself is taken for one that calls a tool."""
-
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.ends: dict[str, int] = {}
-
-    def append(self, sequence: Sequence, token: int) -> FinishReason | None:
-        reason = super().append(sequence, token)
-        wanted = self.ends.get(sequence.request.request_id)
-        if reason is None and wanted is not None and sequence.num_emitted >= wanted:
-            return FinishReason.STOP
-        return reason
-
-    def limit(self, sequence: Sequence) -> int:
-        most = super().limit(sequence)
-        wanted = self.ends.get(sequence.request.request_id)
-        return most if wanted is None else min(most, sequence.prompt_length + wanted)
 
 
 class WholeRun(StepCosts):
@@ -182,13 +158,6 @@ class _Coming:
             yield heapq.heappop(self._turns)[2]
 
 
-def engine_for(
-    runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig, costs: StepCosts
-) -> Engine:
-    """An engine around a runner that exists; what its KV pool holds is forgotten."""
-    return assemble(config, runner, tokenizer, costs=costs, emission_type=_RecordedLengths)
-
-
 def as_words(tokens: TokenArray, vocabulary: int) -> TokenArray:
     """Token ids of a model for those of a recording, which has more of them: the same for the same,
     and otherwise without a pattern, so that texts that have no beginning in common get none."""
@@ -226,7 +195,7 @@ def play(
 ) -> tuple[list[float], float]:
     """Latency of every turn, seconds, with real pauses, and the share of prompt tokens hit."""
     emission = engine.emission
-    assert isinstance(emission, _RecordedLengths)
+    assert isinstance(emission, RecordedLengths)
     banned = tuple(sorted(tokenizer.end_of_turn_ids))
     vocabulary = engine.info.vocab_size
     coming = _Coming(load)
@@ -281,74 +250,6 @@ def simulation_of(load: Load, mode: Mode, costs: CostProfile | CostTable) -> Sim
     return Simulation(load.fleet, mode, setting)
 
 
-def token_gaps(
-    engine: Engine,
-    *,
-    context: int,
-    longest: bool,
-    wanted: int,
-    bounds: list[float] | None = None,
-) -> list[float]:
-    """At least ``wanted`` seconds between tokens of eight running turns that begin with
-    ``context`` tokens; with ``longest``, while prompts of the longest length are computed,
-    each from its first token to its last. ``bounds`` gets the gaps that the engine aims at."""
-    rng = np.random.default_rng(0)
-    vocabulary, running = engine.info.vocab_size, 8
-    started = count = 0
-    gaps: list[float] = []
-    last: dict[str, float] = {}
-    prompt = engine.info.max_context_tokens - 2048
-    sampling = SamplingParams()
-
-    def start(kind: str, num_tokens: int, limit: int) -> None:
-        nonlocal count
-        count += 1
-        tokens = rng.integers(300, vocabulary - 100, num_tokens).astype(np.int32)
-        engine.submit(
-            [
-                GenerationRequest(
-                    request_id=f"{kind}{count}",
-                    branch_id=f"{kind}{count}",
-                    tenant="fleet",
-                    base_branch_id=None,
-                    base_offset=0,
-                    new_tokens=tokens,
-                    max_new_tokens=limit,
-                    sampling=sampling,
-                    banned_tokens=(0, 1, 2),
-                )
-            ]
-        )
-
-    for _ in range(running):
-        start("decode", context, 1 << 20)
-    while len(gaps) < wanted or started:
-        output = engine.step()
-        now = time.monotonic()
-        if output is not None and bounds is not None:
-            bounds.append(output.stats.token_gap_bound_s)
-        for answer in output.outputs if output is not None else ():
-            if answer.request_id.startswith("long"):
-                started -= answer.finish is not None
-                continue
-            if answer.finish is not None:
-                start("decode", context, 1 << 20)
-            elif len(answer.new_tokens):
-                counts = started if longest else len(last) == running
-                if answer.request_id in last and counts:
-                    gaps.append(now - last[answer.request_id])
-                last[answer.request_id] = now
-        if longest and not started and len(last) == running and len(gaps) < wanted:
-            start("long", prompt, 1)
-            started = 1
-            last.clear()
-    return gaps
-
-
-def p99(values: list[float]) -> float:
-    return float(np.percentile(values, 99))
-
-
 def load_of(chains: list[Session], *, sessions: int, at_a_time: int, seed: int) -> Load:
     """A fleet, and the memory in which it makes the pressure ``RHO``."""
     fleet = choose(chains, sessions, seed)
@@ -392,23 +293,6 @@ def outcomes_of(load: Load, config: EngineConfig) -> dict[str, Outcome]:
     return outcomes
 
 
-def timed_table(runner: ModelRunner, config: EngineConfig) -> CostTable:
-    """What steps of the runner take, every cell of the table timed."""
-    return measured_table(
-        runner,
-        seconds=PROFILE_S,
-        max_batch_tokens=config.max_batch_tokens,
-        clock=time.perf_counter,
-    )
-
-
-def tokenizer_of(runner: ModelRunner) -> Tokenizer:
-    model = runner.model
-    return Tokenizer.load(
-        model.tokenizer_folder, vocab_size=model.config.vocab_size, model_type=model.model_type
-    )
-
-
 def write_profile(path: Path, outcomes: list[Outcome]) -> None:
     """Write what the engine's steps cost, in the mean, as a device of the simulator."""
     names = [field.name for field in fields(CostProfile)]
@@ -422,31 +306,6 @@ def write_profile(path: Path, outcomes: list[Outcome]) -> None:
         "pauses_by": 1 / GAP_SCALE,
     }
     path.write_text(json.dumps(row, indent=2) + "\n")
-
-
-def gaps_over_bound(
-    config: EngineConfig, *, context: int, runs: int
-) -> tuple[list[float], dict[str, Any]]:
-    """``itl_p99_over_bound`` of several runs, and figures of the last one."""
-    ratios = []
-    figures: dict[str, Any] = {}
-    for _ in range(runs):
-        wide = replace(config, kv_cache_bytes=512 << 20)
-        runner = load_runner(wide)
-        tokenizer = tokenizer_of(runner)
-        costs = StepCosts(timed_table(runner, wide))
-        engine = engine_for(runner, tokenizer, wide, costs)
-        bounds: list[float] = []
-        loaded = token_gaps(engine, context=context, longest=True, wanted=1200, bounds=bounds)
-        engine = engine_for(runner, tokenizer, wide, StepCosts(deepcopy(costs.table)))
-        quiet = token_gaps(engine, context=context, longest=False, wanted=len(loaded))
-        ratios.append(p99(loaded) / max(bounds))
-        figures["itl_gaps"] = len(loaded)
-        figures["itl_bound_ms"] = round(max(bounds) * 1000, 2)
-        figures["itl_p99_ms"] = round(p99(loaded) * 1000, 2)
-        figures["itl_p99_quiet_ms"] = round(p99(quiet) * 1000, 2)
-    figures["itl_p99_over_bound_runs"] = [round(r, 3) for r in ratios]
-    return ratios, figures
 
 
 def options() -> argparse.ArgumentParser:

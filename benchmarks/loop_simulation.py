@@ -6,7 +6,6 @@ other is what the simulator has to foretell.
 """
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks import fleet_engine
 from benchmarks.loop_workload import Played, Workload
 from benchmarks.simulation import OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn
@@ -21,11 +21,9 @@ from runtime.config import TOKEN_GAP_MS, EngineConfig
 from runtime.model.hf_config import read_model_config
 from runtime.model.kv_pool import block_bytes
 from runtime.model.runner import load_runner
-from runtime.process.startup_profile import measured_table
 from runtime.scheduling.costs import CostTable
 
 BLOCK = 16
-PROFILE_S = 5.0
 FCFS = Mode(name="fcfs", policy="fcfs", beside_tokens=512)
 MODES = {"ours": OURS, "fcfs": FCFS}
 
@@ -46,13 +44,7 @@ class Seen:
 def timed_table(model: Path, *, threads: int | None) -> CostTable:
     """The table of the machine for the model in a folder, every cell timed."""
     config = EngineConfig(model=str(model), threads=threads, kv_cache_bytes=512 << 20)
-    runner = load_runner(config)
-    return measured_table(
-        runner,
-        seconds=PROFILE_S,
-        max_batch_tokens=config.max_batch_tokens,
-        clock=time.perf_counter,
-    )
+    return fleet_engine.timed_table(load_runner(config), config)
 
 
 def kv_bytes_per_token(model: Path) -> int:

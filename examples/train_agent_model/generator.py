@@ -9,6 +9,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from examples.train_agent_model.phrases import (
+    ERRORS,
+    FOLLOW_UP_FORMS,
+    INSTRUCTIONS,
+    LOOKUP_FORMS,
+    PAIR_FORMS,
+    SECOND_FORMS,
+)
 from examples.train_agent_model.small_talk import ANSWER, openers
 from examples.train_agent_model.toolmaker import CALCULATORS, ToolMaker
 from examples.train_agent_model.words import WordSupply
@@ -26,37 +34,6 @@ from examples.train_agent_model.world import (
 MAX_TOOLS = 8
 MAX_QUESTIONS = 12
 
-LOOKUP_FORMS = (
-    "What is the {topic} of {thing}?",
-    "What is the {topic} of {thing}?",
-    "Tell me the {topic} of {thing}.",
-    "Find the {topic} of {thing}.",
-    "I need the {topic} of {thing}.",
-    "Please give me the {topic} for {thing}.",
-    "Show me the {topic} of {thing}",
-    "Could you look up the {topic} of {thing}?",
-    "How about the {topic} of {thing}?",
-    "Do you know the {topic} of {thing}?",
-    "For {thing}, what is the {topic}?",
-    "{thing}: what is the {topic}?",
-)
-SECOND_FORMS = (" with {name} {value}", ", {name} {value}", " when {name} is {value}")
-PAIR_FORMS = (
-    "What are {left} and {right}?",
-    "Tell me {left} and {right}.",
-    "I need both {left} and {right}.",
-    "Please find {left} and {right}.",
-)
-FOLLOW_UP_FORMS = ("And of {thing}?", "And for {thing}?", "What about {thing}?")
-ERRORS = ("timeout", "service unavailable", "rate limited", "internal error", "try again later")
-INSTRUCTIONS = (
-    "You are a helpful assistant.",
-    "Answer with the tools.",
-    "You are the assistant of {Word}. Be brief.",
-    "You help the people of {Word} with {word} and {word2}.",
-    "Today is day {number}. Use the tools you are given.",
-    "You are {Word}, an agent for {word}. Never guess.",
-)
 SIMPLE_KINDS = {"lookup": 5, "two_parameters": 4, "no_tool": 1}
 ALL_KINDS = {
     "lookup": 16,

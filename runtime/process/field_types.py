@@ -19,7 +19,6 @@ from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 INT64 = (1 << 63) - 1
-MOST_TEXT = 1 << 28
 RANGES: Mapping[str, tuple[float, float]] = {
     "seed": (0, (1 << 64) - 1),
     "priority": (-INT64, INT64),
@@ -204,8 +203,6 @@ def _number(kind: type, bounds: tuple[float, float]) -> Check:
 def _text(value: Any) -> str:
     if type(value) is not str:
         raise WrongField(f"{_kind_of(value)}, not a string")
-    if len(value) > MOST_TEXT:
-        raise WrongField(f"a string of {len(value)} characters, {MOST_TEXT} allowed")
     return value
 
 

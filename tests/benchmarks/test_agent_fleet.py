@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.agent_fleet import (
-    Load,
-    _RecordedLengths,
-    as_words,
-    play,
-    simulation_of,
-    tokenizer_of,
-)
+from benchmarks.agent_fleet import Load, as_words, play, simulation_of
+from benchmarks.fleet_engine import RecordedLengths, tokenizer_of
 from benchmarks.simulation import FCFS_LRU, OURS
 from benchmarks.trace_sessions import Session, Turn
 from runtime.config import EngineConfig
@@ -97,7 +91,7 @@ def test_the_simulator_schedules_as_the_engine_does(mode, seed: int) -> None:
         runner,
         tokenizer,
         costs=VirtualCosts(clock),
-        emission_type=_RecordedLengths,
+        emission_type=RecordedLengths,
         clock=clock,
     )
     latencies_s, hit = play(

@@ -3,10 +3,11 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from examples.demo.child_server import ChildServer
+from examples.demo.child_server import ChildServer, child_server
 from tests.support.architecture import ROOT
 
 SAYS = {
@@ -40,10 +41,11 @@ def test_an_example_does_what_it_says(name: str, server: ChildServer) -> None:
     assert re.search(SAYS[name], ran.stdout, re.DOTALL), ran.stdout
 
 
-def test_the_loop_in_the_readme_runs_as_it_stands(server: ChildServer) -> None:
+def run_readme(url: str) -> str:
+    """What the README's loop prints against the server at ``url``."""
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(program.splitlines()) <= 19
-    program = program.replace("http://127.0.0.1:8080/v1", server.url)
+    program = program.replace("http://127.0.0.1:8080/v1", url)
     ran = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -52,8 +54,19 @@ def test_the_loop_in_the_readme_runs_as_it_stands(server: ChildServer) -> None:
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "ResponseFunctionToolCall" in ran.stdout
-    assert ran.stdout.count("ResponseUsage") >= 2
+    return ran.stdout
+
+
+def test_the_loop_in_the_readme_runs_as_it_stands(server: ChildServer) -> None:
+    printed = run_readme(server.url)
+    assert "ResponseFunctionToolCall" in printed
+    assert printed.count("ResponseUsage") >= 2
+
+
+def test_the_loop_in_the_readme_prints_the_right_answer(tmp_path: Path) -> None:
+    options = ["--kv-cache-mib", "64", "--threads", "1"]
+    with child_server(options, log=tmp_path / "log") as default_model:
+        assert "The price of desk is 180." in run_readme(default_model.url)
 
 
 @pytest.mark.parametrize(

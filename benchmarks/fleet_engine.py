@@ -1,0 +1,63 @@
+"""The real engine as ``benchmarks.agent_fleet`` needs it: recorded lengths, known costs."""
+
+import time
+from typing import Any
+
+from runtime.config import EngineConfig
+from runtime.engine.emission import Emission
+from runtime.engine.engine import Engine
+from runtime.messages import FinishReason
+from runtime.model.runner import ModelRunner
+from runtime.process.loading import assemble
+from runtime.process.startup_profile import measured_table
+from runtime.scheduling.costs import CostTable, StepCosts
+from runtime.scheduling.sequence import Sequence
+from runtime.tokenizer import Tokenizer
+
+PROFILE_S = 5.0
+"""For timing every cell of the table."""
+
+
+class RecordedLengths(Emission):
+    """Turns stop where the recording did: a made-up text has no end of its
+    own, and only a turn that stops by itself is taken for one that calls a tool."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.ends: dict[str, int] = {}
+
+    def append(self, sequence: Sequence, token: int) -> FinishReason | None:
+        reason = super().append(sequence, token)
+        wanted = self.ends.get(sequence.request.request_id)
+        if reason is None and wanted is not None and sequence.num_emitted >= wanted:
+            return FinishReason.STOP
+        return reason
+
+    def limit(self, sequence: Sequence) -> int:
+        most = super().limit(sequence)
+        wanted = self.ends.get(sequence.request.request_id)
+        return most if wanted is None else min(most, sequence.prompt_length + wanted)
+
+
+def engine_for(
+    runner: ModelRunner, tokenizer: Tokenizer, config: EngineConfig, costs: StepCosts
+) -> Engine:
+    """An engine around a runner that exists; what its KV pool holds is forgotten."""
+    return assemble(config, runner, tokenizer, costs=costs, emission_type=RecordedLengths)
+
+
+def timed_table(runner: ModelRunner, config: EngineConfig) -> CostTable:
+    """What steps of the runner take, every cell of the table timed."""
+    return measured_table(
+        runner,
+        seconds=PROFILE_S,
+        max_batch_tokens=config.max_batch_tokens,
+        clock=time.perf_counter,
+    )
+
+
+def tokenizer_of(runner: ModelRunner) -> Tokenizer:
+    model = runner.model
+    return Tokenizer.load(
+        model.tokenizer_folder, vocab_size=model.config.vocab_size, model_type=model.model_type
+    )
