@@ -424,7 +424,7 @@ def run(given: argparse.Namespace) -> int:
     served = ["--kv-cache-mib", str(given.kv_mib)]
     served += [] if given.threads is None else ["--threads", str(given.threads)]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        if given.before is not None and not (given.before / "sessions/cli.py").is_file():
+        if given.before is not None and not (given.before / "pyproject.toml").is_file():
             raise DataMissing(f"{given.before} is no checkout of this project")
         fleet = Fleet(
             stack=stack,

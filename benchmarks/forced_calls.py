@@ -31,7 +31,7 @@ from runtime.messages import (
 from runtime.model.runner import load_runner
 from runtime.process.loading import assemble
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
-from sessions.output_reader import OutputReader
+from sessions.turns.output_reader import OutputReader
 from tools_api.call_parser import (
     CallArgumentsDelta,
     CallDone,

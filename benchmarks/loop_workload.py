@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tools_api.client import AsyncClient, AsyncSession
-from tools_api.client_turn import Response, TextDelta
+from tools_api.sdk.client import AsyncClient, AsyncSession
+from tools_api.sdk.turn import Response, TextDelta
 
 _LETTERS = string.ascii_lowercase + "     "
 

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from runtime.process.engine_process import EngineProcess
-from sessions import cli
+from sessions.command import cli
 
 ENGINE = (sys.executable, "-m", "benchmarks.transport_engine")
 

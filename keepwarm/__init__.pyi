@@ -1,7 +1,26 @@
 """The public names with their types: what ``__init__.py`` loads when it is asked for it."""
 
-from tools_api.client import AsyncClient, AsyncSession, Client, Session
-from tools_api.client_turn import (
+from tools_api.errors import ApiError
+from tools_api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Message,
+    Reasoning,
+)
+from tools_api.sdk.client import AsyncClient, AsyncSession, Client, Session
+from tools_api.sdk.tool_loop import (
+    CallRecord,
+    LoopResult,
+    Tool,
+    ToolChoice,
+    TooManyTurns,
+    run_tools,
+    run_tools_async,
+    tool,
+)
+from tools_api.sdk.turn import (
     ArgumentsDelta,
     ConnectionLost,
     GenerationOptions,
@@ -14,25 +33,6 @@ from tools_api.client_turn import (
     TurnOptions,
     Usage,
     json_format,
-)
-from tools_api.errors import ApiError
-from tools_api.items import (
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
-    Message,
-    Reasoning,
-)
-from tools_api.tool_loop import (
-    CallRecord,
-    LoopResult,
-    Tool,
-    ToolChoice,
-    TooManyTurns,
-    run_tools,
-    run_tools_async,
-    tool,
 )
 from tools_api.version import __version__
 

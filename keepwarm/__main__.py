@@ -1,7 +1,7 @@
 """The command ``keepwarm``, also as ``python -m keepwarm``: the server if it is installed.
 
 Knows that the base install is the client alone; what the command does stands in
-``sessions.cli``, which is imported when the command runs and not before.
+``sessions.command.cli``, which is imported when the command runs and not before.
 """
 
 import sys
@@ -13,7 +13,7 @@ _OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status, 1 in the base install."""
     try:
-        from sessions import cli
+        from sessions.command import cli
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise

@@ -3,7 +3,7 @@
 ``decode`` is the only way in and raises nothing but ``ApiError``. Each server event has one
 builder, named for it, that returns a plain dict; ``encode`` makes it bytes. The order is that
 of docs/protocol.md, Events; to keep it, and to count, is the turn's business
-(``sessions.turn``).
+(``sessions.turns.turn``).
 
 Always true: an event of a named lane carries ``stream_id``, one of the default lane does
 not; what a builder returns validates against the published event types.

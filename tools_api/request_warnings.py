@@ -1,7 +1,7 @@
 """What of a ``response.create`` is read and does not do here what it says elsewhere.
 
 Each published field of a request either works, or is refused by ``tools_api.requests`` and
-``sessions.planning``, or gives one of the sentences below, which the turn carries to
+``sessions.turns.planning``, or gives one of the sentences below, which the turn carries to
 ``response.keepwarm.warnings``. docs/protocol.md has the same three groups, field by field, and
 a test holds both to the published types.
 
@@ -25,7 +25,7 @@ WORKING = frozenset(
 REFUSED = frozenset({"conversation", "prompt", "background"})
 """Fields that are refused; ``background`` only if it is true."""
 DECIDED_LATER = frozenset({"context_management"})
-"""Fields that are refused or named once the prompt is known (``sessions.planning``)."""
+"""Fields that are refused or named once the prompt is known (``sessions.turns.planning``)."""
 WITHOUT_EFFECT = {
     "access_programs": "there are none here",
     "background_options": "no response runs in the background here",

@@ -18,7 +18,7 @@ from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
-from sessions.output_reader import OutputReader
+from sessions.turns.output_reader import OutputReader
 from tests.support.grammars import compiler, random_output
 from tests.support.pydantic_types import Case, cases
 from tests.support.vocabularies import NAMES, vocabulary

@@ -19,8 +19,8 @@ from openai import OpenAI
 from examples.demo.child_server import ChildServer
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
-from tools_api.client import AsyncClient, Client
-from tools_api.client_turn import TextDelta
+from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.turn import TextDelta
 
 _TEXT = {"type": "string", "minLength": 1000}
 _SCHEMA = {"type": "object", "properties": {"a": _TEXT}, "required": ["a"]}

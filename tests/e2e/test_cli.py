@@ -111,7 +111,7 @@ def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
 
 
 def test_the_front_end_never_loads_torch(server: ChildServer) -> None:
-    program = "import sys, sessions.cli; sys.exit('torch' in sys.modules)"
+    program = "import sys, sessions.command.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
     async def one_turn() -> None:

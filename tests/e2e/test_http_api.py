@@ -14,16 +14,16 @@ from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection
 
 from runtime.messages import GenerationRequest
-from sessions import http_api
-from sessions.http_api import DIALECTS, SESSION_HEADER, Served
 from sessions.tenants import ApiKey, Principal
+from sessions.wire import http_api
+from sessions.wire.http_api import DIALECTS, SESSION_HEADER, Served
 from tests.support.running_server import RunningServer, play
 from tests.support.sessions_rig import END, call, tool
 from tests.support.speaking_engine import SpeakingEngine, always
-from tools_api.dialect import DialectRequest
+from tools_api.dialects.dialect import DialectRequest
+from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
-from tools_api.responses_http import RESPONSES
 
 STREAM_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))

@@ -13,13 +13,13 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.http_connection import (
+from sessions.http.message import MAX_HEAD_BYTES
+from sessions.wire.http_connection import (
     AHEAD_BYTES,
     BODY_BYTES_PER_S,
     DROPPED_BYTES,
     HttpConnection,
 )
-from sessions.http_message import MAX_HEAD_BYTES
 from tests.support.running_server import RunningServer, play
 from tests.support.speaking_engine import SpeakingEngine, always
 from tools_api.limits import Limits

@@ -151,7 +151,7 @@ def test_the_client_runs_in_the_base_install(base_install: Path) -> None:
 import sys
 from keepwarm import AsyncClient, Client, __version__, run_tools, tool
 assert __version__ == "0.1.0"
-assert sys.modules["tools_api.client"].__file__.startswith({str(base_install.parent)!r})
+assert sys.modules["tools_api.sdk.client"].__file__.startswith({str(base_install.parent)!r})
 def look_up(name: str) -> str: ...
 assert tool(look_up).name == "look_up"
 print(*{{name.split(".")[0] for name in sys.modules}} & {set(SERVER_ONLY)!r})

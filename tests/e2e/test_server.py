@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runtime.messages import CancelRequest, FinishReason
-from sessions.front_door import Access
+from sessions.http.front_door import Access
 from sessions.tenants import ApiKey, Principal
 from tests.support.fake_engine import EchoEngine, HandEngine, tokens
 from tests.support.running_server import RunningServer, play, texts

@@ -12,11 +12,11 @@ from runtime.config import EngineConfig
 from runtime.messages import GenerationRequest
 from runtime.process.loading import load_engine
 from runtime.tokenizer import Tokenizer
-from sessions.connection import Connection
-from sessions.effects import Effects
-from sessions.ledger import PriceTable
-from sessions.service import ServedModel, Service
-from sessions.store import Store
+from sessions.durable.ledger import PriceTable
+from sessions.durable.store import Store
+from sessions.turns.connection import Connection
+from sessions.turns.effects import Effects
+from sessions.turns.service import ServedModel, Service
 from tests.support.clock import FakeClock
 from tests.support.sessions_rig import tool
 from tools_api.chat_families import chat_format_for

@@ -18,6 +18,8 @@ FOLDERS = (
     "kernels",
     "radix_cache",
     "tools_api",
+    "tools_api.dialects",
+    "tools_api.sdk",
     "runtime",
     "runtime.grammar",
     "runtime.model",
@@ -27,6 +29,12 @@ FOLDERS = (
     "runtime.engine",
     "runtime.process",
     "sessions",
+    "sessions.http",
+    "sessions.durable",
+    "sessions.turns",
+    "sessions.pages",
+    "sessions.wire",
+    "sessions.command",
     "keepwarm",
 )
 """Every folder with modules, lower ones first: imports go from later folders to earlier ones."""

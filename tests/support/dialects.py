@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sessions.response_events import Piece, ResponseEvents
+from sessions.turns.response_events import Piece, ResponseEvents
 from tests.support.sessions_rig import Rig
 from tools_api.call_parser import (
     CallArgumentsDelta,
@@ -19,7 +19,7 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
-from tools_api.dialect import Dialect, DialectWriter
+from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
 from tools_api.requests import CreateRequest, parse_create

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from sessions.ledger import Ledger, PriceTable
-from sessions.response_table import StoredResponse
-from sessions.session import Session
-from sessions.transcript import ROOT_DIGEST, Entry, Header, Tail, roll_all
+from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.response_table import StoredResponse
+from sessions.durable.session import Session
+from sessions.durable.transcript import ROOT_DIGEST, Entry, Header, Tail, roll_all
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import Item, parse_items
 

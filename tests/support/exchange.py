@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 from websockets.datastructures import Headers
 
-from sessions.http_exchange import Call
-from sessions.http_message import HttpRequest, HttpResponse
+from sessions.http.exchange import Call
+from sessions.http.message import HttpRequest, HttpResponse
 from sessions.tenants import Principal
 
 

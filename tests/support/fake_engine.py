@@ -1,7 +1,7 @@
 """Stand-ins for what the hub sits between: an engine by hand, a connection that obeys.
 
 ``HandEngine`` says what the test tells it to say. ``EchoConnection`` has the interface of
-``sessions.connection.Connection`` and a language of one line per frame, so that a test of
+``sessions.turns.connection.Connection`` and a language of one line per frame, so that a test of
 sockets needs neither a model nor the protocol.
 """
 
@@ -23,9 +23,9 @@ from runtime.messages import (
     StepStats,
 )
 from runtime.process.engine_process import EngineDied, EngineStartError
-from sessions.effects import Effects, GrammarCheck, Planning
-from sessions.ledger import TurnReport, TurnUsage
-from sessions.turn_plan import TurnPlan
+from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.turn_plan import TurnPlan
 from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from sessions.connection import Connection
-from sessions.dashboard import Dashboard
-from sessions.hub import Hub, LongWork
-from sessions.metrics import Metrics
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
+from sessions.turns.connection import Connection
+from sessions.wire.hub import Hub, LongWork
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO
 from tests.support.sessions_rig import make_service

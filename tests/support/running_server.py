@@ -15,15 +15,15 @@ from typing import Any, Self
 import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
-from sessions.connection import Connection
-from sessions.dashboard import Dashboard
-from sessions.front_door import OriginPolicy
-from sessions.http_api import HttpApi
-from sessions.hub import Hub, LongWork
-from sessions.metrics import Metrics
-from sessions.server import Server, routes
+from sessions.http.front_door import OriginPolicy
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
 from sessions.tenants import ApiKey, Tenants
-from sessions.websocket_peer import SocketTimes
+from sessions.turns.connection import Connection
+from sessions.wire.http_api import HttpApi
+from sessions.wire.hub import Hub, LongWork
+from sessions.wire.server import Server, routes
+from sessions.wire.websocket_peer import SocketTimes
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine
 from tests.support.sessions_rig import make_service
 from tools_api.grammar import GrammarSpec

@@ -1,6 +1,6 @@
 """Connections, a fake engine and the carrying between them, without sockets and clocks.
 
-``Rig`` does what ``sessions.hub`` does, at once and in order. A ``Client`` keeps the events
+``Rig`` does what ``sessions.wire.hub`` does, at once and in order. A ``Client`` keeps the events
 its connection sent. Output is written as text in which ``<|im_end|>`` and its like are the
 special tokens.
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
-from sessions.connection import Connection
-from sessions.effects import Effects, GrammarCheck, Planning
-from sessions.ledger import PriceTable, TurnReport
-from sessions.service import ServedModel, Service
-from sessions.store import Store
-from sessions.turn_plan import TurnPlan
+from sessions.durable.ledger import PriceTable, TurnReport
+from sessions.durable.store import Store
+from sessions.turns.connection import Connection
+from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.service import ServedModel, Service
+from sessions.turns.turn_plan import TurnPlan
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
 from tests.support.scripted_engine import ScriptedEngine

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.dialects import accepted, cached_of, over_http, refused
 from tests.support.sessions_rig import END, Rig, call, tool
-from tools_api.anthropic_messages import MESSAGES, count_tokens, token_count
+from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
 from tools_api.requests import parse_create

@@ -22,8 +22,8 @@ from tests.support.dialects import (
     turn,
 )
 from tools_api import errors
-from tools_api.anthropic_messages_answer import MessageWriter, error_body, error_event
 from tools_api.call_parser import ParsedEvent
+from tools_api.dialects.anthropic_messages_answer import MessageWriter, error_body, error_event
 from tools_api.errors import ApiError
 
 Event = dict[str, Any]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.dialects import refused
-from tools_api.anthropic_messages import MESSAGES
-from tools_api.anthropic_messages_history import instructions_of, items_of
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.anthropic_messages_history import instructions_of, items_of
 from tools_api.items import parse_items
 
 USER = {"role": "user", "content": "hi"}

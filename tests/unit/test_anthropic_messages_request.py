@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.dialects import accepted, refused
-from tools_api.anthropic_messages import MESSAGES
-from tools_api.anthropic_messages_request import (
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.anthropic_messages_request import (
     NAMES,
     counted_fields,
     create_fields,

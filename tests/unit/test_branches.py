@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sessions.branches import Branches, Claim
+from sessions.durable.branches import Branches, Claim
 
 
 @dataclass(frozen=True, eq=False)

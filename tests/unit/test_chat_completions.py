@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.dialects import cached_of, over_http, server_sent
 from tests.support.sessions_rig import END, Client, Rig, call, tool
-from tools_api.chat_completions import CHAT_COMPLETIONS
+from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 
 SYSTEM = "You answer questions about the weather."
 PARAMETERS = tool("get_weather", city={"type": "string"})["parameters"]

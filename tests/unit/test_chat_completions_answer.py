@@ -23,7 +23,7 @@ from tests.support.dialects import (
 )
 from tools_api import errors
 from tools_api.call_parser import ParsedEvent
-from tools_api.chat_completions_answer import CompletionWriter, error_body, error_event
+from tools_api.dialects.chat_completions_answer import CompletionWriter, error_body, error_event
 
 Event = dict[str, Any]
 USAGE = {

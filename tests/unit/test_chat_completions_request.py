@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.dialects import accepted, refused
-from tools_api.chat_completions import CHAT_COMPLETIONS
-from tools_api.chat_completions_request import NAMES, create_fields, usage_wanted
+from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
+from tools_api.dialects.chat_completions_request import NAMES, create_fields, usage_wanted
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 INPUT = [

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.fake_server import Answer, Close, FakeServer, message, refusal, turn
-from tools_api.client import AsyncClient, Client, Endpoint
-from tools_api.client_lanes import NUM_LANES
-from tools_api.client_turn import ConnectionLost, TextDelta
 from tools_api.errors import ApiError
+from tools_api.sdk.client import AsyncClient, Client, Endpoint
+from tools_api.sdk.lanes import NUM_LANES
+from tools_api.sdk.turn import ConnectionLost, TextDelta
 
 
 class Echo:

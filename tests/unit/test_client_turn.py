@@ -9,7 +9,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tests.support.clock import FakeClock
 from tests.support.fake_server import call, message, refusal, turn
-from tools_api.client_turn import (
+from tools_api.errors import ApiError
+from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
+from tools_api.sdk.turn import (
     ArgumentsDelta,
     Chain,
     ConnectionLost,
@@ -26,8 +28,6 @@ from tools_api.client_turn import (
     strict_schema,
     wire_items,
 )
-from tools_api.errors import ApiError
-from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
 from tools_api.tools import FunctionTool
 
 

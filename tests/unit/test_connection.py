@@ -239,7 +239,7 @@ def test_a_grammar_that_breaks_is_an_internal_error_of_its_request_alone(
 
     client.create(input="hi", stream_id="a")
     with monkeypatch.context() as patch:
-        patch.setattr("sessions.connection.turn_grammar", broken)
+        patch.setattr("sessions.turns.connection.turn_grammar", broken)
         (event,) = client.create(input="hi", stream_id="b")
     assert (event["status"], event["error"]["code"]) == (500, None)
     assert "secret" not in event["error"]["message"]
@@ -733,7 +733,7 @@ def test_private_responses_are_released_when_the_server_ends_the_connection(
 def test_each_finished_turn_is_logged_in_one_line(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="sessions.connection"):
+    with caplog.at_level(logging.INFO, logger="sessions.turns.connection"):
         client.turn("ok" + END, input="hi", keepwarm={"session": "s1"})
     (record,) = caplog.records
     line = record.getMessage()

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from runtime.messages import StepStats
-from sessions.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
-from sessions.ledger import TurnReport, TurnUsage
-from sessions.store import SessionView
+from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.durable.store import SessionView
+from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
 from sessions.tenants import Principal
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO as BY_HAND

@@ -25,10 +25,10 @@ from tests.support.dialects import (
     turn,
 )
 from tools_api import errors
-from tools_api.anthropic_messages import MESSAGES
 from tools_api.call_parser import ParsedEvent
-from tools_api.chat_completions import CHAT_COMPLETIONS
-from tools_api.dialect import Dialect
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
+from tools_api.dialects.dialect import Dialect
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
 

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.dialects import failed, response_of, server_sent
-from tools_api import dialect_events, errors
+from tools_api import errors
+from tools_api.dialects import dialect_events
 
 
 def test_an_event_is_one_block_whatever_stands_in_it() -> None:

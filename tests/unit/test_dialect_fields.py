@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tools_api import errors
-from tools_api.dialect_fields import (
+from tools_api.dialects.dialect_fields import (
     FieldNames,
     NamedError,
     a_count,

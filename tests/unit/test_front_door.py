@@ -7,11 +7,11 @@ import orjson
 import pytest
 from websockets.datastructures import Headers
 
-from sessions.front_door import Access, Admission, FrontDoor, OriginPolicy, Route, is_loopback
-from sessions.http_exchange import Call, Exchange, Pending
-from sessions.http_message import HttpRequest, HttpResponse
+from sessions.http.exchange import Call, Exchange, Pending
+from sessions.http.front_door import Access, Admission, FrontDoor, OriginPolicy, Route, is_loopback
+from sessions.http.message import HttpRequest, HttpResponse
 from sessions.tenants import ApiKey, Principal, Tenants
-from tools_api.dialect import DialectRequest
+from tools_api.dialects.dialect import DialectRequest
 from tools_api.errors import ApiError
 
 ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))

@@ -4,8 +4,8 @@ from http import HTTPStatus
 
 import pytest
 
-from sessions.http_exchange import Call, at_once
-from sessions.http_message import HttpResponse
+from sessions.http.exchange import Call, at_once
+from sessions.http.message import HttpResponse
 from tests.support.exchange import KeptExchange, make_call
 from tools_api import errors
 from tools_api.errors import ApiError

@@ -8,8 +8,8 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Response as WebSocketResponse
 
-from sessions.http_framing import Event, HttpFraming
-from sessions.http_message import MAX_HEAD_BYTES, HttpError, HttpResponse
+from sessions.http.framing import Event, HttpFraming
+from sessions.http.message import MAX_HEAD_BYTES, HttpError, HttpResponse
 
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"

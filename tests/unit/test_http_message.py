@@ -7,8 +7,8 @@ import h11
 import orjson
 import pytest
 
-from sessions.http_framing import HttpFraming
-from sessions.http_message import (
+from sessions.http.framing import HttpFraming
+from sessions.http.message import (
     MAX_HEADERS,
     HttpError,
     HttpRequest,

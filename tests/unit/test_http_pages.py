@@ -4,10 +4,10 @@ import orjson
 import pytest
 from websockets.datastructures import Headers
 
-from sessions.http_exchange import Call
-from sessions.http_message import HttpRequest
-from sessions.http_pages import Index, Models
+from sessions.http.exchange import Call
+from sessions.http.message import HttpRequest
 from sessions.tenants import Principal
+from sessions.wire.http_pages import Index, Models
 from tests.support.sessions_rig import Rig
 from tools_api.errors import ApiError
 

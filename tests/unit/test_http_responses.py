@@ -9,10 +9,10 @@ import orjson
 import pytest
 from openai.types.responses import Response, ResponseItemList
 
-from sessions.http_exchange import Call
-from sessions.http_message import HttpResponse
-from sessions.http_responses import LISTED, MAX_LISTED, StoredResponses
-from sessions.hub import Link
+from sessions.http.exchange import Call
+from sessions.http.message import HttpResponse
+from sessions.wire.http_responses import LISTED, MAX_LISTED, StoredResponses
+from sessions.wire.hub import Link
 from tests.support.exchange import make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench

@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from runtime.messages import CancelRequest
-from sessions.http_turn import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, Asked, HttpTurn
+from sessions.wire.http_turn import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, Asked, HttpTurn
 from tests.support.exchange import KeptExchange
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench
 from tests.support.speaking_engine import HELLO, Script, SpeakingEngine
-from tools_api.dialect import Dialect, DialectRequest
+from tools_api.dialects.dialect import Dialect, DialectRequest
+from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
-from tools_api.responses_http import RESPONSES
 
 MAX_UNSENT = 20_000
 

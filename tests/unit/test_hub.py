@@ -15,10 +15,10 @@ from runtime.messages import (
     ReleaseBranch,
     StepStats,
 )
-from sessions.dashboard import Dashboard
-from sessions.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
-from sessions.metrics import Metrics
-from sessions.turn_plan import TurnPlan
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
+from sessions.turns.turn_plan import TurnPlan
+from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import (
     INFO,

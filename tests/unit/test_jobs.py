@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import cast
 
-from sessions.intake import Waiting
-from sessions.jobs import Job, Jobs
-from sessions.lanes import Lane
-from sessions.turn import Turn
+from sessions.turns.intake import Waiting
+from sessions.turns.jobs import Job, Jobs
+from sessions.turns.lanes import Lane
+from sessions.turns.turn import Turn
 from tools_api.requests import CreateRequest
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from sessions.lanes import Lane, Lanes
+from sessions.turns.lanes import Lane, Lanes
 
 
 def lane_of(lanes: Lanes[int], stream_id: str | None) -> Lane[int]:

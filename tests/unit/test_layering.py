@@ -41,15 +41,13 @@ THIRD_PARTY = {
 CLIENT_CLOSURE = {
     f"tools_api.{name}"
     for name in (
-        "client_lanes",
-        "client_turn",
         "custom_input",
         "errors",
         "items",
         "limits",
         "tools",
     )
-} | {"tools_api.wire"}
+} | {"tools_api.wire", "tools_api.sdk.lanes", "tools_api.sdk.turn"}
 LATE_IMPORTS = {"keepwarm.__main__", "runtime.process.engine_process"}
 """Modules that may import inside a function: the command loads the server where there is one; the
 child's main loads torch, its parent does not."""
@@ -148,7 +146,7 @@ def test_no_torch_is_reachable_from_wire_cache_or_service() -> None:
 
 
 def test_the_client_needs_only_items_tools_and_errors() -> None:
-    assert closure("tools_api.client") == CLIENT_CLOSURE
+    assert closure("tools_api.sdk.client") == CLIENT_CLOSURE
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=relative)
@@ -194,8 +192,8 @@ def test_make_test_leaves_out_the_folders_that_are_named_for_it_and_no_other() -
 
 def untested(modules: set[str], sources: dict[str, str]) -> set[str]:
     """``modules`` without a test module among ``sources``, which are by the test module's name.
-    One has the module's name (``__main__`` its package's), or its folder's and imports from the
-    module; more folders may stand before either."""
+    One has the module's name (``__main__`` its package's), or that of a folder it lies in and
+    imports from the module; more folders may stand before either."""
 
     def of(parts: list[str]) -> list[str]:
         names = ("test_" + "_".join(parts[first:]) for first in range(len(parts)))
@@ -205,7 +203,11 @@ def untested(modules: set[str], sources: dict[str, str]) -> set[str]:
         name
         for name in modules
         if not of(name.removesuffix(".__main__").split("."))
-        and not any(name in imported_modules(source) for source in of(name.split(".")[:-1]))
+        and not any(
+            name in imported_modules(source)
+            for end in range(1, name.count(".") + 1)
+            for source in of(name.split(".")[:end])
+        )
     }
 
 

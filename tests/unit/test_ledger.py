@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sessions.ledger import (
+from sessions.durable.ledger import (
     Allowance,
     Budget,
     BudgetExceeded,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sessions.long_plans import LongPlans
-from sessions.turn_plan import TurnPlan
+from sessions.turns.long_plans import LongPlans
+from sessions.turns.turn_plan import TurnPlan
 from tests.support.sessions_rig import Rig, tool
 from tools_api.limits import Limits
 

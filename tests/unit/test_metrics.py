@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.messages import StepStats
-from sessions.ledger import TurnReport, TurnUsage
-from sessions.metrics import Metrics, kv_usage
+from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.pages.metrics import Metrics, kv_usage
 from tests.support.fake_engine import INFO as BY_HAND
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"

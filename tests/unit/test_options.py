@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from runtime.config import EngineConfig
-from sessions.ledger import PriceTable
-from sessions.options import KEY_VARIABLE, MIB, OptionError, add_serve_options, read_serve_options
+from sessions.command.options import (
+    KEY_VARIABLE,
+    MIB,
+    OptionError,
+    add_serve_options,
+    read_serve_options,
+)
+from sessions.durable.ledger import PriceTable
 from sessions.tenants import Principal, single_key
 
 KEY = "a-good-key"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from runtime.messages import TokenLogprob
-from sessions.output_reader import OutputReader
-from sessions.response_events import Piece
+from sessions.turns.output_reader import OutputReader
+from sessions.turns.response_events import Piece
 from tests.support.sessions_rig import END, TOKENIZER, Rig, call, token_ids
 from tools_api.call_parser import CallDone, ReasoningDelta, TextDelta
 

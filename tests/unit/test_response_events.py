@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from sessions.response_events import Piece, ResponseEvents
+from sessions.turns.response_events import Piece, ResponseEvents
 from tools_api.call_parser import (
     CallArgumentsDelta,
     CallDone,

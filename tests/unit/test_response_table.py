@@ -5,8 +5,8 @@ from collections import OrderedDict
 
 import pytest
 
-from sessions.response_table import PrivateResponses, ResponseTable, StoredResponse
-from sessions.transcript import Entry, chain
+from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
+from sessions.durable.transcript import Entry, chain
 from tests.support.clock import FakeClock
 from tests.support.entries import SESSION, entry, response
 from tools_api.items import parse_items

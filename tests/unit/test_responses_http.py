@@ -7,9 +7,9 @@ import pytest
 from openai.types.responses import ResponseErrorEvent
 
 from tools_api import errors
+from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter, input_tokens_body
 from tools_api.errors import ApiError
 from tools_api.events import encode, output_text_delta, response_of, type_of
-from tools_api.responses_http import RESPONSES, ResponsesWriter, input_tokens_body
 
 DELTA = output_text_delta(3, item_id="msg_1", output_index=0, content_index=0, delta="a\n\nb")
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from sessions.ledger import Ledger, PriceTable
-from sessions.session import Session, SessionState
+from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.session import Session, SessionState
 
 
 def new_session() -> Session:

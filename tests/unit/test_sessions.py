@@ -3,12 +3,12 @@
 from dataclasses import fields
 
 from runtime.messages import CancelRequest, ReleaseBranch
-from sessions.effects import Effects, GrammarCheck, Outbox, Planning
-from sessions.intake import Waiting
-from sessions.jobs import Job, Jobs
-from sessions.lanes import Lanes
-from sessions.service import ServedModel
-from sessions.turn_plan import TurnPlan
+from sessions.turns.effects import Effects, GrammarCheck, Outbox, Planning
+from sessions.turns.intake import Waiting
+from sessions.turns.jobs import Job, Jobs
+from sessions.turns.lanes import Lanes
+from sessions.turns.service import ServedModel
+from sessions.turns.turn_plan import TurnPlan
 from tests.support.sessions_rig import TOKENIZER, Rig
 from tools_api.grammar import GrammarSpec
 from tools_api.requests import CreateRequest

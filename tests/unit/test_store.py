@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from sessions.ledger import PriceTable
-from sessions.store import ConnectionStore, Store
+from sessions.durable.ledger import PriceTable
+from sessions.durable.store import ConnectionStore, Store
 from tests.support.clock import FakeClock
 from tests.support.entries import entry
 from tests.support.sessions_rig import END, Rig

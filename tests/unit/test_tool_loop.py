@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.support.fake_server import FakeServer, call, message, turn
-from tools_api.client import AsyncClient, Client
-from tools_api.tool_loop import Tool, TooManyTurns, run_tools, run_tools_async, tool
+from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.tool_loop import Tool, TooManyTurns, run_tools, run_tools_async, tool
 
 
 @tool

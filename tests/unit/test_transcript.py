@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.tokenizer import Tokenizer
-from sessions.transcript import (
+from sessions.durable.transcript import (
     ROOT_DIGEST,
     Entry,
     Header,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.messages import ErrorKind, FinishReason, TokenLogprob
-from sessions.ledger import PriceTable
+from sessions.durable.ledger import PriceTable
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids, tool
 from tools_api.limits import Limits
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sessions.branches import Branches
-from sessions.planning import Lineage, plan_turn
-from sessions.turn_plan import TurnPlan
+from sessions.durable.branches import Branches
+from sessions.turns.planning import Lineage, plan_turn
+from sessions.turns.turn_plan import TurnPlan
 from tests.support.sessions_rig import Rig
 from tools_api.items import parse_items
 from tools_api.requests import CreateRequest, KeepwarmOptions, TextFormat

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sessions.ledger import Ledger, PriceTable, TurnUsage
-from sessions.turn_stats import Pace, TurnClock, TurnStats
+from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
+from sessions.durable.turn_stats import Pace, TurnClock, TurnStats
 
 
 def test_the_queue_time_has_a_part_here_and_a_part_in_the_engine() -> None:

@@ -12,10 +12,10 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from runtime.messages import CancelRequest, FinishReason
-from sessions.dashboard import Dashboard
-from sessions.hub import Hub, LongWork
-from sessions.metrics import Metrics
-from sessions.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
+from sessions.wire.hub import Hub, LongWork
+from sessions.wire.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 

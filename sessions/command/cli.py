@@ -1,0 +1,251 @@
+"""The command ``keepwarm``: arguments to configuration, wiring, serving until told to stop.
+
+The only place where engine, sessions and sockets are put together. Prints one line to
+standard output, when the server is ready; everything else is log and goes to standard error.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.logs import log_to_stderr
+from runtime.messages import EngineInfo
+from runtime.process.engine_process import EngineProcess, EngineStartError
+from runtime.tokenizer import Tokenizer, TokenizerError
+from sessions.command.options import (
+    OptionError,
+    ServeOptions,
+    add_serve_options,
+    read_serve_options,
+)
+from sessions.durable.store import Store
+from sessions.http.front_door import OriginPolicy
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
+from sessions.tenants import Tenants
+from sessions.turns.connection import Connection
+from sessions.turns.service import ServedModel, Service
+from sessions.wire.http_api import HttpApi
+from sessions.wire.hub import Hub, LongWork
+from sessions.wire.server import Server, routes
+from tools_api.chat_families import chat_format_for
+from tools_api.limits import DEFAULT_LIMITS
+from tools_api.version import __version__
+
+try:
+    import uvloop
+except ImportError:  # there is none for this platform
+    _new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+else:
+    _new_event_loop = uvloop.new_event_loop
+
+log = logging.getLogger(__name__)
+
+_PLANNERS = 2
+"""Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
+_START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="keepwarm", description="Inference runtime that keeps agents' sessions warm."
+    )
+    parser.add_argument("--version", action="version", version=f"keepwarm {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve_parser = commands.add_parser("serve", help="serve a model over WebSocket and HTTP")
+    add_serve_options(serve_parser)
+    arguments = parser.parse_args(words)
+    try:
+        options = read_serve_options(arguments, os.environ)
+    except OptionError as error:
+        parser.error(str(error))
+    _configure_logging(options.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+            return runner.run(serve(options))
+    except _START_ERRORS as error:
+        log.debug("start failed", exc_info=True)
+        print(f"keepwarm: error: {error}", file=sys.stderr)
+        return 1
+
+
+async def serve(options: ServeOptions) -> int:
+    """Serve until SIGTERM or SIGINT, then let running turns finish; returns the exit status.
+
+    A signal before the server is ready, or a second one, ends it without waiting.
+
+    Raises:
+        one of _START_ERRORS: the server did not start; the message is for people.
+    """
+    ready, stopping = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(_serve(options, ready, stopping))
+
+    def on_signal() -> None:
+        if stopping.is_set() or not ready.is_set():
+            serving.cancel()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        return 1 if ready.is_set() else 0
+    return 0
+
+
+async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
+    async with contextlib.AsyncExitStack() as cleanup:
+        # First of all, so that a port in use is told before the model is loaded.
+        bound = cleanup.enter_context(_bind(options.host, options.port))
+        engine = EngineProcess(options.engine)
+        cleanup.push_async_callback(engine.stop)
+        info = await engine.start()
+        probe = GrammarProbe(
+            Path(info.tokenizer_folder), vocab_size=info.vocab_size, model_type=info.model_type
+        )
+        cleanup.push_async_callback(probe.stop)
+        await probe.start()
+        planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
+        cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
+        hub, server = _assemble(options, info, engine, probe, planners)
+        hub_task = asyncio.get_running_loop().create_task(hub.run())
+        cleanup.callback(hub_task.cancel)
+        address = _address(bound)
+        await server.start(bound)
+        # What is here now stays: without it a full collection is shorter by most of its time.
+        gc.collect()
+        gc.freeze()
+        print(_ready_line(address, info), flush=True)
+        ready.set()
+        told = asyncio.get_running_loop().create_task(stopping.wait())
+        await asyncio.wait({told, hub_task}, return_when=asyncio.FIRST_COMPLETED)
+        if hub_task.done():
+            hub_task.result()
+        log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
+        await server.stop(options.drain_s)
+
+
+def _assemble(
+    options: ServeOptions,
+    info: EngineInfo,
+    engine: EngineProcess,
+    probe: GrammarProbe,
+    planners: Executor,
+) -> tuple[Hub, Server]:
+    clock = time.monotonic
+    limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
+    store = Store(limits=limits, prices=options.prices, clock=clock)
+    service = Service(
+        model=_served_model(options, info),
+        store=store,
+        limits=limits,
+        clock=clock,
+        wall_clock=time.time,
+        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
+    )
+    metrics = Metrics()
+    dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)
+    hub = Hub(
+        engine=engine,
+        store=store,
+        connect=lambda connection_id, tenant: Connection(
+            connection_id=connection_id, tenant=tenant, service=service
+        ),
+        long_work=LongWork(
+            check_grammar=probe.check,
+            in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
+            planners=_PLANNERS,
+        ),
+        metrics=metrics,
+        dashboard=dashboard,
+        clock=clock,
+    )
+    hub.engine_ready(info)
+    tenants = Tenants(options.keys)
+    api = HttpApi(hub=hub, service=service)
+    server = Server(
+        hub=hub,
+        metrics=metrics,
+        routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api),
+        tenants=tenants,
+        origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
+        limits=limits,
+        clock=clock,
+    )
+    return hub, server
+
+
+def _served_model(options: ServeOptions, info: EngineInfo) -> ServedModel:
+    tokenizer = Tokenizer.load(
+        Path(info.tokenizer_folder), vocab_size=info.vocab_size, model_type=info.model_type
+    )
+    try:
+        chat_format = chat_format_for(
+            info.model_type, lambda name: tokenizer.special_id(name) is not None
+        )
+    except ValueError as error:
+        raise OptionError(f"--model {options.engine.model}: {error}") from error
+    own_name = "default" if options.engine.model == "default" else info.model_name
+    return ServedModel(
+        name=options.model_name or own_name,
+        aliases=frozenset({"default", own_name, info.model_name}),
+        tokenizer=tokenizer,
+        chat_format=chat_format,
+        max_context_tokens=info.max_context_tokens,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet.
+
+    Raises:
+        OptionError: the address is not ours or the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise OptionError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+    return bound
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ready_line(address: str, info: EngineInfo) -> str:
+    return (
+        f"keepwarm ready at http://{address}/v1 model={info.model_name} device={info.device} "
+        f"dtype={info.dtype} kv_capacity_tokens={info.kv_capacity_tokens}"
+    )
+
+
+def _configure_logging(level: str) -> None:
+    log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s %(message)s")
+    # Its info lines say of every connection what the hub says already.
+    logging.getLogger("websockets").setLevel(logging.WARNING)

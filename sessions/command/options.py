@@ -1,0 +1,243 @@
+"""What ``keepwarm serve`` is told, as typed values.
+
+Every field of ``EngineConfig`` is an option of the same name (sizes in bytes become MiB),
+its docstring the help text; the rest concerns the port, keys and prices. Nothing is started
+or opened here but the keys file.
+
+Always true: options that exist passed their bounds, and a port that other machines can
+reach has a key.
+"""
+
+import argparse
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from runtime.config import ConfigError, EngineConfig
+from sessions.durable.ledger import PriceTable
+from sessions.http.front_door import is_loopback
+from sessions.tenants import ApiKey, KeyFileError, read_keys_file, single_key
+from tools_api.limits import DEFAULT_LIMITS
+
+KEY_VARIABLE = "KEEPWARM_API_KEY"
+MIB = 1024 * 1024
+
+_PRICES = {"input": "input_uncached", "cached": "input_cached", "output": "output"}
+
+
+class OptionError(Exception):
+    """An option cannot be used as given; the message is one line for the person who gave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """A server, completely described."""
+
+    engine: EngineConfig
+    host: str
+    port: int
+    """0: any free port; the ready line tells which."""
+    model_name: str | None
+    keys: tuple[ApiKey, ...]
+    allowed_origins: frozenset[str]
+    prices: PriceTable
+    drain_s: float
+    log_level: str
+    default_output_tokens: int
+    """Of a turn that names no limit."""
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that ``read_serve_options`` reads."""
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on; others than loopback need a key")
+    add("--port", type=int, default=8080, help="port to listen on; 0 takes a free one")
+    add("--model-name", help="further model id that requests may use and responses name")
+    add("--api-key", metavar="KEY", help=f"key that clients must send; better in {KEY_VARIABLE}")
+    add(
+        "--keys-file",
+        type=Path,
+        metavar="FILE",
+        help="file with a line 'tenant key' or 'tenant key operator' for each key; tenants "
+        "share nothing, operators see metrics and all sessions",
+    )
+    add(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="origin of web pages that may connect, e.g. https://agents.example; repeatable",
+    )
+    add(
+        "--price",
+        default="",
+        metavar="input=D,cached=D,output=D",
+        help="dollars per million prompt tokens computed, prompt tokens cached, output tokens",
+    )
+    add(
+        "--drain-seconds",
+        type=float,
+        default=30.0,
+        help="on SIGTERM or SIGINT, how long running turns may go on",
+    )
+    add(
+        "--default-output-tokens",
+        type=int,
+        default=DEFAULT_LIMITS.default_output_tokens,
+        metavar="N",
+        help="output tokens of a turn that names no max_output_tokens; default: %(default)s",
+    )
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    engine = parser.add_argument_group("engine")
+    for option in _engine_options():
+        engine.add_argument(option.flag, **option.arguments)
+
+
+def read_serve_options(
+    arguments: argparse.Namespace, environment: Mapping[str, str]
+) -> ServeOptions:
+    """Check and combine what the command line and the environment say.
+
+    Raises:
+        OptionError: something is out of bounds, contradicts itself or leaves the port open.
+    """
+    values = vars(arguments)
+    try:
+        config = EngineConfig(**{o.field: o.value(values) for o in _engine_options()})
+        keys = _keys(arguments.api_key or environment.get(KEY_VARIABLE), arguments.keys_file)
+    except (ConfigError, KeyFileError) as error:
+        raise OptionError(str(error)) from error
+    if not keys and not is_loopback(arguments.host):
+        raise OptionError(
+            f"--host {arguments.host} can be reached from other machines and needs a key: set "
+            f"{KEY_VARIABLE}, --api-key or --keys-file"
+        )
+    if not 0 <= arguments.port <= 65535:
+        raise OptionError(f"--port {arguments.port} is not in 0..65535")
+    if not 0 <= arguments.drain_seconds <= 86400:
+        raise OptionError(f"--drain-seconds {arguments.drain_seconds} is not in 0..86400")
+    if arguments.default_output_tokens < 1:
+        raise OptionError(
+            f"--default-output-tokens {arguments.default_output_tokens} is not positive"
+        )
+    if config.startup_profile_folder is None:
+        config = replace(config, startup_profile_folder=str(_cache_folder(environment)))
+    return ServeOptions(
+        engine=config,
+        host=arguments.host,
+        port=arguments.port,
+        model_name=arguments.model_name,
+        keys=keys,
+        allowed_origins=frozenset(_origin(text) for text in arguments.allow_origin),
+        prices=_price_table(arguments.price),
+        drain_s=arguments.drain_seconds,
+        log_level=arguments.log_level,
+        default_output_tokens=arguments.default_output_tokens,
+    )
+
+
+def _cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs keep what they can make again."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
+
+
+# Engine options, from the fields of EngineConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineOption:
+    field: str
+    flag: str
+    unit: int
+    """Factor from the option's value to the field's."""
+    arguments: dict[str, Any]
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        given = values[self.flag.removeprefix("--").replace("-", "_")]
+        return given * self.unit if self.unit != 1 and given is not None else given
+
+
+def _engine_options() -> Iterator[_EngineOption]:
+    kinds = get_type_hints(EngineConfig)
+    texts = _field_docstrings(EngineConfig)
+    for field in fields(EngineConfig):
+        is_size = field.name.endswith("_bytes")
+        unit = MIB if is_size else 1
+        name = field.name.removesuffix("_bytes") + "_mib" if is_size else field.name
+        text = texts[field.name].replace("``", "'").replace("None:", "Default:").replace("%", "%%")
+        default = field.default
+        arguments: dict[str, Any] = {"default": default, "help": text}
+        if is_size and isinstance(default, int):
+            arguments["default"] = default // MIB
+        if default is not None:
+            arguments["help"] = f"{text} Default: %(default)s."
+        yield _EngineOption(
+            field=field.name,
+            flag="--" + name.replace("_", "-"),
+            unit=unit,
+            arguments=arguments | _argument_kind(field.name, kinds[field.name]),
+        )
+
+
+def _argument_kind(name: str, kind: Any) -> dict[str, Any]:
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    (plain,) = [part for part in get_args(kind) or (kind,) if part is not type(None)]
+    return {"type": plain, "metavar": "N" if plain is int else name.rpartition("_")[2].upper()}
+
+
+def _field_docstrings(type_: type) -> dict[str, str]:
+    """The string under each field, on one line."""
+    (definition,) = ast.parse(inspect.getsource(type_)).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+        ):
+            texts[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return texts
+
+
+# The rest
+
+
+def _keys(single: str | None, path: Path | None) -> tuple[ApiKey, ...]:
+    if single is None:
+        return () if path is None else tuple(read_keys_file(path))
+    if path is not None:
+        raise KeyFileError(f"a single key ({KEY_VARIABLE} or --api-key) and --keys-file are given")
+    return (single_key(single),)
+
+
+def _price_table(text: str) -> PriceTable:
+    prices = dict.fromkeys(_PRICES.values(), 0.0)
+    for part in text.split(",") if text else ():
+        name, _, number = part.partition("=")
+        if name.strip() not in _PRICES:
+            raise OptionError(f"--price: {part!r} is not one of input=D, cached=D, output=D")
+        try:
+            dollars = float(number)
+        except ValueError:
+            dollars = -1.0
+        if not 0 <= dollars <= 1_000_000:
+            raise OptionError(f"--price: {part!r} is not a number of dollars")
+        prices[_PRICES[name.strip()]] = dollars
+    return PriceTable.per_million(**prices)
+
+
+def _origin(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        complete = parts.scheme and parts.hostname and parts.port != 0
+    except ValueError:
+        complete = False
+    if not complete or text != f"{parts.scheme}://{parts.netloc}":
+        raise OptionError(f"--allow-origin {text!r} is not of the form https://host or with :port")
+    return text.lower()

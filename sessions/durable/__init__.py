@@ -1,0 +1,1 @@
+"""What outlives a turn: sessions, responses, transcripts, accounts."""

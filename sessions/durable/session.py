@@ -1,0 +1,111 @@
+"""A session: a chain of turns under one name, one account and one order of turns.
+
+A session is what an agent's loop looks like from here: it is idle, runs a turn, or waits
+for the client's tools. Turns that address it by name run one after the other; turns that
+continue one of its responses by id are forks of the client's making and may overlap. Knows
+no connection and no engine; tickets are opaque.
+
+Always true: at most one ticket is granted at a time, and only when no turn runs.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Hashable
+
+from sessions.durable.ledger import Ledger
+
+
+class SessionState(enum.Enum):
+    IDLE = "idle"
+    RUNNING = "running"
+    WAITING_FOR_TOOLS = "waiting_for_tools"
+    CLOSED = "closed"
+    """Dropped from the store; its name may be used anew."""
+
+
+class Session:
+    """Mutable, owned by the store."""
+
+    def __init__(self, *, name: str, tenant: str, ledger: Ledger, now: float) -> None:
+        self.name = name
+        self.tenant = tenant
+        self.ledger = ledger
+        self.head_id: str | None = None
+        """Newest stored response; what a turn that only names the session continues."""
+        self.last_active_s = now
+        self.turns_begun = 0
+        self._running: set[str] = set()
+        self._open_calls = False
+        self._closed = False
+        self._granted: Hashable | None = None
+        self._waiting: deque[Hashable] = deque()
+
+    @property
+    def state(self) -> SessionState:
+        if self._closed:
+            return SessionState.CLOSED
+        if self._running:
+            return SessionState.RUNNING
+        return SessionState.WAITING_FOR_TOOLS if self._open_calls else SessionState.IDLE
+
+    @property
+    def in_use(self) -> bool:
+        """A turn runs or is about to: not to be dropped."""
+        return bool(self._running or self._waiting or self._granted is not None)
+
+    def request(self, ticket: Hashable) -> bool:
+        """Ask for the session's next turn; False puts the ticket into the queue, and
+        ``end`` or ``withdraw`` of another one will grant it."""
+        if self.in_use:
+            self._waiting.append(ticket)
+            return False
+        self._granted = ticket
+        return True
+
+    def is_granted(self, ticket: Hashable) -> bool:
+        return self._granted == ticket
+
+    def withdraw(self, ticket: Hashable) -> Hashable | None:
+        """Give up a ticket, granted or waiting; returns the ticket granted instead."""
+        if self._granted == ticket:
+            self._granted = None
+            return self._grant_next()
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        return None
+
+    def begin(self, response_id: str, ticket: Hashable | None, now: float) -> int:
+        """A turn starts, with the granted ticket or (continuing by id) without one. Returns
+        the turn's number, 1 for the first."""
+        if ticket is not None:
+            assert self._granted == ticket
+            self._granted = None
+        self._running.add(response_id)
+        self.last_active_s = now
+        self.turns_begun += 1
+        return self.turns_begun
+
+    def end(
+        self, response_id: str, now: float, *, open_calls: bool | None = None
+    ) -> Hashable | None:
+        """The turn is over; returns the ticket that is granted now.
+
+        Args:
+            open_calls: whether the client's tools are to answer; None leaves it as it was
+                (the turn failed).
+        """
+        self._running.remove(response_id)
+        self.last_active_s = now
+        if open_calls is not None:
+            self._open_calls = open_calls
+        return None if self._granted is not None else self._grant_next()
+
+    def close(self) -> None:
+        self._closed = True
+        self.head_id = None
+
+    def _grant_next(self) -> Hashable | None:
+        if self._running or not self._waiting:
+            return None
+        self._granted = self._waiting.popleft()
+        return self._granted

@@ -1,0 +1,328 @@
+"""Sessions and responses by id: what outlives a turn, and who may see it.
+
+Everything is kept per tenant; a lookup never sees another tenant's state, nor what another
+connection keeps to itself (``store: false``). The clock is handed in. What a dropped response
+leaves behind in the engine is released through ``branches``.
+
+Always true: an entry is in at most one table, and its branch is told when it leaves.
+"""
+
+import itertools
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from runtime.messages import ReleaseBranch
+from sessions.durable.branches import Branches
+from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
+from sessions.durable.session import Session
+from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
+from sessions.durable.turn_stats import Pace
+from tools_api.items import Item
+from tools_api.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """One session as the dashboard shows it. Money in nano-dollars."""
+
+    session: str
+    tenant: str
+    state: str
+    """``idle``, ``running``, ``waiting_for_tools`` or ``closed``."""
+    turns: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    forced_tokens: int
+    cost: int
+    saved: int
+    budget_left: dict[str, int]
+    """``input_uncached``, ``output``: tokens, ``cost``: nano-dollars; only those limited."""
+    idle_s: float
+    """Since the last change of state."""
+
+
+class _Tenant:
+    """One tenant's responses and sessions."""
+
+    def __init__(self, responses: ResponseTable, unlisted: PrivateResponses) -> None:
+        self.responses = responses
+        self.unlisted = unlisted
+        self.sessions: OrderedDict[str, Session] = OrderedDict()
+
+
+class Store:
+    """Shared by all connections of a server; only the event loop touches it."""
+
+    def __init__(self, *, limits: Limits, prices: PriceTable, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self.branches = Branches()
+        self._running: dict[str, tuple[str, str]] = {}
+        """Tenant and connection of every turn that runs, by its response id."""
+        self.pace = Pace()
+        self._prices = prices
+        self._clock = clock
+        self._tenants: dict[str, _Tenant] = {}
+
+    @property
+    def running_turns(self) -> int:
+        """Over all connections."""
+        return len(self._running)
+
+    def turn_began(self, response_id: str, tenant: str, connection_id: str) -> None:
+        """A turn of that connection runs, until ``turn_ended``."""
+        self._running[response_id] = (tenant, connection_id)
+
+    def turn_ended(self, response_id: str) -> None:
+        del self._running[response_id]
+
+    def running_on(self, tenant: str, response_id: str) -> str | None:
+        """The connection on which this turn of the tenant runs; None if there is no such turn."""
+        owner, connection_id = self._running.get(response_id, (None, ""))
+        return connection_id if owner == tenant else None
+
+    def engine_lost(self) -> None:
+        """The engine died and forgot all sessions: from here on no request names an earlier
+        base. Called once per death, before ``Connection.engine_died``."""
+        self.branches.engine_lost()
+
+    def sweep(self) -> tuple[ReleaseBranch, ...]:
+        """Drop what is older than its time to live; the releases go to the engine. To be
+        called every few seconds."""
+        for tenant in self._tenants.values():
+            tenant.responses.expire()
+            tenant.unlisted.table.expire()
+            self._expire_sessions(tenant)
+        return self.branches.take_releases()
+
+    def sessions(self) -> list[SessionView]:
+        """All live sessions of all tenants, most recently active first."""
+        views = [
+            self._view(session)
+            for tenant in self._tenants.values()
+            for session in tenant.sessions.values()
+        ]
+        return sorted(views, key=lambda view: view.idle_s)
+
+    def tenant_responses(self, tenant: str) -> ResponseTable:
+        return self._tenant(tenant).responses
+
+    def unlisted(self, tenant: str) -> PrivateResponses:
+        """The ``store: false`` responses of all the tenant's HTTP requests: nobody can fetch
+        them, but a history that is resent is found, as it would be over one WebSocket."""
+        return self._tenant(tenant).unlisted
+
+    def private(self) -> PrivateResponses:
+        """For one connection's ``store: false`` responses."""
+        return PrivateResponses(
+            lambda on_drop: self._table(
+                self.limits.max_stored_responses_per_connection,
+                self.limits.max_stored_bytes_per_connection,
+                on_drop,
+            )
+        )
+
+    def session(self, tenant: str, name: str) -> Session:
+        """The tenant's session of that name, made if there is none; counts as used."""
+        state = self._tenant(tenant)
+        self._expire_sessions(state)
+        session = state.sessions.get(name)
+        if session is None:
+            session = Session(
+                name=name, tenant=tenant, ledger=Ledger(self._prices), now=self._clock()
+            )
+            self._make_room(state)
+            state.sessions[name] = session
+        state.sessions.move_to_end(name)
+        return session
+
+    def known_session(self, tenant: str, name: str) -> Session | None:
+        """The tenant's session of that name, None if there is none."""
+        return self._tenant(tenant).sessions.get(name)
+
+    def revive(self, session: Session) -> Session:
+        """The live session that goes on where ``session`` was: itself, or the one that has
+        taken its name since it was dropped."""
+        return self.session(session.tenant, session.name)
+
+    def _tenant(self, name: str) -> _Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            make = partial(
+                self._table,
+                self.limits.max_stored_responses_per_tenant,
+                self.limits.max_stored_bytes_per_tenant,
+            )
+            tenant = self._tenants[name] = _Tenant(make(), PrivateResponses(make))
+        return tenant
+
+    def _table(
+        self,
+        max_count: int,
+        max_bytes: int,
+        on_drop: Callable[[StoredResponse], None] | None = None,
+    ) -> ResponseTable:
+        def dropped(response: StoredResponse) -> None:
+            self._dropped(response)
+            if on_drop is not None:
+                on_drop(response)
+
+        return ResponseTable(
+            max_count=max_count,
+            max_bytes=max_bytes,
+            ttl_s=self.limits.stored_response_ttl_s,
+            clock=self._clock,
+            on_drop=dropped,
+        )
+
+    def _dropped(self, response: StoredResponse) -> None:
+        self.branches.drop(response.entry)
+        if response.session.head_id == response.id:
+            response.session.head_id = None
+
+    def _make_room(self, tenant: _Tenant) -> None:
+        """For one more session; those in use stay, even beyond the bound."""
+        surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
+        idle = (s for s in tenant.sessions.values() if not s.in_use)
+        self._close(tenant, list(itertools.islice(idle, max(surplus, 0))))
+
+    def _expire_sessions(self, tenant: _Tenant) -> None:
+        oldest = self._clock() - self.limits.stored_response_ttl_s
+        expired: list[Session] = []
+        for session in tenant.sessions.values():
+            if session.last_active_s >= oldest:
+                break
+            if not session.in_use:
+                expired.append(session)
+        self._close(tenant, expired)
+
+    def _close(self, tenant: _Tenant, sessions: Iterable[Session]) -> None:
+        for session in sessions:
+            session.close()
+            del tenant.sessions[session.name]
+
+    def _view(self, session: Session) -> SessionView:
+        ledger = session.ledger
+        left = ledger.left()
+        bounds = {"input_uncached": left.input_uncached, "output": left.output, "cost": left.cost}
+        return SessionView(
+            session=session.name,
+            tenant=session.tenant,
+            state=session.state.value,
+            turns=ledger.turns,
+            input_tokens=ledger.usage.input_tokens,
+            cached_tokens=ledger.usage.cached_tokens,
+            output_tokens=ledger.usage.output_tokens,
+            forced_tokens=ledger.usage.forced_tokens,
+            cost=ledger.cost,
+            saved=ledger.saved,
+            budget_left={name: max(n, 0) for name, n in bounds.items() if n is not None},
+            idle_s=self._clock() - session.last_active_s,
+        )
+
+
+class ConnectionStore:
+    """What one connection may continue: its tenant's stored responses and its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str,
+        connection_id: str,
+        private: PrivateResponses | None = None,
+        continues_heads: bool = True,
+    ) -> None:
+        """
+        Args:
+            private: responses that outlive the connection; without it they die with it.
+            continues_heads: a turn that only names a session goes on where that stands. False
+                for a client that sends whole histories.
+        """
+        self._store = store
+        self._tenant = tenant
+        self._connection_id = connection_id
+        self._shared = store.tenant_responses(tenant)
+        self._continues_heads = continues_heads
+        self._owns_private = private is None
+        private = private or store.private()
+        self._private, self._private_heads = private.table, private.heads
+
+    def response(self, response_id: str) -> StoredResponse | None:
+        return self._private.get(response_id) or self._shared.get(response_id)
+
+    def history(self, items: Sequence[Item]) -> tuple[StoredResponse, int] | None:
+        """The response whose history is the longest prefix of ``items``, and its length.
+
+        Only histories that end in model output count: what was never answered is no proof
+        of being the same conversation.
+        """
+        digests = [ROOT_DIGEST]
+        for item in items:
+            digests.append(roll(digests[-1], item))
+        for length in range(len(items), 0, -1):
+            for table in (self._private, self._shared):
+                if not table.knows(digests[length]):
+                    continue
+                found = table.with_history(digests[length], items[:length], self._connection_id)
+                if found is not None:
+                    return found, length
+        return None
+
+    def head(self, session: Session) -> StoredResponse | None:
+        """What a turn that only names the session continues."""
+        if not self._continues_heads:
+            return None
+        private = self._private_heads.get(session.name)
+        found = None if private is None else self._private.get(private)
+        if found is None and session.head_id is not None:
+            found = self._shared.get(session.head_id)
+        return found
+
+    def session(self, name: str) -> Session:
+        return self._store.session(self._tenant, name)
+
+    def known_session(self, name: str) -> Session | None:
+        return self._store.known_session(self._tenant, name)
+
+    def revive(self, session: Session) -> Session:
+        return self._store.revive(session)
+
+    def keep(
+        self,
+        response_id: str,
+        entry: Entry,
+        session: Session,
+        *,
+        private: bool,
+        wire: bytes = b"",
+    ) -> None:
+        """Store a finished response as its session's head; ``wire`` is its response object."""
+        response = StoredResponse(
+            id=response_id,
+            entry=entry,
+            session=session,
+            connection_id=self._connection_id,
+            private=private,
+            packed=b"" if private else zlib.compress(wire, level=1),
+        )
+        if private:
+            self._private_heads[session.name] = response_id
+            self._private.put(response)
+        else:
+            self._private_heads.pop(session.name, None)
+            session.head_id = response_id
+            self._shared.put(response)
+
+    def expire(self) -> None:
+        """Drop what is older than its time to live of this connection's own."""
+        self._private.expire()
+
+    def close(self) -> None:
+        """Forget what was this connection's own."""
+        if self._owns_private:
+            self._private.clear()

@@ -1,0 +1,209 @@
+"""The ``keepwarm`` object of a response: cache, time, tokens and money of its turn.
+
+Pure bookkeeping over what the engine reported; the account itself is ``sessions.durable.ledger``.
+"""
+
+from dataclasses import dataclass, field
+
+from runtime.messages import SequenceOutput, SequenceStart
+from sessions.durable.ledger import Ledger, TurnUsage, dollars
+from tools_api.events import Event
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnClock:
+    """When things happened to a turn, monotonic seconds."""
+
+    arrival_s: float
+    submitted_s: float | None = None
+    queue_s: float = 0.0
+    """From arrival to admission in the engine."""
+    first_token_s: float | None = None
+    end_s: float | None = None
+
+    def submitted(self, now: float) -> None:
+        self.submitted_s = now
+
+    def admitted(self, engine_queue_s: float) -> None:
+        waited_here = 0.0 if self.submitted_s is None else self.submitted_s - self.arrival_s
+        self.queue_s = waited_here + engine_queue_s
+
+    def token(self, now: float) -> None:
+        if self.first_token_s is None:
+            self.first_token_s = now
+
+    def end(self, now: float) -> None:
+        self.end_s = now
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.arrival_s
+
+    @property
+    def total_s(self) -> float:
+        return 0.0 if self.end_s is None else self.end_s - self.arrival_s
+
+    def tokens_per_s(self, output_tokens: int) -> float | None:
+        """Pace after the first token; None for fewer than two tokens."""
+        if self.first_token_s is None or self.end_s is None or output_tokens < 2:
+            return None
+        span = self.end_s - self.first_token_s
+        return (output_tokens - 1) / span if span > 0 else None
+
+
+class Pace:
+    """How often a turn ends on this server, for telling a queued one when to look again."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._interval_s = 1.0
+
+    def sequence_ended(self, now: float) -> None:
+        if self._last_s is not None:
+            self._interval_s += 0.2 * (now - self._last_s - self._interval_s)
+        self._last_s = now
+
+    def wait_s(self, position: int) -> float:
+        """Expected wait at ``position`` of the queue (0 = next)."""
+        return (position + 1) * self._interval_s
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnStats:
+    """Counts of one turn and what the client is told about them."""
+
+    session: str
+    number: int
+    shown: bool
+    """The client wants the object at all."""
+    ledger: Ledger
+    clock: TurnClock
+    start: SequenceStart | None = None
+    forced: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forwards: int = 0
+    cost: int = 0
+    warnings: tuple[str, ...] = ()
+    """What the client should know of the turn, a short sentence each."""
+    exhausted: bool = field(default=False)
+    """The budget ended or refused this turn."""
+    stop: str | None = None
+    """The stop string that ended the output."""
+
+    def begin(self, start: SequenceStart) -> None:
+        """The engine has admitted the turn.
+
+        Raises:
+            ValueError: its counts contradict each other; nothing is noted.
+        """
+        if not 0 <= start.cached_tokens <= start.input_tokens:
+            raise ValueError(f"{start.cached_tokens} of {start.input_tokens} tokens were cached")
+        self.start = start
+
+    def add(self, output: SequenceOutput) -> None:
+        """Count what one step gave the turn.
+
+        Raises:
+            ValueError: as for ``begin``.
+        """
+        tokens = len(output.new_tokens)
+        if not (0 <= output.accepted <= output.drafted and 0 <= output.forced <= tokens):
+            parts = (output.accepted, output.drafted), (output.forced, tokens)
+            raise ValueError(f"contradicting counts of a step: (part, whole) are {parts}")
+        self.forced += output.forced
+        self.drafted += output.drafted
+        self.accepted += output.accepted
+        self.forwards += output.forwards if tokens else 0
+
+    def usage(self, *, output_tokens: int, reasoning_tokens: int) -> TurnUsage:
+        """Zero as long as the engine has not admitted the turn."""
+        if self.start is None:
+            return TurnUsage()
+        return TurnUsage(
+            input_tokens=self.start.input_tokens,
+            cached_tokens=self.start.cached_tokens,
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
+            forced_tokens=self.forced,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            forwards=min(self.forwards, output_tokens),
+        )
+
+    def brief(self) -> Event | None:
+        """For events before the end."""
+        if not self.shown:
+            return None
+        brief: Event = {"session": self.session, "turn": self.number}
+        return brief | {"warnings": list(self.warnings)} if self.warnings else brief
+
+    def queued(self, position: int, retry_after_s: float) -> Event | None:
+        brief = self.brief()
+        if brief is None:
+            return None
+        queue = {"position": position, "retry_after_ms": round(retry_after_s * 1000)}
+        return brief | {"queue": queue}
+
+    def full(self, usage: TurnUsage, reason: str | None) -> Event | None:
+        """For the terminal event.
+
+        Args:
+            reason: why the turn did not complete.
+        """
+        brief = self.brief()
+        if brief is None:
+            return None
+        left = self.ledger.left()
+        bounds = {
+            "input_uncached": left.input_uncached,
+            "output": left.output,
+            "cost": None if left.cost is None else dollars(max(left.cost, 0)),
+        }
+        brief |= {
+            "kv": {
+                "cached": usage.cached_tokens,
+                "written": usage.uncached_tokens,
+                "miss": {} if self.start is None else dict(self.start.miss_causes),
+            },
+            "timing": self._timing(usage),
+            "tokens": {
+                "input": usage.input_tokens,
+                "cached": usage.cached_tokens,
+                "output": usage.output_tokens,
+                "reasoning": usage.reasoning_tokens,
+                "forced": usage.forced_tokens,
+            },
+            "spec": {
+                "drafted": usage.drafted_tokens,
+                "accepted": usage.accepted_tokens,
+                "forwards": usage.forwards,
+            },
+            "cost": {
+                "turn": dollars(self.cost),
+                "session": dollars(self.ledger.cost),
+                "saved": dollars(self.ledger.prices.saved(usage)),
+            },
+            "budget": {
+                "left": {name: max(n, 0) for name, n in bounds.items() if n is not None},
+                "exhausted": self.exhausted,
+            },
+            "warnings": list(self.warnings),
+        }
+        if self.stop is not None:
+            brief["stop"] = self.stop
+        return brief if reason is None else brief | {"reason": reason}
+
+    def _timing(self, usage: TurnUsage) -> Event:
+        ttft_s = self.clock.ttft_s
+        pace = self.clock.tokens_per_s(usage.output_tokens)
+        return {
+            "queue_ms": _ms(self.clock.queue_s),
+            "ttft_ms": None if ttft_s is None else _ms(ttft_s),
+            "total_ms": _ms(self.clock.total_s),
+            "tokens_per_s": None if pace is None else round(pace, 2),
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

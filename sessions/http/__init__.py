@@ -1,0 +1,1 @@
+"""HTTP at the door: requests, answers, keys and routes."""

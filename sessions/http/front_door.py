@@ -1,0 +1,250 @@
+"""Who may ask for what: the route table, keys, and where a browser may come from.
+
+A request head goes in, and either an answer comes out or the admission under which the request
+goes on. Nothing is reachable that has no row in the table, and each row names the access it
+needs; only what is marked PUBLIC is given without a key. Knows no socket.
+
+Browsers add ``Origin`` to what a page asks for, also to a WebSocket handshake, and do not keep
+a foreign page from making one, so that is refused here (cross-site request forgery, cross-site
+WebSocket hijacking). Without keys the ``Host`` must also be one of ours: a foreign name that
+was made to point at this machine (DNS rebinding) would pass for the same origin. A body must be
+announced as JSON, which no page can do without asking the server first.
+"""
+
+import enum
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from sessions.http.exchange import Handler
+from sessions.http.message import (
+    HttpRequest,
+    HttpResponse,
+    basic_password,
+    bearer_token,
+    http_error,
+    refusal,
+)
+from sessions.tenants import Principal, Tenants
+from tools_api.dialects.dialect import Dialect
+from tools_api.dialects.responses_http import RESPONSES
+from tools_api.errors import ApiError
+
+Page = Callable[[Principal], HttpResponse]
+ANONYMOUS = Principal(tenant="", operator=False)
+"""Handed to what is PUBLIC; nobody's tenant."""
+
+
+class Access(enum.Enum):
+    PUBLIC = "public"
+    """Says nothing but whether the server lives, and what there is."""
+    TENANT = "tenant"
+    """Needs a key; shows what belongs to its tenant."""
+    OPERATOR = "operator"
+    """Needs an operator's key: the answer concerns all tenants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One path and who may ask for it."""
+
+    path: str
+    """May hold one pair of braces: ``{id}`` stands for anything without a slash, ``{name}``
+    also for what has some."""
+    access: Access
+    page: Page | None = None
+    """Makes the answer to GET."""
+    calls: Mapping[str, Handler] = field(default_factory=dict)
+    """What answers requests of other kinds, by method."""
+    websocket: bool = False
+    """GET opens a WebSocket."""
+    for_browsers: bool = False
+    """The key may also come as the password of HTTP Basic, which browsers ask for."""
+    dialect: Dialect = RESPONSES
+    """In whose words errors are told."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All that may be asked with."""
+        pages = ("GET", "HEAD") if self.page is not None or "GET" in self.calls else ()
+        opens = ("GET",) if self.websocket else ()
+        others = (method for method in self.calls if method != "GET")
+        return (*pages, *opens, *sorted(others))
+
+    def argument(self, path: str) -> str | None:
+        """What stands in ``path`` where the route has braces, "" if it has none; None: it is
+        another path."""
+        before, brace, rest = self.path.partition("{")
+        if not brace:
+            return "" if path == self.path else None
+        kind, _, after = rest.partition("}")
+        found = path[len(before) : len(path) - len(after)]
+        if not found or path != before + found + after or (kind == "id" and "/" in found):
+            return None
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Leave to go on."""
+
+    route: Route
+    principal: Principal
+    argument: str
+    handler: Handler | None
+    """What answers, once the body is there; None: the WebSocket handshake goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginPolicy:
+    """Which values of ``Origin`` and ``Host`` are ours."""
+
+    allowed_origins: frozenset[str]
+    """Beside the server itself and loopback, e.g. ``https://agents.example``."""
+    check_host: bool
+    """True where no key protects the port."""
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of ``origin`` may talk to us under the name ``host``."""
+        if origin in self.allowed_origins:
+            return True
+        parts = _split(origin)
+        return parts is not None and (is_loopback(parts[0]) or parts[1] == host.lower())
+
+    def allows_host(self, host: str) -> bool:
+        """Whether we may be called ``host`` (with or without a port)."""
+        if not self.check_host:
+            return True
+        parts = _split(f"http://{host}")
+        return parts is not None and (
+            is_loopback(parts[0])
+            or any(allowed.rpartition("//")[2] == parts[1] for allowed in self.allowed_origins)
+        )
+
+
+class FrontDoor:
+    """Decides about every request of the port."""
+
+    def __init__(self, *, routes: Iterable[Route], tenants: Tenants, origins: OriginPolicy) -> None:
+        self.routes = tuple(routes)
+        self._by_path = {route.path: route for route in self.routes if "{" not in route.path}
+        self._patterns = [route for route in self.routes if "{" in route.path]
+        self._tenants = tenants
+        self._origins = origins
+
+    def answer(self, request: HttpRequest) -> HttpResponse | Admission:
+        """The answer, or leave to go on with the request."""
+        route, argument = self._find(request.path)
+        if route is None:
+            return refusal(http_error(HTTPStatus.NOT_FOUND, "There is nothing at this path."))
+        foreign = self._refuse_foreign(request)
+        if foreign is not None:
+            return refusal(foreign, route.dialect)
+        principal = self._principal(route, request)
+        if principal is None:
+            return _unauthorized(route)
+        if route.access is Access.OPERATOR and not principal.operator:
+            error = http_error(HTTPStatus.FORBIDDEN, "This page needs an operator's key.")
+            return refusal(error, route.dialect)
+        method = "GET" if request.method == "HEAD" else request.method
+        handler = route.calls.get(method)
+        if handler is None and not _opens_websocket(route, request):
+            if route.page is not None and method == "GET":
+                return route.page(principal)
+            return _wrong_method(route, request)
+        if request.has_body and not request.is_json:
+            error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
+            return refusal(error, route.dialect)
+        return Admission(route=route, principal=principal, argument=argument, handler=handler)
+
+    def _find(self, path: str) -> tuple[Route | None, str]:
+        for route in self._patterns if path not in self._by_path else ():
+            argument = route.argument(path)
+            if argument is not None:
+                return route, argument
+        return self._by_path.get(path), ""
+
+    def _refuse_foreign(self, request: HttpRequest) -> ApiError | None:
+        host = request.header("Host")
+        if host is None:
+            return http_error(HTTPStatus.BAD_REQUEST, "The request needs one Host header.")
+        if not self._origins.allows_host(host):
+            return http_error(
+                HTTPStatus.FORBIDDEN,
+                "This server has no key and answers to loopback names only; start it with a key "
+                "or with --allow-origin to use another name.",
+            )
+        if "Origin" not in request.headers:
+            return None
+        origin = request.header("Origin")
+        if origin is None or not self._origins.allows_origin(origin, host):
+            return http_error(
+                HTTPStatus.FORBIDDEN,
+                "Pages of this origin may not use the server; see --allow-origin.",
+            )
+        return None
+
+    def _principal(self, route: Route, request: HttpRequest) -> Principal | None:
+        if route.access is Access.PUBLIC:
+            return ANONYMOUS
+        key = bearer_token(request)
+        if key is None:
+            key = basic_password(request) if route.for_browsers else request.header("X-Api-Key")
+        return self._tenants.authenticate(key)
+
+
+def _unauthorized(route: Route) -> HttpResponse:
+    scheme = "Basic" if route.for_browsers else "Bearer"
+    return refusal(
+        http_error(
+            HTTPStatus.UNAUTHORIZED,
+            "Incorrect or missing API key; send it as 'Authorization: Bearer KEY'.",
+            code="invalid_api_key",
+        ),
+        route.dialect,
+        (("WWW-Authenticate", f'{scheme} realm="keepwarm"'),),
+    )
+
+
+def _opens_websocket(route: Route, request: HttpRequest) -> bool:
+    upgrade = (request.header("Upgrade") or "").lower()
+    return route.websocket and request.method == "GET" and upgrade == "websocket"
+
+
+def _wrong_method(route: Route, request: HttpRequest) -> HttpResponse:
+    if route.websocket and request.method == "GET":
+        return refusal(
+            http_error(
+                HTTPStatus.UPGRADE_REQUIRED,
+                "With GET this path speaks WebSocket: one JSON event per text frame.",
+            ),
+            route.dialect,
+            (("Upgrade", "websocket"), ("Connection", "Upgrade")),
+        )
+    return refusal(
+        http_error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not possible here."),
+        route.dialect,
+        (("Allow", ", ".join(route.methods)),),
+    )
+
+
+def _split(origin: str) -> tuple[str, str] | None:
+    """(host name, host with port) of an origin, lower case; None if it has none."""
+    try:
+        parts = urlsplit(origin)
+        name = parts.hostname
+    except ValueError:
+        return None
+    return None if not name else (name, parts.netloc.lower())
+
+
+def is_loopback(name: str) -> bool:
+    """Whether the host ``name`` (no port) can only be this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,182 @@
+"""What HTTP says, apart from how it travels: a request that has been read, a whole answer.
+
+No socket, no path, no key. A request head comes from h11, which has checked its form; what is
+checked here is what we ask for beyond that: HTTP/1.1, a path as target, few headers, and that
+only POST has a body.
+"""
+
+import base64
+import binascii
+import email.utils
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+
+import h11
+import orjson
+from websockets.datastructures import Headers
+
+from tools_api.dialects.dialect import Dialect
+from tools_api.dialects.responses_http import RESPONSES
+from tools_api.errors import ApiError
+
+MAX_HEAD_BYTES = 16 * 1024
+MAX_HEADERS = 100
+
+RETRY_AFTER_S = 1
+"""What a client that is turned away for now is told to wait."""
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+"""What a header may hold; h11 lets more pass."""
+_FOR_NOW = frozenset({429, 503})
+
+
+class HttpError(Exception):
+    """The request cannot be read. Answer with ``status`` and hang up."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """A request head."""
+
+    method: str
+    target: str
+    """Path and query as sent."""
+    headers: Headers
+
+    @property
+    def path(self) -> str:
+        """The target without its query; nothing is decoded, so a route has one spelling."""
+        return self.target.partition("?")[0]
+
+    def query(self, name: str) -> str | None:
+        """The last value of a query parameter, None without one."""
+        values = parse_qs(self.target.partition("?")[2], keep_blank_values=True).get(name)
+        return values[-1] if values else None
+
+    def header(self, name: str) -> str | None:
+        """The header's value, None if absent or sent more than once."""
+        values = self.headers.get_all(name)
+        return values[0] if len(values) == 1 else None
+
+    @property
+    def has_body(self) -> bool:
+        """A body is announced, and not an empty one."""
+        return "Transfer-Encoding" in self.headers or self.body_bytes > 0
+
+    @property
+    def body_bytes(self) -> int:
+        """Announced length of the body; 0 if there is none, or it comes in chunks."""
+        return int(self.header("Content-Length") or 0)
+
+    @property
+    def is_json(self) -> bool:
+        """The body is announced as JSON; parameters such as the charset do not matter."""
+        kind = (self.header("Content-Type") or "").partition(";")[0]
+        return kind.strip().lower() == "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpResponse:
+    """A whole answer."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def fields(self) -> list[tuple[str, str]]:
+        """All header fields, those included that say how long the body is."""
+        length = ("Content-Length", str(len(self.body)))
+        return [*common_fields(self.content_type), length, *self.headers]
+
+
+def common_fields(content_type: str) -> list[tuple[str, str]]:
+    """Header fields that every answer has."""
+    return [
+        ("Date", email.utils.formatdate(usegmt=True)),
+        ("Content-Type", content_type),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+
+
+def read_request(head: h11.Request) -> HttpRequest:
+    """What h11 has read, if we can serve the like.
+
+    Raises:
+        HttpError: not HTTP/1.1, not a path, too many headers, a body without a POST, or one
+            whose end is told in two ways, which a proxy before us may read otherwise.
+    """
+    if head.http_version != b"1.1":
+        raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 is spoken here.")
+    if not head.target.startswith(b"/"):
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The request target is not a path.")
+    fields = head.headers.raw_items()
+    if len(fields) > MAX_HEADERS:
+        raise HttpError(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"More than {MAX_HEADERS} headers."
+        )
+    headers = Headers()
+    for name, value in fields:
+        text = value.decode("latin-1")
+        if not _VALUE.fullmatch(text):
+            raise HttpError(HTTPStatus.BAD_REQUEST, "A header has a control character.")
+        headers[name.decode("latin-1")] = text
+    method, target = head.method.decode("ascii"), head.target.decode("ascii")
+    request = HttpRequest(method=method, target=target, headers=headers)
+    if "Transfer-Encoding" in headers and "Content-Length" in headers:
+        raise HttpError(HTTPStatus.BAD_REQUEST, "The body has two lengths.")
+    if request.has_body and method in {"GET", "HEAD", "DELETE"}:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"A {method} request has no body here.")
+    return request
+
+
+def json_response(body: dict[str, Any] | bytes, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    """An answer in JSON; bytes are JSON already."""
+    text = body if isinstance(body, bytes) else orjson.dumps(body)
+    return HttpResponse(status=status, content_type="application/json", body=text)
+
+
+def refusal(
+    error: ApiError, dialect: Dialect = RESPONSES, headers: tuple[tuple[str, str], ...] = ()
+) -> HttpResponse:
+    """An error as the clients of ``dialect`` read it."""
+    if error.status in _FOR_NOW:
+        headers = (*headers, ("Retry-After", str(RETRY_AFTER_S)))
+    return HttpResponse(
+        status=HTTPStatus(error.status),
+        content_type="application/json",
+        body=orjson.dumps(dialect.error(error)),
+        headers=headers,
+    )
+
+
+def http_error(status: HTTPStatus, message: str, *, code: str | None = None) -> ApiError:
+    """A refusal by the transport itself, whatever the API."""
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    return ApiError(message, code=code, status=status.value, type=kind)
+
+
+def bearer_token(request: HttpRequest) -> str | None:
+    """The token of ``Authorization: Bearer ...`` (RFC 6750 section 2.1), None without one."""
+    scheme, _, token = (request.header("Authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def basic_password(request: HttpRequest) -> str | None:
+    """The password of ``Authorization: Basic ...`` (RFC 7617), None without one."""
+    scheme, _, encoded = (request.header("Authorization") or "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        pair = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return pair.partition(":")[2]

@@ -1,0 +1,306 @@
+"""What Prometheus reads: counters, gauges and histograms named ``keepwarm_*``.
+
+Base units are in the names (seconds, dollars, tokens); no label takes a value that a client
+chose. ``docs/metrics.md`` explains each one, and a test holds the two together. Every
+``Metrics`` has a registry of its own, so that two servers in one process do not meet.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from runtime.messages import EngineInfo, StepStats
+from sessions.durable.ledger import TurnReport, dollars
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1, 2.5)
+_PER_FORWARD = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32)
+_RATIO = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8, 16)
+_STEP_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_BLOCK_STATES = ("free", "evictable", "protected", "reserved")
+_STATUSES = ("completed", "incomplete", "failed", "cancelled")
+_AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
+
+
+class Metrics:
+    """All numbers of one server. Not thread-safe: only the event loop touches it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._turns()
+        self._tokens()
+        self._engine()
+        self._front_end()
+
+    def _turns(self) -> None:
+        self._finished = self._counter("turns", "Turns that ended, by status.", "status")
+        for status in _STATUSES:
+            self._finished.labels(status)
+        self._first_token = self._histogram(
+            "turn_time_to_first_token_seconds",
+            "From a turn's arrival to its first token.",
+            _SECONDS,
+        )
+        self._token_gap = self._histogram(
+            "inter_token_seconds",
+            "Between two steps that gave the same turn tokens.",
+            _SHORT_SECONDS,
+        )
+        self._queue = self._histogram(
+            "turn_queue_seconds", "From a turn's arrival to its admission by the engine.", _SECONDS
+        )
+        self._duration = self._histogram(
+            "turn_duration_seconds", "From a turn's arrival to its end.", _SECONDS
+        )
+        self._hit_ratio = self._histogram(
+            "turn_cache_hit_ratio", "Cached part of a turn's prompt, 0 to 1.", _RATIO
+        )
+
+    def _tokens(self) -> None:
+        self._input = self._counter("input_tokens", "Prompt tokens, cached or computed.")
+        self._cached = self._counter("cached_tokens", "Prompt tokens found in the prefix cache.")
+        self._output = self._counter("output_tokens", "Tokens emitted.")
+        self._reasoning = self._counter("reasoning_tokens", "Emitted tokens that were thinking.")
+        self._forced = self._counter("spec_forced_tokens", "Emitted tokens a grammar forced.")
+        self._drafted = self._counter("spec_drafted_tokens", "Draft tokens that were verified.")
+        self._accepted = self._counter("spec_accepted_tokens", "Draft tokens that were accepted.")
+        self._forwards = self._counter("spec_forwards", "Forward passes that gave a turn tokens.")
+        self._per_forward = self._histogram(
+            "spec_tokens_per_forward", "Tokens of a turn by its forward passes.", _PER_FORWARD
+        )
+        self._cost = self._counter("cost_dollars", "What finished turns cost by the price table.")
+        self._saved = self._counter("saved_dollars", "What the prefix cache saved of that.")
+
+    def _engine(self) -> None:
+        self._up = self._gauge("engine_up", "1 while the engine is ready, else 0.")
+        self._restarts = self._counter(
+            "engine_restarts", "Times a dead or hung engine was replaced."
+        )
+        self._info = self._gauge("engine_info", "Always 1.", "model", "device", "dtype")
+        self._running = self._gauge("turns_running", "Turns being computed.")
+        self._waiting = self._gauge("turns_waiting", "Turns waiting for admission.")
+        self._sessions = self._gauge("engine_sessions", "Sessions whose tokens the engine holds.")
+        self._capacity = self._gauge("kv_capacity_tokens", "Tokens the KV pool can hold.")
+        self._blocks = self._gauge("kv_blocks", "KV blocks, by state.", "state")
+        self._usage = self._gauge(
+            "kv_usage_ratio", "Part of the KV blocks that running turns need, 0 to 1."
+        )
+        self._step = self._histogram(
+            "engine_step_seconds", "Duration of an engine step.", _SHORT_SECONDS
+        )
+        self._step_prefill = self._histogram(
+            "engine_step_prefill_tokens",
+            "Prompt tokens of the steps that compute some.",
+            _STEP_TOKENS,
+        )
+        self._cost_ratio = self._histogram(
+            "engine_step_cost_ratio", "Duration of a step over its prediction.", _RATIOS
+        )
+        self._gap_bound = self._gauge(
+            "token_gap_bound_seconds",
+            "Longest gap between tokens that prefill beside decodes aims at.",
+        )
+        self._ahead = self._counter(
+            "engine_steps_ahead",
+            "Steps begun before the last one's tokens were known, by outcome.",
+            "outcome",
+        )
+        for outcome in _AHEAD_OUTCOMES:
+            self._ahead.labels(outcome)
+        self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
+        self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
+        self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
+        self._evicted = self._counter("evicted_blocks", "KV blocks forgotten to make room.")
+        self._tiers()
+        self._grammar_checks = self._histogram(
+            "grammar_check_seconds", "From asking about a grammar to the verdict.", _SHORT_SECONDS
+        )
+        self._grammar_errors = self._counter(
+            "grammar_errors", "Grammars that were refused or gave up, by stage.", "stage"
+        )
+        self._mask = self._counter("grammar_mask_seconds", "Time spent on filling grammar masks.")
+
+    def _tiers(self) -> None:
+        self._tier_blocks = self._gauge(
+            "kv_tier_blocks", "KV blocks below the device, by tier and state.", "tier", "state"
+        )
+        self._hits = self._counter(
+            "kv_hit_tokens", "Prompt tokens found in the cache, by tier.", "tier"
+        )
+        self._moved = self._counter(
+            "kv_transfer_bytes", "KV copied between tiers, by path.", "path"
+        )
+        self._moving = self._counter(
+            "kv_transfer_seconds", "Time in which copies between tiers ran, by path.", "path"
+        )
+        self._damaged = self._counter(
+            "kv_damaged_blocks", "Blocks the disk did not hold as they were written."
+        )
+
+    def _front_end(self) -> None:
+        self._connections = self._gauge(
+            "connections", "Open WebSocket connections, and turns asked for over HTTP."
+        )
+        self._closes = self._counter(
+            "connection_closes", "WebSocket connections the server closed, by close code.", "code"
+        )
+        self._errors = self._counter("errors", "Error events sent, by code.", "code")
+        self._responses = self._counter("http_responses", "HTTP answers, by status.", "status")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"keepwarm_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"keepwarm_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"keepwarm_{name}", text, buckets=buckets, registry=self.registry)
+
+    def engine_ready(self, info: EngineInfo) -> None:
+        self._up.set(1)
+        self._capacity.set(info.kv_capacity_tokens)
+        self._info.clear()
+        self._info.labels(info.model_name, info.device, info.dtype).set(1)
+
+    def engine_died(self) -> None:
+        self._up.set(0)
+        self._running.set(0)
+        self._waiting.set(0)
+
+    def engine_restarted(self) -> None:
+        self._restarts.inc()
+
+    def step_finished(self, stats: StepStats) -> None:
+        """Take the engine's state after a step."""
+        self._running.set(stats.running)
+        self._waiting.set(stats.waiting)
+        self._sessions.set(stats.branches)
+        counts = (
+            stats.blocks_free,
+            stats.blocks_evictable,
+            stats.blocks_protected,
+            stats.blocks_reserved,
+        )
+        for state, count in zip(_BLOCK_STATES, counts, strict=True):
+            self._blocks.labels(state).set(count)
+        self._usage.set(kv_usage(stats))
+        for seconds in stats.steps_s:
+            self._step.observe(seconds)
+        for tokens in stats.steps_prefill_tokens:
+            if tokens:
+                self._step_prefill.observe(tokens)
+        for ratio in stats.steps_cost_ratio:
+            self._cost_ratio.observe(ratio)
+        self._gap_bound.set(stats.token_gap_bound_s)
+        ahead = (
+            stats.ahead_held_delta,
+            stats.ahead_second_passes_delta,
+            stats.ahead_dropped_delta,
+        )
+        for outcome, count in zip(_AHEAD_OUTCOMES, ahead, strict=True):
+            self._ahead.labels(outcome).inc(count)
+        self._prefill.inc(stats.prefill_tokens_delta)
+        self._decode.inc(stats.decode_tokens_delta)
+        self._preemptions.inc(stats.preemptions_delta)
+        self._evicted.inc(stats.evicted_blocks_delta)
+        self._mask.inc(stats.mask_s_delta)
+        self._tiers_changed(stats)
+
+    def _tiers_changed(self, stats: StepStats) -> None:
+        tiers = (
+            ("host", stats.host_blocks_used, stats.host_blocks_total),
+            ("disk", stats.disk_blocks_used, stats.disk_blocks_total),
+        )
+        for tier, used, total in tiers:
+            self._tier_blocks.labels(tier, "used").set(used)
+            self._tier_blocks.labels(tier, "free").set(total - used)
+        self._hits.labels("device").inc(stats.device_hit_tokens_delta)
+        self._hits.labels("host").inc(stats.host_hit_tokens_delta)
+        self._damaged.inc(stats.damaged_blocks_delta)
+        for path, moved in stats.transfer_bytes_delta.items():
+            self._moved.labels(path).inc(moved)
+        for path, spent in stats.transfer_s_delta.items():
+            self._moving.labels(path).inc(spent)
+
+    def tokens_arrived(self, gap_s: float) -> None:
+        """A turn got tokens, ``gap_s`` after it had got tokens before."""
+        self._token_gap.observe(gap_s)
+
+    def turn_finished(self, report: TurnReport) -> None:
+        usage = report.usage
+        self._finished.labels(report.status).inc()
+        self._queue.observe(report.queue_s)
+        self._duration.observe(report.total_s)
+        if report.ttft_s is not None:
+            self._first_token.observe(report.ttft_s)
+        if usage.input_tokens:
+            self._hit_ratio.observe(usage.cached_tokens / usage.input_tokens)
+        self._input.inc(usage.input_tokens)
+        self._cached.inc(usage.cached_tokens)
+        self._output.inc(usage.output_tokens)
+        self._reasoning.inc(usage.reasoning_tokens)
+        self._forced.inc(usage.forced_tokens)
+        self._drafted.inc(usage.drafted_tokens)
+        self._accepted.inc(usage.accepted_tokens)
+        self._forwards.inc(usage.forwards)
+        if usage.forwards:
+            self._per_forward.observe(usage.output_tokens / usage.forwards)
+        self._cost.inc(dollars(report.cost))
+        self._saved.inc(dollars(report.saved))
+
+    def grammar_checked(self, seconds: float, *, refused: bool) -> None:
+        """A turn's grammar was compiled on trial, or known."""
+        self._grammar_checks.observe(seconds)
+        if refused:
+            self._grammar_errors.labels("compile").inc()
+
+    def grammar_gave_up(self) -> None:
+        """A turn ended because the grammar could not go on."""
+        self._grammar_errors.labels("mask").inc()
+
+    def error_sent(self, code: str | None) -> None:
+        """An ``error`` event went out; ``code`` is one of ours or None."""
+        self._errors.labels(code or "none").inc()
+
+    def connection_opened(self) -> None:
+        self._connections.inc()
+
+    def connection_gone(self) -> None:
+        self._connections.dec()
+
+    def connection_closed(self, code: int) -> None:
+        """The server closed a WebSocket with ``code``."""
+        self._closes.labels(str(code)).inc()
+
+    def http_answered(self, status: int) -> None:
+        self._responses.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format, content type ``CONTENT_TYPE``."""
+        return generate_latest(_WithoutCreated(self.registry))
+
+
+class _WithoutCreated(CollectorRegistry):
+    """A registry's families without the ``*_created`` series, which nobody asks for here."""
+
+    def __init__(self, registry: Collector) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            yield family
+
+
+def kv_usage(stats: StepStats) -> float:
+    """Part of the KV blocks that cannot be taken from whoever holds them, 0 to 1."""
+    if not stats.blocks_total:
+        return 0.0
+    return (stats.blocks_protected + stats.blocks_reserved) / stats.blocks_total

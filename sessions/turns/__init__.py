@@ -1,0 +1,1 @@
+"""Turns without a socket: from a client's frame to events."""

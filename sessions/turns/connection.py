@@ -1,0 +1,472 @@
+"""One client's connection without the socket: frames in, frames and requests out.
+
+A WebSocket is one; so is every turn that is asked for over HTTP, for itself. It knows lanes,
+the order of turns, which response a turn continues and when the connection must end. It does
+no I/O: each call returns ``Effects``, which ``sessions.wire.hub`` carries out. Tokens become events
+in ``sessions.turns.turn``; what outlives the connection is in ``sessions.durable.store``.
+
+Always true: a turn that sent ``response.created`` sends exactly one terminal event, unless
+the client is gone; a request that fails before that gets exactly one ``error``; within a
+lane answers come in the order of the requests.
+"""
+
+import itertools
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
+from sessions.durable.ledger import Budget, nano_dollars
+from sessions.durable.store import ConnectionStore
+from sessions.turns.effects import Effects, GrammarCheck, Outbox
+from sessions.turns.intake import Waiting, place
+from sessions.turns.jobs import Job, Jobs
+from sessions.turns.lanes import Lanes
+from sessions.turns.long_plans import LongPlans, takes_long
+from sessions.turns.planning import find_lineage, grammar_param, plan_turn, turn_grammar
+from sessions.turns.service import Service
+from sessions.turns.turn import Outcome, Turn, TurnStep
+from sessions.turns.turn_plan import TurnPlan
+from tools_api import errors, events
+from tools_api.errors import ApiError
+from tools_api.events import CancelTurn, Event, SteerRequest, decode, encode, response_of
+from tools_api.requests import CreateRequest, parse_create
+
+log = logging.getLogger(__name__)
+
+GOING_AWAY = 1001
+SERVICE_RESTART = 1012
+
+
+class Connection:
+    """Not thread-safe; all connections of a service live in one event loop."""
+
+    def __init__(
+        self,
+        *,
+        connection_id: str,
+        tenant: str,
+        service: Service,
+        visible: ConnectionStore | None = None,
+    ) -> None:
+        """``visible``: what it may continue, if that is not its tenant's and its own."""
+        self._id = connection_id
+        self._tenant = tenant
+        self._service = service
+        self._visible = visible or ConnectionStore(
+            service.store, tenant=tenant, connection_id=connection_id
+        )
+        limits = service.limits
+        self._lanes: Lanes[Waiting] = Lanes(
+            max_names=limits.max_stream_ids, max_active=limits.max_active_responses
+        )
+        self._opened_s = service.clock()
+        self._numbers = itertools.count(1)
+        self._jobs = Jobs()
+        self._long_plans: LongPlans[Job] = LongPlans(connection_id)
+        self._out = Outbox()
+        self._draining = False
+        self._close_with: int | None = None
+        """Code to close with at the next moment without work."""
+        self._closed = False
+        self._hosted_logged = False
+
+    @property
+    def num_active(self) -> int:
+        """Requests taken up and not yet answered to the end."""
+        return self._lanes.num_active
+
+    def receive(self, frame: str | bytes) -> Effects:
+        """Take one client frame (protocol section 2). Never raises for what a client sent."""
+        if self._closed:
+            return Effects()
+        try:
+            event = decode(frame, self._service.limits)
+        except ApiError as error:
+            self._enqueue(error, error.stream_id, len(frame))
+        else:
+            if isinstance(event, CreateRequest):
+                self._accept(event, len(frame))
+            elif isinstance(event, CancelTurn):
+                self._cancel(event)
+            elif isinstance(event, SteerRequest):
+                self._refuse_steering(event)
+        return self._effects()
+
+    def create(self, fields: Event, num_bytes: int) -> Effects:
+        """Take the fields of a ``response.create`` that came otherwise than in a frame."""
+        try:
+            self._accept(parse_create(fields, None, self._service.limits), num_bytes)
+        except ApiError as error:
+            self._enqueue(error, None, num_bytes)
+        return self._effects()
+
+    def running(self, response_id: str) -> Turn | None:
+        """The turn of that response, if it runs here."""
+        job = self._jobs.of_response(response_id)
+        return None if job is None else job.turn
+
+    def output(self, output: SequenceOutput) -> Effects:
+        """Take what one engine step gave one of this connection's requests."""
+        job = self._jobs.of_request(output.request_id)
+        if job is None or job.turn is None:
+            return Effects()  # of a request that was cancelled meanwhile
+        now = self._service.clock()
+        try:
+            step = job.turn.receive(output, now)
+        except Exception:
+            log.exception("turn failed response=%s", job.turn.plan.response_id)
+            step = job.turn.fail("internal", "The server had an internal error.", now)
+        self._take(job, step)
+        return self._effects()
+
+    def grammar_checked(
+        self,
+        check_id: str,
+        refusal: str | None,
+        *,
+        block: int | None = None,
+        path: Sequence[str | int] | None = None,
+    ) -> Effects:
+        """Take the probe's verdict. An unknown ``check_id`` (its turn is gone) is ignored.
+
+        Args:
+            refusal: the reason in words, None if the grammar compiles.
+            block: which of the grammar's JSON schemas is at fault, from 0, if known.
+            path: from that schema's root to the keyword, if known.
+        """
+        job = self._jobs.of_check(check_id)
+        if job is None:
+            return Effects()
+        job.check_id = None
+        if refusal is None:
+            self._enter_session(job)
+        else:
+            assert job.grammar is not None
+            param = grammar_param(job.grammar, job.request, block, path)
+            self._refuse(job, errors.invalid_json_schema(param, refusal))
+        return self._effects()
+
+    def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
+        """Take what a plan's work gave or raised. An unknown id (its turn is gone) is ignored."""
+        job = self._long_plans.returned(planning_id)
+        if job is not None:
+            self._begin(job, outcome)
+        return self._effects()
+
+    def resume(self) -> Effects:
+        """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
+        for job in self._jobs:
+            if job.lineage is None and job.session and job.session.is_granted(job.ticket):
+                self._find_lineage(job)
+        return self._effects()
+
+    def cancel(self, response_id: str) -> Effects:
+        """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
+        job = self._jobs.of_response(response_id)
+        if job is not None:
+            self._stop(job)
+        return self._effects()
+
+    def engine_died(self) -> Effects:
+        """Fail all running turns: the engine is gone, or the time for draining is over.
+
+        When the engine died the hub has called ``service.store.engine_lost()`` before, once
+        for all connections; it sends the returned requests when the engine is back.
+        """
+        now = self._service.clock()
+        reason, message = "engine_died", "The engine stopped."
+        if self._draining:
+            reason, message = "shutting_down", "The server is shutting down."
+        for job in self._jobs:
+            if job.turn is not None:
+                self._take(job, job.turn.fail(reason, message, now))
+        return self._effects()
+
+    def tick(self) -> Effects:
+        """Look at the clock: an idle connection beyond its age limit is closed with 1001, a
+        busy one at its next moment without work. To be called about once a second."""
+        if not self._closed:
+            self._visible.expire()
+            if self._too_old() and self._close_with is None:
+                self._close_with = GOING_AWAY
+        return self._effects()
+
+    def drain(self) -> Effects:
+        """Shut down gently: running turns finish, waiting creates are answered with
+        ``server_is_overloaded``, then the socket closes with 1012."""
+        self._draining = True
+        self._close_with = SERVICE_RESTART
+        for job in [job for job in self._jobs if job.turn is None]:
+            self._refuse(job, _shutting_down())
+        for lane, waiting in self._lanes.drop_waiting():
+            content = waiting.content
+            error = content if isinstance(content, ApiError) else _shutting_down()
+            self._send_error(error, lane.stream_id)
+        return self._effects()
+
+    def close(self) -> Effects:
+        """The client is gone: cancel its turns and forget what was local to it. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._lanes.drop_waiting()
+            now = self._service.clock()
+            for job in self._jobs:
+                if job.turn is not None:
+                    self._take(job, job.turn.cancel(now))
+                else:
+                    self._leave(job)
+            self._visible.close()
+        return self._effects()
+
+    # Taking requests in
+
+    def _accept(self, request: CreateRequest, num_bytes: int) -> None:
+        if self._draining:
+            self._send_error(_shutting_down(), request.stream_id)
+        elif self._too_old():
+            self._close_with = GOING_AWAY
+            age_s = self._service.limits.connection_age_s
+            self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
+        else:
+            self._log_hosted(request)
+            self._enqueue(request, request.stream_id, num_bytes)
+
+    def _log_hosted(self, request: CreateRequest) -> None:
+        if request.hosted_tools and not self._hosted_logged:
+            self._hosted_logged = True
+            tools = ",".join(request.hosted_tools)
+            log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
+
+    def _enqueue(
+        self, content: CreateRequest | ApiError, stream_id: str | None, num_bytes: int
+    ) -> None:
+        service = self._service
+        waiting = Waiting(content, num_bytes, service.clock())
+        error = place(self._lanes, waiting, stream_id, service.limits)
+        if error is not None:
+            self._send_error(error, stream_id)
+
+    def _refuse_steering(self, request: SteerRequest) -> None:
+        job = self._jobs.of_response(request.previous_response_id)
+        number, stream_id = 0, None
+        if job is not None and job.turn is not None:
+            number, stream_id = job.turn.events.take_number(), job.lane.stream_id
+        self._out.frames.append(
+            encode(
+                events.steer_failed(
+                    number,
+                    request,
+                    "steering_not_supported",
+                    "This server does not steer running responses.",
+                    stream_id,
+                )
+            )
+        )
+
+    def _cancel(self, asked: CancelTurn) -> None:
+        """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""
+        response_id = asked.response_id
+        if response_id is None:
+            job = self._jobs.in_lane(asked.stream_id)
+        else:
+            job = self._jobs.of_response(response_id)
+        if job is not None:
+            self._stop(job)
+            return
+        elsewhere = None
+        if response_id is not None:
+            elsewhere = self._service.store.running_on(self._tenant, response_id)
+        if elsewhere is None or response_id is None:
+            self._send_error(errors.response_not_found(response_id), asked.stream_id)
+        else:
+            self._out.cancels.append((elsewhere, response_id))
+
+    def _stop(self, job: Job) -> None:
+        if job.turn is None:
+            self._refuse(job, errors.request_cancelled())
+        else:
+            self._take(job, job.turn.stop(self._service.clock()))
+
+    # From request to turn
+
+    def _pump(self) -> None:
+        """Take up whatever may run."""
+        while not self._closed and (taken := self._lanes.next()) is not None:
+            lane, waiting = taken
+            if isinstance(waiting.content, ApiError):
+                self._lanes.done(lane)
+                self._send_error(waiting.content, lane.stream_id)
+                continue
+            job = Job(
+                lane=lane,
+                request=waiting.content,
+                num_bytes=waiting.num_bytes,
+                arrival_s=waiting.arrival_s,
+            )
+            self._jobs.add(job)
+            self._prepare(job)
+
+    def _prepare(self, job: Job) -> None:
+        """What can be checked without knowing what the turn continues."""
+        model, request = self._service.model, job.request
+        store, limits = self._service.store, self._service.limits
+        try:
+            if request.model is not None and request.model not in model.aliases:
+                raise errors.model_not_found(request.model)
+            if store.running_turns >= limits.max_queued_turns:
+                raise errors.overloaded(f"{store.running_turns} turns are open")
+            job.grammar = turn_grammar(self._service, request)
+        except Exception as error:
+            self._begin(job, error)
+            return
+        if job.grammar is None:
+            self._enter_session(job)
+            return
+        job.check_id = f"{self._id}.check{next(self._numbers)}"
+        self._out.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
+
+    def _enter_session(self, job: Job) -> None:
+        """Wait for the named session's turn, if the request names one."""
+        name = job.request.keepwarm.session
+        if name is not None:
+            job.session = self._visible.session(name)
+            job.ticket = (self._id, next(self._numbers))
+            if not job.session.request(job.ticket):
+                return
+        self._find_lineage(job)
+
+    def _find_lineage(self, job: Job) -> None:
+        """Decide what the turn continues, and plan it: at once, or later if that takes long."""
+        service, request = self._service, job.request
+        try:
+            lineage = find_lineage(request, self._visible, job.session, service.new_id("sess"))
+        except Exception as error:
+            self._begin(job, error)
+            return
+        job.lineage = lineage
+        work = partial(
+            plan_turn,
+            request,
+            lineage,
+            service=service,
+            tenant=self._tenant,
+            response_id=service.new_id("resp"),
+            grammar=job.grammar,
+            arrival_s=job.arrival_s,
+        )
+        if takes_long(service, request, lineage, job.num_bytes):
+            self._long_plans.add(job, work)
+            return
+        try:
+            plan: TurnPlan | Exception = work()
+        except Exception as error:
+            plan = error
+        self._begin(job, plan)
+
+    def _begin(self, job: Job, plan: TurnPlan | Exception) -> None:
+        """Start a turn that is planned, or refuse it for what kept it from being planned."""
+        service = self._service
+        if isinstance(plan, ApiError):
+            self._refuse(job, plan)
+            return
+        if isinstance(plan, Exception):
+            log.error("planning failed connection=%s", self._id, exc_info=plan)
+            self._refuse(job, errors.internal_error())
+            return
+        # By its name: while the plan was made the session may have been dropped.
+        session = self._visible.session(plan.session)
+        budget = job.request.keepwarm.budget
+        if budget is not None:
+            session.ledger.budget = Budget(
+                input_uncached=budget.input_uncached,
+                output=budget.output,
+                cost=None if budget.cost is None else nano_dollars(budget.cost),
+            )
+        number = session.begin(plan.response_id, job.ticket, service.clock())
+        if number != plan.number:
+            plan = replace(plan, number=number)
+        service.store.turn_began(plan.response_id, self._tenant, self._id)
+        job.session, job.ticket = session, None
+        job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
+        self._take(job, job.turn.start())
+
+    # From turn to client
+
+    def _take(self, job: Job, step: TurnStep) -> None:
+        frames = list(map(encode, step.events))
+        self._out.frames += frames
+        self._out.requests += step.requests
+        for message in step.requests:
+            if isinstance(message, GenerationRequest):
+                self._jobs.sent(job, message.request_id)
+            elif isinstance(message, CancelRequest):
+                self._jobs.withdrawn(message.request_id)
+        if step.outcome is not None:
+            self._end(job, step.outcome, frames)
+
+    def _end(self, job: Job, outcome: Outcome, frames: Sequence[bytes]) -> None:
+        assert job.turn is not None
+        assert job.session is not None
+        plan, session, entry = job.turn.plan, job.session, outcome.entry
+        now = self._service.clock()
+        if entry is not None:
+            wire = response_of(frames[-1])
+            self._visible.keep(plan.response_id, entry, session, private=plan.private, wire=wire)
+        open_calls = None if entry is None else bool(entry.open_calls)
+        self._wake(session.end(plan.response_id, now, open_calls=open_calls))
+        self._jobs.withdrawn(job.turn.request_id)
+        store = self._service.store
+        store.turn_ended(plan.response_id)
+        store.pace.sequence_ended(now)
+        log.info("%s", outcome.report.log_line())
+        self._out.finished.append(outcome.report)
+        self._jobs.remove(job)
+        self._lanes.done(job.lane)
+
+    def _refuse(self, job: Job, error: ApiError) -> None:
+        """Answer a request that does not start."""
+        self._send_error(error, job.lane.stream_id)
+        self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        """A request that has not started goes."""
+        if job.session is not None and job.ticket is not None:
+            self._wake(job.session.withdraw(job.ticket))
+        self._long_plans.withdraw(job)
+        self._jobs.remove(job)
+        self._lanes.done(job.lane)
+
+    def _wake(self, ticket: Hashable | None) -> None:
+        if ticket is not None:
+            assert isinstance(ticket, tuple)
+            self._out.wake.append(ticket[0])
+
+    def _send_error(self, error: ApiError, stream_id: str | None) -> None:
+        self._out.frames.append(encode(error.event(stream_id)))
+
+    def _too_old(self) -> bool:
+        age_s = self._service.clock() - self._opened_s
+        return age_s > self._service.limits.connection_age_s
+
+    def _effects(self) -> Effects:
+        """Everything that gathered, after taking up what may run now."""
+        self._pump()
+        if (planning := self._long_plans.take()) is not None:
+            self._out.plannings.append(planning)
+        out, self._out = self._out, Outbox()
+        idle = not self._lanes.num_active and not self._lanes.num_waiting
+        close = None
+        if idle and not self._closed and self._close_with is not None:
+            close = self._close_with
+            self._closed = True
+            self._visible.close()
+        if self._closed and close is None:
+            out.frames.clear()
+        out.requests += self._service.store.branches.take_releases()
+        return out.effects(close)
+
+
+def _shutting_down() -> ApiError:
+    return errors.overloaded("it is shutting down")

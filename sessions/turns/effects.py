@@ -1,0 +1,81 @@
+"""What one call on a connection asks its caller to do.
+
+``sessions.turns.connection`` decides, ``sessions.wire.hub`` carries out; these are the words
+between them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.messages import EngineMessage
+from sessions.durable.ledger import TurnReport
+from sessions.turns.turn_plan import TurnPlan
+from tools_api.grammar import GrammarSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarCheck:
+    """A grammar to be tried in the probe before its turn may start."""
+
+    check_id: str
+    """To be handed back to ``Connection.grammar_checked``."""
+    spec: GrammarSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """A turn to be planned in a thread of its own: its prompt is long."""
+
+    planning_id: str
+    """To be handed back to ``Connection.planned``."""
+    work: Callable[[], TurnPlan]
+    """Reads only what never changes. May raise, ApiError for what the client did wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What the caller must do after one call, in the order of the fields."""
+
+    frames: tuple[bytes, ...] = ()
+    """Text frames for this client, in order. To be dropped if the socket is gone."""
+    requests: tuple[EngineMessage, ...] = ()
+    """For the engine, in order. Outputs of a GenerationRequest come back to the connection
+    that issued it; after ``close()`` they may be dropped."""
+    grammar_checks: tuple[GrammarCheck, ...] = ()
+    plannings: tuple[Planning, ...] = ()
+    """At most one of a connection is under way at a time. To be given up with the socket."""
+    wake: tuple[str, ...] = ()
+    """Ids of connections whose ``resume()`` must be called next (a named session became
+    free for a turn that waits there). May name this connection."""
+    cancels: tuple[tuple[str, str], ...] = ()
+    """Connection and response id of turns to be ended there, with ``Connection.cancel``."""
+    finished: tuple[TurnReport, ...] = ()
+    """Turns that ended in this call, for metrics. Each is already logged."""
+    close: int | None = None
+    """Close the socket with this code once ``frames`` are written."""
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Effects as they gather during one call; the fields are those of ``Effects``."""
+
+    frames: list[bytes] = field(default_factory=list)
+    requests: list[EngineMessage] = field(default_factory=list)
+    grammar_checks: list[GrammarCheck] = field(default_factory=list)
+    plannings: list[Planning] = field(default_factory=list)
+    wake: list[str] = field(default_factory=list)
+    cancels: list[tuple[str, str]] = field(default_factory=list)
+    finished: list[TurnReport] = field(default_factory=list)
+
+    def effects(self, close: int | None) -> Effects:
+        """What gathered, in the order in which it came."""
+        return Effects(
+            frames=tuple(self.frames),
+            requests=tuple(self.requests),
+            grammar_checks=tuple(self.grammar_checks),
+            plannings=tuple(self.plannings),
+            wake=tuple(self.wake),
+            cancels=tuple(self.cancels),
+            finished=tuple(self.finished),
+            close=close,
+        )

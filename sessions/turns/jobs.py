@@ -1,0 +1,84 @@
+"""The requests that one connection has taken up and not yet answered to the end.
+
+A job is a lane's active request, from the moment it may run to its answer; jobs are found by
+what the different callers know of them: a grammar check, a response, an engine request, a
+lane. Decides nothing.
+
+Always true: a lane has at most one job; an engine request leads to the job that sent it or to
+none.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+from sessions.durable.session import Session
+from sessions.turns.intake import Waiting
+from sessions.turns.lanes import Lane
+from sessions.turns.planning import Lineage
+from sessions.turns.turn import Turn
+from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A lane's active request. ``turn`` is there once it has started."""
+
+    lane: Lane[Waiting]
+    request: CreateRequest
+    num_bytes: int
+    arrival_s: float
+    check_id: str | None = None
+    grammar: GrammarSpec | None = None
+    session: Session | None = None
+    """The one it runs in, or asks for by name."""
+    ticket: Hashable | None = None
+    lineage: Lineage | None = None
+    """What it continues, once that has been decided."""
+    turn: Turn | None = None
+
+
+class Jobs:
+    """In the order in which they were taken up; safe to change while it is iterated."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Job, None] = {}
+        self._by_request: dict[str, Job] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(list(self._jobs))
+
+    def add(self, job: Job) -> None:
+        self._jobs[job] = None
+
+    def remove(self, job: Job) -> None:
+        """The job is answered."""
+        del self._jobs[job]
+
+    def sent(self, job: Job, request_id: str) -> None:
+        """The job's turn has a request at the engine."""
+        self._by_request[request_id] = job
+
+    def withdrawn(self, request_id: str) -> None:
+        """What the engine still says of this request is of no interest. Unknown ids too."""
+        self._by_request.pop(request_id, None)
+
+    def of_request(self, request_id: str) -> Job | None:
+        return self._by_request.get(request_id)
+
+    def of_check(self, check_id: str) -> Job | None:
+        """The job that waits for this verdict on its grammar."""
+        return next((job for job in self._jobs if job.check_id == check_id), None)
+
+    def of_response(self, response_id: str) -> Job | None:
+        """The job whose turn runs under this id."""
+        running = (job for job in self._jobs if job.turn is not None)
+        return next((job for job in running if _response_id(job) == response_id), None)
+
+    def in_lane(self, stream_id: str | None) -> Job | None:
+        """The lane's job, started or not."""
+        return next((job for job in self._jobs if job.lane.stream_id == stream_id), None)
+
+
+def _response_id(job: Job) -> str | None:
+    return None if job.turn is None else job.turn.plan.response_id

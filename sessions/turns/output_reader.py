@@ -1,0 +1,128 @@
+"""Emitted tokens to parsed pieces: decoding, stop strings, calls, log-probabilities.
+
+One reader reads one turn. Tokens go through one by one, so that each is attributed to
+reasoning or to text exactly, however many a step brought.
+
+Always true: ``tokens`` is what the engine emitted, untouched; text that a stop string
+trims, or that is still incomplete UTF-8, is missing from the pieces only.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from runtime.messages import TokenLogprob
+from runtime.tokenizer import IncrementalDecoder, Tokenizer
+from sessions.turns.response_events import Piece
+from sessions.turns.stop_strings import StopStrings
+from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
+from tools_api.chat_format import ChatFormat, Segment
+from tools_api.events import Event
+from tools_api.responses import logprob
+
+
+class OutputReader:
+    """Reads one turn's output as it comes."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat,
+        thinking: bool,
+        calls: bool,
+        stops: Sequence[str],
+        plain: frozenset[str] = frozenset(),
+    ) -> None:
+        """``calls`` and ``plain`` as for ``CallParser``."""
+        self._tokenizer = tokenizer
+        self._decoder = IncrementalDecoder(tokenizer)
+        self._stops = StopStrings(stops)
+        self._parser = CallParser(chat_format, thinking, calls=calls, plain=plain)
+        self._thinking = thinking and chat_format.thinking
+        self._in_reasoning = False
+        self._logprobs: list[Event] = []
+        self.tokens: list[int] = []
+        self.num_reasoning = 0
+        """Tokens between the think markers, the closing one included."""
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stops.stop
+
+    def read(self, new_tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[Piece]:
+        """Take the tokens of one step.
+
+        Args:
+            logprobs: of those of ``new_tokens`` that have one, in the same order.
+        """
+        pieces: list[Piece] = []
+        known = iter(logprobs)
+        upcoming = next(known, None)
+        for token in map(int, new_tokens):
+            self.tokens.append(token)
+            if upcoming is not None and upcoming.token == token:
+                self._logprobs.append(self._wire_logprob(upcoming))
+                upcoming = next(known, None)
+            special = self._tokenizer.special_text(token)
+            self._count_reasoning(special)
+            parsed = self._parser.push(self._trimmed(self._decoder.push((token,))))
+            pieces += self._attributed(parsed, special=special is not None)
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """What was held back; the turn has ended."""
+        segments = self._trimmed(self._decoder.finish())
+        held = self._stops.flush()
+        if held:
+            segments.append(Segment(held))
+        parsed = [*self._parser.push(segments), *self._parser.finish()]
+        return self._attributed(parsed, special=False)
+
+    def _trimmed(self, segments: list[Segment]) -> list[Segment]:
+        """Without what follows a stop string; end-of-turn markers still pass."""
+        if not self._stops.any:
+            return segments
+        out: list[Segment] = []
+        for segment in segments:
+            if segment.special:
+                out += [Segment(self._stops.flush()), segment]
+            else:
+                out.append(Segment(self._stops.push(segment.text)))
+        return [segment for segment in out if segment.text]
+
+    def _count_reasoning(self, special: str | None) -> None:
+        if self._in_reasoning:
+            self.num_reasoning += 1
+        if self._thinking and special in ("<think>", "</think>"):
+            self._in_reasoning = special == "<think>"
+
+    def _attributed(self, parsed: list[ParsedEvent], *, special: bool) -> list[Piece]:
+        """Give the log-probabilities seen so far to the text they became."""
+        pieces: list[Piece] = []
+        for event in parsed:
+            if self._logprobs and isinstance(event, TextDelta):
+                pieces.append(Piece(event, _behind(event.text, self._logprobs)))
+            else:
+                pieces.append(Piece(event))
+            self._logprobs.clear()
+        if special:
+            self._logprobs.clear()
+        return pieces
+
+    def _wire_logprob(self, found: TokenLogprob) -> Event:
+        return logprob(
+            self._tokenizer.token_bytes(found.token),
+            found.logprob,
+            [(self._tokenizer.token_bytes(token), value) for token, value in found.top],
+        )
+
+
+def _behind(text: str, entries: Sequence[Event]) -> tuple[Event, ...]:
+    """The last of ``entries`` that are enough for ``text``: white space that belongs to a
+    tag was swallowed before it."""
+    missing = len(text.encode("utf-8", "replace"))
+    first = len(entries)
+    while first > 0 and missing > 0:
+        first -= 1
+        missing -= len(entries[first]["bytes"])
+    return tuple(entries[first:])

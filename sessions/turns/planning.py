@@ -1,0 +1,393 @@
+"""From a request to a plan: what it continues, what the model will read, how much it may write.
+
+Pure decisions; nothing is claimed or sent here. A request that cannot run is refused with
+the ``ApiError`` of protocol section 10.
+
+Always true: a plan's header is rendered from this request alone (and the chain's own leading
+system message); its prompt leaves room for at least one token unless it is a warm-up.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.messages import TokenArray
+from sessions.durable.response_table import StoredResponse
+from sessions.durable.session import Session
+from sessions.durable.store import ConnectionStore
+from sessions.durable.transcript import (
+    ROOT_DIGEST,
+    Renderer,
+    Tail,
+    check_calls,
+    roll,
+    roll_all,
+    split_opening,
+    text_bytes,
+)
+from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.service import ServedModel, Service
+from sessions.turns.truncation import Context, Room, truncated
+from sessions.turns.turn_plan import TurnPlan
+from tools_api import errors
+from tools_api.chat_format import TemplateOptions
+from tools_api.grammar import GrammarSpec, grammar_for, param_at, place_of
+from tools_api.items import Item
+from tools_api.limits import Limits
+from tools_api.output_checks import OutputChecks, output_checks
+from tools_api.requests import INT64_MAX, CreateRequest
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
+_MAX_KEY_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lineage:
+    """Where a turn comes from."""
+
+    parent: StoredResponse | None
+    session: Session | None
+    """None: a new one, to be made when the turn begins."""
+    session_name: str
+    items: tuple[Item, ...]
+    """Of the request's input, those that are not history."""
+    comparison: Comparison | None = None
+    """What the client wants the turn's cache hits compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Prompt:
+    """A context with its new part as token ids."""
+
+    context: Context
+    ids: TokenArray
+    tail: Tail
+    num_tokens: int
+    """Header, held chain and new part together."""
+
+
+def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
+    thinking = request.reasoning.thinking and model.chat_format.thinking
+    return TemplateOptions(thinking=thinking)
+
+
+def turn_grammar(service: Service, request: CreateRequest) -> GrammarSpec | None:
+    """The constraint on the turn's output; None if it is free.
+
+    Raises:
+        ApiError: the model cannot do what ``tool_choice`` demands.
+    """
+    if not request.generate:
+        return None
+    return grammar_for(
+        service.model.chat_format,
+        request.tools,
+        request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        text_format=request.text_format,
+        options=template_options(service.model, request),
+        lenient=request.keepwarm.lenient,
+        max_calls=service.limits.max_parallel_calls,
+    )
+
+
+def turn_checks(request: CreateRequest) -> OutputChecks:
+    """What the grammar of the turn does not hold its output to."""
+    if not request.generate:
+        return OutputChecks()
+    return output_checks(
+        request.tool_choice.callable(request.tools),
+        request.text_format,
+        lenient=request.keepwarm.lenient,
+    )
+
+
+def grammar_param(
+    spec: GrammarSpec,
+    request: CreateRequest,
+    block: int | None,
+    path: Sequence[str | int] | None = None,
+) -> str:
+    """Path of the request field that a refused grammar came from.
+
+    Args:
+        block: which of the grammar's JSON schemas is at fault, from 0, if that is known.
+        path: keys and indices from that schema's root to the keyword at fault, if known.
+    """
+    lines = [n for n, line in enumerate(spec.lark.split("\n"), 1) if "%json " in line]
+    if block is not None and block < len(lines):
+        param = param_at(spec.lark, lines[block], request.tools)
+        if param is not None:
+            return param + "".join(map(_step, path or ()))
+    callable_tools = request.tool_choice.callable(request.tools)
+    if not callable_tools:
+        return "text.format.schema"
+    if len(callable_tools) > 1:
+        return "tools"
+    (only,) = callable_tools
+    field = "format.definition" if only.plain else "parameters"
+    return f"{place_of(request.tools, request.tools.index(only))}.{field}"
+
+
+def _step(key: str | int) -> str:
+    """One key or index of a path, as ``param`` writes it."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    key = key[:_MAX_KEY_CHARS]
+    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
+
+
+def find_lineage(
+    request: CreateRequest, visible: ConnectionStore, session: Session | None, new_name: str
+) -> Lineage:
+    """Find what the turn continues.
+
+    In this order: the response it names; the response whose history its input begins with;
+    the head of the session it names; nothing.
+
+    Args:
+        session: the one the request names, if it does.
+        new_name: for a session that has to be made.
+
+    Raises:
+        ApiError: ``previous_response_not_found``.
+    """
+    items = request.input
+    parent: StoredResponse | None = None
+    if request.previous_response_id is not None:
+        parent = visible.response(request.previous_response_id)
+        if parent is None:
+            raise errors.previous_response_not_found(request.previous_response_id)
+    elif (found := visible.history(items)) is not None:
+        parent, length = found
+        items = items[length:]
+    elif session is not None:
+        parent = visible.head(session)
+    if session is None and parent is not None:
+        session = visible.revive(parent.session)
+    return Lineage(
+        parent=parent,
+        session=session,
+        session_name=new_name if session is None else session.name,
+        items=items,
+        comparison=_comparison(request, visible),
+    )
+
+
+def _comparison(request: CreateRequest, visible: ConnectionStore) -> Comparison | None:
+    options = request.prompt_cache_options
+    if options is None or options.comparison_response_id is None:
+        return None
+    found = visible.response(options.comparison_response_id)
+    return Comparison(entry=None if found is None else found.entry)
+
+
+def plan_turn(
+    request: CreateRequest,
+    lineage: Lineage,
+    *,
+    service: Service,
+    tenant: str,
+    response_id: str,
+    grammar: GrammarSpec | None,
+    arrival_s: float,
+) -> TurnPlan:
+    """Render the new part of the context and settle the turn's own limit.
+
+    Raises:
+        ApiError: calls and outputs do not match, the prompt is empty or does not fit.
+    """
+    model = service.model
+    options = template_options(model, request)
+    whole = _whole_context(request, lineage, model, options)
+    prompt = _fitting_prompt(whole, request, model, options)
+    context = prompt.context
+    private = not request.store or (lineage.parent is not None and lineage.parent.private)
+    context_left = model.max_context_tokens - prompt.num_tokens
+    wanted = _wanted_output(request, service.limits)
+    checks = turn_checks(request)
+    return TurnPlan(
+        response_id=response_id,
+        request=request.model_copy(update={"store": not private}),
+        private=private,
+        tenant=tenant,
+        session=lineage.session_name,
+        number=1 if lineage.session is None else lineage.session.turns_begun + 1,
+        model=request.model or model.name,
+        previous_response_id=lineage.parent.id if lineage.parent is not None else None,
+        continued=whole.parent,
+        parent=context.parent,
+        rebuilt=_rebuilt(whole, context),
+        header=context.header,
+        opening=context.opening,
+        input_items=context.items,
+        input_ids=prompt.ids,
+        tail=prompt.tail,
+        open_calls=context.open_calls,
+        digest=context.digest,
+        options=options,
+        max_output=min(wanted, context_left) if request.generate else 0,
+        context_limited=wanted > context_left,
+        grammar=grammar,
+        banned_tokens=_banned_tokens(model, request, options),
+        arrival_s=arrival_s,
+        comparison=lineage.comparison,
+        checks=checks,
+        warnings=_warnings(request, prompt) + checks.warnings(),
+    )
+
+
+def _banned_tokens(
+    model: ServedModel, request: CreateRequest, options: TemplateOptions
+) -> tuple[int, ...]:
+    calls = bool(request.tool_choice.callable(request.tools))
+    return model.renderer.banned_tokens(thinking=options.thinking, calls=calls)
+
+
+def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -> int:
+    """Tokens that the model would read, whether they fit or not.
+
+    Raises:
+        ApiError: calls and outputs do not match, or no context could hold the input.
+    """
+    options = template_options(model, request)
+    whole = _whole_context(request, lineage, model, options)
+    return _render(whole, model.renderer, request, options).num_tokens
+
+
+def _wanted_output(request: CreateRequest, limits: Limits) -> int:
+    asked = request.max_output_tokens
+    return limits.default_output_tokens if asked is None else asked
+
+
+def _warnings(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+    """What of the request does not do here what it says."""
+    return (*request.warnings, *prompt.context.cuts, *_compaction(request, prompt))
+
+
+def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+    """What becomes of ``context_management``: nothing below its threshold.
+
+    Raises:
+        ApiError: the context has reached the threshold.
+    """
+    entries = request.context_management
+    if not entries:
+        return ()
+    thresholds = [entry.compact_threshold or INT64_MAX for entry in entries]
+    if prompt.num_tokens >= min(thresholds):
+        raise errors.unsupported_parameter(
+            "context_management",
+            f"the context has {prompt.num_tokens} tokens, its threshold is {min(thresholds)}, and "
+            "nothing is compacted here; leave it out, or set truncation to 'auto'",
+        )
+    return ("context_management: no effect, the context is below the threshold",)
+
+
+def _whole_context(
+    request: CreateRequest, lineage: Lineage, model: ServedModel, options: TemplateOptions
+) -> Context:
+    """The context before any truncation.
+
+    Raises:
+        ApiError: calls and outputs do not match, or the input is hopelessly long.
+    """
+    parent = lineage.parent.entry if lineage.parent is not None else None
+    if parent is None:
+        opening, items = split_opening(lineage.items)
+        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
+    else:
+        opening, items, digest = parent.opening, lineage.items, parent.digest
+    digest = roll_all(digest, items)
+    open_calls = check_calls(parent, items, complete=request.generate)
+    if request.truncation == "disabled":
+        _refuse_hopeless(model, request)
+    header = model.renderer.header(
+        instructions=request.instructions,
+        opening=opening,
+        tools=request.tools,
+        options=options,
+        parent=parent,
+    )
+    return Context(
+        parent=parent,
+        items=items,
+        opening=opening,
+        header=header,
+        open_calls=open_calls,
+        digest=digest,
+    )
+
+
+def _rebuilt(whole: Context, context: Context) -> bool:
+    """Whether ``context`` differs from that of ``whole``'s parent from its first tokens on."""
+    parent = whole.parent
+    changed = parent is not None and not whole.header.same_tokens(parent.header)
+    return changed or context.parent is not parent
+
+
+def _fitting_prompt(
+    whole: Context, request: CreateRequest, model: ServedModel, options: TemplateOptions
+) -> _Prompt:
+    """``whole`` rendered, or what truncation leaves of it if the request allows that.
+
+    Raises:
+        ApiError: the prompt is empty or does not fit.
+    """
+    most = model.max_context_tokens
+    room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes)
+    may_cut = request.truncation == "auto"
+    context = whole
+    if may_cut and room.is_hopeless(whole.items):
+        context = truncated(whole, model.renderer, options, room)
+    prompt = _render(context, model.renderer, request, options)
+    too_long = prompt.num_tokens + _wanted_room(request, model) > most
+    if may_cut and context is whole and too_long:
+        shorter = truncated(whole, model.renderer, options, room)
+        prompt = _render(shorter, model.renderer, request, options)
+    least = 1 if request.generate else 0
+    if prompt.num_tokens + least > most:
+        raise _too_long(request, prompt.num_tokens, most)
+    if prompt.num_tokens == 0 and request.generate:
+        raise errors.missing_parameter("input")
+    return prompt
+
+
+def _too_long(request: CreateRequest, num_tokens: int, most: int) -> errors.ApiError:
+    if request.truncation == "auto":
+        advice = "instructions and tools, calls and messages that stay are too long together"
+        return errors.context_length_exceeded(num_tokens, most, advice)
+    return errors.context_length_exceeded(num_tokens, most)
+
+
+def _render(
+    context: Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
+) -> _Prompt:
+    parent = context.parent
+    ids, tail = renderer.input(
+        context.items,
+        parent.tail if parent is not None else Tail.START,
+        generate=request.generate,
+        options=options,
+    )
+    before = parent.num_tokens if parent is not None else 0
+    num_tokens = len(context.header.ids) + before + len(ids)
+    return _Prompt(context=context, ids=ids, tail=tail, num_tokens=num_tokens)
+
+
+def _wanted_room(request: CreateRequest, model: ServedModel) -> int:
+    """Tokens that truncation keeps free for the answer: an eighth of the context, or less
+    if the client wants less."""
+    if not request.generate:
+        return 0
+    eighth = max(model.max_context_tokens // 8, 1)
+    return min(request.max_output_tokens or eighth, eighth)
+
+
+def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
+    """Refuse by its length what cannot fit, before seconds go into tokenising it."""
+    num_bytes = sum(map(text_bytes, request.input))
+    least_tokens = num_bytes // model.longest_token_bytes
+    if least_tokens > model.max_context_tokens:
+        raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)

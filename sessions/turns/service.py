@@ -1,0 +1,59 @@
+"""What all connections of one server share.
+
+Nothing here changes except inside the store. Clocks and ids are handed in, so that a test
+decides both.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runtime.tokenizer import Tokenizer
+from sessions.durable.store import Store
+from sessions.durable.transcript import Renderer
+from tools_api.chat_format import ChatFormat
+from tools_api.limits import Limits
+
+
+class ServedModel:
+    """The one model a server answers with."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        aliases: frozenset[str],
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat,
+        max_context_tokens: int,
+    ) -> None:
+        """
+        Args:
+            name: echoed in ``response.model`` when the request names none.
+            aliases: all ids a request may use.
+            max_context_tokens: the smaller of the model's context and the KV capacity.
+        """
+        self.name = name
+        self.aliases = aliases | {name}
+        self.tokenizer = tokenizer
+        self.chat_format = chat_format
+        self.max_context_tokens = max_context_tokens
+        self.renderer = Renderer(tokenizer, chat_format)
+        self.longest_token_bytes = max(
+            len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)
+        )
+        """No text has fewer tokens than its bytes divided by this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """Handed to every Connection."""
+
+    model: ServedModel
+    store: Store
+    limits: Limits
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    wall_clock: Callable[[], float]
+    """Seconds since the epoch, for ``created_at``."""
+    new_id: Callable[[str], str]
+    """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""

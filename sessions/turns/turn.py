@@ -1,0 +1,440 @@
+"""One model turn: a request to the engine, its tokens back, events out, the account settled.
+
+A turn holds everything that dies with it. It starts from a ``TurnPlan`` (what is said to
+the model, and how much it may answer), and ends with an ``Outcome``. It does not know which
+lane or socket it serves, nor the session's state; those react to the outcome.
+
+Always true: after ``start`` exactly one step carries an outcome; the allowance it took from
+the ledger and the branch it claimed are given back by then; input and cached counts are the
+engine's own.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from runtime.messages import (
+    CancelRequest,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    SequenceOutput,
+    SequenceStart,
+)
+from sessions.durable.branches import Claim
+from sessions.durable.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnUsage
+from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
+from sessions.durable.turn_stats import TurnClock, TurnStats
+from sessions.turns.output_reader import OutputReader
+from sessions.turns.response_events import ResponseEvents
+from sessions.turns.service import Service
+from sessions.turns.turn_plan import TurnPlan
+from tools_api import responses
+from tools_api.events import Event
+from tools_api.items import Call, Item, Message
+from tools_api.responses import FailureCode, ResponseObject
+
+_MAX_ATTEMPTS = 4
+"""Engine requests for one turn; the engine forgets a base or evicts a prefix rarely twice."""
+_ENDING_UNKNOWN = (
+    "No legal ending within this turn's limit is known: a limit that ends it cuts the output."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """How a turn ended."""
+
+    report: TurnReport
+    entry: Entry | None
+    """What can be continued; None if the turn left nothing."""
+
+
+@dataclass(slots=True)
+class TurnStep:
+    """What one call of a turn's methods asks the caller to do."""
+
+    events: list[Event] = field(default_factory=list)
+    requests: list[EngineMessage] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+
+class Turn:
+    """Runs a plan once."""
+
+    def __init__(
+        self, plan: TurnPlan, *, service: Service, ledger: Ledger, stream_id: str | None
+    ) -> None:
+        self.plan = plan
+        self.request_id = ""
+        """Of the engine request that is open; outputs of earlier ones are to be dropped."""
+        self._service = service
+        self._ledger = ledger
+        self._branches = service.store.branches
+        request = plan.request
+        sampling = plan.sampling()
+        response = ResponseObject(
+            id=plan.response_id,
+            request=request,
+            model=plan.model,
+            created_at=int(service.wall_clock()),
+            previous_response_id=plan.previous_response_id,
+            service_tier=plan.service_tier,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_output_tokens=request.max_output_tokens,
+        )
+        self.events = ResponseEvents(response, stream_id=stream_id, new_id=service.new_id)
+        self._reader = OutputReader(
+            tokenizer=service.model.tokenizer,
+            chat_format=service.model.chat_format,
+            thinking=plan.options.thinking,
+            calls=bool(request.tool_choice.callable(request.tools)),
+            stops=sampling.stop,
+            plain=frozenset(tool.name for tool in request.tools if tool.plain),
+        )
+        self._clock = TurnClock(arrival_s=plan.arrival_s)
+        self._stats = TurnStats(
+            session=plan.session,
+            number=plan.number,
+            shown=request.keepwarm.stats,
+            ledger=ledger,
+            clock=self._clock,
+            warnings=plan.warnings,
+        )
+        self._attempts = 0
+        self._allowance: Allowance | None = None
+        self._budget_limited = False
+        """The session's budget, not the client or the context, sets the engine's limit."""
+        self._claim: Claim | None = None
+        self._queue_reported = False
+
+    def start(self) -> TurnStep:
+        """``response.created`` and the engine request; or, if the session's budget does not
+        hold the prompt, ``response.failed``."""
+        step = TurnStep(events=[self.events.created(self._stats.brief())])
+        if self.plan.prompt_tokens == 0:
+            self._stats.start = SequenceStart(input_tokens=0, cached_tokens=0, queue_s=0.0)
+            step.events.append(self.events.in_progress(self._stats.brief()))
+            self._complete(step)
+            return step
+        held = 0 if self.plan.rebuilt else self._branches.held_tokens(self.plan.continued)
+        self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
+        return step
+
+    def receive(self, output: SequenceOutput, now: float) -> TurnStep:
+        """Take what one engine step gave this turn."""
+        step = TurnStep()
+        if output.queue_position is not None and self._stats.start is None:
+            self._report_queue(output.queue_position, step)
+        if output.start is not None:
+            self._begin(output.start, step)
+            if output.request_id != self.request_id or step.outcome is not None:
+                return step
+        if len(output.new_tokens):
+            self._clock.token(now)
+            self._stats.add(output)
+            step.events += self.events.write(self._reader.read(output.new_tokens, output.logprobs))
+        if output.finish is not None:
+            self._clock.end(now)
+            self._finish(output, step)
+        return step
+
+    def fail(self, reason: str, message: str, now: float) -> TurnStep:
+        """End with ``response.failed`` for a reason outside the turn, cancelling it in the
+        engine."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        self._fail(step, "server_error", message, reason)
+        return step
+
+    def stop(self, now: float) -> TurnStep:
+        """The client wants no more of it: end with what there is, which can be continued."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        step.events += self.events.write(self._reader.finish(), cut=True)
+        self.events.close("incomplete", step.events)
+        self._end(step, "cancelled", "cancelled")
+        return step
+
+    def cancel(self, now: float) -> TurnStep:
+        """The client is gone: stop without a word, keep the account."""
+        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
+        self._clock.end(now)
+        self._settle()
+        step.outcome = self._outcome("cancelled", "client_disconnected", None)
+        return step
+
+    def snapshot(self) -> Event:
+        """The response as it stands."""
+        return self.events.snapshot(self._stats.brief())
+
+    # Towards the engine
+
+    def _submit(self, step: TurnStep, *, cached: int) -> None:
+        """Set tokens aside and send the request; ends the turn if the budget is too small.
+
+        Args:
+            cached: prompt tokens that the engine is expected to find in its cache.
+        """
+        allowance = self._admit(step, cached=cached)
+        if allowance is None:
+            return
+        self._attempts += 1
+        self.request_id = f"{self.plan.response_id}.{self._attempts}"
+        self._budget_limited = allowance.limited
+        self._claim = self._branches.claim(self.plan.continued, rebuilt=self.plan.rebuilt)
+        now = self._service.clock()
+        self._clock.submitted(now)
+        step.requests.append(
+            self.plan.generation_request(
+                request_id=self.request_id, claim=self._claim, limit=allowance.output, now=now
+            )
+        )
+
+    def _admit(self, step: TurnStep, *, cached: int) -> Allowance | None:
+        """Take an allowance; None, and the turn has failed, if the budget does not hold it."""
+        try:
+            self._allowance = self._ledger.admit(
+                uncached=self.plan.prompt_tokens - cached,
+                cached=cached,
+                max_output=self.plan.max_output,
+            )
+        except BudgetExceeded as error:
+            self._stats.exhausted = True
+            self._clock.end(self._service.clock())
+            self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
+        return self._allowance
+
+    def _withdraw(self) -> None:
+        """Give back allowance and branch without having consumed anything."""
+        if self._allowance is not None:
+            self._ledger.cancel(self._allowance)
+            self._allowance = None
+        if self._claim is not None:
+            self._branches.abandon(self._claim)
+            self._claim = None
+
+    # From the engine
+
+    def _report_queue(self, position: int, step: TurnStep) -> None:
+        if not self._queue_reported:
+            self._queue_reported = True
+            retry_after_s = self._service.store.pace.wait_s(position)
+            step.events.append(self.events.queued(self._stats.queued(position, retry_after_s)))
+
+    def _begin(self, start: SequenceStart, step: TurnStep) -> None:
+        """The engine has looked at its cache. If less was there than the account reckoned
+        with, the turn is admitted anew: it may have to be refused, or to be cut shorter."""
+        before = self._allowance
+        assert before is not None
+        if start.input_tokens - start.cached_tokens > before.input_uncached:
+            cancel = CancelRequest(request_id=self.request_id)
+            self._ledger.cancel(before)
+            self._allowance = None
+            now = self._admit(step, cached=start.cached_tokens)
+            if now is None:
+                step.requests.append(cancel)
+                return
+            if now.output < before.output:
+                step.requests.append(cancel)
+                self._withdraw()
+                certain = self._attempts < _MAX_ATTEMPTS
+                self._submit(step, cached=start.cached_tokens if certain else 0)
+                return
+        self._stats.begin(start)
+        self._clock.admitted(start.queue_s)
+        if not start.ending_known:
+            self._stats.warnings += (_ENDING_UNKNOWN,)
+        step.events.append(self.events.in_progress(self._stats.brief()))
+
+    def _finish(self, output: SequenceOutput, step: TurnStep) -> None:
+        match output.finish:
+            case FinishReason.UNKNOWN_BASE:
+                self._resend_whole(step)
+            case FinishReason.STOP | FinishReason.STOP_STRING | FinishReason.PREFILLED:
+                self._complete(step)
+            case FinishReason.LENGTH | FinishReason.CONTEXT as reason:
+                self._cut_short(step, context=reason is FinishReason.CONTEXT)
+            case FinishReason.CANCELLED:
+                self._fail(step, "server_error", "The engine stopped this turn.", "cancelled")
+            case _:
+                self._fail_by_engine(output, step)
+
+    def _resend_whole(self, step: TurnStep) -> None:
+        assert self._claim is not None
+        if self._claim.base_branch_id is None or self._attempts > _MAX_ATTEMPTS:
+            self._fail(step, "server_error", "The engine lost this turn.", "unknown_base")
+            return
+        for branch_id in (self._claim.base_branch_id, self._claim.branch_id):
+            self._branches.forgotten(branch_id)
+        self._withdraw()
+        self._submit(step, cached=0)
+
+    def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
+        kind = output.error or ErrorKind.INTERNAL
+        if kind is ErrorKind.BUDGET_TOO_SMALL:
+            self._stats.exhausted = self._budget_limited
+            code: FailureCode = "invalid_prompt"
+            if self._budget_limited:
+                code = "rate_limit_exceeded"
+            self._fail(step, code, output.error_message, kind.value)
+            return
+        self._fail(step, "server_error", output.error_message, kind.value)
+
+    # The end
+
+    def _complete(self, step: TurnStep) -> None:
+        step.events += self.events.write(self._reader.finish())
+        self.events.close("completed", step.events)
+        self._stats.stop = self._reader.stop
+        violation = self.plan.checks.violation(self.events.items)
+        if violation is not None:
+            self._fail(step, "server_error", violation, "output_invalid")
+            return
+        self._end(step, "completed", None)
+
+    def _cut_short(self, step: TurnStep, *, context: bool) -> None:
+        """Protocol 3.1 rule 6: what is open is closed as incomplete."""
+        step.events += self.events.write(self._reader.finish(), cut=True)
+        self.events.close("incomplete", step.events)
+        self._stats.exhausted = self._budget_limited and not context
+        if self._stats.exhausted:
+            reason = "budget_exhausted"
+        elif context or self.plan.context_limited:
+            reason = "context_full"
+        else:
+            reason = "max_output_tokens"
+            if self.plan.request.max_output_tokens is None:
+                self._stats.warnings += (_default_limit(self.plan.max_output),)
+        self._end(step, "incomplete", reason)
+
+    def _end(
+        self,
+        step: TurnStep,
+        status: Literal["completed", "incomplete", "cancelled"],
+        reason: str | None,
+    ) -> None:
+        entry = self._entry()
+        # What a cancelled request leaves in the engine is not known here to the token.
+        if self._claim is not None and status != "cancelled":
+            self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
+            self._claim = None
+        usage = self._settle()
+        step.events.append(
+            self.events.terminal(
+                "completed" if status == "completed" else "incomplete",
+                usage=_wire_usage(usage),
+                incomplete_reason="max_output_tokens" if status == "incomplete" else None,
+                completed_at=int(self._service.wall_clock()),
+                keepwarm=self._stats.full(usage, reason),
+                cache_diagnostics=self._cache_diagnostics(),
+            )
+        )
+        step.outcome = self._outcome(status, reason, entry)
+
+    def _cache_diagnostics(self) -> Event | None:
+        plan, start = self.plan, self._stats.start
+        if plan.comparison is None or start is None:
+            return None
+        prompt = chain_ids(plan.header, plan.parent, plan.input_ids)
+        return plan.comparison.diagnosis(
+            plan.header, prompt, start.cached_tokens, start.miss_causes
+        )
+
+    def _fail(self, step: TurnStep, code: FailureCode, message: str, reason: str) -> None:
+        self.events.close("incomplete", step.events)
+        usage = self._settle()
+        step.events.append(
+            self.events.terminal(
+                "failed",
+                usage=_wire_usage(usage) if self._stats.start is not None else None,
+                error=(code, message),
+                completed_at=int(self._service.wall_clock()),
+                keepwarm=self._stats.full(usage, reason),
+            )
+        )
+        step.outcome = self._outcome("failed", reason, None)
+
+    def _settle(self) -> TurnUsage:
+        """Close the account: what was consumed takes the allowance's place."""
+        usage = self._usage()
+        if self._allowance is not None and self._stats.start is not None:
+            self._stats.cost = self._ledger.settle(self._allowance, usage)
+            self._allowance = None
+        self._withdraw()
+        return usage
+
+    def _usage(self) -> TurnUsage:
+        return self._stats.usage(
+            output_tokens=len(self._reader.tokens), reasoning_tokens=self._reader.num_reasoning
+        )
+
+    def _outcome(self, status: str, reason: str | None, entry: Entry | None) -> Outcome:
+        plan, usage = self.plan, self._usage()
+        report = TurnReport(
+            tenant=plan.tenant,
+            session=plan.session,
+            turn=plan.number,
+            response_id=plan.response_id,
+            status=status,
+            reason=reason,
+            usage=usage,
+            cost=self._stats.cost,
+            saved=self._ledger.prices.saved(usage),
+            queue_s=self._clock.queue_s,
+            ttft_s=self._clock.ttft_s,
+            total_s=self._clock.total_s,
+        )
+        return Outcome(report=report, entry=entry)
+
+    def _entry(self) -> Entry:
+        plan, tokens = self.plan, self._reader.tokens
+        output_items = tuple(_without_logprobs(item) for item in self.events.items)
+        tail = plan.tail
+        if tokens:
+            closed = tokens[-1] in self._service.model.tokenizer.end_of_turn_ids
+            tail = Tail.CLOSED_OUTPUT if closed else Tail.OPEN_OUTPUT
+        elif plan.request.generate:
+            tail = Tail.OPEN_OUTPUT  # the model's turn is open, though nothing stands in it
+        calls = {
+            item.call_id
+            for item in output_items
+            if isinstance(item, Call) and item.status == "completed"
+        }
+        return Entry(
+            parent=plan.parent,
+            header=plan.header,
+            opening=plan.opening,
+            input_items=plan.input_items,
+            input_ids=plan.input_ids,
+            output_items=output_items,
+            output_ids=np.array(tokens, dtype=np.int32),
+            tail=tail,
+            num_tokens=plan.tokens_before + len(plan.input_ids) + len(tokens),
+            open_calls=plan.open_calls | calls,
+            digest=roll_all(plan.digest, output_items),
+        )
+
+
+def _default_limit(tokens: int) -> str:
+    return f"max_output_tokens: not given, so the server's default of {tokens} ended the turn"
+
+
+def _wire_usage(usage: TurnUsage) -> Event:
+    return responses.usage(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.uncached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    )
+
+
+def _without_logprobs(item: Item) -> Item:
+    """What the transcript keeps; log-probabilities are only for the client."""
+    if not isinstance(item, Message):
+        return item
+    parts = tuple(part.model_copy(update={"logprobs": ()}) for part in item.content)
+    return item.model_copy(update={"content": parts})

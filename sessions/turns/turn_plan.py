@@ -1,0 +1,146 @@
+"""What one turn says to the model, decided before anything runs.
+
+A plan is made by ``sessions.turns.planning`` and run by ``sessions.turns.turn``. Here is also how
+it is put to the engine.
+
+Always true: the engine's prompt is header, chain and new input, whichever part of it the
+engine already holds.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from runtime.messages import GenerationRequest, SamplingParams, TokenArray
+from sessions.durable.branches import Claim
+from sessions.durable.transcript import Entry, Header, Tail, chain_ids
+from sessions.turns.cache_diagnostics import Comparison
+from tools_api.chat_format import TemplateOptions
+from tools_api.grammar import GrammarSpec
+from tools_api.items import Item, Message
+from tools_api.output_checks import OutputChecks
+from tools_api.requests import CreateRequest
+
+NO_CHECKS = OutputChecks()
+_TIERS = {
+    "auto": ("default", 0),
+    "default": ("default", 0),
+    "scale": ("default", 0),
+    "flex": ("flex", -10),
+    "priority": ("priority", 10),
+    "fast": ("priority", 10),
+    "ultrafast": ("priority", 10),
+}
+"""Requested service tier -> tier in use and its priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnPlan:
+    """One turn's context and limits."""
+
+    response_id: str
+    request: CreateRequest
+    private: bool
+    """Only this connection may continue the response (``store: false``, here or before)."""
+    tenant: str
+    session: str
+    number: int
+    """1 for the session's first turn."""
+    model: str
+    """As the client called it."""
+    previous_response_id: str | None
+    continued: Entry | None
+    """The stored entry this turn comes behind."""
+    parent: Entry | None
+    """The chain the model reads: ``continued``, or what truncation left of it."""
+    rebuilt: bool
+    """The context differs from that of ``continued`` from its first tokens on: another
+    header, or truncation."""
+    header: Header
+    opening: Message | None
+    input_items: tuple[Item, ...]
+    input_ids: TokenArray
+    tail: Tail
+    """How the context ends, before any output."""
+    open_calls: frozenset[str]
+    digest: bytes
+    """Over all items of the context."""
+    options: TemplateOptions
+    max_output: int
+    """Output tokens without a budget: what the client and the context allow. 0: warm-up."""
+    context_limited: bool
+    """The context, not the client, decides ``max_output``."""
+    grammar: GrammarSpec | None
+    banned_tokens: tuple[int, ...]
+    arrival_s: float
+    comparison: Comparison | None = None
+    """What the client wants the turn's cache hits compared with."""
+    checks: OutputChecks = NO_CHECKS
+    """What the grammar does not hold the output to."""
+    warnings: tuple[str, ...] = ()
+    """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.header.ids) + self.tokens_before + len(self.input_ids)
+
+    @property
+    def tokens_before(self) -> int:
+        """Of the chain that is continued, header excluded."""
+        return 0 if self.parent is None else self.parent.num_tokens
+
+    @property
+    def service_tier(self) -> str:
+        return _TIERS[self.request.service_tier][0]
+
+    def sampling(self) -> SamplingParams:
+        """Without a seed of the client's the response id is one, so that turns differ."""
+        request, extra = self.request, self.request.keepwarm.sampling
+        digest = hashlib.blake2b(self.response_id.encode(), digest_size=7).digest()
+        return SamplingParams(
+            temperature=or_default(request.temperature, 1.0),
+            top_p=or_default(request.top_p, 1.0),
+            top_k=extra.top_k or 0,
+            min_p=extra.min_p or 0.0,
+            seed=extra.seed if extra.seed is not None else int.from_bytes(digest, "big"),
+            presence_penalty=extra.presence_penalty or 0.0,
+            frequency_penalty=extra.frequency_penalty or 0.0,
+            repetition_penalty=or_default(extra.repetition_penalty, 1.0),
+            stop=extra.stop,
+            top_logprobs=request.num_logprobs,
+        )
+
+    def generation_request(
+        self, *, request_id: str, claim: Claim, limit: int, now: float
+    ) -> GenerationRequest:
+        """The plan for the engine session that was claimed.
+
+        Args:
+            limit: most output tokens, the session's budget included.
+        """
+        options, ids = self.request.keepwarm, self.input_ids
+        if claim.base_offset == 0:
+            ids = chain_ids(self.header, self.parent, self.input_ids)
+        deadline_s = None
+        if options.deadline_ms is not None:
+            deadline_s = max(options.deadline_ms / 1000 - (now - self.arrival_s), 0.0)
+        tool_ms = options.expected_tool_ms
+        return GenerationRequest(
+            request_id=request_id,
+            branch_id=claim.branch_id,
+            tenant=self.tenant,
+            base_branch_id=claim.base_branch_id,
+            base_offset=claim.base_offset,
+            new_tokens=ids,
+            max_new_tokens=limit,
+            sampling=self.sampling(),
+            grammar=self.grammar,
+            banned_tokens=self.banned_tokens,
+            expects_tool_call=self.request.tool_choice.mode == "required",
+            priority=options.priority + _TIERS[self.request.service_tier][1],
+            deadline_s=deadline_s,
+            expected_tool_s=None if tool_ms is None else tool_ms / 1000,
+        )
+
+
+def or_default(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,1 @@
+"""Sockets, and the hub between them and the engine."""

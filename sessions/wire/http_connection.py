@@ -1,0 +1,435 @@
+"""One client's HTTP connection: bytes of a transport on one side, handlers on the other.
+
+Requests are read and answered one after the other, however many have come, until one opens a
+WebSocket, whose peer takes over the transport, or either side ends it. What a head may ask for
+is the front door's decision. A client is given so long for a head, a body, the next request and
+its part of the end, and a pipeline of small things is handled in slices, so that others have
+their turn.
+
+Always true: a request that could be read gets exactly one answer, unless its client is gone;
+whatever is pending then hears of it exactly once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import cast
+
+import h11
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from sessions.http.exchange import Call, Pending
+from sessions.http.framing import HttpFraming
+from sessions.http.front_door import Admission, FrontDoor
+from sessions.http.message import (
+    HttpError,
+    HttpRequest,
+    HttpResponse,
+    http_error,
+    read_request,
+    refusal,
+)
+from sessions.pages.metrics import Metrics
+from sessions.tenants import Principal
+from sessions.wire.websocket_peer import TURN_S, OpenSocket, SocketTimes
+from tools_api import errors
+from tools_api.dialects.dialect import Dialect
+from tools_api.dialects.responses_http import RESPONSES
+from tools_api.errors import ApiError
+from tools_api.limits import Limits
+
+log = logging.getLogger(__name__)
+
+Upgrade = Callable[[OpenSocket, Principal], asyncio.Protocol]
+"""Makes the protocol that owns the socket from then on."""
+
+AHEAD_BYTES = 64 * 1024
+"""What a client may send ahead of the answer it waits for; then nothing more is read."""
+DROPPED_BYTES = 1024 * 1024
+"""Of a body that was refused, what is read and dropped so that the connection can go on."""
+BODY_BYTES_PER_S = 64 * 1024
+"""Slower than that a body does not come."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """Lives until the transport is gone or has become a WebSocket's. It is the ``Exchange``
+    of the request that is being answered."""
+
+    def __init__(
+        self,
+        *,
+        front_door: FrontDoor,
+        upgrade: Upgrade,
+        closed_because: Callable[[bool], ApiError | None],
+        limits: Limits,
+        times: SocketTimes,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        on_lost: Callable[["HttpConnection"], None],
+    ) -> None:
+        """
+        Args:
+            closed_because: what is to be told to everybody just now (overload), or None; asked with
+                True on arrival, with False before a WebSocket is opened.
+            on_lost: called when the transport is gone or has been handed over.
+        """
+        self._front_door = front_door
+        self._upgrade = upgrade
+        self._closed_because = closed_because
+        self._max_body_bytes = limits.max_frame_bytes
+        self._times = times
+        self._metrics = metrics
+        self._clock = clock
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._framing = HttpFraming()
+        self._request: HttpRequest | None = None
+        self._admission: Admission | None = None
+        """Of the request whose body is being read, or that is being answered."""
+        self._body = bytearray()
+        self._dropped = 0
+        self._head = b""
+        """Of an answer that has begun, until its first piece is there."""
+        self._busy = False
+        """A handler has been called and has not answered yet."""
+        self._pending: Pending | None = None
+        self._last = False
+        """No request follows the one that is being answered."""
+        self._ended = False
+        """What still comes is dropped."""
+        self._eof = False
+        self._resuming = False
+        self._stalled_at: float | None = None
+        """Since when the client does not take what was written."""
+        self._unsent_then = 0
+        """When it was last looked at."""
+        self._drop_at = clock() + times.head_s
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it waits for a request behind an answered one; None if it does not."""
+        if self._request is None or self._busy or self._ended or self._last:
+            return None
+        return self._drop_at - self._times.idle_s if self._framing.between_requests else None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
+        error = self._closed_because(True)
+        if error is not None:
+            self._last = True
+            self.answer(refusal(error))
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return  # read and dropped, so that the answer is not lost to a reset
+        if self._framing.between_requests and not self._busy:
+            self._drop_at = self._clock() + self._times.head_s
+        self._framing.receive(data)
+        if not self._resuming:
+            self._work()
+
+    def eof_received(self) -> None:
+        """The client is gone: who only ended its own half gets what can be had at once.
+        Returning None lets the transport close behind it."""
+        self._eof = True
+        self._framing.receive_eof()
+        if self._busy:
+            self._forget_client()
+        elif not self._ended:
+            self._work()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_client()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        self._stalled_at = self._clock()
+        self._unsent_then = self.unsent_bytes
+
+    def resume_writing(self) -> None:
+        self._stalled_at = None
+        self._later()
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Cut off a client that took too long. Called about once a second."""
+        if self._stalled_s(now) >= self._times.unread_s:
+            log.warning("client does not read, cutting it off")
+            self.cut()
+        elif self._pending is not None:
+            self._pending.tick(now)
+        elif not self._busy and now >= self._drop_at:
+            self._end_of_patience()
+
+    def _stalled_s(self, now: float) -> float:
+        """How long the client has taken nothing of what fills the transport."""
+        if self._stalled_at is None:
+            return 0.0
+        unsent = self.unsent_bytes
+        if unsent < self._unsent_then:
+            self._stalled_at = now
+        self._unsent_then = unsent
+        return now - self._stalled_at
+
+    def _end_of_patience(self) -> None:
+        if self._admission is not None and not self._ended:
+            error = http_error(HTTPStatus.REQUEST_TIMEOUT, "The body took too long.")
+            self._refuse(error, last=True)
+        elif self._ended or not self._framing.between_requests:
+            self.abort()
+        elif not self.unsent_bytes:
+            self._socket.close()
+        elif self._stalled_at is None:
+            self.abort()  # what is unsent is little; more of it is looked at by itself
+
+    def leave(self) -> None:
+        """End where it is idle, else behind the next answer."""
+        idle = self.idle_since is not None
+        self._last = True
+        if idle:
+            self._socket.close()
+
+    def abort(self) -> None:
+        """Drop the socket without a word."""
+        self._socket.abort()
+
+    @property
+    def _socket(self) -> asyncio.Transport:
+        assert self._transport is not None
+        return self._transport
+
+    # Reading
+
+    def _work(self) -> None:
+        """Handle what has come, as far as this turn of the event loop allows."""
+        self._resuming = False
+        until = self._clock() + TURN_S
+        while self._may_read() and self._step():
+            if self._clock() >= until:
+                self._later()
+                break
+        if self._transport is not None:
+            self._mind_reading()
+
+    def _may_read(self) -> bool:
+        waits = self._busy or self._resuming or self._stalled_at is not None
+        return not waits and not self._ended and not self._socket.is_closing()
+
+    def _later(self) -> None:
+        if not self._resuming and not self._ended:
+            self._resuming = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _mind_reading(self) -> None:
+        """Nothing is read while much waits to be handled. While an answer is pending a little
+        is, to see the client go."""
+        if self._socket.is_closing():
+            return
+        reads = self._ended or self._framing.unread_bytes <= AHEAD_BYTES
+        if reads and not self._socket.is_reading():
+            self._socket.resume_reading()
+        elif not reads and self._socket.is_reading():
+            self._socket.pause_reading()
+
+    def _step(self) -> bool:
+        """Take the next part of a request; False: there is none yet."""
+        try:
+            event = self._framing.next_event()
+            match event:
+                case None:
+                    return False
+                case h11.Request():
+                    self._take_head(read_request(event))
+                case h11.Data():
+                    self._take_body(event.data)
+                case h11.EndOfMessage():
+                    self._take_end()
+                case _:
+                    self._end()
+        except HttpError as error:
+            self._refuse(http_error(error.status, error.message), last=True)
+        return True
+
+    def _take_head(self, request: HttpRequest) -> None:
+        self._request = request
+        self._dropped = 0
+        self._drop_at = self._clock() + self._times.body_s
+        try:
+            verdict = self._front_door.answer(request)
+        except Exception:
+            log.exception("page failed")
+            verdict = refusal(errors.internal_error())
+        if isinstance(verdict, HttpResponse):
+            # A client that was about to ask whether to send its body may send it or not.
+            self._last = self._last or self._framing.client_waits
+            self.answer(verdict)
+            return
+        self._admission = verdict
+        if request.body_bytes > self._max_body_bytes:
+            self._refuse(self._too_large(), last=True)
+        elif self._framing.client_waits:
+            self._socket.write(self._framing.proceed())
+
+    def _take_body(self, data: bytes) -> None:
+        self._drop_at += len(data) / BODY_BYTES_PER_S
+        if self._admission is None:
+            self._dropped += len(data)
+            if self._dropped > DROPPED_BYTES:
+                self._end()
+            return
+        self._body += data
+        if len(self._body) > self._max_body_bytes:
+            self._refuse(self._too_large(), last=True)
+
+    def _too_large(self) -> ApiError:
+        message = f"The body is longer than {self._max_body_bytes} bytes."
+        return http_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+
+    def _take_end(self) -> None:
+        admission = self._admission
+        if admission is None:
+            self._next_request()
+        elif admission.handler is not None:
+            self._call(admission)
+        elif (error := self._closed_because(False)) is not None:
+            self._refuse(error, last=True)
+        else:
+            self._open_websocket(admission.principal)
+
+    # Answering
+
+    def _call(self, admission: Admission) -> None:
+        assert self._request is not None
+        assert admission.handler is not None
+        call = Call(
+            principal=admission.principal,
+            request=self._request,
+            argument=admission.argument,
+            body=bytes(self._body),
+        )
+        self._body.clear()
+        self._busy = True
+        try:
+            pending = admission.handler(call, self)
+        except ApiError as error:
+            self._refuse(error)
+        except Exception:
+            log.exception("request failed")
+            self._refuse(errors.internal_error())
+        else:
+            if self._busy:
+                self._pending = pending
+                if self._eof:
+                    self._forget_client()
+
+    def _refuse(self, error: ApiError, *, last: bool = False) -> None:
+        """Answer with an error in the words of the request's API, if an answer is possible."""
+        self._last = self._last or last
+        dialect: Dialect = RESPONSES if self._admission is None else self._admission.route.dialect
+        if self._framing.may_answer:
+            self.answer(refusal(error, dialect))
+        else:
+            self._end()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was written, that which the client has not taken yet."""
+        return self._socket.get_write_buffer_size()
+
+    def answer(self, response: HttpResponse) -> None:
+        """A whole answer."""
+        if self._socket.is_closing():
+            return
+        if self._request is not None:
+            log.debug("http %s %s %d", self._request.method, self._request.path, response.status)
+        self._metrics.http_answered(response.status)
+        self._socket.write(self._framing.answer(response, last=self._last))
+        self._answered()
+
+    def begin(self, content_type: str) -> None:
+        """The head of an answer that comes in pieces."""
+        self._metrics.http_answered(HTTPStatus.OK)
+        self._head = self._framing.begin(content_type, last=self._last)
+
+    def write(self, piece: bytes) -> None:
+        """More of an answer, in one write."""
+        if not self._socket.is_closing():
+            head, self._head = self._head, b""
+            self._socket.write(head + self._framing.piece(piece))
+
+    def finish(self, piece: bytes = b"") -> None:
+        """The last of an answer that came in pieces."""
+        if self._socket.is_closing():
+            return
+        head, self._head = self._head, b""
+        if piece:
+            head += self._framing.piece(piece)
+        self._socket.write(head + self._framing.end())
+        self._answered()
+
+    def cut(self) -> None:
+        """Drop the client; the exchange is over."""
+        self._forget_client()
+        self.abort()
+
+    def _answered(self) -> None:
+        self._busy, self._pending, self._admission = False, None, None
+        self._body.clear()
+        if self._framing.is_over:
+            self._end()
+        else:
+            self._next_request()
+
+    def _next_request(self) -> None:
+        """Go on, if the last request is both read and answered."""
+        if not self._framing.next_request():
+            return
+        waits = self._framing.between_requests
+        self._drop_at = self._clock() + (self._times.idle_s if waits else self._times.head_s)
+        if not waits:
+            self._later()
+
+    def _forget_client(self) -> None:
+        """Whatever is pending is for nobody."""
+        pending, self._pending, self._busy = self._pending, None, False
+        self._ended = True
+        if pending is not None:
+            pending.client_gone()
+
+    def _end(self) -> None:
+        """Nothing more is answered; the client is given time to see what was."""
+        if self._ended:
+            return
+        self._ended = True
+        self._drop_at = self._clock() + self._times.close_s
+        self._mind_reading()
+        self._socket.write_eof()
+
+    # The way to a WebSocket
+
+    def _open_websocket(self, principal: Principal) -> None:
+        request = self._request
+        assert request is not None
+        # No extensions: compressing small deltas costs more than it saves.
+        protocol = ServerProtocol(state=State.OPEN, max_size=self._max_body_bytes)
+        response = protocol.accept(Request(request.target, request.headers))
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            message = response.body.decode().strip()
+            self._refuse(http_error(HTTPStatus(response.status_code), message))
+            return
+        self._metrics.http_answered(response.status_code)
+        head, rest = self._framing.switch(response)
+        self._socket.write(head)
+        peer = self._upgrade(OpenSocket(transport=self._socket, protocol=protocol), principal)
+        self._ended = True
+        self._socket.set_protocol(peer)
+        self._transport = None
+        self._on_lost(self)
+        if rest:
+            peer.data_received(rest)

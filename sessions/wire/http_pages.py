@@ -1,0 +1,104 @@
+"""Pages about the server itself: what there is, which models are served.
+
+Says nothing of any tenant; no page loads anything from elsewhere.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from sessions.http.exchange import Call
+from sessions.http.message import HttpResponse, json_response
+from sessions.turns.service import ServedModel
+from tools_api import errors
+
+DESCRIPTIONS = {
+    "/": "this page; as JSON with Accept: application/json",
+    "/dashboard": "sessions, cache and money, for people",
+    "/health": "whether the server lives",
+    "/healthz": "the same",
+    "/metrics": "numbers for Prometheus",
+    "/readyz": "whether the engine answers",
+    "/sessions.json": "what the dashboard shows",
+    "/v1/models": "the models that are served",
+    "/v1/responses": "Responses: a WebSocket with GET, a turn with POST",
+}
+"""What some endpoints are; the others say it by their name."""
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Keepwarm</title>
+<h1>Keepwarm</h1>
+<p>An inference runtime that keeps agents' sessions warm. People start at the
+<a href="/dashboard">dashboard</a>; clients are pointed at <code>/v1</code>. What they may
+send is in <code>docs/protocol.md</code> of the source.</p>
+<ul>
+{rows}
+</ul>
+</html>
+"""
+
+
+class Index:
+    """``GET /``."""
+
+    def __init__(self, endpoints: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        """``endpoints``: each path with its methods."""
+        listed = [
+            {"path": path, "methods": list(methods), "description": DESCRIPTIONS.get(path)}
+            for path, methods in endpoints
+        ]
+        self._json = json_response({"name": "keepwarm", "endpoints": listed})
+        page = _PAGE.format(rows="\n".join(map(_row, listed)))
+        self._html = HttpResponse(
+            status=HTTPStatus.OK,
+            content_type="text/html; charset=utf-8",
+            body=page.encode(),
+            headers=(("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),),
+        )
+
+    def show(self, call: Call) -> HttpResponse:
+        """A page for people, or JSON for who asks for it."""
+        accepted = (call.request.header("Accept") or "").lower()
+        return self._json if "application/json" in accepted else self._html
+
+
+class Models:
+    """``/v1/models``: every name that a request may use."""
+
+    def __init__(self, model: ServedModel, *, created: int) -> None:
+        """``created``: seconds since the epoch."""
+        names = [model.name, *sorted(model.aliases - {model.name})]
+        self._models = {name: _model(name, model, created) for name in names}
+
+    def show_all(self, _: Call) -> HttpResponse:
+        """All of them, the server's own name first."""
+        return json_response({"object": "list", "data": list(self._models.values())})
+
+    def show(self, call: Call) -> HttpResponse:
+        """One of them."""
+        name = unquote(call.argument)
+        found = self._models.get(name)
+        if found is None:
+            raise errors.model_not_found(name)
+        return json_response(found)
+
+
+def _model(name: str, model: ServedModel, created: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "keepwarm",
+        "max_model_len": model.max_context_tokens,
+    }
+
+
+def _row(listed: dict[str, Any]) -> str:
+    path, methods = listed["path"], ", ".join(listed["methods"])
+    shown = f"<code>{escape(path)}</code>"
+    if "HEAD" in listed["methods"] and "{" not in path:
+        shown = f'<a href="{escape(path)}">{shown}</a>'
+    told = listed["description"]
+    return f"<li>{escape(methods)} {shown}{': ' + escape(told) if told else ''}</li>"

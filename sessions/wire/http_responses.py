@@ -1,0 +1,125 @@
+"""Responses by their id over HTTP: shown, deleted, cancelled, their input listed.
+
+What a tenant stored (``store: true``) or has running can be had; what is another tenant's, or
+was never stored, is not found, and a client cannot tell which. Answers at once; knows no
+socket.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sessions.durable.response_table import StoredResponse
+from sessions.durable.store import Store
+from sessions.durable.transcript import Entry, chain
+from sessions.http.exchange import Call
+from sessions.http.message import HttpResponse, json_response
+from sessions.wire.hub import Hub
+from tools_api import errors
+from tools_api.events import encode, response_of
+from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
+
+MAX_LISTED = 100
+LISTED = 20
+"""Items of a page, if the client does not say how many."""
+
+_ID_PREFIX = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco"}
+
+
+class StoredResponses:
+    """Handlers of ``/v1/responses/{id}`` and what is below it."""
+
+    def __init__(self, *, hub: Hub, store: Store) -> None:
+        self._hub = hub
+        self._store = store
+
+    def show(self, call: Call) -> HttpResponse:
+        """``GET``: the response object, of one that runs as it stands."""
+        if (call.request.query("stream") or "false") != "false":
+            raise errors.unsupported_parameter("stream", "a response that was begun is not resent")
+        tenant, response_id = call.principal.tenant, call.argument
+        stored = self._store.tenant_responses(tenant).get(response_id)
+        if stored is not None:
+            return json_response(stored.wire)
+        running = self._hub.running(tenant, response_id)
+        if running is None or running[1].plan.private:
+            raise errors.no_such_response(response_id)
+        return json_response(encode(running[1].snapshot()))
+
+    def delete(self, call: Call) -> HttpResponse:
+        """``DELETE``: it cannot be continued any more; what continues it already goes on."""
+        tenant, response_id = call.principal.tenant, call.argument
+        if not self._store.tenant_responses(tenant).delete(response_id):
+            if self._hub.running(tenant, response_id) is not None:
+                raise errors.invalid_value("response_id", "the response runs; cancel it first")
+            raise errors.no_such_response(response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    def cancel(self, call: Call) -> HttpResponse:
+        """``POST .../cancel``: the response as it ended, on whichever connection it ran."""
+        terminal = self._hub.cancel(call.principal.tenant, call.argument)
+        if terminal is None:
+            raise errors.response_not_found(call.argument)
+        return json_response(response_of(terminal))
+
+    def input_items(self, call: Call) -> HttpResponse:
+        """``GET .../input_items``: all that the model read as items, the newest first or, with
+        ``order=asc``, the oldest."""
+        stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
+        if stored is None:
+            raise errors.no_such_response(call.argument)
+        items = _input_items(stored)
+        if _choice(call, "order", ("desc", "asc")) == "desc":
+            items.reverse()
+        return json_response(_page(items, after=call.request.query("after"), limit=_limit(call)))
+
+
+def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
+    """With an id each, the item's own or one made of its place."""
+    suffix = stored.id.partition("_")[2]
+    return [
+        item.to_wire() | {"id": item.id or f"{_ID_PREFIX.get(type(item), 'rs')}_{place}_{suffix}"}
+        for place, item in enumerate(_context(stored.entry))
+    ]
+
+
+def _context(entry: Entry) -> list[Item]:
+    """What stands before the output of ``entry``, oldest first."""
+    parts: list[Sequence[Item]] = [entry.input_items]
+    for earlier in chain(entry.parent):
+        parts += [earlier.output_items, earlier.input_items]
+    if entry.opening is not None:
+        parts.append((entry.opening,))
+    return [item for part in reversed(parts) for item in part]
+
+
+def _page(items: list[dict[str, Any]], *, after: str | None, limit: int) -> dict[str, Any]:
+    """A page of a list, as clients that turn pages read it."""
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise errors.invalid_value("after", f"no item has the id {errors.quoted(after)}")
+    first = 0 if after is None else ids.index(after) + 1
+    page = items[first : first + limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": first + limit < len(items),
+    }
+
+
+def _limit(call: Call) -> int:
+    text = call.request.query("limit")
+    if text is None:
+        return LISTED
+    if len(text) > 4 or not text.isdecimal() or not 1 <= int(text) <= MAX_LISTED:
+        raise errors.invalid_value("limit", f"not a number from 1 to {MAX_LISTED}")
+    return int(text)
+
+
+def _choice(call: Call, name: str, known: tuple[str, ...]) -> str:
+    """A query parameter that is one of ``known``; the first of them if it is absent."""
+    chosen = call.request.query(name) or known[0]
+    if chosen not in known:
+        raise errors.invalid_value(name, f"not one of {', '.join(known)}")
+    return chosen

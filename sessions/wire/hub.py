@@ -1,0 +1,425 @@
+"""The one place where messages change hands between clients' connections and the engine.
+
+Connections are sans-I/O: each call returns ``Effects``, and this module carries them out.
+Frames go to the client's outlet, at most one delivery per client and engine step; requests
+gather in an outbox that is emptied once per turn of the event loop; outputs of the engine
+find their connection by request id. It also outlives the engine: if that dies, every open
+turn is told and a fresh one is started.
+
+Always true: a request id has a route from the moment it is handed over until its finish has
+been passed on; an exception in one connection ends that connection alone.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from websockets.frames import CloseCode
+
+from runtime.grammar.refusal import GrammarRefused
+from runtime.messages import (
+    CancelRequest,
+    EngineInfo,
+    EngineMessage,
+    ErrorKind,
+    GenerationRequest,
+    SequenceOutput,
+    StepOutput,
+)
+from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
+from sessions.durable.store import Store
+from sessions.fair_slots import FairSlots
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import Metrics
+from sessions.turns.connection import Connection
+from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.turn import Turn
+from sessions.turns.turn_plan import TurnPlan
+from tools_api.events import TERMINAL, type_of
+from tools_api.grammar import GrammarSpec
+
+log = logging.getLogger(__name__)
+
+SWEEP_EVERY_TICKS = 5
+STEADY_S = 30.0
+"""An engine that died sooner than this after its start is replaced with growing pauses."""
+MAX_PAUSE_S = 30.0
+
+Outcome = TypeVar("Outcome")
+
+_ERROR_EVENT = b'{"type":"error"'
+_EVENT = b'{"type":"'
+
+
+class Outlet(Protocol):
+    """Where a client's frames go."""
+
+    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
+        """Send text frames, then close with the code if there is one. Never raises; does
+        nothing once the client is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One client, from ``Hub.open`` to ``Hub.disconnected``."""
+
+    id: str
+    tenant: str
+    connection: Connection
+    outlet: Outlet
+    gone: bool = False
+    planning: asyncio.Task[None] | None = None
+    """The one that is under way."""
+
+
+@dataclass(slots=True, eq=False)
+class _Route:
+    link: Link
+    tokens_at: float | None = None
+    """When this turn last got tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongWork:
+    """Who does what takes too long for the event loop."""
+
+    check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]]
+    """Tries a grammar; gives the reason against it, or None."""
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+    """Makes a call beside the event loop, or none if it is cancelled before."""
+    planners: int = 1
+    """How many of those at a time; tenants take turns."""
+
+
+Call = tuple[Link, Callable[[], Effects]]
+Connect = Callable[[str, str], Connection]
+"""Makes the connection for (connection id, tenant)."""
+
+
+class Hub:
+    """All of it runs in one event loop; only ``run``, grammar checks and long plans wait."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineLink,
+        store: Store,
+        connect: Connect,
+        long_work: LongWork,
+        metrics: Metrics,
+        dashboard: Dashboard,
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """
+        Args:
+            engine: started already; ``engine_ready`` says with which result.
+            connect: makes the connections of those who bring none of their own kind.
+            clock: monotonic seconds.
+            pause: waits that many seconds; between attempts to restart the engine.
+        """
+        self._engine = engine
+        self._store = store
+        self._connect = connect
+        self._long_work = long_work
+        self._metrics = metrics
+        self._dashboard = dashboard
+        self._clock = clock
+        self._pause = pause
+        self._planners = FairSlots(long_work.planners)
+        self._links: dict[str, Link] = {}
+        self._routes: dict[str, _Route] = {}
+        self._checks: set[asyncio.Task[None]] = set()
+        self._outbox: list[EngineMessage] = []
+        self._flush_due = False
+        self._ready_since: float | None = None
+        self._quiet: asyncio.Event | None = None
+        self._numbers = itertools.count(1)
+        self._ticks = 0
+
+    @property
+    def ready(self) -> bool:
+        """The engine is up and new connections are welcome."""
+        return self._ready_since is not None and self._quiet is None
+
+    @property
+    def draining(self) -> bool:
+        return self._quiet is not None
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._links)
+
+    def engine_ready(self, info: EngineInfo) -> None:
+        """The engine has started; what gathered in the outbox goes to it."""
+        self._ready_since = self._clock()
+        self._metrics.engine_ready(info)
+        self._dashboard.engine_ready(info)
+        self._schedule_flush()
+
+    # What a socket calls.
+
+    def open(self, tenant: str, outlet: Outlet, connect: Connect | None = None) -> Link:
+        """A client of ``tenant`` has connected; its frames go to ``outlet``."""
+        connection_id = f"conn_{next(self._numbers)}"
+        connection = (connect or self._connect)(connection_id, tenant)
+        link = Link(connection_id, tenant, connection, outlet)
+        self._links[connection_id] = link
+        self._metrics.connection_opened()
+        log.info("connection opened connection=%s tenant=%s", connection_id, tenant)
+        return link
+
+    def receive(self, link: Link, frame: str | bytes) -> None:
+        """Take one frame of a client."""
+        if not link.gone:
+            self._run([(link, partial(link.connection.receive, frame))])
+
+    def create(self, link: Link, fields: dict[str, Any], num_bytes: int) -> None:
+        """Take the fields of a ``response.create`` that came otherwise than in a frame."""
+        if not link.gone:
+            self._run([(link, partial(link.connection.create, fields, num_bytes))])
+
+    def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
+        """The turn of that response while it runs, on whichever of the tenant's connections."""
+        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        turn = None if link is None else link.connection.running(response_id)
+        return None if link is None or turn is None else (link, turn)
+
+    def cancel(self, tenant: str, response_id: str) -> bytes | None:
+        """End a turn of the tenant. Returns its terminal event, which its own client gets as
+        well; None: no such turn runs."""
+        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        if link is None:
+            return None
+        effects = link.connection.cancel(response_id)
+        self._run([(link, lambda: effects)])
+        terminal = (f for f in effects.frames if f.startswith(_EVENT) and type_of(f) in TERMINAL)
+        return next(terminal, None)
+
+    async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
+        """Make a call that takes long beside the event loop, when it is the tenant's turn."""
+        async with self._planners.place(tenant):
+            outcome: Outcome = await self._long_work.in_thread(work)
+            return outcome
+
+    def disconnected(self, link: Link) -> None:
+        """The client is gone, or its socket is closing. May be called again."""
+        if link.gone:
+            return
+        link.gone = True
+        del self._links[link.id]
+        self._metrics.connection_gone()
+        log.info("connection closed connection=%s", link.id)
+        if link.planning is not None:
+            link.planning.cancel()
+        self._run([(link, link.connection.close)])
+
+    def tick(self) -> None:
+        """Let time pass: connections grow old, the store drops what expired. Once a second."""
+        self._run([(link, link.connection.tick) for link in self._links.values()])
+        self._ticks += 1
+        if self._ticks % SWEEP_EVERY_TICKS == 0:
+            self._post(self._store.sweep())
+
+    # What the engine says.
+
+    async def run(self) -> None:
+        """Carry the engine's outputs to the connections until cancelled."""
+        while True:
+            try:
+                step = await self._engine.receive()
+            except EngineDied as died:
+                await self._replace_engine(died)
+            else:
+                try:
+                    self._take_step(step)
+                except Exception as error:
+                    log.exception("output of a step cannot be taken")
+                    reason = f"its output cannot be taken: {type(error).__name__}"
+                    await self._replace_engine(EngineDied(reason))
+                # Outputs that wait already would otherwise keep sockets from being served.
+                await asyncio.sleep(0)
+
+    def _take_step(self, step: StepOutput) -> None:
+        now = self._clock()
+        calls: list[Call] = []
+        for output in step.outputs:
+            route = self._routes.get(output.request_id)
+            if route is None:
+                continue  # its connection failed and was expelled
+            self._note_tokens(route, output, now)
+            if output.finish is not None:
+                del self._routes[output.request_id]
+                if output.error is ErrorKind.GRAMMAR:
+                    self._metrics.grammar_gave_up()
+            calls.append((route.link, partial(route.link.connection.output, output)))
+        self._metrics.step_finished(step.stats)
+        self._dashboard.step_finished(step.stats)
+        self._run(calls)
+
+    def _note_tokens(self, route: _Route, output: SequenceOutput, now: float) -> None:
+        if not len(output.new_tokens):
+            return
+        self._dashboard.tokens_arrived(route.link.tenant, len(output.new_tokens))
+        if route.tokens_at is not None:
+            self._metrics.tokens_arrived(now - route.tokens_at)
+        route.tokens_at = now
+
+    async def _replace_engine(self, died: EngineDied) -> None:
+        log.error("engine died, starting another reason=%s", died)
+        since, self._ready_since = self._ready_since, None
+        self._metrics.engine_died()
+        self._dashboard.engine_died()
+        steady = since is not None and self._clock() - since >= STEADY_S
+        pause_s = 0.0 if steady else 1.0
+        while True:
+            self._fail_all_turns()
+            await self._pause(pause_s)
+            try:
+                info = await self._engine.restart()
+            except (EngineStartError, OSError) as error:
+                pause_s = min(max(2 * pause_s, 1.0), MAX_PAUSE_S)
+                log.error("engine did not start retry_s=%g reason=%s", pause_s, error)
+            else:
+                break
+        self._metrics.engine_restarted()
+        self.engine_ready(info)
+
+    def _fail_all_turns(self) -> None:
+        links = {route.link: None for route in self._routes.values()}
+        links |= dict.fromkeys(self._links.values())
+        self._routes.clear()
+        self._outbox.clear()
+        self._store.engine_lost()
+        self._run([(link, link.connection.engine_died) for link in links])
+
+    # The end.
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let running turns finish, at most ``timeout_s``; then close everyone with 1012."""
+        self._quiet = asyncio.Event()
+        self._run([(link, link.connection.drain) for link in self._links.values()])
+        try:
+            await asyncio.wait_for(self._quiet.wait(), timeout_s)
+        except TimeoutError:
+            log.warning("turns outlast the drain time and fail turns=%d", len(self._routes))
+            self._run([(link, link.connection.engine_died) for link in self._links.values()])
+        for link in list(self._links.values()):
+            link.outlet.deliver((), CloseCode.SERVICE_RESTART)
+
+    def _note_quiet(self) -> None:
+        if self._quiet is not None and not any(
+            link.connection.num_active for link in self._links.values()
+        ):
+            self._quiet.set()
+
+    # Carrying out effects.
+
+    def _run(self, calls: Iterable[Call]) -> None:
+        """Make the calls and those they lead to, then deliver once per client."""
+        frames: dict[Link, list[bytes]] = {}
+        closes: dict[Link, int] = {}
+        pending = deque(calls)
+        while pending:
+            link, call = pending.popleft()
+            try:
+                effects = call()
+            except Exception:
+                log.exception("connection failed and is closed connection=%s", link.id)
+                self._expel(link)
+                closes[link] = CloseCode.INTERNAL_ERROR
+                continue
+            self._take_effects(link, effects)
+            frames.setdefault(link, []).extend(effects.frames)
+            if effects.close is not None:
+                closes[link] = effects.close
+            woken = [self._links[id_] for id_ in effects.wake if id_ in self._links]
+            pending.extend((other, other.connection.resume) for other in woken)
+            pending.extend(self._cancel_calls(effects.cancels))
+        for link in dict.fromkeys((*frames, *closes)):
+            if not link.gone and (frames.get(link) or link in closes):
+                link.outlet.deliver(frames.get(link, ()), closes.get(link))
+        self._note_quiet()
+
+    def _cancel_calls(self, cancels: Iterable[tuple[str, str]]) -> list[Call]:
+        links = [(self._links.get(id_), response_id) for id_, response_id in cancels]
+        return [
+            (link, partial(link.connection.cancel, response_id))
+            for link, response_id in links
+            if link is not None
+        ]
+
+    def _take_effects(self, link: Link, effects: Effects) -> None:
+        for message in effects.requests:
+            if isinstance(message, GenerationRequest):
+                self._routes[message.request_id] = _Route(link)
+        self._post(effects.requests)
+        for check in effects.grammar_checks:
+            task = asyncio.get_running_loop().create_task(self._check(link, check))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+        for planning in effects.plannings:
+            link.planning = asyncio.get_running_loop().create_task(self._plan(link, planning))
+        for report in effects.finished:
+            self._metrics.turn_finished(report)
+            self._dashboard.turn_finished(report)
+        for frame in effects.frames:
+            if frame.startswith(_ERROR_EVENT):
+                self._metrics.error_sent(orjson.loads(frame)["error"]["code"])
+
+    def _expel(self, link: Link) -> None:
+        """Forget a connection whose own state can no longer be trusted."""
+        mine = [id_ for id_, route in self._routes.items() if route.link is link]
+        for request_id in mine:
+            del self._routes[request_id]
+        self._post([CancelRequest(request_id=request_id) for request_id in mine])
+
+    async def _check(self, link: Link, check: GrammarCheck) -> None:
+        message: str | None = "the schema could not be checked"
+        block: int | None = None
+        path: tuple[str | int, ...] | None = None
+        asked = self._clock()
+        try:
+            refusal = await self._long_work.check_grammar(check.spec)
+        except Exception:
+            log.exception("grammar check failed connection=%s", link.id)
+        else:
+            message = None
+            self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
+            if refusal is not None:
+                message, block, path = refusal.reason, refusal.block, refusal.path
+        verdict = partial(
+            link.connection.grammar_checked, check.check_id, message, block=block, path=path
+        )
+        self._run([(link, verdict)])
+
+    async def _plan(self, link: Link, planning: Planning) -> None:
+        outcome: TurnPlan | Exception
+        try:
+            outcome = await self.beside(link.tenant, planning.work)
+        except Exception as error:
+            outcome = error
+        self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])
+
+    def _post(self, messages: Sequence[EngineMessage]) -> None:
+        if messages:
+            self._outbox.extend(messages)
+            self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._ready_since is None or not self._outbox:
+            return
+        messages, self._outbox = self._outbox, []
+        self._engine.send(messages)

@@ -1,0 +1,202 @@
+"""The port: listens, knows every open socket, and takes leave of all of them.
+
+WebSockets, the HTTP APIs and a few pages share it; ``routes`` is the whole list. One ticker
+looks at every socket once a second, so that no socket needs a timer of its own. Where sockets
+run out, the HTTP connection that has been idle for longest gives way.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+
+from sessions.http.exchange import at_once
+from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
+from sessions.http.message import HttpResponse
+from sessions.pages.dashboard import Dashboard
+from sessions.pages.metrics import CONTENT_TYPE, Metrics
+from sessions.tenants import Principal, Tenants
+from sessions.wire.http_api import HttpApi
+from sessions.wire.http_connection import HttpConnection
+from sessions.wire.http_pages import Index
+from sessions.wire.hub import Hub
+from sessions.wire.websocket_peer import OpenSocket, SocketTimes, WebSocketPeer
+from tools_api import errors
+from tools_api.errors import ApiError
+from tools_api.limits import Limits
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+TICK_S = 1.0
+
+
+def routes(*, hub: Hub, metrics: Metrics, dashboard: Dashboard, api: HttpApi) -> list[Route]:
+    """Everything the port answers to."""
+    table = [*_pages(hub, metrics, dashboard), *api.routes()]
+    listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
+    calls = {"GET": at_once(Index(sorted(listed)).show)}
+    return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
+
+
+def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
+    return [
+        Route(path="/health", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
+        Route(path="/healthz", access=Access.PUBLIC, page=lambda _: _text("ok\n")),
+        Route(path="/readyz", access=Access.PUBLIC, page=lambda _: _readiness(hub)),
+        Route(
+            path="/metrics",
+            access=Access.OPERATOR,
+            for_browsers=True,
+            page=lambda _: HttpResponse(
+                status=HTTPStatus.OK, content_type=CONTENT_TYPE, body=metrics.text()
+            ),
+        ),
+        Route(
+            path="/dashboard",
+            access=Access.TENANT,
+            for_browsers=True,
+            page=lambda _: dashboard.page(),
+        ),
+        Route(
+            path="/sessions.json",
+            access=Access.TENANT,
+            for_browsers=True,
+            page=lambda who: dashboard.sessions(who, num_connections=hub.num_connections),
+        ),
+    ]
+
+
+class Server:
+    """One listening socket and what hangs on it."""
+
+    def __init__(
+        self,
+        *,
+        hub: Hub,
+        metrics: Metrics,
+        routes: Iterable[Route],
+        tenants: Tenants,
+        origins: OriginPolicy,
+        limits: Limits,
+        clock: Callable[[], float],
+        times: SocketTimes | None = None,
+    ) -> None:
+        self._hub = hub
+        self._metrics = metrics
+        self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
+        self._limits = limits
+        self._clock = clock
+        self._times = times or SocketTimes()
+        self._sockets: set[HttpConnection | WebSocketPeer] = set()
+        self._all_gone = asyncio.Event()
+        self._listener: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def num_sockets(self) -> int:
+        """Open sockets, those included whose request is not yet read or answered."""
+        return len(self._sockets)
+
+    async def start(self, bound: socket.socket) -> None:
+        """Accept connections on a bound socket, from here on owned by the server."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._greet, sock=bound, backlog=BACKLOG)
+        self._ticker = loop.create_task(self._tick_forever())
+
+    async def stop(self, drain_s: float) -> None:
+        """Accept nobody, let running turns end within ``drain_s``, close every socket."""
+        if self._listener is not None:
+            self._listener.close()
+        for each in self._http_connections():
+            each.leave()
+        await self._hub.drain(drain_s)
+        if self._sockets:
+            self._all_gone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), self._times.close_s)
+        for left in list(self._sockets):
+            left.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+
+    def _greet(self) -> HttpConnection:
+        newcomer = HttpConnection(
+            front_door=self._front_door,
+            upgrade=self._open,
+            closed_because=self._closed_because,
+            limits=self._limits,
+            times=self._times,
+            metrics=self._metrics,
+            clock=self._clock,
+            on_lost=self._forget,
+        )
+        self._sockets.add(newcomer)
+        return newcomer
+
+    def _closed_because(self, on_arrival: bool) -> ApiError | None:
+        most = self._limits.max_open_connections
+        if self._hub.draining:
+            return errors.overloaded("it is shutting down")
+        if on_arrival and len(self._sockets) > most and not self._make_room():
+            return errors.overloaded(f"{most} connections are open")
+        return None
+
+    def _make_room(self) -> bool:
+        """End the HTTP connection that has been idle for longest, if there is one."""
+        idle = [
+            (since, number, each)
+            for number, each in enumerate(self._http_connections())
+            if (since := each.idle_since) is not None
+        ]
+        if idle:
+            min(idle)[2].leave()
+        return bool(idle)
+
+    def _http_connections(self) -> list[HttpConnection]:
+        return [each for each in self._sockets if isinstance(each, HttpConnection)]
+
+    def _open(self, opened: OpenSocket, principal: Principal) -> WebSocketPeer:
+        peer = WebSocketPeer(
+            socket=opened,
+            hub=self._hub,
+            tenant=principal.tenant,
+            max_unsent_bytes=self._limits.max_unsent_bytes,
+            times=self._times,
+            metrics=self._metrics,
+            clock=self._clock,
+            on_lost=self._forget,
+        )
+        self._sockets.add(peer)
+        return peer
+
+    def _forget(self, gone: HttpConnection | WebSocketPeer) -> None:
+        self._sockets.discard(gone)
+        if not self._sockets:
+            self._all_gone.set()
+
+    def tick(self) -> None:
+        """Look at the clock for every socket. The server does it once a second by itself."""
+        now = self._clock()
+        for each in list(self._sockets):
+            each.tick(now)
+        self._hub.tick()
+
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tick()
+
+
+def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    return HttpResponse(status=status, content_type="text/plain; charset=utf-8", body=text.encode())
+
+
+def _readiness(hub: Hub) -> HttpResponse:
+    if hub.ready:
+        return _text("ready\n")
+    return _text("not ready: the engine is starting\n", HTTPStatus.SERVICE_UNAVAILABLE)

@@ -1,0 +1,259 @@
+"""One client's open WebSocket: bytes of a transport on one side, the hub on the other.
+
+The framing is ``websockets``' sans-I/O ``ServerProtocol`` (RFC 6455); this module decides
+when bytes are read and written. What the hub delivers in one call leaves in one write. A
+client that floods gets its frames handled in slices, so that others have their turn; one
+that does not read is closed once its unsent bytes pass a limit; one that has gone silent is
+pinged, then closed.
+
+Always true: the hub hears exactly once that a client is gone, and no frame follows a close.
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from sessions.pages.metrics import Metrics
+from sessions.wire.hub import Hub, Link
+
+log = logging.getLogger(__name__)
+
+SLICE_BYTES = 16 * 1024
+"""Bytes parsed at once."""
+TURN_S = 0.005
+"""Time one client may take in one turn of the event loop, its last slice or frame apart."""
+
+_REASONS: dict[int, str] = {
+    CloseCode.GOING_AWAY: "connection age limit",
+    CloseCode.POLICY_VIOLATION: "frames are not read",
+    CloseCode.INTERNAL_ERROR: "internal error",
+    CloseCode.SERVICE_RESTART: "server restarts",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketTimes:
+    """How long the server waits for a client, in seconds."""
+
+    head_s: float = 10.0
+    """For a whole request head, from its first byte on; for the first one, from the start."""
+    body_s: float = 30.0
+    """For a request's body; one that is long and comes fast enough gets more."""
+    idle_s: float = 75.0
+    """For the next request behind an answered one."""
+    unread_s: float = 60.0
+    """For taking a part of an HTTP answer that fills the buffers."""
+    close_s: float = 5.0
+    """For the client's part of a close, then the socket is dropped."""
+    ping_after_s: float = 20.0
+    """Silence after which a client is pinged."""
+    pong_within_s: float = 60.0
+    """Further silence after which it is closed. Long, since agents that run tools in their
+    event loop answer no ping meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSocket:
+    """What a handshake leaves: bytes to and from the client, and the framing on them."""
+
+    transport: asyncio.Transport
+    protocol: ServerProtocol
+    """In state OPEN."""
+
+
+class WebSocketPeer(asyncio.Protocol):
+    """Takes over a socket after the handshake."""
+
+    def __init__(
+        self,
+        *,
+        socket: OpenSocket,
+        hub: Hub,
+        tenant: str,
+        max_unsent_bytes: int,
+        times: SocketTimes,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        on_lost: Callable[["WebSocketPeer"], None],
+    ) -> None:
+        """``on_lost`` is called when the transport is gone."""
+        self._transport = socket.transport
+        self._protocol = socket.protocol
+        self._hub = hub
+        self._max_unsent_bytes = max_unsent_bytes
+        self._times = times
+        self._metrics = metrics
+        self._clock = clock
+        self._on_lost = on_lost
+        self._inbox = bytearray()
+        self._frames: deque[Frame] = deque()
+        self._message: bytearray | None = None
+        self._message_opcode = Opcode.TEXT
+        self._resuming = False
+        self._heard_at = clock()
+        self._pinged = False
+        self._drop_at: float | None = None
+        self._link: Link = hub.open(tenant, self)
+
+    # asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._clock()
+        self._pinged = False
+        self._inbox += data
+        if not self._resuming:
+            self._work()
+
+    def eof_received(self) -> None:
+        """Returning None lets the transport close."""
+        self._inbox.clear()
+        self._protocol.receive_eof()
+        self._hub.disconnected(self._link)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hub.disconnected(self._link)
+        self._on_lost(self)
+
+    # Outlet
+
+    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
+        if self._protocol.state is not State.OPEN or self._transport.is_closing():
+            return
+        if close is not None:
+            self._close(close, frames)
+            return
+        self._write(frames)
+        if self._transport.get_write_buffer_size() > self._max_unsent_bytes:
+            log.warning("client does not read, closing connection=%s", self._link.id)
+            self._close(CloseCode.POLICY_VIOLATION)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Drop, close or ping the client if it is time. Called about once a second."""
+        if self._drop_at is not None:
+            if now >= self._drop_at:
+                self._transport.abort()
+            return
+        silence_s = now - self._heard_at
+        if silence_s >= self._times.ping_after_s + self._times.pong_within_s:
+            log.info("client is silent, closing connection=%s", self._link.id)
+            self._close(CloseCode.INTERNAL_ERROR)
+        elif silence_s >= self._times.ping_after_s and not self._pinged:
+            self._pinged = True
+            self._protocol.send_ping(b"")
+            self._write()
+
+    def abort(self) -> None:
+        """Drop the socket without a word."""
+        self._transport.abort()
+
+    # Reading
+
+    def _work(self) -> None:
+        """Handle what has arrived, as far as this turn of the event loop allows."""
+        self._resuming = False
+        if self._transport.is_closing():
+            return
+        until = self._clock() + TURN_S
+        while self._frames or self._inbox:
+            if self._frames:
+                self._take(self._frames.popleft())
+            else:
+                self._parse_slice()
+            if self._clock() >= until:
+                break
+        self._write()
+        if self._protocol.state is not State.OPEN:
+            self._begin_end()
+        if self._frames or self._inbox:
+            self._resuming = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._work)
+        elif not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def _parse_slice(self) -> None:
+        data = self._inbox[:SLICE_BYTES]
+        del self._inbox[:SLICE_BYTES]
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            frame = cast(Frame, event)  # the handshake is over
+            if frame.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:
+                self._frames.append(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if self._protocol.state is not State.OPEN:
+            return
+        if frame.opcode is not Opcode.CONT:
+            self._message_opcode = frame.opcode
+            if frame.fin:
+                self._take_message(frame.data)
+                return
+            self._message = bytearray()
+        assert self._message is not None  # the protocol has checked the order of fragments
+        self._message += frame.data
+        if frame.fin:
+            data, self._message = self._message, None
+            self._take_message(data)
+
+    def _take_message(self, data: bytes | bytearray | memoryview) -> None:
+        if self._message_opcode is not Opcode.TEXT:
+            self._hub.receive(self._link, bytes(data))
+            return
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError:
+            self._protocol.fail(CloseCode.INVALID_DATA, "text frame is not UTF-8")
+        else:
+            self._hub.receive(self._link, text)
+
+    # Writing
+
+    def _close(self, code: int, frames: Sequence[bytes] = ()) -> None:
+        """Send the last frames and a close frame."""
+        self._write(frames)
+        self._protocol.send_close(code, _REASONS.get(code, ""))
+        self._write()
+        self._begin_end()
+
+    def _begin_end(self) -> None:
+        """A close frame has been sent: nothing more is for the client, nor from it."""
+        if self._drop_at is not None:
+            return
+        self._drop_at = self._clock() + self._times.close_s
+        self._frames.clear()
+        sent = self._protocol.close_sent
+        if sent is not None and self._protocol.close_rcvd is None:
+            self._metrics.connection_closed(sent.code)
+        self._hub.disconnected(self._link)
+
+    def _write(self, frames: Sequence[bytes] = ()) -> None:
+        """Send what the protocol has to say, then text frames, in one write."""
+        writes = self._protocol.data_to_send()
+        ends = bool(writes) and not writes[-1]  # websockets' mark for the end of the stream
+        # The protocol's own send_text would add a third to a small frame's CPU time.
+        for frame in frames:
+            writes += (_text_header(len(frame)), frame)
+        if not writes or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(writes))
+        if ends:
+            self._transport.write_eof()
+
+
+def _text_header(length: int) -> bytes:
+    """Header of a whole, unmasked text frame (RFC 6455 section 5.2)."""
+    if length < 126:
+        return bytes((0x81, length))
+    if length < 65536:
+        return struct.pack("!BBH", 0x81, 126, length)
+    return struct.pack("!BBQ", 0x81, 127, length)

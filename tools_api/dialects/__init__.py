@@ -1,0 +1,1 @@
+"""HTTP APIs other than Responses, translated."""

@@ -1,0 +1,218 @@
+"""What a client of Anthropic's API reads: messages, the events of a stream, and errors.
+
+Written from the events and the response object of the Responses protocol, an item to a block:
+a message is ``text``, reasoning ``thinking``, a call ``tool_use``. How many tokens a turn read
+is known at its end alone: ``message_start`` says 0, ``message_delta`` all.
+
+Always true: the deltas of a stream add up to the message of ``whole``; one block is open at a
+time; a stream that did not fail ends with ``message_stop``.
+"""
+
+from typing import Any
+
+from pydantic_core import from_json
+
+from tools_api.dialects import dialect_events
+from tools_api.dialects.anthropic_messages_request import NAMES
+from tools_api.errors import ApiError
+from tools_api.events import Event
+
+Block = dict[str, Any]
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Types of errors by status; any other is ``invalid_request_error`` below 500, else
+``api_error``."""
+_TOO_LONG = "prompt is too long: "
+"""What clients look for in a message before they shorten the history and try again."""
+_NOTHING_USED = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "output_tokens": 0,
+}
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """An error in Anthropic's shape."""
+    message = NAMES.error(error).message
+    if error.code == "context_length_exceeded":
+        message = _TOO_LONG + message
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    shown = {"type": _TYPES.get(error.status, other), "message": message}
+    return {"type": "error", "error": shown}
+
+
+def error_event(error: ApiError) -> bytes:
+    """The same in a stream, which ends with it."""
+    return dialect_events.named(error_body(error))
+
+
+class MessageWriter:
+    """Writes one message."""
+
+    def __init__(self, *, thinking_shown: bool, generates: bool) -> None:
+        """
+        Args:
+            thinking_shown: thinking blocks hold their text; otherwise they are empty.
+            generates: false for a warm-up, which ends at its limit of 0 tokens.
+        """
+        self._thinking_shown = thinking_shown
+        self._generates = generates
+        self._opened = False
+        self._response: Event = {}
+        """As it was created; empty until then."""
+        self._next = 0
+        """Number of the block that is open, or of the next one."""
+
+    def feed(self, event: Event) -> bytes:
+        """Events for one event; the terminal one also brings the end."""
+        match event["type"]:
+            case "response.created":
+                self._response = event["response"]
+            case "response.in_progress":
+                return self._open(event["response"])
+            case "response.output_item.added":
+                return self._open(self._response) + self._start(event["item"])
+            case "response.output_item.done":
+                return self._stop()
+            case "response.completed" | "response.incomplete":
+                return self._open(event["response"]) + self._end(event["response"])
+            case "response.failed":
+                return error_event(dialect_events.failure(event["response"]))
+            case "error":
+                return error_event(dialect_events.refusal(event))
+            case kind:
+                return self._delta(kind, event)
+        return b""
+
+    def whole(self, response: Event) -> dict[str, Any]:
+        """The message.
+
+        Raises:
+            ApiError: the response failed.
+        """
+        if response["status"] == "failed":
+            raise dialect_events.failure(response)
+        blocks = [self._block(item) for item in response["output"]]
+        message = _message(response) | {"content": blocks, "usage": _usage(response)}
+        return message | self._ending(response) | _vendor(response)
+
+    def _open(self, response: Event) -> bytes:
+        """The message without content, once."""
+        if self._opened:
+            return b""
+        self._opened = True
+        message = _message(response) | {"content": [], "usage": _NOTHING_USED}
+        message |= {"stop_reason": None, "stop_sequence": None}
+        start = dialect_events.named({"type": "message_start", "message": message})
+        return start + dialect_events.named({"type": "ping"})
+
+    def _start(self, item: Event) -> bytes:
+        empty = {"type": "content_block_start", "index": self._next, "content_block": _empty(item)}
+        return dialect_events.named(empty)
+
+    def _delta(self, kind: str, event: Event) -> bytes:
+        match kind:
+            case "response.output_text.delta":
+                delta = {"type": "text_delta", "text": event["delta"]}
+            case "response.reasoning_text.delta" if self._thinking_shown:
+                delta = {"type": "thinking_delta", "thinking": event["delta"]}
+            case "response.function_call_arguments.delta":
+                delta = {"type": "input_json_delta", "partial_json": event["delta"]}
+            case _:
+                return b""
+        part = {"type": "content_block_delta", "index": self._next, "delta": delta}
+        return dialect_events.named(part)
+
+    def _stop(self) -> bytes:
+        stop = {"type": "content_block_stop", "index": self._next}
+        self._next += 1
+        return dialect_events.named(stop)
+
+    def _end(self, response: Event) -> bytes:
+        delta = {
+            "type": "message_delta",
+            "delta": self._ending(response),
+            "usage": _usage(response),
+        } | _vendor(response)
+        return dialect_events.named(delta) + dialect_events.named({"type": "message_stop"})
+
+    def _block(self, item: Event) -> Block:
+        block = _empty(item)
+        match item["type"]:
+            case "function_call":
+                block["input"] = _input(item["arguments"])
+            case "message":
+                block["text"] = "".join(part["text"] for part in item["content"])
+            case _ if self._thinking_shown:
+                block["thinking"] = "".join(part["text"] for part in item["content"])
+        return block
+
+    def _ending(self, response: Event) -> Block:
+        """Why the message ends."""
+        stop = response.get("keepwarm", {}).get("stop")
+        reason = "end_turn"
+        if response["status"] == "incomplete":
+            cut = response["incomplete_details"]
+            reason = "refusal" if cut == {"reason": "content_filter"} else "max_tokens"
+        elif not self._generates:
+            reason = "max_tokens"
+        elif any(item["type"] == "function_call" for item in response["output"]):
+            reason = "tool_use"
+        elif stop is not None:
+            reason = "stop_sequence"
+        return {
+            "stop_reason": reason,
+            "stop_sequence": stop if reason == "stop_sequence" else None,
+        }
+
+
+def _message(response: Event) -> Block:
+    return {
+        "id": "msg_" + response["id"].removeprefix("resp_"),
+        "type": "message",
+        "role": "assistant",
+        "model": response["model"],
+    }
+
+
+def _empty(item: Event) -> Block:
+    match item["type"]:
+        case "function_call":
+            return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": {}}
+        case "reasoning":
+            return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _input(arguments: str) -> Block:
+    """The arguments as an object; of those that were cut short what a client makes of the
+    deltas."""
+    try:
+        parsed = from_json(arguments, allow_partial=True)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _usage(response: Event) -> Block:
+    usage = response["usage"]
+    read = usage["input_tokens_details"]["cached_tokens"]
+    return _NOTHING_USED | {
+        "input_tokens": usage["input_tokens"] - read,
+        "cache_read_input_tokens": read,
+        "output_tokens": usage["output_tokens"],
+    }
+
+
+def _vendor(response: Event) -> Block:
+    """The response's own ``keepwarm`` object, if it has one."""
+    return {"keepwarm": response["keepwarm"]} if "keepwarm" in response else {}

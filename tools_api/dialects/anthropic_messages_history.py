@@ -1,0 +1,150 @@
+"""The messages of Anthropic's API as transcript items.
+
+A message is an array of blocks; each block of the assistant becomes one item, as each item that
+we write becomes one block. Of a user's message neighbouring texts are one item and every
+``tool_result`` is one. ``cache_control`` may stand anywhere and means nothing here: everything
+is cached.
+
+Always true: what a message becomes depends on nothing behind it, so that the items of a history
+are those of any longer one's beginning; a call's ``input`` has one spelling.
+"""
+
+from typing import Any
+
+from tools_api import errors
+from tools_api.chat_format import to_json
+from tools_api.dialects.dialect_fields import (
+    Fields,
+    a_flag,
+    a_name,
+    a_string,
+    an_object,
+    objects,
+    one_of,
+    parts_of,
+)
+from tools_api.wire import join
+
+Item = dict[str, Any]
+_ROLES = ("user", "assistant", "system")
+_BLOCKS = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
+    "system": ("text",),
+}
+_ACCOUNTING = "x-anthropic-billing-header:"
+"""Begins a system block of Claude Code's that is not meant for a model and differs from request
+to request: with it no request would find what the one before it left in the cache."""
+
+
+def instructions_of(system: object) -> str | None:
+    """``system``, its blocks on lines of their own; None where it says nothing."""
+    texts = _texts(system, "system")
+    if isinstance(system, list):
+        texts = [text for text in texts if not text.startswith(_ACCOUNTING)]
+    return "\n".join(texts) or None
+
+
+def items_of(messages: object, *, whole: bool) -> list[Item]:
+    """Items as ``response.create`` takes them.
+
+    Args:
+        whole: no other history stands before these messages.
+
+    Raises:
+        ApiError: a message cannot be served, or a result answers a use that nobody made.
+    """
+    items: list[Item] = []
+    calls: set[str] | None = set() if whole else None
+    for path, message in objects(messages, "messages"):
+        role = one_of(message.get("role"), join(path, "role"), "role", _ROLES)
+        items += _items_of(role, message.get("content"), join(path, "content"), calls)
+    if not items:
+        raise errors.invalid_value("messages", "it holds nothing to answer")
+    return items
+
+
+def refuse_prefill(messages: list[Fields]) -> None:
+    """Refuse a last message that the model would have to go on writing."""
+    last = len(messages) - 1
+    if messages[last].get("role") == "assistant":
+        raise errors.unsupported_parameter(
+            join("messages", last, "role"),
+            "the assistant's last message cannot be continued; end with one of the user's",
+        )
+
+
+def _items_of(role: str, content: object, path: str, calls: set[str] | None) -> list[Item]:
+    """``calls`` are the uses so far, to which those of this message are added; None: any use
+    may have been made."""
+    items: list[Item] = []
+    for at, block in parts_of(content, path):
+        match one_of(block.get("type"), join(at, "type"), "content", _BLOCKS[role]):
+            case "text":
+                _add_text(items, role, a_string(block.get("text"), join(at, "text")))
+            case "tool_result":
+                items.append(_result(block, at, calls))
+            case "tool_use":
+                items.append(_use(block, at))
+                if calls is not None:
+                    calls.add(items[-1]["call_id"])
+            case "thinking":
+                items.append(_thinking(block, at))
+    return items
+
+
+def _add_text(items: list[Item], role: str, text: str) -> None:
+    """The assistant's blocks stay apart, as its items were; an empty one was no item."""
+    if role == "assistant":
+        if text:
+            part = {"type": "output_text", "text": text}
+            items.append({"type": "message", "role": role, "content": [part]})
+        return
+    if not items or items[-1]["type"] != "message":
+        items.append({"type": "message", "role": role, "content": []})
+    items[-1]["content"].append({"type": "input_text", "text": text})
+
+
+def _use(block: Fields, path: str) -> Item:
+    return {
+        "type": "function_call",
+        "call_id": a_name(block.get("id"), join(path, "id")),
+        "name": a_name(block.get("name"), join(path, "name")),
+        "arguments": to_json(_as_sent(block.get("input"), join(path, "input"))),
+    }
+
+
+def _as_sent(value: object, path: str) -> Fields:
+    """``value``, required, with its nulls: they are data here."""
+    an_object(value, path)
+    assert isinstance(value, dict)
+    return value
+
+
+def _thinking(block: Fields, path: str) -> Item:
+    text = a_string(block.get("thinking"), join(path, "thinking"))
+    part = {"type": "reasoning_text", "text": text}
+    return {"type": "reasoning", "summary": [], "content": [part] if text else []}
+
+
+def _result(block: Fields, path: str, calls: set[str] | None) -> Item:
+    """A failure is text here, so the text says that it is one."""
+    call_id = a_name(block.get("tool_use_id"), join(path, "tool_use_id"))
+    if calls is not None and call_id not in calls:
+        raise errors.invalid_value(
+            join(path, "tool_use_id"),
+            f"no message before this one has the tool_use {errors.quoted(call_id)}",
+        )
+    output = "\n".join(_texts(block.get("content", ""), join(path, "content")))
+    failed = a_flag(block.get("is_error"), join(path, "is_error"))
+    if failed and not output.startswith("Error"):
+        output = f"Error: {output}"
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def _texts(content: object, path: str) -> list[str]:
+    texts = []
+    for at, block in parts_of(content, path):
+        one_of(block.get("type"), join(at, "type"), "content", ("text",))
+        texts.append(a_string(block.get("text"), join(at, "text")))
+    return texts

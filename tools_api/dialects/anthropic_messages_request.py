@@ -1,0 +1,222 @@
+"""The body of ``POST /v1/messages`` as the fields of a ``response.create``.
+
+Fields that mean the same in both are passed on unread; ``sessions`` checks them as it checks
+anybody's, and ``NAMES`` says its refusals in this endpoint's words. The messages are read by
+``tools_api.dialects.anthropic_messages_history``.
+
+Always true: the same body gives the same fields; no field of it is dropped without being named
+in ``_WITHOUT_EFFECT``.
+"""
+
+from typing import Any
+
+from tools_api import errors
+from tools_api.dialects.anthropic_messages_history import instructions_of, items_of, refuse_prefill
+from tools_api.dialects.dialect_fields import (
+    FieldNames,
+    Fields,
+    a_count,
+    a_flag,
+    a_name,
+    an_array,
+    an_object,
+    known_fields,
+    names_session,
+    objects,
+    one_of,
+    picked,
+    refuse_others,
+    vendor_options,
+)
+from tools_api.wire import join
+
+_SAME = ("model", "temperature", "top_p", "truncation")
+"""Fields of both; ``truncation`` is ours."""
+_READ = (
+    "context_management", "keepwarm", "max_tokens", "messages", "metadata", "output_config",
+    "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "tool_choice",
+    "tools", "top_k",
+)  # fmt: skip
+_WITHOUT_EFFECT = ("cache_control", "diagnostics")
+"""Everything is cached; why a prompt was not is told in ``keepwarm``."""
+_KNOWN = frozenset({*_SAME, *_READ, *_WITHOUT_EFFECT})
+_REFUSED = {
+    "compaction": "histories are not compacted here",
+    "container": "nothing runs beside the model here",
+    "fallbacks": "one model is served here",
+    "inference_geo": "the server is where it is",
+    "mcp_servers": "this server calls no other; list their tools in tools",
+    "thread": "send the messages themselves",
+}
+_EDITS = ("clear_thinking_20251015",)
+"""What may be edited: thinking of earlier turns is shown to a model only where its template
+wants it."""
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_EFFORT = "medium"
+"""Of a model that is to think, where the body does not say how hard."""
+
+NAMES = FieldNames(
+    rules=(
+        (r"input\b.*", "messages"),
+        (r"instructions", "system"),
+        (r"(tools\[\d+\])\.parameters(.*)", r"\1.input_schema\2"),
+        (r"text\.format\.schema(.*)", r"output_config.format.schema\1"),
+        (r"text\.format\b.*", "output_config.format"),
+        (r"max_output_tokens", "max_tokens"),
+        (r"user", "metadata.user_id"),
+        (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        (r"keepwarm\.sampling\.stop\b(.*)", r"stop_sequences\1"),
+        (r"keepwarm\.sampling\.top_k", "top_k"),
+    )
+)
+"""What this endpoint calls the fields of a ``response.create``."""
+
+
+def create_fields(body: object) -> tuple[Fields, Fields]:
+    """Understand a body that is to be answered.
+
+    Returns:
+        The fields of a ``response.create``, and the body's own without nulls.
+
+    Raises:
+        ApiError: it cannot be served; named in this endpoint's words.
+    """
+    fields = known_fields(body, _KNOWN, _REFUSED)
+    limit = a_count(fields.get("max_tokens"), "max_tokens", least=0)
+    create = _create(fields)
+    refuse_prefill(fields["messages"])
+    if limit == 0:
+        return create | {"generate": False}, fields
+    return create | {"max_output_tokens": limit}, fields
+
+
+def counted_fields(body: object) -> Fields:
+    """The fields of a ``response.create`` whose input is what a body would make a model read.
+
+    Raises:
+        ApiError: as for ``create_fields``, but nothing is needed to limit an answer.
+    """
+    return _create(known_fields(body, _KNOWN, _REFUSED))
+
+
+def _create(fields: Fields) -> Fields:
+    create = picked(fields, _SAME)
+    create |= _who(fields) | _pace(fields) | _tools(fields) | _tool_choice(fields)
+    create |= _thought(fields) | _system(fields)
+    _refuse_edits(fields)
+    sampling = picked(fields, ("top_k",))
+    if "stop_sequences" in fields:
+        sampling["stop"] = an_array(fields["stop_sequences"], "stop_sequences")
+    options = vendor_options(fields, sampling)
+    if options:
+        create["keepwarm"] = options
+    create["input"] = items_of(fields.get("messages"), whole=not names_session(create))
+    return create
+
+
+def _system(fields: Fields) -> Fields:
+    instructions = instructions_of(fields.get("system", ""))
+    return {} if instructions is None else {"instructions": instructions}
+
+
+def _who(fields: Fields) -> Fields:
+    metadata = an_object(fields.get("metadata", {}), "metadata")
+    refuse_others(metadata, frozenset({"user_id"}), "metadata")
+    return {"user": metadata["user_id"]} if metadata else {}
+
+
+def _pace(fields: Fields) -> Fields:
+    """How fast the turn is wanted, in two fields of theirs and one of ours."""
+    one_of(fields.get("speed", "standard"), "speed", "speed", ("standard",))
+    if "service_tier" not in fields:
+        return {}
+    tiers = {"auto": "auto", "standard_only": "default"}
+    tier = one_of(fields["service_tier"], "service_tier", "tier", tuple(tiers))
+    return {"service_tier": tiers[tier]}
+
+
+def _tools(fields: Fields) -> Fields:
+    if "tools" not in fields:
+        return {}
+    return {"tools": [_tool(tool, path) for path, tool in objects(fields["tools"], "tools")]}
+
+
+def _tool(tool: Fields, path: str) -> Fields:
+    """Tools are not strict unless they say so: this is the endpoint's default."""
+    one_of(tool.get("type", "custom"), join(path, "type"), "tool type", ("custom",))
+    if a_flag(tool.get("defer_loading"), join(path, "defer_loading")):
+        raise errors.unsupported_parameter(
+            join(path, "defer_loading"), "there is no search for tools here"
+        )
+    at = join(path, "allowed_callers")
+    for index, caller in enumerate(an_array(tool.get("allowed_callers", []), at)):
+        one_of(caller, join(at, index), "caller", ("direct",))
+    schema = an_object(tool.get("input_schema"), join(path, "input_schema"))
+    if "input_examples" in tool:
+        examples = an_array(tool["input_examples"], join(path, "input_examples"))
+        schema = schema | {"examples": examples}
+    told = picked(tool, ("name", "description", "strict"))
+    return {"type": "function", "strict": False} | told | {"parameters": schema}
+
+
+def _tool_choice(fields: Fields) -> Fields:
+    if "tool_choice" not in fields:
+        return {}
+    path = "tool_choice"
+    raw = an_object(fields[path], path)
+    kinds = {"auto": "auto", "any": "required", "none": "none", "tool": "function"}
+    kind = kinds[one_of(raw.get("type"), join(path, "type"), "tool choice", tuple(kinds))]
+    choice: Any = kind
+    if kind == "function":
+        choice = {"type": kind, "name": a_name(raw.get("name"), join(path, "name"))}
+    name = "disable_parallel_tool_use"
+    alone = a_flag(raw.get(name), join(path, name))
+    return {"tool_choice": choice, "parallel_tool_calls": not alone}
+
+
+def _thought(fields: Fields) -> Fields:
+    """``thinking`` says whether, ``output_config`` how hard, and what the text must look like.
+
+    A thinking ``budget_tokens`` is a wish: what bounds a turn is ``max_tokens``.
+    """
+    path = "output_config"
+    config = an_object(fields.get(path, {}), path)
+    refuse_others(config, frozenset({"effort", "format"}), path)
+    effort = one_of(config.get("effort", _EFFORT), join(path, "effort"), "effort", _EFFORTS)
+    create: Fields = {"text": {"format": _format(config["format"])}} if "format" in config else {}
+    if _thinks(fields):
+        create["reasoning"] = {"effort": effort}
+    return create
+
+
+def _format(raw: object) -> Fields:
+    path = "output_config.format"
+    written = an_object(raw, path)
+    one_of(written.get("type"), join(path, "type"), "format", ("json_schema",))
+    schema = an_object(written.get("schema"), join(path, "schema"))
+    return {"type": "json_schema", "name": "output", "schema": schema}
+
+
+def _thinks(fields: Fields) -> bool:
+    """Whether the body asks for thinking."""
+    if "thinking" not in fields:
+        return False
+    kinds = ("enabled", "disabled", "adaptive")
+    thinking = an_object(fields["thinking"], "thinking")
+    return one_of(thinking.get("type"), "thinking.type", "thinking", kinds) != "disabled"
+
+
+def thinking_shown(fields: Fields) -> bool:
+    """Whether the answer is to hold the text of the thinking."""
+    thinking = an_object(fields.get("thinking", {}), "thinking")
+    displays = ("summarized", "omitted")
+    display = one_of(thinking.get("display", "summarized"), "thinking.display", "display", displays)
+    return display != "omitted"
+
+
+def _refuse_edits(fields: Fields) -> None:
+    path = "context_management"
+    management = an_object(fields.get(path, {}), path)
+    refuse_others(management, frozenset({"edits"}), path)
+    for at, edit in objects(management.get("edits", []), join(path, "edits")):
+        one_of(edit.get("type"), join(at, "type"), "edit", _EDITS)
