@@ -8,7 +8,9 @@ Always true: what a session has spent plus what its running turns may still spen
 within its budget, as long as the engine keeps to the limits given to it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 _NANO = 1_000_000_000
 _MILLION = 1_000_000
@@ -254,6 +256,15 @@ class TurnReport:
     ttft_s: float | None
     """From the request's arrival to its first token; None if there was none."""
     total_s: float
+    miss_causes: Mapping[str, int] = field(default_factory=dict)
+    """Why prompt tokens were not cached: tokens by cause; together the uncached part."""
+
+    @property
+    def out_of_budget(self) -> Literal["refused", "cut"] | None:
+        """The session's budget did not admit the turn, or ended its output."""
+        if self.reason != "budget_exhausted":
+            return None
+        return "refused" if self.status == "failed" else "cut"
 
     def log_line(self) -> str:
         """The turn in one line of ``key=value`` pairs."""

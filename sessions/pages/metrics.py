@@ -25,6 +25,7 @@ _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 8, 16)
 _STEP_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 _STATUSES = ("completed", "incomplete", "failed", "cancelled")
+_BUDGET_OUTCOMES = ("refused", "cut")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
 
 
@@ -42,6 +43,11 @@ class Metrics:
         self._finished = self._counter("turns", "Turns that ended, by status.", "status")
         for status in _STATUSES:
             self._finished.labels(status)
+        self._out_of_budget = self._counter(
+            "budget_refusals", "Turns that their session's budget refused or cut.", "outcome"
+        )
+        for outcome in _BUDGET_OUTCOMES:
+            self._out_of_budget.labels(outcome)
         self._first_token = self._histogram(
             "turn_time_to_first_token_seconds",
             "From a turn's arrival to its first token.",
@@ -65,6 +71,9 @@ class Metrics:
     def _tokens(self) -> None:
         self._input = self._counter("input_tokens", "Prompt tokens, cached or computed.")
         self._cached = self._counter("cached_tokens", "Prompt tokens found in the prefix cache.")
+        self._missed = self._counter(
+            "missed_tokens", "Prompt tokens that had to be computed, by cause.", "cause"
+        )
         self._output = self._counter("output_tokens", "Tokens emitted.")
         self._reasoning = self._counter("reasoning_tokens", "Emitted tokens that were thinking.")
         self._forced = self._counter("spec_forced_tokens", "Emitted tokens a grammar forced.")
@@ -235,6 +244,8 @@ class Metrics:
     def turn_finished(self, report: TurnReport) -> None:
         usage = report.usage
         self._finished.labels(report.status).inc()
+        if report.out_of_budget is not None:
+            self._out_of_budget.labels(report.out_of_budget).inc()
         self._queue.observe(report.queue_s)
         self._duration.observe(report.total_s)
         if report.ttft_s is not None:
@@ -243,6 +254,8 @@ class Metrics:
             self._hit_ratio.observe(usage.cached_tokens / usage.input_tokens)
         self._input.inc(usage.input_tokens)
         self._cached.inc(usage.cached_tokens)
+        for cause, tokens in report.miss_causes.items():
+            self._missed.labels(cause).inc(tokens)
         self._output.inc(usage.output_tokens)
         self._reasoning.inc(usage.reasoning_tokens)
         self._forced.inc(usage.forced_tokens)

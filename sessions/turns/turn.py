@@ -386,6 +386,7 @@ class Turn:
             queue_s=self._clock.queue_s,
             ttft_s=self._clock.ttft_s,
             total_s=self._clock.total_s,
+            miss_causes={} if self._stats.start is None else self._stats.start.miss_causes,
         )
         return Outcome(report=report, entry=entry)
 

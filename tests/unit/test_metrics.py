@@ -76,7 +76,7 @@ def used() -> Metrics:
             transfer_s_delta={"device_host": 0.5},
         )
     )
-    metrics.turn_finished(report())
+    metrics.turn_finished(replace(report(), miss_causes={"evicted": 25}))
     metrics.tokens_arrived(0.01)
     metrics.error_sent(None)
     metrics.grammar_checked(0.01, refused=True)
@@ -127,6 +127,25 @@ def test_a_finished_turn_counts_its_tokens_and_money() -> None:
     assert found["keepwarm_turn_queue_seconds_sum"] == pytest.approx(0.2)
     assert found["keepwarm_turn_duration_seconds_sum"] == 2.4
     assert found["keepwarm_turn_cache_hit_ratio_sum"] == 1.5
+
+
+def test_turns_tell_why_tokens_were_not_cached_and_which_of_them_a_budget_ended() -> None:
+    metrics = Metrics()
+    missed = {"evicted": 20, "first_sight": 5}
+    metrics.turn_finished(replace(report(), miss_causes=missed))
+    metrics.turn_finished(replace(report("failed"), reason="budget_exhausted"))
+    metrics.turn_finished(replace(report("incomplete"), reason="budget_exhausted"))
+    metrics.turn_finished(replace(report("incomplete"), reason="budget_exhausted"))
+    metrics.turn_finished(replace(report("incomplete"), reason="max_output_tokens"))
+    found = values(metrics)
+    assert found["keepwarm_missed_tokens_total{cause=evicted}"] == 20
+    assert found["keepwarm_missed_tokens_total{cause=first_sight}"] == 5
+    assert found["keepwarm_budget_refusals_total{outcome=refused}"] == 1
+    assert found["keepwarm_budget_refusals_total{outcome=cut}"] == 2
+
+
+def test_budget_refusals_are_counted_from_the_first_scrape_on() -> None:
+    assert values(Metrics())["keepwarm_budget_refusals_total{outcome=refused}"] == 0
 
 
 def test_a_step_sets_gauges_and_adds_deltas() -> None:

@@ -620,3 +620,20 @@ def test_a_custom_call_is_read_from_what_the_model_wrote(client: Client) -> None
     (error,) = client.create(input=outputs[:1], **chain)
     assert "No tool output found" in error["error"]["message"]
     assert client.turn(input=outputs, **chain)["status"] == "completed"
+
+
+def test_a_report_says_why_the_uncached_tokens_were_not_cached() -> None:
+    rig = Rig()
+    client = rig.connect()
+    for text in ("Hi", "Hi again"):
+        client.turn(input=text, keepwarm={"session": "s"})
+    for report in rig.reports:
+        assert sum(report.miss_causes.values()) == report.usage.uncached_tokens > 0
+
+
+def test_a_report_tells_a_turn_that_a_budget_refused_from_one_that_it_cut() -> None:
+    rig = Rig()
+    client = rig.connect()
+    client.turn(reply="ok", input="Hi", keepwarm={"session": "s", "budget": {"output": 2}})
+    client.create(input="Hi", keepwarm={"session": "s"})
+    assert [report.out_of_budget for report in rig.reports] == ["cut", "refused"]
