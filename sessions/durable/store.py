@@ -7,7 +7,9 @@ leaves behind in the engine is released through ``branches``.
 Always true: an entry is in at most one table, and its branch is told when it leaves.
 """
 
+import heapq
 import itertools
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -99,14 +101,26 @@ class Store:
             self._expire_sessions(tenant)
         return self.branches.take_releases()
 
-    def sessions(self) -> list[SessionView]:
-        """All live sessions of all tenants, most recently active first."""
-        views = [
-            self._view(session)
-            for tenant in self._tenants.values()
-            for session in tenant.sessions.values()
-        ]
-        return sorted(views, key=lambda view: view.idle_s)
+    def sessions(
+        self, tenant: str | None = None, most: int = sys.maxsize
+    ) -> tuple[int, list[SessionView]]:
+        """How many sessions are live, and the most recently used of them.
+
+        Costs as much as what it shows, however many there are.
+
+        Args:
+            tenant: only this one's; None: those of all.
+            most: so many are shown.
+        """
+        if tenant is None:
+            tables = [each.sessions for each in self._tenants.values()]
+        else:
+            tables = [each.sessions for each in (self._tenants.get(tenant),) if each is not None]
+        newest = heapq.merge(
+            *(reversed(table.values()) for table in tables), key=lambda each: -each.last_active_s
+        )
+        shown = sorted(itertools.islice(newest, most), key=lambda each: -each.last_active_s)
+        return sum(map(len, tables)), list(map(self._view, shown))
 
     def tenant_responses(self, tenant: str) -> ResponseTable:
         return self._tenant(tenant).responses
@@ -139,6 +153,12 @@ class Store:
             state.sessions[name] = session
         state.sessions.move_to_end(name)
         return session
+
+    def used(self, session: Session) -> None:
+        """A turn of the session has ended just now: others go before it."""
+        sessions = self._tenant(session.tenant).sessions
+        if sessions.get(session.name) is session:
+            sessions.move_to_end(session.name)
 
     def known_session(self, tenant: str, name: str) -> Session | None:
         """The tenant's session of that name, None if there is none."""
@@ -317,6 +337,7 @@ class ConnectionStore:
             self._private_heads.pop(session.name, None)
             session.head_id = response_id
             self._shared.put(response)
+        self._store.used(session)
 
     def expire(self) -> None:
         """Drop what is older than its time to live of this connection's own."""

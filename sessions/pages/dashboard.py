@@ -60,11 +60,12 @@ class Dashboard:
     def __init__(
         self,
         *,
-        sessions: Callable[[], list[SessionView]],
+        sessions: Callable[[str | None, int], tuple[int, list[SessionView]]],
         clock: Callable[[], float],
         version: str,
     ) -> None:
-        """``sessions`` gives all live sessions, the most recently active first."""
+        """``sessions`` gives for a tenant (None: all) how many are live, and the most recently
+        active, so many at most."""
         self._sessions = sessions
         self._clock = clock
         self._version = version
@@ -104,16 +105,15 @@ class Dashboard:
     def sessions(self, principal: Principal, *, num_connections: int) -> HttpResponse:
         """``/sessions.json``: what the page shows, for ``principal``'s eyes."""
         tenants = set(self._totals) if principal.operator else {principal.tenant}
-        views = self._sessions()
-        if not principal.operator:
-            views = [view for view in views if view.tenant == principal.tenant]
+        owner = None if principal.operator else principal.tenant
+        num_sessions, views = self._sessions(owner, MAX_SESSIONS_SHOWN)
         now = self._clock()
         body = {
             "server": self._server(principal, now, num_connections),
             "engine": self._engine_state() if principal.operator else None,
             "totals": self._sum(tenants),
-            "num_sessions": len(views),
-            "sessions": [_session(view) for view in views[:MAX_SESSIONS_SHOWN]],
+            "num_sessions": num_sessions,
+            "sessions": [_session(view) for view in views],
             "turns": self._last_turns(tenants, now),
         }
         return HttpResponse(

@@ -30,7 +30,7 @@ class HubBench:
             connect=self.connect,
             long_work=LongWork(check_grammar=self._check),
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
+            dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
             clock=self.clock,
         )
         self.hub.engine_ready(INFO)

@@ -367,7 +367,7 @@ def test_a_session_that_was_dropped_meanwhile_is_made_anew() -> None:
     root = client.turn(input="hi")
     client.create(input=LONG, previous_response_id=root["id"])
     other.turn(input="hello", keepwarm={"session": "other"})
-    assert [view.session for view in rig.store.sessions()] == ["other"]
+    assert [view.session for view in rig.store.sessions()[1]] == ["other"]
     rig.plan_next()
     rig.reply("ok" + END)
     assert client.response["keepwarm"]["session"] == root["keepwarm"]["session"]
@@ -572,25 +572,25 @@ def test_a_session_named_with_a_foreign_parent_is_a_fork(rig: Rig, client: Clien
 def test_the_account_of_a_session_spans_its_turns(rig: Rig, client: Client) -> None:
     client.turn("four" + END, input="hi", keepwarm={"session": "s", "budget": {"output": 20}})
     client.turn("five!" + END, input="hi", keepwarm={"session": "s"})
-    (view,) = rig.store.sessions()
+    (view,) = rig.store.sessions()[1]
     assert (view.session, view.state, view.turns) == ("s", "idle", 2)
     assert (view.output_tokens, view.budget_left) == (11, {"output": 9})
 
 
 def test_a_session_waits_for_tools(rig: Rig, client: Client) -> None:
     response = client.turn(call("f") + END, input="hi", tools=[tool("f")])
-    assert [view.state for view in rig.store.sessions()] == ["waiting_for_tools"]
+    assert [view.state for view in rig.store.sessions()[1]] == ["waiting_for_tools"]
     output = {"type": "function_call_output", "output": "1"}
     output["call_id"] = response["output"][0]["call_id"]
     client.create(input=[output], previous_response_id=response["id"])
-    assert [view.state for view in rig.store.sessions()] == ["running"]
+    assert [view.state for view in rig.store.sessions()[1]] == ["running"]
     rig.reply("x" + END)
-    assert [view.state for view in rig.store.sessions()] == ["idle"]
+    assert [view.state for view in rig.store.sessions()[1]] == ["idle"]
 
 
 def test_a_refused_request_leaves_no_session_behind(rig: Rig, client: Client) -> None:
     client.create(input="a" * 5000)
-    assert rig.store.sessions() == []
+    assert rig.store.sessions()[1] == []
 
 
 # Disconnects, deaths and ends
@@ -783,11 +783,11 @@ def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: 
         check_streams(client)
         client.disconnect()
     assert rig.store.running_turns == 0
-    assert {view.state for view in rig.store.sessions()} <= {"idle", "waiting_for_tools"}
+    assert {view.state for view in rig.store.sessions()[1]} <= {"idle", "waiting_for_tools"}
     rig.clock.advance(LIMITS.stored_response_ttl_s + 1)
     rig.engine.submit(rig.store.sweep())
     assert rig.engine.sessions == {}, "the engine was not told to forget"
-    assert rig.store.sessions() == []
+    assert rig.store.sessions()[1] == []
 
 
 def step(rig: Rig, request: GenerationRequest, rng: random.Random) -> None:

@@ -56,7 +56,12 @@ class Board:
 
     def __init__(self, views: list[SessionView] | None = None) -> None:
         self.clock = FakeClock(100.0)
-        self.dashboard = Dashboard(sessions=lambda: views or [], clock=self.clock, version="0.1.0")
+        self._views = views or []
+        self.dashboard = Dashboard(sessions=self._sessions, clock=self.clock, version="0.1.0")
+
+    def _sessions(self, tenant: str | None, most: int) -> tuple[int, list[SessionView]]:
+        found = [view for view in self._views if tenant in (None, view.tenant)]
+        return len(found), found[:most]
 
     def shown(self, who: Principal = OPERATOR) -> dict[str, Any]:
         response = self.dashboard.sessions(who, num_connections=7)

@@ -97,7 +97,7 @@ class Bench:
             connect=EchoConnection,  # type: ignore[arg-type]
             long_work=LongWork(check_grammar=self._check, in_thread=self._in_thread),
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=list, clock=self.clock, version="0"),
+            dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
             clock=self.clock,
             pause=self._pause,
         )

@@ -21,7 +21,7 @@ def test_the_longest_idle_session_goes_at_one_beyond_the_bound() -> None:
     made.session("t", "b")
     made.session("t", "a")
     made.session("t", "c")
-    assert {view.session for view in made.sessions()} == {"a", "c"}
+    assert {view.session for view in made.sessions()[1]} == {"a", "c"}
     assert made.session("t", "a") is first
 
 
@@ -33,7 +33,7 @@ def test_a_session_in_use_is_not_dropped() -> None:
     made.session("t", "b")
     clock.advance(10_000)
     made.sweep()
-    assert [view.session for view in made.sessions()] == ["a"]
+    assert [view.session for view in made.sessions()[1]] == ["a"]
     first.end("r", clock())
     assert made.session("t", "a") is first
 
@@ -42,7 +42,31 @@ def test_a_bound_of_one_tenant_is_not_the_other_ones() -> None:
     made = store(FakeClock(1000.0), max_sessions_per_tenant=1)
     made.session("t", "a")
     made.session("u", "a")
-    assert len(made.sessions()) == 2
+    assert len(made.sessions()[1]) == 2
+
+
+def test_a_look_at_sessions_costs_what_it_shows_however_many_there_are() -> None:
+    class CountingClock(FakeClock):
+        reads = 0
+
+        def __call__(self) -> float:
+            self.reads += 1
+            return super().__call__()
+
+    clock = CountingClock(1000.0)
+    made = store(clock)
+    for number in range(3000):
+        clock.advance(0.001)
+        for tenant in ("t", "u"):
+            made.session(tenant, str(number))
+    clock.reads = 0
+    total, shown = made.sessions("t", 200)
+    assert (total, clock.reads) == (3000, 200)
+    assert [each.session for each in shown] == [str(n) for n in range(2999, 2799, -1)]
+    total, shown = made.sessions(most=200)
+    assert (total, clock.reads) == (6000, 400)
+    assert {each.session for each in shown} == {str(n) for n in range(2900, 3000)}
+    assert made.sessions("nobody", 200) == (0, [])
 
 
 def test_an_expired_session_is_closed_and_its_name_free() -> None:
