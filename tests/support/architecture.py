@@ -31,6 +31,7 @@ FOLDERS = (
     "sessions",
     "sessions.http",
     "sessions.durable",
+    "sessions.journal",
     "sessions.turns",
     "sessions.pages",
     "sessions.wire",

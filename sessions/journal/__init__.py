@@ -1,0 +1,1 @@
+"""What a client was promised, kept where a restart cannot take it."""

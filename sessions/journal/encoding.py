@@ -1,0 +1,279 @@
+"""A turn as bytes: what stands in a journal's row, and back.
+
+A body is a JSON head, the token ids as raw int32, and the deflated terminal event; a header is
+its parts as JSON and its ids. Both say their version. Bytes of another version, or that do not
+hold together, are ``JournalDamaged``: a checksum has been compared before, so that nothing else
+is to be expected here.
+
+Always true: what is decoded equals what was encoded, field by field and id by id; token ids are
+copied, never made again from text.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import orjson
+import xxhash
+from pydantic import TypeAdapter, ValidationError
+
+from runtime.messages import TokenArray
+from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.transcript import Entry, Header, Tail
+from sessions.journal.errors import JournalDamaged
+from sessions.journal.records import DIGEST_BYTES, StoredTurn, TurnRecord
+from tools_api.chat_format import TemplateOptions
+from tools_api.errors import ApiError
+from tools_api.items import Item, Message, parse_items
+from tools_api.limits import DEFAULT_LIMITS
+from tools_api.tools import FunctionTool
+
+VERSION = 1
+
+_FRAME = struct.Struct("<BIII")
+"""Version, bytes of the head, of the ids, of the terminal event."""
+_USAGE = (
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "forced_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "forwards",
+)
+_MOST = 2**62
+_ANY = replace(
+    DEFAULT_LIMITS, max_input_items=_MOST, max_input_parts=_MOST, max_content_parts=_MOST
+)
+"""What is in a journal has passed the limits of its day."""
+_TOOLS = TypeAdapter(tuple[FunctionTool, ...])
+_HEADERS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Link:
+    """An entry without its parent and header, which are found by name."""
+
+    header: bytes
+    """Digest of the encoded header."""
+    opening: Message | None
+    input_items: tuple[Item, ...]
+    input_ids: TokenArray
+    output_items: tuple[Item, ...]
+    output_ids: TokenArray
+    tail: Tail
+    num_tokens: int
+    open_calls: frozenset[str]
+    digest: bytes
+
+    def entry(self, parent: Entry | None, header: Header) -> Entry:
+        """The entry, where it belongs."""
+        return Entry(
+            parent=parent,
+            header=header,
+            opening=self.opening,
+            input_items=self.input_items,
+            input_ids=self.input_ids,
+            output_items=self.output_items,
+            output_ids=self.output_ids,
+            tail=self.tail,
+            num_tokens=self.num_tokens,
+            open_calls=self.open_calls,
+            digest=self.digest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnBody:
+    """What a row says beyond its columns."""
+
+    number: int
+    status: str
+    reason: str | None
+    usage: TurnUsage
+    price: PriceTable
+    cost: int
+    saved: int
+    accounts: tuple[str, ...]
+    request_digest: bytes
+    links: tuple[Link, ...]
+    terminal: bytes
+    """The terminal event as it was sent; empty if nothing that was said is kept."""
+
+
+class HeaderCache:
+    """Encoded headers and their digests: a chain's turns share one object. One thread's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Header, tuple[bytes, bytes]] = {}
+
+    def encoded(self, header: Header) -> tuple[bytes, bytes]:
+        """Its digest and its bytes."""
+        found = self._known.get(header)
+        if found is None:
+            if len(self._known) >= _HEADERS_KEPT:
+                del self._known[next(iter(self._known))]
+            body = encode_header(header)
+            found = self._known[header] = (xxhash.xxh3_128_digest(body), body)
+        return found
+
+
+def encode_header(header: Header) -> bytes:
+    """Everything in it; equal headers give equal bytes."""
+    parts = {
+        "instructions": header.instructions,
+        "opening": None if header.opening is None else header.opening.to_wire(),
+        "thinking": header.options.thinking,
+    }
+    tools = _TOOLS.dump_json(header.tools)
+    return _join(orjson.dumps(parts), _raw(header.ids), tools)
+
+
+def decode_header(data: bytes) -> Header:
+    """Raises JournalDamaged."""
+    head, ids, tools = _split(data)
+    try:
+        parts = orjson.loads(head)
+        return Header(
+            instructions=parts["instructions"],
+            opening=_opening(parts["opening"]),
+            tools=_TOOLS.validate_json(tools),
+            options=TemplateOptions(thinking=parts["thinking"]),
+            ids=_ids(ids),
+        )
+    except (KeyError, TypeError, ValueError, ValidationError, ApiError) as error:
+        raise _unreadable("header", error) from error
+
+
+def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
+    """The body of its row. The headers it names have to be kept beside it."""
+    ids: list[bytes] = []
+    links = []
+    for entry in record.links:
+        ids += (_raw(entry.input_ids), _raw(entry.output_ids))
+        links.append(_link_parts(entry, headers))
+    price = record.price
+    parts = {
+        "number": record.number,
+        "status": record.status,
+        "reason": record.reason,
+        "usage": [getattr(record.usage, name) for name in _USAGE],
+        "price": [price.input_uncached, price.input_cached, price.output],
+        "cost": record.cost,
+        "saved": record.saved,
+        "accounts": record.accounts,
+        "request": record.request_digest.hex(),
+        "links": links,
+    }
+    packed = zlib.compress(record.terminal, level=1) if record.terminal else b""
+    return _join(orjson.dumps(parts), b"".join(ids), packed)
+
+
+def _link_parts(entry: Entry, headers: HeaderCache) -> dict[str, Any]:
+    return {
+        "header": headers.encoded(entry.header)[0].hex(),
+        "opening": None if entry.opening is None else entry.opening.to_wire(),
+        "input": [item.to_wire() for item in entry.input_items],
+        "output": [item.to_wire() for item in entry.output_items],
+        "ids": [len(entry.input_ids), len(entry.output_ids)],
+        "tail": entry.tail.value,
+        "tokens": entry.num_tokens,
+        "calls": sorted(entry.open_calls),
+        "digest": entry.digest.hex(),
+    }
+
+
+def decode_turn(turn: StoredTurn) -> TurnBody:
+    """Raises JournalDamaged."""
+    head, ids, packed = _split(turn.body)
+    try:
+        parts = orjson.loads(head)
+        return TurnBody(
+            number=parts["number"],
+            status=parts["status"],
+            reason=parts["reason"],
+            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True))),
+            price=_price(parts["price"]),
+            cost=parts["cost"],
+            saved=parts["saved"],
+            accounts=tuple(parts["accounts"]),
+            request_digest=bytes.fromhex(parts["request"]),
+            links=_links(parts["links"], _ids(ids)),
+            terminal=zlib.decompress(packed) if packed else b"",
+        )
+    except (KeyError, TypeError, ValueError, zlib.error, ApiError) as error:
+        raise _unreadable(f"turn {turn.response_id}", error) from error
+
+
+def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
+    links, at = [], 0
+    for part in parts:
+        before, after = at, at + sum(part["ids"])
+        middle = before + part["ids"][0]
+        at = after
+        digest = bytes.fromhex(part["digest"])
+        header = bytes.fromhex(part["header"])
+        if len(header) != DIGEST_BYTES or after > len(ids):
+            raise ValueError("its parts do not fit together")
+        links.append(
+            Link(
+                header=header,
+                opening=_opening(part["opening"]),
+                input_items=parse_items(part["input"], "input", _ANY),
+                input_ids=ids[before:middle],
+                output_items=parse_items(part["output"], "output", _ANY),
+                output_ids=ids[middle:after],
+                tail=Tail(part["tail"]),
+                num_tokens=part["tokens"],
+                open_calls=frozenset(part["calls"]),
+                digest=digest,
+            )
+        )
+    if at != len(ids):
+        raise ValueError("there are ids that belong to nothing")
+    return tuple(links)
+
+
+def _opening(parts: dict[str, Any] | None) -> Message | None:
+    if parts is None:
+        return None
+    (opening,) = parse_items([parts], "opening", _ANY)
+    if not isinstance(opening, Message):
+        raise ValueError("what leads it is no message")
+    return opening
+
+
+def _price(parts: list[int]) -> PriceTable:
+    uncached, cached, output = parts
+    return PriceTable(input_uncached=uncached, input_cached=cached, output=output)
+
+
+def _raw(ids: TokenArray) -> bytes:
+    return ids.astype("<i4", copy=False).tobytes()
+
+
+def _ids(data: bytes) -> TokenArray:
+    return np.frombuffer(data, dtype="<i4").astype(np.int32)
+
+
+def _join(head: bytes, ids: bytes, rest: bytes) -> bytes:
+    return _FRAME.pack(VERSION, len(head), len(ids), len(rest)) + head + ids + rest
+
+
+def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    if len(data) < _FRAME.size:
+        raise JournalDamaged("a row of the journal is cut short")
+    version, head, ids, rest = _FRAME.unpack_from(data)
+    if version != VERSION:
+        raise JournalDamaged(f"a row of the journal has the unknown version {version}")
+    if len(data) != _FRAME.size + head + ids + rest:
+        raise JournalDamaged("a row of the journal does not have the length it says")
+    at = _FRAME.size
+    return data[at : at + head], data[at + head : at + head + ids], data[at + head + ids :]
+
+
+def _unreadable(what: str, error: Exception) -> JournalDamaged:
+    return JournalDamaged(f"the journal's {what} cannot be read: {error}")

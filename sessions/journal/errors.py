@@ -1,0 +1,29 @@
+"""What a journal refuses or cannot do, each as a type of its own.
+
+Every message is one line that a person can act on. None of them is an answer to a client:
+those are made where a turn meets the journal.
+"""
+
+
+class JournalError(Exception):
+    """The journal cannot do what it was asked; nothing was changed by that call."""
+
+
+class JournalInUse(JournalError):
+    """Another server has this file; it was not opened."""
+
+
+class JournalNewer(JournalError):
+    """A newer program has written it; it was not opened."""
+
+
+class JournalUnavailable(JournalError):
+    """Locked, full, read-only or out of reach: the same call may succeed later."""
+
+
+class JournalBusy(JournalUnavailable):
+    """A session's owner did not let go in time."""
+
+
+class JournalDamaged(JournalError):
+    """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""

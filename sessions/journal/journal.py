@@ -1,0 +1,113 @@
+"""The journal as the server knows it, whatever it is kept in.
+
+Every method waits for a disk or a network: none is called in the event loop. ``writer`` calls
+``append`` from a thread of its own, everything else comes from readers' threads.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sessions.journal.records import (
+    Account,
+    Reservation,
+    SessionRecord,
+    StoredTurn,
+    TurnRecord,
+)
+
+
+class Journal(Protocol):
+    """All methods raise JournalError: ``JournalUnavailable`` if they may be called again."""
+
+    @property
+    def shared(self) -> bool:
+        """Other servers append to it as well, so that sessions have to be claimed."""
+        ...
+
+    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+        """Write ended turns, all in one transaction, and settle them: usage goes to their
+        accounts, their reservations go. It returns when they are durable. False: the server no
+        longer owns the session, and of this turn nothing was written. A turn that is there
+        already (a call that was repeated) is not written again and counts as written."""
+        ...
+
+    def reserve(self, reservations: Sequence[Reservation]) -> None:
+        """Note what turns that begin may spend."""
+        ...
+
+    def reservations(self, tenant: str, session: str) -> list[Reservation]:
+        """Those of the session that no record has settled."""
+        ...
+
+    def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
+        """Become the session's owner, asking the present one to let go; None: there is no
+        session of that name, and the first record makes it.
+
+        Raises:
+            JournalBusy: the owner lives and did not let go within ``wait_s``.
+        """
+        ...
+
+    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+        """Let others own them."""
+        ...
+
+    def session(self, tenant: str, name: str) -> SessionRecord | None:
+        """None: there is none of that name."""
+        ...
+
+    def set_options(self, tenant: str, name: str, options: bytes) -> None:
+        """Keep ``SessionRecord.options``; a session that has no row yet gets one."""
+        ...
+
+    def account(self, tenant: str, name: str) -> Account:
+        """All zero for a name that nothing was added to."""
+        ...
+
+    def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
+        """One row that can be named; of its links' parents nothing is read."""
+        ...
+
+    def turn_of_request(self, tenant: str, request_id: str) -> StoredTurn | None:
+        """The row of the turn that this request began."""
+        ...
+
+    def turns_with_digest(self, tenant: str, digest: bytes, most: int) -> list[StoredTurn]:
+        """Rows whose history has that digest, the newest first."""
+        ...
+
+    def chain(
+        self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False
+    ) -> list[StoredTurn]:
+        """The row and all that its links stand on, the oldest first, across sessions; without
+        those below the first one that is ``known``. Empty: no such row."""
+        ...
+
+    def header(self, digest: bytes) -> bytes:
+        """The encoded header of that digest."""
+        ...
+
+    def session_turns(self, tenant: str, session: str) -> list[StoredTurn]:
+        """All rows of a session, the oldest first."""
+        ...
+
+    def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
+        """Most recently used first; of all tenants if none is named."""
+        ...
+
+    def hide(self, tenant: str, response_id: str) -> bool:
+        """The response can no longer be named or found; what continues it goes on."""
+        ...
+
+    def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
+        """Delete its rows and every row that stands on one of them; returns the names of the
+        other sessions that lost their head by that."""
+        ...
+
+    def expire(self, before_s: float) -> int:
+        """Delete rows that are older and that no row which stays stands on; returns how many."""
+        ...
+
+    def close(self) -> None:
+        """Leave it in a state that needs no repair."""
+        ...

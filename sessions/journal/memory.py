@@ -1,0 +1,235 @@
+"""A journal that ends with its process: ``:memory:``, and what tests compare the others with.
+
+Always true: it keeps every promise of ``Journal`` except that of lasting.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sessions.journal.encoding import HeaderCache, encode_turn
+from sessions.journal.errors import JournalDamaged
+from sessions.journal.records import (
+    UNFENCED,
+    Account,
+    Reservation,
+    SessionRecord,
+    StoredTurn,
+    TurnRecord,
+    session_account,
+)
+
+
+@dataclass(slots=True)
+class _Tenant:
+    turns: dict[str, StoredTurn] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    requests: dict[str, str] = field(default_factory=dict)
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+
+
+class MemoryJournal:
+    """One server's; not thread-safe."""
+
+    shared = False
+
+    def __init__(self, fingerprint: bytes = b"") -> None:
+        self._fingerprint = fingerprint
+        self._tenants: dict[str, _Tenant] = {}
+        self._headers: dict[bytes, bytes] = {}
+        self._cache = HeaderCache()
+
+    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+        for record in turns:
+            self._append(record)
+        return [True] * len(turns)
+
+    def _append(self, record: TurnRecord) -> None:
+        tenant = self._tenant(record.tenant)
+        if record.response_id in tenant.turns:
+            return
+        for entry in record.links:
+            digest, body = self._cache.encoded(entry.header)
+            self._headers[digest] = body
+        session = tenant.sessions.get(record.session) or _new(record.tenant, record.session)
+        name = session_account(record.session)
+        for account in (name, *record.accounts):
+            tenant.accounts[account] = tenant.accounts.get(account, Account()).plus(record)
+        tenant.reservations.pop(record.response_id, None)
+        seq = session.head_seq + 1
+        tenant.turns[record.response_id] = StoredTurn(
+            tenant=record.tenant,
+            session=record.session,
+            seq=seq,
+            response_id=record.response_id,
+            parent_id=record.parent_id,
+            base_id=record.base_id,
+            request_id=record.request_id,
+            continuable=record.entry is not None,
+            digest=record.digest,
+            fingerprint=self._fingerprint,
+            created_s=record.created_s,
+            body=encode_turn(record, self._cache),
+        )
+        if record.request_id is not None:
+            tenant.requests[record.request_id] = record.response_id
+        tenant.sessions[record.session] = replace(
+            session,
+            head_id=session.head_id if record.entry is None else record.response_id,
+            head_seq=seq,
+            turns_begun=max(session.turns_begun, record.number),
+            open_calls=session.open_calls if record.open_calls is None else record.open_calls,
+            updated_s=record.created_s,
+            account=tenant.accounts[name],
+        )
+
+    def reserve(self, reservations: Sequence[Reservation]) -> None:
+        for reservation in reservations:
+            tenant = self._tenant(reservation.tenant)
+            tenant.reservations[reservation.response_id] = reservation
+
+    def reservations(self, tenant: str, session: str) -> list[Reservation]:
+        held = self._tenant(tenant).reservations.values()
+        return [reservation for reservation in held if reservation.session == session]
+
+    def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
+        del wait_s
+        return self.session(tenant, session)
+
+    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+        del tenant, sessions
+
+    def session(self, tenant: str, name: str) -> SessionRecord | None:
+        return self._tenant(tenant).sessions.get(name)
+
+    def set_options(self, tenant: str, name: str, options: bytes) -> None:
+        sessions = self._tenant(tenant).sessions
+        sessions[name] = replace(sessions.get(name) or _new(tenant, name), options=options)
+
+    def account(self, tenant: str, name: str) -> Account:
+        return self._tenant(tenant).accounts.get(name, Account())
+
+    def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
+        state = self._tenant(tenant)
+        found = state.turns.get(response_id)
+        seen = found is not None and found.continuable and response_id not in state.hidden
+        return found if seen else None
+
+    def turn_of_request(self, tenant: str, request_id: str) -> StoredTurn | None:
+        state = self._tenant(tenant)
+        return state.turns.get(state.requests.get(request_id, ""))
+
+    def turns_with_digest(self, tenant: str, digest: bytes, most: int) -> list[StoredTurn]:
+        state = self._tenant(tenant)
+        twins = [
+            turn
+            for turn in state.turns.values()
+            if turn.digest == digest and turn.response_id not in state.hidden
+        ]
+        return twins[::-1][:most]
+
+    def chain(
+        self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False
+    ) -> list[StoredTurn]:
+        turn = self.turn(tenant, response_id)
+        turns: list[StoredTurn] = []
+        while turn is not None:
+            turns.append(turn)
+            base = turn.base_id
+            if base is None or known(base):
+                break
+            turn = self._tenant(tenant).turns.get(base)
+            if turn is None:
+                raise JournalDamaged(f"response {base}, which others stand on, is missing")
+        return turns[::-1]
+
+    def header(self, digest: bytes) -> bytes:
+        return self._headers[digest]
+
+    def session_turns(self, tenant: str, session: str) -> list[StoredTurn]:
+        return [turn for turn in self._tenant(tenant).turns.values() if turn.session == session]
+
+    def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
+        names = list(self._tenants) if tenant is None else [tenant]
+        found = [record for name in names for record in self._tenant(name).sessions.values()]
+        return sorted(found, key=lambda record: -record.updated_s)
+
+    def hide(self, tenant: str, response_id: str) -> bool:
+        if self.turn(tenant, response_id) is None:
+            return False
+        self._tenant(tenant).hidden.add(response_id)
+        self._mend_heads(tenant)
+        return True
+
+    def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
+        state = self._tenant(tenant)
+        before = {record.name: record.head_id for record in state.sessions.values()}
+        gone = {turn.response_id for turn in state.turns.values() if turn.session == name}
+        while more := {
+            turn.response_id
+            for turn in state.turns.values()
+            if turn.base_id in gone and turn.response_id not in gone
+        }:
+            gone |= more
+        self._remove(state, gone)
+        state.sessions.pop(name, None)
+        state.accounts.pop(session_account(name), None)
+        self._mend_heads(tenant)
+        after = state.sessions
+        return tuple(sorted(n for n in after if before[n] != after[n].head_id))
+
+    def expire(self, before_s: float) -> int:
+        count = 0
+        for name, state in self._tenants.items():
+            kept = {turn.response_id for turn in state.turns.values() if turn.created_s >= before_s}
+            todo = list(kept)
+            while todo:
+                base = state.turns[todo.pop()].base_id
+                if base is not None and base not in kept:
+                    kept.add(base)
+                    todo.append(base)
+            gone = set(state.turns) - kept
+            self._remove(state, gone)
+            count += len(gone)
+            for session in [s for s in state.sessions.values() if s.updated_s < before_s]:
+                if not any(turn.session == session.name for turn in state.turns.values()):
+                    del state.sessions[session.name]
+                    state.accounts.pop(session_account(session.name), None)
+            self._mend_heads(name)
+        return count
+
+    def close(self) -> None:
+        """Nothing is left to be done."""
+
+    def _remove(self, state: _Tenant, gone: set[str]) -> None:
+        for response_id in gone:
+            turn = state.turns.pop(response_id)
+            state.hidden.discard(response_id)
+            if turn.request_id is not None:
+                state.requests.pop(turn.request_id, None)
+
+    def _mend_heads(self, tenant: str) -> None:
+        """A session whose head is gone has none: what only names it begins anew."""
+        sessions = self._tenant(tenant).sessions
+        for record in list(sessions.values()):
+            if record.head_id is not None and self.turn(tenant, record.head_id) is None:
+                sessions[record.name] = replace(record, head_id=None)
+
+    def _tenant(self, name: str) -> _Tenant:
+        return self._tenants.setdefault(name, _Tenant())
+
+
+def _new(tenant: str, name: str) -> SessionRecord:
+    return SessionRecord(
+        tenant=tenant,
+        name=name,
+        owner="",
+        epoch=UNFENCED,
+        head_id=None,
+        head_seq=0,
+        turns_begun=0,
+        open_calls=False,
+        updated_s=0.0,
+        account=Account(),
+    )

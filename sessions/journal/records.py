@@ -1,0 +1,155 @@
+"""What a journal holds, as values: turns, sessions, accounts, reservations.
+
+A ``TurnRecord`` is what a turn leaves when it ends and goes into a journal; a ``StoredTurn`` is
+what comes out. Knows no store and no clock.
+
+Always true: a record of a turn whose client asked for ``store: false``, and of a turn that
+cannot be continued, has neither links nor a terminal event: nothing that was said.
+"""
+
+from dataclasses import dataclass, field
+
+from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.transcript import Entry
+
+DIGEST_BYTES = 16
+UNFENCED = 0
+"""The epoch of a server that has its journal for itself: nobody can take a session from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnRecord:
+    """One ended turn. Immutable all through: it is encoded in another thread."""
+
+    tenant: str
+    session: str
+    number: int
+    """1 for the session's first turn."""
+    response_id: str
+    parent_id: str | None
+    """The response it continued."""
+    request_id: str | None = None
+    """The client's name for the request; unique per tenant."""
+    request_digest: bytes = b""
+    """Of the request's body: the same id with another one is refused."""
+    status: str
+    """``completed``, ``incomplete``, ``failed`` or ``cancelled``."""
+    reason: str | None
+    """Why it did not complete, None if it did."""
+    usage: TurnUsage
+    price: PriceTable
+    """Nano-dollars per million tokens, as they were when the turn was settled."""
+    cost: int
+    """Nano-dollars."""
+    saved: int
+    """What the cache saved, nano-dollars."""
+    accounts: tuple[str, ...] = ()
+    """Accounts besides the session's own that the usage is added to, e.g. its tenant's."""
+    created_s: float
+    """Seconds since the epoch."""
+    epoch: int = UNFENCED
+    """Of the claim under which the turn ran."""
+    links: tuple[Entry, ...] = ()
+    """The entries that this turn added to its chain, the oldest first, its own last. More than
+    one only where truncation made the chain anew."""
+    base_id: str | None = None
+    """The response in whose entry the oldest link's parent is; None: there is no parent."""
+    terminal: bytes = b""
+    """The terminal event, as the client is sent it."""
+
+    @property
+    def entry(self) -> Entry | None:
+        """What can be continued."""
+        return self.links[-1] if self.links else None
+
+    @property
+    def digest(self) -> bytes:
+        """By which a history that is resent is found: only one that ends in model output is
+        proof of being the same conversation; empty for others."""
+        entry = self.entry
+        return b"" if entry is None or not entry.output_items else entry.digest
+
+    @property
+    def open_calls(self) -> bool | None:
+        """Whether the client's tools are to answer; None: as before."""
+        return None if self.entry is None else bool(self.entry.open_calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredTurn:
+    """One row of a journal, its checksum found right. ``body`` is read by ``encoding``."""
+
+    tenant: str
+    session: str
+    seq: int
+    """Its place in its session's rows, from 1, without gaps."""
+    response_id: str
+    parent_id: str | None
+    base_id: str | None
+    request_id: str | None
+    continuable: bool
+    """A response that can be named; not a turn that left its usage only."""
+    digest: bytes
+    """Rolling digest of a history that ends in model output; otherwise empty."""
+    fingerprint: bytes
+    """Of tokenizer and chat format."""
+    created_s: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What has been spent under one name. Only ever added to."""
+
+    turns: int = 0
+    usage: TurnUsage = field(default_factory=TurnUsage)
+    cost: int = 0
+    saved: int = 0
+
+    def plus(self, record: TurnRecord) -> "Account":
+        return Account(
+            turns=self.turns + 1,
+            usage=self.usage + record.usage,
+            cost=self.cost + record.cost,
+            saved=self.saved + record.saved,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """One session as the journal has it."""
+
+    tenant: str
+    name: str
+    owner: str
+    """The server that may append; empty: none."""
+    epoch: int
+    head_id: str | None
+    """The newest response that can be continued."""
+    head_seq: int
+    """Rows that were ever appended to it."""
+    turns_begun: int
+    open_calls: bool
+    updated_s: float
+    account: Account
+    options: bytes = b""
+    """JSON that the accounts' keeper wants back: budgets, the parent session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What a turn that begins may spend. Gone when the turn's record is appended; what is still
+    there when its server has died counts as spent."""
+
+    tenant: str
+    session: str
+    response_id: str
+    accounts: tuple[str, ...]
+    """Besides the session's own."""
+    amount: bytes
+    """JSON, the accounts' keeper's own."""
+
+
+def session_account(session: str) -> str:
+    """The name of a session's own account."""
+    return f"session/{session}"

@@ -1,0 +1,71 @@
+"""Turn records for tests of journals, and comparison of what comes back."""
+
+import numpy as np
+
+from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.transcript import Entry, chain
+from sessions.journal.records import TurnRecord
+from tests.support.entries import entry
+
+PRICE = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
+
+
+def record(
+    response_id: str,
+    *,
+    parent: TurnRecord | None = None,
+    session: str = "s",
+    tenant: str = "t",
+    answer: str | None = None,
+    said: bool = True,
+    created_s: float = 1000.0,
+    request_id: str | None = None,
+    epoch: int = 0,
+    size: int = 10,
+    accounts: tuple[str, ...] = (),
+) -> TurnRecord:
+    """A completed turn; ``said`` False: one that left its usage only."""
+    before = None if parent is None else parent.entry
+    links = (entry(before, answer or response_id, size),) if said else ()
+    usage = TurnUsage(input_tokens=20, cached_tokens=8, output_tokens=5)
+    return TurnRecord(
+        tenant=tenant,
+        session=session,
+        number=1,
+        response_id=response_id,
+        parent_id=None if parent is None else parent.response_id,
+        request_id=request_id,
+        status="completed" if said else "failed",
+        reason=None if said else "engine_died",
+        usage=usage,
+        price=PRICE,
+        cost=PRICE.cost(usage),
+        saved=PRICE.saved(usage),
+        accounts=accounts,
+        created_s=created_s,
+        epoch=epoch,
+        links=links,
+        base_id=None if parent is None or not said else parent.response_id,
+        terminal=b'{"type":"response.completed"}' if said else b"",
+    )
+
+
+def assert_same_chain(ours: Entry | None, theirs: Entry | None) -> None:
+    """Field by field and id by id, up to the root."""
+    links, others = list(chain(ours)), list(chain(theirs))
+    assert len(links) == len(others)
+    for link, other in zip(links, others, strict=True):
+        _assert_same(link, other, skip=("parent", "header"))
+        _assert_same(link.header, other.header, skip=())
+
+
+def _assert_same(one: object, other: object, skip: tuple[str, ...]) -> None:
+    for name in type(one).__slots__:
+        if name in skip:
+            continue
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if isinstance(mine, np.ndarray):
+            assert mine.dtype == theirs.dtype, name
+            assert np.array_equal(mine, theirs), name
+        else:
+            assert mine == theirs, name

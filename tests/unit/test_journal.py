@@ -1,0 +1,299 @@
+"""The journal's promises, of every store alike, and the way of a turn into it and back."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from sessions.durable.transcript import Header
+from sessions.journal.adoption import Loader, link_up
+from sessions.journal.encoding import HeaderCache, decode_header, decode_turn, encode_header
+from sessions.journal.errors import JournalDamaged, JournalUnavailable
+from sessions.journal.journal import Journal
+from sessions.journal.memory import MemoryJournal
+from sessions.journal.records import Reservation, TurnRecord, session_account
+from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
+from tests.support.journals import PRICE, assert_same_chain, record
+from tools_api.chat_format import TemplateOptions
+from tools_api.items import parse_items
+from tools_api.tools import parse_tools
+
+
+@pytest.fixture
+def journal() -> Iterator[Journal]:
+    journal = MemoryJournal(b"f")
+    yield journal
+    journal.close()
+
+
+def loader(journal: Journal) -> Loader:
+    return Loader(journal, fingerprint=b"f")
+
+
+def test_a_chain_comes_back_as_it_went_in_across_sessions(journal: Journal) -> None:
+    first = record("r1")
+    fork = record("r2", parent=first, session="fork")
+    assert journal.append([first]) == [True]
+    assert journal.append([fork]) == [True]
+    loaded = loader(journal).load("t", "r2")
+    assert loaded is not None
+    assert [turn.row.session for turn in loaded.turns] == ["s", "fork"]
+    assert_same_chain(link_up(loaded.turns, lambda _: None), fork.entry)
+    assert loaded.head.body.terminal == fork.terminal
+    assert loaded.session is not None
+    assert loaded.session.head_id == "r2"
+
+
+def test_only_what_is_not_in_memory_is_read(journal: Journal) -> None:
+    first = record("r1")
+    second = record("r2", parent=first)
+    journal.append([first, second])
+    loaded = loader(journal).load("t", "r2", lambda id_: id_ == "r1")
+    assert loaded is not None
+    assert [turn.row.response_id for turn in loaded.turns] == ["r2"]
+    entry = link_up(loaded.turns, lambda id_: first.entry if id_ == "r1" else None)
+    assert entry.parent is first.entry
+
+
+def test_a_tenant_sees_nothing_of_another(journal: Journal) -> None:
+    journal.append([record("r1", tenant="a", request_id="q")])
+    assert journal.turn("b", "r1") is None
+    assert journal.session("b", "s") is None
+    assert journal.turn_of_request("b", "q") is None
+    assert journal.chain("b", "r1") == []
+    assert journal.sessions("b") == []
+
+
+def test_a_turn_that_left_its_usage_only_is_charged_and_not_found(journal: Journal) -> None:
+    first = record("r1")
+    journal.append([first, record("r2", said=False, request_id="q", accounts=("tenant",))])
+    assert journal.turn("t", "r2") is None
+    session = journal.session("t", "s")
+    assert session is not None
+    assert session.head_id == "r1"
+    assert (session.head_seq, session.account.turns) == (2, 2)
+    assert session.account.cost == 2 * first.cost
+    assert journal.account("t", "tenant").usage == first.usage
+    assert journal.account("t", session_account("s")) == session.account
+    row = journal.turn_of_request("t", "q")
+    assert row is not None
+    body = decode_turn(row)
+    assert (body.status, body.reason, body.links, body.terminal) == (
+        "failed",
+        "engine_died",
+        (),
+        b"",
+    )
+    assert (body.price, body.usage, body.cost) == (PRICE, first.usage, first.cost)
+
+
+def test_a_record_that_is_written_twice_is_charged_once(journal: Journal) -> None:
+    turn = record("r1")
+    assert journal.append([turn]) == [True]
+    assert journal.append([turn]) == [True]
+    session = journal.session("t", "s")
+    assert session is not None
+    assert session.account.turns == 1
+
+
+def test_a_resent_history_is_found_by_its_digest(journal: Journal) -> None:
+    first, twin = record("r1", answer="same"), record("r2", answer="same", session="other")
+    journal.append([first, twin])
+    assert first.entry is not None
+    found = journal.turns_with_digest("t", first.entry.digest, 8)
+    assert [row.response_id for row in found] == ["r2", "r1"]
+    assert loader(journal).with_history("t", first.entry.digest, 1) == ["r2"]
+    assert journal.turns_with_digest("t", b"x" * 16, 8) == []
+
+
+def test_a_response_of_another_tokenizer_is_unknown(journal: Journal) -> None:
+    first = record("r1")
+    journal.append([first])
+    other = Loader(journal, fingerprint=b"g")
+    assert first.entry is not None
+    assert other.load("t", "r1") is None
+    assert other.with_history("t", first.entry.digest, 8) == []
+
+
+def test_a_hidden_response_is_not_found_but_carries_what_stands_on_it(journal: Journal) -> None:
+    first = record("r1")
+    second = record("r2", parent=first)
+    journal.append([first, second])
+    assert journal.hide("t", "r1")
+    assert not journal.hide("t", "r1")
+    assert journal.turn("t", "r1") is None
+    assert first.entry is not None
+    assert journal.turns_with_digest("t", first.entry.digest, 8) == []
+    loaded = loader(journal).load("t", "r2")
+    assert loaded is not None
+    assert_same_chain(link_up(loaded.turns, lambda _: None), second.entry)
+
+
+def test_deleting_a_session_ends_its_forks_and_says_which(journal: Journal) -> None:
+    first = record("r1")
+    fork = record("r2", parent=first, session="fork")
+    other = record("r3", session="other")
+    journal.append([first, fork, record("r4", parent=fork, session="fork"), other])
+    assert journal.delete_session("t", "s") == ("fork",)
+    assert journal.turn("t", "r1") is None
+    assert journal.turn("t", "r4") is None
+    assert journal.turn("t", "r3") is not None
+    assert journal.session("t", "s") is None
+    fork_row = journal.session("t", "fork")
+    assert fork_row is not None
+    assert fork_row.head_id is None
+    assert fork_row.account.turns == 2
+
+
+def test_a_row_stays_while_a_younger_one_stands_on_it(journal: Journal) -> None:
+    old = record("r1", created_s=1.0)
+    young = record("r2", parent=old, session="fork", created_s=100.0)
+    journal.append([old, young, record("r3", created_s=2.0, session="gone")])
+    assert journal.expire(50.0) == 1
+    assert journal.session("t", "gone") is None
+    assert journal.turn("t", "r3") is None
+    assert len(journal.chain("t", "r2")) == 2
+    assert journal.expire(200.0) == 2
+    assert journal.sessions() == []
+
+
+def test_a_reservation_goes_with_its_turns_record(journal: Journal) -> None:
+    held = Reservation(tenant="t", session="s", response_id="r1", accounts=("a",), amount=b"{}")
+    other = Reservation(tenant="t", session="s", response_id="r2", accounts=(), amount=b"[]")
+    journal.reserve([held, other])
+    journal.append([record("r1")])
+    assert journal.reservations("t", "s") == [other]
+    assert journal.reservations("u", "s") == []
+
+
+def test_options_of_a_session_are_kept_before_its_first_turn(journal: Journal) -> None:
+    journal.set_options("t", "s", b'{"budget":1}')
+    journal.append([record("r1")])
+    session = journal.session("t", "s")
+    assert session is not None
+    assert (session.options, session.head_id) == (b'{"budget":1}', "r1")
+
+
+# Encoding
+
+
+def test_a_header_comes_back_with_its_tools_and_ids() -> None:
+    tools = parse_tools(
+        [
+            {
+                "type": "function",
+                "name": "look",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"b": {"type": ["string", "null"], "default": None}, "a": {}},
+                },
+            },
+            {"type": "custom", "name": "run", "format": {"type": "text"}},
+        ]
+    )
+    (opening,) = parse_items([{"role": "system", "content": "be brief \u2028 \x00"}])
+    header = Header(
+        instructions=None,
+        opening=opening,  # type: ignore[arg-type]
+        tools=tools,
+        options=TemplateOptions(thinking=True),
+        ids=np.array([1, 2, 2**31 - 1], dtype=np.int32),
+    )
+    again = decode_header(encode_header(header))
+    assert (again.instructions, again.opening, again.options) == (None, opening, header.options)
+    assert again.tools == tools
+    assert list(again.tools[0].parameters["properties"]) == ["b", "a"]
+    assert again.ids.tolist() == [1, 2, 2**31 - 1]
+    cache = HeaderCache()
+    assert cache.encoded(header) == cache.encoded(again)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40, -1])
+def test_a_body_that_is_cut_short_is_named_as_damaged(cut: int) -> None:
+    journal = MemoryJournal()
+    journal.append([record("r1")])
+    (row,) = journal.chain("t", "r1")
+    object.__setattr__(row, "body", row.body[:cut])
+    with pytest.raises(JournalDamaged):
+        decode_turn(row)
+
+
+# The writer
+
+
+class Slow(MemoryJournal):
+    """Holds its first commit until told, and fails as often as asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.failures: list[Exception] = []
+        self.refused: set[str] = set()
+
+    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+        self.begun.set()
+        self.go_on.wait(10)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.batches.append([turn.response_id for turn in turns])
+        super().append([turn for turn in turns if turn.response_id not in self.refused])
+        return [turn.response_id not in self.refused for turn in turns]
+
+
+Answers = list[tuple[object, Verdict]]
+
+
+async def written(journal: Slow, names: Sequence[str], clock: Sequence[float] = ()) -> Answers:
+    answers: Answers = []
+
+    def tell(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
+        answers.extend((ticket.key, verdict) for ticket, verdict in pairs)
+
+    times = iter(clock)
+    writer = JournalWriter(journal, tell, clock=lambda: next(times, 0.0), pause=lambda _: None)
+    writer.append(record(names[0]), names[0])
+    await asyncio.to_thread(journal.begun.wait, 10)
+    for name in names[1:]:
+        writer.append(record(name), name)
+    journal.go_on.set()
+    await asyncio.wait_for(writer.drained(), 10)
+    writer.close()
+    return answers
+
+
+def test_what_gathers_during_a_commit_goes_into_the_next() -> None:
+    journal = Slow()
+    names = [f"r{n}" for n in range(20)]
+    answers = asyncio.run(written(journal, names))
+    assert journal.batches == [names[:1], names[1:]]
+    assert [key for key, _ in answers] == names
+    assert all(verdict.written for _, verdict in answers)
+
+
+def test_a_stale_owner_is_told_of_its_own_turn_only() -> None:
+    journal = Slow()
+    journal.refused = {"r1"}
+    answers = dict(asyncio.run(written(journal, ["r0", "r1", "r2"])))
+    assert [answers[name].reason for name in ("r0", "r1", "r2")] == ["", "stale", ""]
+
+
+def test_a_journal_out_of_reach_is_tried_again_then_given_up() -> None:
+    journal = Slow()
+    journal.failures = [JournalUnavailable("locked"), JournalUnavailable("locked")]
+    answers = asyncio.run(written(journal, ["r0", "r1"]))
+    assert all(verdict.written for _, verdict in answers)
+    journal = Slow()
+    journal.failures = [JournalUnavailable("full")] * 3
+    answers = asyncio.run(written(journal, ["r0"], clock=[0.0, 1.0, GIVE_UP_S]))
+    assert answers == [("r0", Verdict(written=False, reason="unavailable", message="full"))]
+
+
+def test_a_record_that_cannot_be_written_takes_no_other_with_it() -> None:
+    journal = Slow()
+    journal.go_on.set()
+    journal.failures = [RuntimeError("at first")]
+    answers = asyncio.run(written(journal, ["r0"]))
+    assert answers == [("r0", Verdict(written=False, reason="error", message="at first"))]
