@@ -16,19 +16,18 @@ from radix_cache.tree import RadixTree
 def check_tree(tree: RadixTree) -> None:
     """Links, keys, classes and counts are what the nodes say."""
     by_tier = [[0] * len(BlockClass) for _ in Tier]
-    by_owner = {id(owner): [0, 0, 0, 0] for owner in tree.owners()}
+    by_owner = {id(owner): [[0] * len(BlockClass) for _ in Tier] for owner in tree.owners()}
     num_nodes = num_bytes = 0
     for node in tree.nodes():
         _check_links(tree, node)
         _check_holders(tree, node)
         by_tier[node.tier][node.klass] += node.size
-        if node.tier == Tier.DEVICE:
-            by_owner[id(node.owner)][node.klass] += node.size
+        by_owner[id(node.owner)][node.tier][node.klass] += node.size
         num_nodes += 1
         num_bytes += sum(p.tokens.nbytes + p.blocks.nbytes for p in node.edge.pieces)
     assert by_tier == tree.tier_blocks, f"classes {tree.tier_blocks}, found {by_tier}"
     for owner in tree.owners():
-        assert by_owner[id(owner)] == owner.class_blocks, f"classes of {owner.name!r}"
+        assert by_owner[id(owner)] == owner.tier_blocks, f"classes of {owner.name!r}"
     assert num_nodes == tree.num_nodes, f"{tree.num_nodes} nodes, found {num_nodes}"
     assert num_bytes <= tree.num_bytes, f"{tree.num_bytes} bytes, found {num_bytes}"
 

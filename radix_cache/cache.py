@@ -30,6 +30,7 @@ from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
 from radix_cache.stats import CacheStats, snapshot
+from radix_cache.tenant_shares import TenantShares
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import RadixTree, hash_tokens
@@ -68,7 +69,7 @@ class PrefixCache:
         self._reserve = config.reserve_blocks
         self._debug = config.debug
         self._counters = Counters()
-        idle = IdleLeaves()
+        idle = IdleLeaves(_tenant_shares(config, clock))
         self._pool = BlockPool(config.num_blocks)
         self._tree = RadixTree(
             config.block_size, seed=config.seed, on_idle_leaf=idle.offer, hash_block=hash_block
@@ -86,7 +87,7 @@ class PrefixCache:
             self._counters,
             clock=clock,
             leasing=config.policy == "lease",
-            residency_blocks=config.residency_blocks,
+            shares=idle.shares,
             rescue_share=config.rescue_share,
         )
         self._branches = KnownBranches(self._tree, self._retention)
@@ -422,6 +423,11 @@ class PrefixCache:
         for handle in self._branches.handles:
             check_table(handle)
         self._sequences.check()
+
+
+def _tenant_shares(config: CacheConfig, clock: Callable[[], float]) -> TenantShares:
+    usable = config.num_blocks - config.reserve_blocks
+    return TenantShares((usable, config.host_blocks, config.disk_blocks), clock=clock)
 
 
 def _lower_tiers(

@@ -30,8 +30,6 @@ class CacheConfig:
     """No lease is longer."""
     kappa: float = 20.0
     """Seconds of lease per second that restoring the transcript would cost."""
-    residency_blocks: int | None = None
-    """How many blocks leases may hold per tenant; None: any number."""
     rescue_share: float = 0.0
     """A sequence that is alone waits for leases that end within this share of the time that
     computing its prompt takes, before it breaks any."""
@@ -59,8 +57,6 @@ class CacheConfig:
             raise ValueError(
                 f"a lease cap of {self.lease_cap_s} s, kappa {self.kappa}: neither may be negative"
             )
-        if self.residency_blocks is not None and self.residency_blocks < 0:
-            raise ValueError(f"a residency budget of {self.residency_blocks} blocks")
         if self.rescue_share < 0:
             raise ValueError(f"a rescue share of {self.rescue_share}, it may not be negative")
         if self.ghost_records < 0:

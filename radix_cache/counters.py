@@ -24,5 +24,4 @@ class Counters:
     leases_returned: int = 0
     leases_expired: int = 0
     leases_broken: int = 0
-    leases_over_budget: int = 0
     leases_released: int = 0

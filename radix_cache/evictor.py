@@ -1,9 +1,13 @@
 """Eviction from the device: how many blocks a sequence could have, and whose are freed for it.
 
-Knows who may take whose blocks only from ``radix_cache.retention``. Always true: what
-``available`` says can be had, and no more.
+Knows who may take whose blocks only from ``radix_cache.retention``, and which tenant holds too
+much from ``radix_cache.tenant_shares``. What tenants have above their share goes first, idle
+blocks before leased ones; then idle blocks of the others, then what the sequence has a right to.
+Always true: what ``available`` says can be had, and no more.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from radix_cache.block_pool import BlockPool, OutOfBlocks
@@ -11,13 +15,15 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.idle_leaves import IdleLeaves
 from radix_cache.known_branches import KnownBranches
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Node, Tier
+from radix_cache.nodes import IDLE, LEASED, RUNNING, Node, Owner, Tier
 from radix_cache.retention import Retention
+from radix_cache.tenant_shares import Demand
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
 from radix_cache.tree import RadixTree
 
 _DEVICE: Final = int(Tier.DEVICE)
 """A plain integer: it is looked up and compared for every node that is evicted."""
+_NOTHING: Final[Mapping[tuple[Owner, int], int]] = {}
 
 
 class Evictor:
@@ -25,7 +31,7 @@ class Evictor:
 
     Args:
         tree, pool: what is evicted, and where its blocks go.
-        idle: says which leaf goes first.
+        idle: says which leaf goes first, and how far each tenant is above its share.
         branches: who runs, and who else may lose blocks.
         retention: who may evict whom.
         misses: is told what is forgotten.
@@ -48,6 +54,7 @@ class Evictor:
         self._tree = tree
         self._pool = pool
         self._idle = idle
+        self._shares = idle.shares
         self._branches = branches
         self._retention = retention
         self._misses = misses
@@ -60,8 +67,10 @@ class Evictor:
         rights = self._rights(sequence)
         blocks = self._pool.num_free + sum(self._tree.class_blocks[: rights + 1])
         inside = self._branches.ending_inside()
-        if inside:
-            blocks += self._locked_too_much(inside, rights)
+        unlocked = self._locked_too_much(inside) if inside else _NOTHING
+        blocks += sum(count for (_, klass), count in unlocked.items() if klass <= rights)
+        if rights < LEASED:
+            blocks += self._retention.leased_above_shares(unlocked)
         if sequence is None or not sequence.admitted:
             blocks -= self._reserve
         return max(0, blocks)
@@ -69,16 +78,16 @@ class Evictor:
     def _rights(self, sequence: CachedSequence | None) -> int:
         return self._retention.rights(sequence, alone=self._branches.is_alone(sequence))
 
-    def _locked_too_much(self, inside: list[BranchHandle], rights: int) -> int:
-        """Blocks behind the positions where running sequences end ``inside`` edges."""
+    def _locked_too_much(self, inside: list[BranchHandle]) -> Counter[tuple[Owner, int]]:
+        """Blocks behind the positions where running sequences end ``inside`` edges, by owner and
+        by the class that they have on their own."""
         ends: dict[Node, int] = {}
         for handle in inside:
             ends[handle.node] = max(handle.length, ends.get(handle.node, 0))
-        return sum(
-            node.end - end
-            for node, end in ends.items()
-            if self._tree.class_beyond(node, end) <= rights
-        )
+        found: Counter[tuple[Owner, int]] = Counter()
+        for node, end in ends.items():
+            found[node.owner, self._tree.class_beyond(node, end)] += node.end - end
+        return found
 
     def make_room(self, sequence: CachedSequence, wanted: int) -> None:
         """See to it that ``wanted`` blocks are free for ``sequence``.
@@ -98,13 +107,18 @@ class Evictor:
             if wanted > available:
                 raise OutOfBlocks(f"asked for {wanted} blocks, {available} are available")
         self._unlock_tails()
+        assert sequence.handle is not None
+        demand = Demand(owner=sequence.handle.owner, blocks=wanted)
         while missing > 0:
-            leaf = self._idle.oldest(_DEVICE)
+            leaf = self._idle.first(_DEVICE, demand)
+            excess = self._shares.excess(leaf.owner, _DEVICE, demand) if leaf is not None else 0
+            if excess <= 0 and self._retention.break_lease_above_share(demand):
+                continue
             if leaf is None:
                 rights = self._rights(sequence)
-                self._retention.break_claim(rights, self._branches.handles)
+                self._retention.break_claim(rights, self._branches.handles, demand)
                 continue
-            missing -= self._evict_tail(leaf, missing)
+            missing -= self._evict_tail(leaf, missing, excess)
         self._retention.keep_rest()
 
     def bring_back(self, handle: BranchHandle) -> None:
@@ -123,7 +137,7 @@ class Evictor:
         start = near.end
         missing = far.end - start - (self._pool.num_free - self._reserve)
         if missing > 0:
-            missing -= self._make_from_idle(missing)
+            missing -= self._make_from_idle(missing, Demand(owner=handle.owner, blocks=missing))
         end = far.end - max(0, missing)
         if end > start:
             far = self._tree.climb(far, end)
@@ -133,15 +147,19 @@ class Evictor:
             far.last_use = handle.node.last_use = tick
         self._tree.hold(handle, klass)
 
-    def _make_from_idle(self, missing: int) -> int:
-        """Free up to ``missing`` blocks of idle branches; returns how many."""
+    def _make_from_idle(self, missing: int, demand: Demand) -> int:
+        """Free up to ``missing`` blocks of idle branches, but not of tenants within their share
+        for one that is above it; returns how many."""
         self._unlock_tails()
         freed = 0
         while freed < missing:
-            leaf = self._idle.oldest(_DEVICE)
+            leaf = self._idle.first(_DEVICE, demand)
             if leaf is None:
                 break
-            freed += self._evict_tail(leaf, missing - freed)
+            excess = self._shares.excess(leaf.owner, _DEVICE, demand)
+            if excess <= 0 < self._shares.excess(demand.owner, _DEVICE, demand):
+                break
+            freed += self._evict_tail(leaf, missing - freed, excess)
         return freed
 
     def _unlock_tails(self) -> None:
@@ -150,10 +168,14 @@ class Evictor:
             if handle.length < handle.node.end:  # the cut for another may have been its own
                 self._tree.split(handle.node, handle.length)
 
-    def _evict_tail(self, leaf: Node, missing: int) -> int:
-        cut = min(missing, leaf.size)
+    def _evict_tail(self, leaf: Node, missing: int, excess: int) -> int:
+        """Evict from the end of ``leaf``, no more than may go before another tenant's turn."""
+        most = leaf.size
+        if self._idle.contested(_DEVICE) or len(self._shares.active()) > 1:
+            most = min(most, self._shares.to_next_level(excess, _DEVICE))
+        cut = min(missing, most)
         if self._lower is not None:
-            cut = min(leaf.size, max(cut, RUN_BLOCKS))
+            cut = min(most, max(cut, RUN_BLOCKS))
             self._pool.release(self._lower.demote(leaf, cut))
         else:
             self._misses.forgetting(leaf, leaf.size - cut)

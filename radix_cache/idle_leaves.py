@@ -1,21 +1,27 @@
-"""The order in which idle leaves of the radix tree are evicted: least recently used first.
+"""The order in which idle leaves of the radix tree are evicted: those of the tenant furthest above
+its share of the tier, of these the least recently used first.
 
-A lazy heap. A node has at most one entry, made when it first becomes an idle leaf; a sequence
-that uses it later changes nothing here. When the entry comes to the top it is looked at
-again: dropped if the node is held or has children by then, put back if it was used since.
-So a branch that comes and goes costs no heap operation at all. Each tier has a heap of its own.
+A lazy heap per tier and owner. A node has at most one entry, made when it first becomes an idle
+leaf; a sequence that uses it later changes nothing here. When the entry comes to the top it is
+looked at again: dropped if the node is held or has children by then, put back if it was used
+since. So a branch that comes and goes costs no heap operation at all. Finding one costs
+O(log leaves) and a look at each tenant that has some.
 """
 
 import heapq
 
-from radix_cache.nodes import IDLE, Node, Tier
+from radix_cache.nodes import IDLE, Node, Owner, Tier
+from radix_cache.tenant_shares import Demand, TenantShares
+
+_Heap = list[tuple[int, int, Node]]
 
 
 class IdleLeaves:
-    """Evictable leaves by tier: IDLE nodes without branches."""
+    """Evictable leaves by tier and owner: IDLE nodes without branches."""
 
-    def __init__(self) -> None:
-        self._heaps: list[list[tuple[int, int, Node]]] = [[] for _ in Tier]
+    def __init__(self, shares: TenantShares) -> None:
+        self.shares = shares
+        self._heaps: list[dict[Owner, _Heap]] = [{} for _ in Tier]
         self._offers = 0
 
     def offer(self, node: Node) -> None:
@@ -24,14 +30,42 @@ class IdleLeaves:
         if node.offered != tier:
             node.offered = tier
             self._offers += 1
-            heapq.heappush(self._heaps[tier], (node.last_use, self._offers, node))
+            heap = self._heaps[tier].setdefault(node.owner, [])
+            heapq.heappush(heap, (node.last_use, self._offers, node))
 
-    def oldest(self, tier: int) -> Node | None:
-        """The idle leaf of ``tier`` that was used longest ago, or None if there is none.
+    def contested(self, tier: int) -> bool:
+        """Whether more than one owner may have idle leaves in ``tier``."""
+        return len(self._heaps[tier]) > 1
 
-        It stays first until it is gone or used again.
+    def first(self, tier: int, demand: Demand | None = None) -> Node | None:
+        """The idle leaf of ``tier`` that goes first, or None if there is none.
+
+        It stays first until it is gone or used again, or its tenant is not the one furthest above
+        its share any more.
+
+        Args:
+            demand: what the blocks are wanted for.
         """
-        heap = self._heaps[tier]
+        shares, heaps = self.shares, self._heaps[tier]
+        found, highest = None, 0
+        for owner in list(heaps):
+            leaf = self._oldest(tier, owner)
+            if leaf is None:
+                continue
+            if len(heaps) == 1:
+                return leaf
+            level = shares.level(shares.excess(owner, tier, demand), tier)
+            if (
+                found is None
+                or level > highest
+                or (level == highest and leaf.last_use < found.last_use)
+            ):
+                found, highest = leaf, level
+        return found
+
+    def _oldest(self, tier: int, owner: Owner) -> Node | None:
+        """The idle leaf of ``owner`` in ``tier`` that was used longest ago."""
+        heap = self._heaps[tier][owner]
         while heap:
             last_use, order, node = heap[0]
             if (
@@ -48,4 +82,5 @@ class IdleLeaves:
                 heapq.heapreplace(heap, (node.last_use, order, node))
             else:
                 return node
+        del self._heaps[tier][owner]
         return None

@@ -58,12 +58,16 @@ def class_of(weight: int) -> int:
 class Owner:
     """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
 
-    __slots__ = ("class_blocks", "name", "root", "salt")
+    __slots__ = ("class_blocks", "name", "private_blocks", "root", "salt", "tier_blocks")
 
     def __init__(self, name: str, salt: int, shop: PieceShop) -> None:
         self.name = name
         self.salt = salt
-        self.class_blocks = [0, 0, 0, 0]
+        self.tier_blocks = [[0] * len(BlockClass) for _ in Tier]
+        """Its blocks in the tree, by tier and class."""
+        self.class_blocks = self.tier_blocks[Tier.DEVICE]
+        self.private_blocks = 0
+        """Blocks that its running sequences have outside the tree."""
         self.root = Node(self, parent=None, start=0, edge=Edge(shop), size=0, key=0)
 
 

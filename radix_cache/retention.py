@@ -3,17 +3,19 @@
 A branch that is not running is queued (its next request has arrived), leased (its tool runs)
 or idle. Any sequence takes idle blocks. A warm sequence, one that finds most of its transcript
 here, also takes leased ones, first of the branch that is thought to be back last: its end goes, and
-what is not needed of it stays leased. A sequence that is alone may
+what is not needed of it stays leased. What a tenant has leased above its share of the cache
+anyone takes. A sequence that is alone may
 take all that no sequence runs on, so that nothing blocks for ever. With leasing off, branches
 are idle between sequences and only age decides.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from radix_cache.counters import Counters
 from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.leases import Leases
-from radix_cache.nodes import IDLE, LEASED, QUEUED
+from radix_cache.nodes import IDLE, LEASED, QUEUED, Owner, Tier
+from radix_cache.tenant_shares import Demand, TenantShares
 from radix_cache.tree import RadixTree
 
 
@@ -26,8 +28,7 @@ class Retention:
         counters: of the cache; lease outcomes are written here.
         clock: seconds.
         leasing: False for plain LRU.
-        residency_blocks: how many blocks may be held by leases alone, per tenant; the longest
-            lease ends where they become more. None: any number.
+        shares: which tenant is how far above its share.
         rescue_share: a sequence that is alone waits for leases that end within this share of
             the time that computing its prompt takes, before it breaks any.
     """
@@ -40,7 +41,7 @@ class Retention:
         *,
         clock: Callable[[], float],
         leasing: bool,
-        residency_blocks: int | None,
+        shares: TenantShares,
         rescue_share: float,
     ) -> None:
         self._tree = tree
@@ -48,7 +49,7 @@ class Retention:
         self._counters = counters
         self._clock = clock
         self._leasing = leasing
-        self._residency = residency_blocks
+        self._shares = shares
         self._rescue_share = rescue_share
         self._broken: list[tuple[BranchHandle, float]] = []
         """Since the last ``keep_rest``, with the ends of their leases."""
@@ -67,6 +68,10 @@ class Retention:
             if self._leases.next_end_s > self._clock() + wait_s:
                 return QUEUED
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
+
+    def owner_active(self, owner: Owner) -> None:
+        """Note that a tenant's sequence begins, grows or ends."""
+        self._shares.used(owner)
 
     def end_leases(self) -> None:
         """Let branches go idle whose lease is over."""
@@ -122,16 +127,56 @@ class Retention:
             self._leases.watch(handle, self._clock())
         else:
             tree.hold(handle, IDLE)
-        if self._residency is not None:
-            while owner.class_blocks[LEASED] > self._residency:
-                mine = [h for h in self._leases.live() if h.owner is owner]
-                self._end_lease(max(mine, key=lambda h: h.leased_until))
-                self._counters.leases_over_budget += 1
 
-    def break_claim(self, rights: int, branches: Iterable[BranchHandle]) -> None:
-        """Let one branch of a class up to ``rights`` go idle: the leased one that is thought to
-        be back last, else of the queued ones the least recently used, published prefixes last.
-        ``keep_rest`` is to follow when the blocks are taken.
+    def leased_above_shares(self, unlocked: Mapping[tuple[Owner, int], int]) -> int:
+        """Blocks that are leased by tenants above their share, as far as they would still be
+        above it without what they have idle. They are anyone's, if there is anyone else.
+
+        Args:
+            unlocked: by owner and class, blocks that count as running and need not.
+        """
+        active = self._shares.active()
+        if len(active) < 2 or not (self._tree.class_blocks[LEASED] or unlocked):
+            return 0
+        blocks = 0
+        for owner in active:
+            leased = owner.class_blocks[LEASED] + unlocked.get((owner, LEASED), 0)
+            idle = owner.class_blocks[IDLE] + unlocked.get((owner, IDLE), 0)
+            if leased:
+                blocks += max(0, min(leased, self._shares.excess(owner, Tier.DEVICE) - idle))
+        return blocks
+
+    def break_lease_above_share(self, demand: Demand) -> bool:
+        """Let the branch go idle that is thought to be back last, of the tenant whose leases
+        are furthest above its share; False if nobody has leases above it. ``keep_rest`` is to
+        follow."""
+        active = self._shares.active()
+        if len(active) < 2 or not self._tree.class_blocks[LEASED]:
+            return False
+        levels = {
+            owner: self._shares.level(excess, Tier.DEVICE)
+            for owner in active
+            if owner.class_blocks[LEASED]
+            and (excess := self._shares.excess(owner, Tier.DEVICE, demand)) > 0
+        }
+        leased = [handle for handle in self._leases.live() if handle.owner in levels]
+        if leased:
+            self._break_one(leased, levels)
+        return bool(leased)
+
+    def _break_one(self, leased: list[BranchHandle], levels: dict[Owner, int]) -> None:
+        now = self._clock()
+        victim = max(leased, key=lambda h: (levels[h.owner], _away_s(h, now)))
+        self._broken.append((victim, victim.leased_until))
+        self._end_lease(victim)
+
+    def break_claim(
+        self, rights: int, branches: Iterable[BranchHandle], demand: Demand | None = None
+    ) -> None:
+        """Let one branch of a class up to ``rights`` go idle: of the leased ones the one that is
+        thought to be back last of the tenant furthest above its share, else of the queued ones
+        the least recently used, published prefixes last. ``keep_rest`` is to follow when the
+        blocks are taken.
 
         A branch is used by every sequence that passes through its blocks; of two that the same
         sequence used the longer one goes, since the shorter one's blocks are of no use without it.
@@ -139,21 +184,23 @@ class Retention:
         """
         leased = self._leases.live()
         if leased:
-            now = self._clock()
-            victim = max(leased, key=lambda h: _away_s(h, now))
-            self._broken.append((victim, victim.leased_until))
-        else:
-            assert rights >= QUEUED
-            victim = min(
-                (h for h in branches if h.klass == QUEUED),
-                key=lambda h: (
-                    h.owner is self._tree.published,
-                    self._tree.last_use_below(h.node),
-                    -h.length,
-                ),
+            shares, tier = self._shares, Tier.DEVICE
+            owners = {handle.owner for handle in leased}
+            self._break_one(
+                leased, {o: shares.level(shares.excess(o, tier, demand), tier) for o in owners}
             )
-            victim.queued = False
-            self._counters.leases_broken += victim.leased_until > 0.0
+            return
+        assert rights >= QUEUED
+        victim = min(
+            (h for h in branches if h.klass == QUEUED),
+            key=lambda h: (
+                h.owner is self._tree.published,
+                self._tree.last_use_below(h.node),
+                -h.length,
+            ),
+        )
+        victim.queued = False
+        self._counters.leases_broken += victim.leased_until > 0.0
         self._end_lease(victim)
 
     def keep_rest(self) -> None:

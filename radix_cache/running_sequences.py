@@ -6,6 +6,8 @@ may be shared; those behind are private to it until they are full and published.
 Always true: a running sequence's handle ends where its shared blocks end, on the device.
 """
 
+from collections import Counter
+
 import numpy as np
 
 from radix_cache.audit import check_table
@@ -16,7 +18,7 @@ from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.known_branches import KnownBranches
 from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
-from radix_cache.nodes import IDLE, RUNNING, Holder
+from radix_cache.nodes import IDLE, RUNNING, Holder, Owner
 from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.tiers import LowerTiers
@@ -62,6 +64,7 @@ class RunningSequences:
     ) -> CachedSequence:
         """Match ``tokens`` and lock what is there."""
         tree, size = self._tree, self._tree.block_size
+        self._retention.owner_active(handle.owner)
         limit = (len(tokens) - 1) // size
         table = handle.table
         if len(table) <= limit:
@@ -93,6 +96,7 @@ class RunningSequences:
         handle = opened(sequence)
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
+        self._retention.owner_active(handle.owner)
         self._evictor.make_room(sequence, num_blocks)
         start = sequence.num_blocks
         end = start + num_blocks
@@ -102,7 +106,7 @@ class RunningSequences:
             sequence.table = handle.table = table
         sequence.table[start:end] = self._pool.take(num_blocks)
         sequence.num_blocks = end
-        self.num_private += num_blocks
+        self._count_private(handle.owner, num_blocks)
         if not sequence.admitted:
             self._admit(sequence, handle)
 
@@ -142,15 +146,19 @@ class RunningSequences:
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Give private blocks back that ``num_tokens`` tokens do not reach."""
-        opened(sequence)
+        owner = opened(sequence).owner
         reached = -(-num_tokens // self._tree.block_size)
-        self._release_private(sequence, max(reached, sequence.num_shared_blocks))
+        self._release_private(sequence, owner, max(reached, sequence.num_shared_blocks))
 
-    def _release_private(self, sequence: CachedSequence, keep: int) -> None:
+    def _count_private(self, owner: Owner, blocks: int) -> None:
+        self.num_private += blocks
+        owner.private_blocks += blocks
+
+    def _release_private(self, sequence: CachedSequence, owner: Owner, keep: int) -> None:
         count = sequence.num_blocks - keep
         if count > 0:
             self._pool.release(sequence.table[keep : sequence.num_blocks])
-            self.num_private -= count
+            self._count_private(owner, -count)
             sequence.num_blocks = keep
 
     # Publishing and the end
@@ -170,12 +178,13 @@ class RunningSequences:
         if self._publisher.publish(sequence, handle, tokens, target):
             self._branches.stopped_inside(sequence)
         sequence.num_shared_blocks = target
-        self.num_private -= target - shared
+        self._count_private(handle.owner, shared - target)
 
     def finish(self, sequence: CachedSequence, lease_s: float | None, *, answered: bool) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
-        self._release_private(sequence, sequence.num_shared_blocks)
+        self._retention.owner_active(handle.owner)
+        self._release_private(sequence, handle.owner, sequence.num_shared_blocks)
         self._branches.ended(sequence)
         sequence.handle = None
         handle.sequence = None
@@ -196,11 +205,15 @@ class RunningSequences:
 
     def check(self) -> None:
         """AssertionError where a running sequence and its handle do not agree."""
+        private: Counter[Owner] = Counter()
         for sequence in self._branches.running:
             handle = opened(sequence)
+            private[handle.owner] += sequence.num_blocks - sequence.num_shared_blocks
             assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
             assert not handle.node.tier, "a turn on blocks that are not on the device"
             check_table(handle)
+        for owner in self._tree.owners():
+            assert owner.private_blocks == private[owner], f"private blocks of {owner.name!r}"
 
 
 def opened(sequence: CachedSequence) -> BranchHandle:

@@ -57,8 +57,7 @@ class CacheStats:
     """Blocks that could not be written to the disk or read from it unharmed."""
     leases: dict[str, int]
     """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` when
-    other sequences took all blocks, ``over_budget`` of the tenant, ``released`` with their
-    branch."""
+    other sequences took all blocks, ``released`` with their branch."""
 
 
 def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> CacheStats:
@@ -83,7 +82,6 @@ def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> Cac
             "returned": counters.leases_returned,
             "expired": counters.leases_expired,
             "broken": counters.leases_broken,
-            "over_budget": counters.leases_over_budget,
             "released": counters.leases_released,
         },
         **blocks,

@@ -145,7 +145,7 @@ class LowerTiers:
         if disk is None or not self.writing:
             return
         while (host.num_free + self._being_written) * _FREE_SHARE < host.num_blocks:
-            node = self._idle.oldest(Tier.HOST)
+            node = self._idle.first(Tier.HOST)
             if node is None:
                 return
             if node.size > RUN_BLOCKS:
@@ -317,7 +317,7 @@ class LowerTiers:
         """Forget idle ends of ``tier``, the longest unused first, until ``wanted`` blocks are
         free there; returns how many of them are."""
         while tier.num_free < wanted:
-            node = self._idle.oldest(tier.tier)
+            node = self._idle.first(tier.tier)
             if node is None:
                 if tier is self.disk and self._copies is not None:
                     self._copies.give_room(wanted)

@@ -234,8 +234,7 @@ class RadixTree:
 
     def _count(self, node: Node, klass: int, blocks: int) -> None:
         self.tier_blocks[node.tier][klass] += blocks
-        if not node.tier:
-            node.owner.class_blocks[klass] += blocks
+        node.owner.tier_blocks[node.tier][klass] += blocks
 
     # Growing
 

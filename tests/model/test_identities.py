@@ -153,6 +153,14 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
     _play(reference, seed, None, 16, plant=_plant_failures)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
+    reference: ReferenceModel, seed: int
+) -> None:
+    """Tenants above their shares lose idle and leased blocks to others."""
+    _play(reference, seed, None, 16, tenants=3)
+
+
 def _plant_failures(driver: EngineDriver, seed: int) -> None:
     """Every other step of several sequences fails, before or behind its forward pass."""
     rng = random.Random(f"failures/{seed}")
@@ -186,6 +194,7 @@ def _play(
     guesser: _Guesser | None,
     most_drafts: int,
     plant: Callable[[EngineDriver, int], None] = lambda driver, seed: None,
+    tenants: int = 1,
 ) -> list[list[int]]:
     """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine."""
     rng = random.Random(seed)
@@ -207,6 +216,7 @@ def _play(
     sessions: dict[str, list[int]] = {}
     open_turns: dict[str, str] = {}
     cancelled: set[str] = set()
+    owners: dict[str, str] = {}
     shared = [rng.randrange(32, 127) for _ in range(30)]
 
     def start() -> None:
@@ -220,6 +230,7 @@ def _play(
                 offset = rng.randint(0, offset)
             if rng.random() < 0.7:
                 session = base
+        tenant = owners[base] if base else f"t{len(cases) % tenants}"
         prefix = sessions[base][:offset] if base else []
         if base is None and rng.random() < 0.6:
             new = shared + new
@@ -239,8 +250,9 @@ def _play(
             max_new_tokens=limit,
             sampling=params,
             grammar=grammar,
-            tenant="t",
+            tenant=tenant,
         )
+        owners[session] = tenant
         cases[name] = _Case(prompt, params, limit, grammar)
         open_turns[name] = session
 

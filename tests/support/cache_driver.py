@@ -125,7 +125,7 @@ class CacheDriver:
             self._release(names[self.choose(len(names))])
 
     def wait(self) -> None:
-        self.model.now += 1.0 + self.choose(20)
+        self.model.now += 1.0 + self.choose(20) if self.choose(40) else 700.0
 
     def look(self) -> None:
         """Match some prompt without opening a turn."""

@@ -40,6 +40,8 @@ class ReferenceCache:
         self.cached: dict[Key, int] = {}
         self.sessions: dict[str, ModelSession] = {}
         self.now, self.tick = 0.0, 0
+        self.used: dict[str, float] = {}
+        """When each tenant used the cache last."""
 
     @property
     def free(self) -> int:
@@ -87,8 +89,30 @@ class ReferenceCache:
         return LEASED if session is not None and (session.warm or session.admitted) else IDLE
 
     def available(self, session: ModelSession | None) -> int:
-        rights = self.rights(session)
-        return self.free + sum(klass <= rights for klass in self.classes().values())
+        rights, classes = self.rights(session), self.classes()
+        blocks = self.free + sum(klass <= rights for klass in classes.values())
+        if rights < LEASED and len(self.active()) > 1:
+            for owner in self.active():
+                mine = [klass for (o, _), klass in classes.items() if o == owner]
+                above = self.excess(owner) - mine.count(IDLE)
+                blocks += max(0, min(mine.count(LEASED), above))
+        return blocks
+
+    def active(self) -> list[str]:
+        return [owner for owner, used in self.used.items() if used > self.now - 600.0]
+
+    def excess(self, owner: str | None, asking: str | None = None, wanted: int = 0) -> int:
+        """Blocks above the owner's share; what is wanted counts as had."""
+        if owner is None:
+            return 0
+        held = sum(o == owner for o, _ in self.cached) + wanted * (owner == asking)
+        held += sum(s.private for s in self.sessions.values() if s.owner == owner)
+        active = self.active()
+        return held - self.num_blocks // len(active) if owner in active else held
+
+    def use(self, owner: str | None) -> None:
+        if owner is not None:
+            self.used[owner] = self.now
 
     def begin(
         self, name: str, owner: str | None, tokens: Tokens, base: str | None, at: int
@@ -96,6 +120,7 @@ class ReferenceCache:
         start = self.sessions.get(base) if base is not None else None
         if start is not None and start.owner != owner:
             start = None
+        self.use(owner)
         session = self.sessions.setdefault(name, ModelSession(owner))
         session.known = min(start.known, at // self.block) if start is not None else 0
         session.path = self.match(owner, tokens)
@@ -105,10 +130,11 @@ class ReferenceCache:
 
     def allocate(self, name: str, count: int) -> None:
         session = self.sessions[name]
+        self.use(session.owner)
         rights = self.rights(session)
         ended: list[tuple[ModelSession, float]] = []
         while self.free < count:
-            ended += self.evict_one(rights)
+            ended += self.evict_one(rights, session.owner, count)
         for left, until in ended:
             if left.path:
                 left.leased_until, left.broken = until, False
@@ -117,12 +143,32 @@ class ReferenceCache:
             session.admitted, session.queued, session.leased_until = True, False, 0.0
             session.broken = False
 
-    def evict_one(self, rights: int) -> list[tuple[ModelSession, float]]:
+    def evict_one(
+        self, rights: int, asking: str | None, wanted: int
+    ) -> list[tuple[ModelSession, float]]:
         """A block, or a claim: a lease that ends is returned with the end it had."""
         classes = self.classes()
         leaves = [k for k in classes if classes[k] == IDLE and not self.has_child(k)]
+
+        def excess(owner: str | None) -> int:
+            return self.excess(owner, asking, wanted)
+
+        above = [
+            session
+            for session in self.sessions.values()
+            if self.session_class(session) == LEASED
+            and session.owner in self.active()
+            and len(self.active()) > 1
+            and any(o == session.owner and c == LEASED for (o, _), c in classes.items())
+            and excess(session.owner) > 0
+        ]
+        if above and not any(excess(owner) > 0 for owner, _ in leaves):
+            session = max(above, key=lambda s: (excess(s.owner), self.away(s)))
+            ended = [(session, session.leased_until)]
+            session.leased_until, session.broken = 0.0, True
+            return ended
         if leaves:
-            victim = min(leaves, key=lambda k: self.cached[k])
+            victim = min(leaves, key=lambda k: (-excess(k[0]), self.cached[k]))
             del self.cached[victim]
             for session in self.sessions.values():
                 while session.path and self.key(session.owner, session.path) is None:
@@ -131,7 +177,7 @@ class ReferenceCache:
         held = [s for s in self.sessions.values() if IDLE < self.session_class(s) <= rights]
         leased = [s for s in held if self.session_class(s) == LEASED]
         if leased:
-            session = max(leased, key=self.away)
+            session = max(leased, key=lambda s: (excess(s.owner), self.away(s)))
         else:
             session = min(held, key=lambda s: (s.owner is None, self.last_use(s), -len(s.path)))
         ended = [(session, session.leased_until)] if leased else []
@@ -166,6 +212,7 @@ class ReferenceCache:
     def finish(self, name: str, lease_s: float | None, keep: bool) -> None:
         session = self.sessions[name]
         session.open, session.private = False, 0
+        self.use(session.owner)
         if session.admitted:
             self.tick += 1
             for prefix in self.prefixes(session.path):

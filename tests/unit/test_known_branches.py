@@ -10,6 +10,7 @@ from radix_cache.known_branches import KnownBranches
 from radix_cache.leases import Leases
 from radix_cache.nodes import Owner
 from radix_cache.retention import Retention
+from radix_cache.tenant_shares import TenantShares
 from radix_cache.tree import RadixTree
 from tests.support.cache_turns import run_turn, transcript
 from tests.support.caches import make_cache
@@ -80,7 +81,7 @@ def known_branches() -> tuple[KnownBranches, Owner]:
         Counters(),
         clock=lambda: 0.0,
         leasing=True,
-        residency_blocks=None,
+        shares=TenantShares((8, 0, 0), clock=lambda: 0.0),
         rescue_share=0.0,
     )
     return KnownBranches(tree, retention), tree.owner("red")

@@ -10,7 +10,7 @@ from radix_cache.config import CacheConfig
 def test_a_pool_is_all_that_has_to_be_said() -> None:
     config = CacheConfig(num_blocks=1)
     assert (config.block_size, config.policy, config.reserve_blocks) == (16, "lease", 0)
-    assert (config.host_blocks, config.disk_blocks, config.residency_blocks) == (0, 0, None)
+    assert (config.host_blocks, config.disk_blocks) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,6 @@ def test_a_pool_is_all_that_has_to_be_said() -> None:
         ({"reserve_blocks": 8}, "a reserve of 8 of 8 blocks"),
         ({"lease_cap_s": -1.0}, "neither may be negative"),
         ({"kappa": -1.0}, "neither may be negative"),
-        ({"residency_blocks": -1}, "a residency budget of -1 blocks"),
         ({"rescue_share": -0.5}, "a rescue share of -0.5"),
         ({"ghost_records": -1}, "-1 ghost records"),
         ({"host_blocks": -1}, "at least 1 host block"),
@@ -44,7 +43,6 @@ def test_limits_are_taken() -> None:
         reserve_blocks=7,
         lease_cap_s=0.0,
         kappa=0.0,
-        residency_blocks=0,
         ghost_records=0,
         host_blocks=1,
         disk_blocks=1,

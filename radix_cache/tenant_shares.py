@@ -1,0 +1,89 @@
+"""What share of a tier each tenant has, and how far above it each is.
+
+A tenant is active for ten minutes after each use of the cache. Active ones have equal shares of
+the blocks that sequences can have; others have none. A share is no limit: who is alone may fill
+everything, and what nobody wants stays. It only says whose blocks go first when some have to.
+
+Blocks are counted where they are in the tree, once however many branches of a tenant pass
+through them, and with what its running sequences have of their own. Published prefixes count for
+nobody.
+
+Always true: only tenants that were active within ``ACTIVE_S`` divide the blocks.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from radix_cache.nodes import Owner, Tier
+
+ACTIVE_S: Final = 600.0
+_LEVELS: Final = 64
+"""Owners that differ by less than such a part of the tier are equal: the longest unused goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Blocks that somebody is about to have: they count as its own already, so that who wants
+    more than its share makes room by itself."""
+
+    owner: Owner
+    blocks: int
+
+
+class TenantShares:
+    """Who is active, and who holds too much.
+
+    Args:
+        sizes: usable blocks by tier.
+        clock: seconds, never decreasing.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, clock: Callable[[], float]) -> None:
+        self._sizes = sizes
+        self._clock = clock
+        self._quanta = [max(1, size // _LEVELS) for size in sizes]
+        self._used_s: OrderedDict[Owner, float] = OrderedDict()
+
+    def used(self, owner: Owner) -> None:
+        """Note that ``owner`` uses the cache now; the operator's own use is nobody's."""
+        if owner.name:
+            self._used_s[owner] = self._clock()
+            self._used_s.move_to_end(owner)
+
+    def active(self) -> Collection[Owner]:
+        """The tenants that have used the cache lately."""
+        self._forget_inactive()
+        return self._used_s.keys()
+
+    def excess(self, owner: Owner, tier: int, demand: Demand | None = None) -> int:
+        """Blocks of ``tier`` that ``owner`` has above its share, negative below it."""
+        if not owner.name:
+            return 0
+        held = sum(owner.tier_blocks[tier])
+        if tier == Tier.DEVICE:
+            held += owner.private_blocks
+        if demand is not None and demand.owner is owner:
+            held += demand.blocks
+        self._forget_inactive()
+        if owner in self._used_s:
+            held -= self._sizes[tier] // len(self._used_s)
+        return held
+
+    def level(self, excess: int, tier: int) -> int:
+        """``excess`` in steps, rounded up: positive exactly where it is."""
+        return -(-excess // self._quanta[tier])
+
+    def to_next_level(self, excess: int, tier: int) -> int:
+        """How many blocks may go before ``level`` changes, at least 1."""
+        quantum = self._quanta[tier]
+        return excess - (self.level(excess, tier) - 1) * quantum
+
+    def _forget_inactive(self) -> None:
+        since = self._clock() - ACTIVE_S
+        while self._used_s:
+            owner, used_s = next(iter(self._used_s.items()))
+            if used_s > since:
+                return
+            del self._used_s[owner]
