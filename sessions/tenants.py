@@ -1,18 +1,19 @@
-"""API keys and the tenants they belong to.
+"""API keys, what each lets its holder do, and the tenants they belong to.
 
 A tenant is the border of everything that is shared: prefix cache, stored responses,
 sessions, the dashboard's rows. It follows from the key alone, never from what a client
-writes in a message. Without any key everyone is the same tenant and an operator.
+writes in a message. Without any key everyone is the same tenant and an operator. Keys are
+held as digests; where they are read from is in ``sessions.tenants_file``.
 
 Always true: telling whether a key is right takes the same time for every wrong key.
 """
 
+import enum
 import hashlib
 import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 DEFAULT_TENANT = "default"
 MIN_KEY_CHARS = 8
@@ -22,7 +23,18 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class KeyFileError(ValueError):
-    """The keys cannot be used. The message says which line and why, never the key."""
+    """The keys cannot be used. The message says which one and why, never the key."""
+
+
+class Role(enum.StrEnum):
+    """What a key is good for."""
+
+    OPERATOR = "operator"
+    """A tenant's key that also shows what concerns the whole server: metrics, all tenants."""
+    TENANT = "tenant"
+    """Turns, and all that belongs to its tenant."""
+    READ_ONLY = "read-only"
+    """Shows what belongs to its tenant; starts, changes and ends nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,89 +42,90 @@ class Principal:
     """Who asks, as far as the key tells."""
 
     tenant: str
-    operator: bool
-    """May see what concerns the whole server: metrics, all tenants' sessions."""
+    role: Role = Role.TENANT
+    key_name: str = ""
+    """For logs, and to know the holders of a key that is revoked."""
+
+    @property
+    def operator(self) -> bool:
+        """May see what concerns the whole server: metrics, all tenants' sessions."""
+        return self.role is Role.OPERATOR
+
+    @property
+    def read_only(self) -> bool:
+        """May look and not touch."""
+        return self.role is Role.READ_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    key: str
+    """A key as it is held: its digest, and whom it stands for."""
+
+    sha256: bytes
     principal: Principal
 
     def __post_init__(self) -> None:
-        if not _KEY.fullmatch(self.key) or len(self.key) < MIN_KEY_CHARS:
+        if len(self.sha256) != hashlib.sha256().digest_size:
+            raise KeyFileError("a key's sha256 is 64 hexadecimal digits")
+        for kind, name in (("tenant", self.principal.tenant), ("key", self.principal.key_name)):
+            if not _NAME.fullmatch(name):
+                raise KeyFileError(f"{kind} name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . -")
+
+    @classmethod
+    def of(cls, key: str, *, tenant: str, role: Role = Role.TENANT, name: str = "") -> "ApiKey":
+        """From the key itself; its name is made from the digest where none is given.
+
+        Raises:
+            KeyFileError: the key is short or has characters that headers cannot carry, or a
+                name has others than it may.
+        """
+        if not _KEY.fullmatch(key) or len(key) < MIN_KEY_CHARS:
             raise KeyFileError(
                 f"a key must be {MIN_KEY_CHARS} or more printable ASCII characters without spaces"
             )
-        if not _NAME.fullmatch(self.principal.tenant):
-            raise KeyFileError(
-                f"tenant {self.principal.tenant!r} is not 1 to 64 of A-Z a-z 0-9 _ . -"
-            )
+        digest = key_digest(key)
+        principal = Principal(tenant=tenant, role=role, key_name=name or f"key-{digest.hex()[:8]}")
+        return cls(sha256=digest, principal=principal)
 
 
 class Tenants:
     """Finds the principal of a key."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self._principals = [(_digest(key.key), key.principal) for key in keys]
+        self._keys = tuple(keys)
 
     @property
     def open(self) -> bool:
         """No key is configured: everyone who reaches the port is let in."""
-        return not self._principals
+        return not self._keys
 
     def authenticate(self, key: str | None) -> Principal | None:
         """The principal of ``key``; None if it is wrong, or missing where one is needed."""
         if self.open:
-            return Principal(tenant=DEFAULT_TENANT, operator=True)
-        offered = _digest(key or "")
+            return Principal(tenant=DEFAULT_TENANT, role=Role.OPERATOR)
+        offered = key_digest(key or "")
         found = None
-        for digest, principal in self._principals:  # all of them: a hit must not be faster
-            if hmac.compare_digest(digest, offered):
-                found = principal
+        for known in self._keys:  # all of them: a hit must not be faster
+            if hmac.compare_digest(known.sha256, offered):
+                found = known.principal
         return found
+
+    def replace(self, keys: Iterable[ApiKey]) -> frozenset[Principal]:
+        """Take other keys from now on. Returns the principals whose keys are good no more, or
+        stand for something else: what they still have open is to be ended."""
+        former, self._keys = self._keys, tuple(keys)
+        return frozenset(key.principal for key in set(former) - set(self._keys))
 
 
 def single_key(key: str) -> ApiKey:
     """One key for everything: its holder is tenant and operator."""
-    return ApiKey(key=key, principal=Principal(tenant=DEFAULT_TENANT, operator=True))
+    return ApiKey.of(key, tenant=DEFAULT_TENANT, role=Role.OPERATOR)
 
 
-def read_keys_file(path: Path) -> list[ApiKey]:
-    """Read ``tenant key [operator]`` per line; blank lines and lines that start with ``#``
-    are skipped.
+def key_digest(key: str) -> bytes:
+    """SHA-256 of a key's UTF-8: 32 bytes, so that comparing does not tell a key's length.
 
-    Raises:
-        KeyFileError: the file cannot be read, a line has another form, a key stands twice,
-            or there is no key at all.
+    A plain digest holds, since keys are drawn at random; it
+    would not for words that people choose.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"cannot read {path}: {error}") from error
-    keys: list[ApiKey] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        try:
-            key = _parse(words)
-        except KeyFileError as error:
-            raise KeyFileError(f"{path}, line {number}: {error}") from None
-        if any(key.key == other.key for other in keys):
-            raise KeyFileError(f"{path}, line {number}: this key stands in the file twice")
-        keys.append(key)
-    if not keys:
-        raise KeyFileError(f"{path} holds no key")
-    return keys
-
-
-def _parse(words: list[str]) -> ApiKey:
-    if len(words) not in {2, 3} or words[2:] not in ([], ["operator"]):
-        raise KeyFileError("expected 'tenant key' or 'tenant key operator'")
-    return ApiKey(key=words[1], principal=Principal(tenant=words[0], operator=len(words) == 3))
-
-
-def _digest(key: str) -> bytes:
-    # Equal lengths, so that compare_digest does not tell the length of a key.
     return hashlib.sha256(key.encode()).digest()

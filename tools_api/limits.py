@@ -77,6 +77,9 @@ class Limits:
     """Sessions kept with their account; the longest idle one goes first."""
     stored_response_ttl_s: float = 3600.0
     """A response or session not used for so long is forgotten."""
+    max_keys: int = 1024
+    """Keys of a tenants file: a request's key is compared with every one of them."""
+    max_tenants_file_bytes: int = MIB
     max_open_connections: int = 1024
     max_queued_turns: int = 4096
     """Turns waiting in the engine; one more is ``server_is_overloaded``."""

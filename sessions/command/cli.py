@@ -31,6 +31,7 @@ from sessions.command.options import (
     add_serve_options,
     read_serve_options,
 )
+from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.durable.store import Store
 from sessions.http.front_door import OriginPolicy
 from sessions.pages.dashboard import Dashboard
@@ -110,6 +111,8 @@ async def serve(options: ServeOptions) -> int:
 
 
 async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
+    if options.tenants_file is not None:
+        warn_of_former_form(options.tenants_file, former=options.former_tenants_file)
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that a port in use is told before the model is loaded.
         bound = cleanup.enter_context(_bind(options.host, options.port))
@@ -123,7 +126,11 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         await probe.start()
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
-        hub, server = _assemble(options, info, engine, probe, planners)
+        tenants = Tenants(options.keys)
+        hub, server = _assemble(
+            options, info=info, engine=engine, probe=probe, planners=planners, tenants=tenants
+        )
+        _reload_on_hangup(options.tenants_file, tenants, server)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
@@ -143,10 +150,12 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
 
 def _assemble(
     options: ServeOptions,
+    *,
     info: EngineInfo,
     engine: EngineProcess,
     probe: GrammarProbe,
     planners: Executor,
+    tenants: Tenants,
 ) -> tuple[Hub, Server]:
     clock = time.monotonic
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
@@ -177,7 +186,6 @@ def _assemble(
         clock=clock,
     )
     hub.engine_ready(info)
-    tenants = Tenants(options.keys)
     api = HttpApi(hub=hub, service=service)
     server = Server(
         hub=hub,
@@ -189,6 +197,15 @@ def _assemble(
         clock=clock,
     )
     return hub, server
+
+
+def _reload_on_hangup(path: Path | None, tenants: Tenants, server: Server) -> None:
+    """Read the tenants file again on SIGHUP; without one the signal ends the server as ever."""
+    if path is None or not hasattr(signal, "SIGHUP"):
+        return
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGHUP, lambda: reload_tenants(path, tenants, server.revoke)
+    )
 
 
 def _served_model(options: ServeOptions, info: EngineInfo) -> ServedModel:

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from runtime.config import ConfigError, EngineConfig
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import is_loopback
-from sessions.tenants import ApiKey, KeyFileError, read_keys_file, single_key
+from sessions.tenants import ApiKey, KeyFileError, single_key
+from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
 
 KEY_VARIABLE = "KEEPWARM_API_KEY"
@@ -43,6 +44,10 @@ class ServeOptions:
     """0: any free port; the ready line tells which."""
     model_name: str | None
     keys: tuple[ApiKey, ...]
+    tenants_file: Path | None
+    """Where ``keys`` were read from, to be read again on SIGHUP."""
+    former_tenants_file: bool
+    """It is in the form that holds the keys themselves."""
     allowed_origins: frozenset[str]
     prices: PriceTable
     drain_s: float
@@ -59,11 +64,19 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--model-name", help="further model id that requests may use and responses name")
     add("--api-key", metavar="KEY", help=f"key that clients must send; better in {KEY_VARIABLE}")
     add(
+        "--tenants-file",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with a table [[keys]] for each key: name, sha256, tenant and role "
+        "(operator, tenant, read-only); tenants share nothing, operators see metrics and all "
+        "sessions; read again on SIGHUP",
+    )
+    add(
         "--keys-file",
         type=Path,
         metavar="FILE",
-        help="file with a line 'tenant key' or 'tenant key operator' for each key; tenants "
-        "share nothing, operators see metrics and all sessions",
+        help="the same; its former name, and that of files with a line 'tenant key [operator]' "
+        "for each key, which are still read",
     )
     add(
         "--allow-origin",
@@ -108,13 +121,15 @@ def read_serve_options(
     values = vars(arguments)
     try:
         config = EngineConfig(**{o.field: o.value(values) for o in _engine_options()})
-        keys = _keys(arguments.api_key or environment.get(KEY_VARIABLE), arguments.keys_file)
+        tenants_file = _tenants_file(arguments)
+        single = arguments.api_key or environment.get(KEY_VARIABLE)
+        read = _read_keys(single, tenants_file)
     except (ConfigError, KeyFileError) as error:
         raise OptionError(str(error)) from error
-    if not keys and not is_loopback(arguments.host):
+    if not read.keys and not is_loopback(arguments.host):
         raise OptionError(
             f"--host {arguments.host} can be reached from other machines and needs a key: set "
-            f"{KEY_VARIABLE}, --api-key or --keys-file"
+            f"{KEY_VARIABLE}, --api-key or --tenants-file"
         )
     if not 0 <= arguments.port <= 65535:
         raise OptionError(f"--port {arguments.port} is not in 0..65535")
@@ -131,7 +146,9 @@ def read_serve_options(
         host=arguments.host,
         port=arguments.port,
         model_name=arguments.model_name,
-        keys=keys,
+        keys=read.keys,
+        tenants_file=tenants_file,
+        former_tenants_file=read.former,
         allowed_origins=frozenset(_origin(text) for text in arguments.allow_origin),
         prices=_price_table(arguments.price),
         drain_s=arguments.drain_seconds,
@@ -208,12 +225,23 @@ def _field_docstrings(type_: type) -> dict[str, str]:
 # The rest
 
 
-def _keys(single: str | None, path: Path | None) -> tuple[ApiKey, ...]:
+def _tenants_file(arguments: argparse.Namespace) -> Path | None:
+    if arguments.tenants_file and arguments.keys_file:
+        raise KeyFileError("--tenants-file and --keys-file are given: they mean the same")
+    path: Path | None = arguments.tenants_file or arguments.keys_file
+    return path
+
+
+def _read_keys(single: str | None, path: Path | None) -> TenantsFile:
     if single is None:
-        return () if path is None else tuple(read_keys_file(path))
+        if path is None:
+            return TenantsFile(keys=(), former=False)
+        return read_tenants_file(path)
     if path is not None:
-        raise KeyFileError(f"a single key ({KEY_VARIABLE} or --api-key) and --keys-file are given")
-    return (single_key(single),)
+        raise KeyFileError(
+            f"a single key ({KEY_VARIABLE} or --api-key) and a tenants file ({path}) are given"
+        )
+    return TenantsFile(keys=(single_key(single),), former=False)
 
 
 def _price_table(text: str) -> PriceTable:

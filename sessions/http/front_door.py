@@ -2,7 +2,8 @@
 
 A request head goes in, and either an answer comes out or the admission under which the request
 goes on. Nothing is reachable that has no row in the table, and each row names the access it
-needs; only what is marked PUBLIC is given without a key. Knows no socket.
+needs; only what is marked PUBLIC is given without a key. With a read-only key everything that
+is not a plain GET is refused before it is looked at. Knows no socket.
 
 Browsers add ``Origin`` to what a page asks for, also to a WebSocket handshake, and do not keep
 a foreign page from making one, so that is refused here (cross-site request forgery, cross-site
@@ -33,7 +34,7 @@ from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
 
 Page = Callable[[Principal], HttpResponse]
-ANONYMOUS = Principal(tenant="", operator=False)
+ANONYMOUS = Principal(tenant="")
 """Handed to what is PUBLIC; nobody's tenant."""
 
 
@@ -148,6 +149,9 @@ class FrontDoor:
         if route.access is Access.OPERATOR and not principal.operator:
             error = http_error(HTTPStatus.FORBIDDEN, "This page needs an operator's key.")
             return refusal(error, route.dialect)
+        if principal.read_only and not _only_looks(route, request):
+            error = http_error(HTTPStatus.FORBIDDEN, "This key is read-only.")
+            return refusal(error, route.dialect)
         method = "GET" if request.method == "HEAD" else request.method
         handler = route.calls.get(method)
         if handler is None and not _opens_websocket(route, request):
@@ -206,6 +210,11 @@ def _unauthorized(route: Route) -> HttpResponse:
         route.dialect,
         (("WWW-Authenticate", f'{scheme} realm="keepwarm"'),),
     )
+
+
+def _only_looks(route: Route, request: HttpRequest) -> bool:
+    """Whether the request can start, change and end nothing, for whatever it is answered with."""
+    return request.method in {"GET", "HEAD"} and not _opens_websocket(route, request)
 
 
 def _opens_websocket(route: Route, request: HttpRequest) -> bool:

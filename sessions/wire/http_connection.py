@@ -115,6 +115,15 @@ class HttpConnection(asyncio.Protocol):
             return None
         return self._drop_at - self._times.idle_s if self._framing.between_requests else None
 
+    @property
+    def principal(self) -> Principal | None:
+        """Whose request is being read or answered; None between requests."""
+        return None if self._admission is None else self._admission.principal
+
+    def revoke(self) -> None:
+        """The key of the request that is being answered is good no more."""
+        self.cut()
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

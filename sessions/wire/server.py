@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 
 from sessions.http.exchange import at_once
@@ -124,6 +124,13 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
 
+    def revoke(self, principals: Collection[Principal]) -> int:
+        """End what the holders of revoked keys have open; returns how many sockets that were."""
+        ended = [each for each in self._sockets if each.principal in principals]
+        for each in ended:
+            each.revoke()
+        return len(ended)
+
     def _greet(self) -> HttpConnection:
         newcomer = HttpConnection(
             front_door=self._front_door,
@@ -164,7 +171,7 @@ class Server:
         peer = WebSocketPeer(
             socket=opened,
             hub=self._hub,
-            tenant=principal.tenant,
+            principal=principal,
             max_unsent_bytes=self._limits.max_unsent_bytes,
             times=self._times,
             metrics=self._metrics,

@@ -22,6 +22,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from sessions.pages.metrics import Metrics
+from sessions.tenants import Principal
 from sessions.wire.hub import Hub, Link
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class WebSocketPeer(asyncio.Protocol):
         *,
         socket: OpenSocket,
         hub: Hub,
-        tenant: str,
+        principal: Principal,
         max_unsent_bytes: int,
         times: SocketTimes,
         metrics: Metrics,
@@ -101,7 +102,8 @@ class WebSocketPeer(asyncio.Protocol):
         self._heard_at = clock()
         self._pinged = False
         self._drop_at: float | None = None
-        self._link: Link = hub.open(tenant, self)
+        self.principal = principal
+        self._link: Link = hub.open(principal.tenant, self)
 
     # asyncio.Protocol
 
@@ -151,6 +153,11 @@ class WebSocketPeer(asyncio.Protocol):
             self._pinged = True
             self._protocol.send_ping(b"")
             self._write()
+
+    def revoke(self) -> None:
+        """The key it was opened with is good no more."""
+        if self._protocol.state is State.OPEN and not self._transport.is_closing():
+            self._close(CloseCode.POLICY_VIOLATION, reason="key revoked")
 
     def abort(self) -> None:
         """Drop the socket without a word."""
@@ -218,10 +225,10 @@ class WebSocketPeer(asyncio.Protocol):
 
     # Writing
 
-    def _close(self, code: int, frames: Sequence[bytes] = ()) -> None:
+    def _close(self, code: int, frames: Sequence[bytes] = (), reason: str | None = None) -> None:
         """Send the last frames and a close frame."""
         self._write(frames)
-        self._protocol.send_close(code, _REASONS.get(code, ""))
+        self._protocol.send_close(code, reason or _REASONS.get(code, ""))
         self._write()
         self._begin_end()
 

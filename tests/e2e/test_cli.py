@@ -19,6 +19,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from examples.demo.child_server import ChildServer, child_server
+from sessions.tenants import ApiKey
+from sessions.tenants_file import key_row
 from tests.support.stalled_model import StalledModel
 
 MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "16", "--threads", "1"]
@@ -330,6 +332,40 @@ def test_keys_guard_the_socket_and_the_pages(tmp_path: Path) -> None:
         assert session["cost"] > 0
         assert session["budget_left"]["output"] == 100 - session["output_tokens"]
     assert KEY not in (tmp_path / "log").read_text()
+
+
+def test_a_tenants_file_is_read_again_on_sighup_whole_or_not_at_all(tmp_path: Path) -> None:
+    path, log = tmp_path / "tenants.toml", tmp_path / "log"
+    old, new = (
+        ApiKey.of(f"{name}-key-of-acme", tenant="acme", name=name) for name in ("old", "new")
+    )
+    path.write_text(key_row(old))
+
+    async def until(text: str) -> None:
+        async with asyncio.timeout(20):
+            while text not in log.read_text():
+                await asyncio.sleep(0.01)
+
+    async def scenario(server: ChildServer) -> None:
+        headers = {"Authorization": "Bearer old-key-of-acme"}
+        async with connect(socket_url(server), additional_headers=headers) as client:
+            path.write_text(key_row(new) + "unknown = 1\n")
+            server.process.send_signal(signal.SIGHUP)
+            await until("key 1 unknown is unknown")
+            await client.send(create(input="hello", max_output_tokens=2))
+            await until_done(client)
+            path.write_text(key_row(new))
+            server.process.send_signal(signal.SIGHUP)
+            with pytest.raises(ConnectionClosed) as caught:
+                await client.recv()
+            assert caught.value.rcvd is not None
+            assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1008, "key revoked")
+        for key, status in (("old-key-of-acme", 401), ("new-key-of-acme", 200)):
+            asked = {"Authorization": f"Bearer {key}"}
+            assert page(server, "/v1/models", headers=asked).status_code == status
+
+    with child_server([*MODEL, "--tenants-file", str(path)], log=log) as server:
+        asyncio.run(scenario(server))
 
 
 def test_a_model_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:

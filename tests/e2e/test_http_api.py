@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection
 
 from runtime.messages import GenerationRequest
-from sessions.tenants import ApiKey, Principal
+from sessions.tenants import ApiKey
 from sessions.wire import http_api
 from sessions.wire.http_api import DIALECTS, SESSION_HEADER, Served
 from tests.support.running_server import RunningServer, play
@@ -26,8 +26,9 @@ from tools_api.errors import ApiError
 from tools_api.limits import Limits
 
 STREAM_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
-BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=False))
+ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
+ACME = ApiKey.of(ACME_KEY, tenant="acme")
+BOSS = ApiKey.of(BOSS_KEY, tenant="boss")
 BLOCK = 16
 FIND = tool("find", query={"type": "string"})
 
@@ -297,8 +298,8 @@ def test_what_is_stored_is_shown_listed_and_deleted() -> None:
 def test_tenants_do_not_see_each_others_responses() -> None:
     async def scenario(server: RunningServer, _: httpx.AsyncClient) -> None:
         async with (
-            client_of(server, Authorization=f"Bearer {ACME.key}") as acme,
-            client_of(server, **{"X-Api-Key": BOSS.key}) as boss,
+            client_of(server, Authorization=f"Bearer {ACME_KEY}") as acme,
+            client_of(server, **{"X-Api-Key": BOSS_KEY}) as boss,
         ):
             made = await turn(acme, input="x" * 200, store=False)
             stored = await turn(acme, input="x" * 200)
@@ -495,7 +496,7 @@ def test_another_api_has_its_own_words_for_the_same_turns_and_errors(
     async def scenario(server: RunningServer, _: httpx.AsyncClient) -> None:
         async with client_of(server) as stranger:
             assert (await stranger.post("/v1/shouts", json={})).json() == {"SORRY": 401}
-        async with client_of(server, **{"X-Api-Key": ACME.key, SESSION_HEADER: "s"}) as client:
+        async with client_of(server, **{"X-Api-Key": ACME_KEY, SESSION_HEADER: "s"}) as client:
             first = await client.post("/v1/shouts", json={"said": "hi"})
             assert first.json() == {"SHOUT": "HELLO", "from": None}
             unlike = await client.post("/v1/shouts", json={"said": "something else"})

@@ -6,17 +6,19 @@ import socket
 
 import orjson
 import pytest
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runtime.messages import CancelRequest, FinishReason
 from sessions.http.front_door import Access
-from sessions.tenants import ApiKey, Principal
+from sessions.tenants import ApiKey, Role
 from tests.support.fake_engine import EchoEngine, HandEngine, tokens
 from tests.support.running_server import RunningServer, play, texts
 from tools_api.limits import Limits
 
-ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
-BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=True))
+ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
+ACME = ApiKey.of(ACME_KEY, tenant="acme")
+BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
 PUBLIC = {"/", "/health", "/healthz", "/readyz"}
 NOT_FOUND = {"/v1/responses/{id}", "/v1/responses/{id}/input_items", "/v1/models/{name}"}
 """What there is none of: the braces stand for an id that nothing has."""
@@ -26,8 +28,8 @@ def keyed() -> RunningServer:
     return RunningServer(keys=[ACME, BOSS])
 
 
-def bearer(key: ApiKey) -> str:
-    return f"Bearer {key.key}"
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
 
 
 def test_every_route_but_the_probes_asks_for_a_key() -> None:
@@ -41,7 +43,7 @@ def test_every_route_but_the_probes_asks_for_a_key() -> None:
                 assert without.status == wrong.status == 200
             else:
                 assert without.status == wrong.status == 401, route.path
-            right = await server.http(route.path, Authorization=bearer(BOSS))
+            right = await server.http(route.path, Authorization=bearer(BOSS_KEY))
             if route.websocket:
                 assert right.status == 426
             elif "GET" not in route.methods:
@@ -54,9 +56,9 @@ def test_every_route_but_the_probes_asks_for_a_key() -> None:
 
 def test_a_tenants_key_does_not_open_what_concerns_all() -> None:
     async def scenario(server: RunningServer) -> None:
-        assert (await server.http("/metrics", Authorization=bearer(ACME))).status == 403
-        assert (await server.http("/dashboard", Authorization=bearer(ACME))).status == 200
-        shown = await server.http("/sessions.json", Authorization=bearer(ACME))
+        assert (await server.http("/metrics", Authorization=bearer(ACME_KEY))).status == 403
+        assert (await server.http("/dashboard", Authorization=bearer(ACME_KEY))).status == 200
+        shown = await server.http("/sessions.json", Authorization=bearer(ACME_KEY))
         assert orjson.loads(shown.body)["engine"] is None
 
     play(scenario, keyed)
@@ -66,7 +68,7 @@ def test_a_browser_may_send_the_key_as_a_password() -> None:
     async def scenario(server: RunningServer) -> None:
         asked = await server.http("/dashboard")
         assert asked.headers["WWW-Authenticate"].startswith("Basic")
-        password = "Basic " + base64.b64encode(f"any:{BOSS.key}".encode()).decode()
+        password = "Basic " + base64.b64encode(f"any:{BOSS_KEY}".encode()).decode()
         page = await server.http("/dashboard", Authorization=password)
         assert page.status == 200
         assert page.headers["Content-Type"].startswith("text/html")
@@ -87,7 +89,11 @@ def test_unknown_paths_are_404_and_a_plain_get_is_426() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({}, 401), ({"Authorization": "Bearer wrong-key"}, 401), ({"Authorization": bearer(ACME)}, 0)],
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong-key"}, 401),
+        ({"Authorization": bearer(ACME_KEY)}, 0),
+    ],
 )
 def test_a_handshake_needs_the_key(headers: dict[str, str], status: int) -> None:
     async def scenario(server: RunningServer) -> None:
@@ -101,6 +107,31 @@ def test_a_handshake_needs_the_key(headers: dict[str, str], status: int) -> None
             await client.send("say hello")
             assert await client.recv() == "hello"
         assert server.connections[0].tenant == "acme"
+
+    play(scenario, keyed)
+
+
+def test_a_revoked_key_ends_its_sockets_and_its_requests_in_flight_and_no_others() -> None:
+    async def scenario(server: RunningServer) -> None:
+        def client(key: str) -> connect:
+            return server.client(additional_headers={"Authorization": bearer(key)})
+
+        body = b'{"model":"default","input":"hello"}'
+        head = (
+            "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Authorization: {bearer(ACME_KEY)}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        async with client(ACME_KEY) as revoked, client(BOSS_KEY) as other:
+            answer = asyncio.ensure_future(server.raw(head.encode() + body, ends=False))
+            await server.until(lambda: server.server.num_sockets == 3 and bool(server.engine.sent))
+            assert server.server.revoke({ACME.principal}) == 2
+            with pytest.raises(ConnectionClosed) as caught:
+                await revoked.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 1008
+            assert await answer == b""
+            await other.send("say hello")
+            assert await other.recv() == "hello"
 
     play(scenario, keyed)
 

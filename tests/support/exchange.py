@@ -76,7 +76,7 @@ def make_call(
     """A request that has been let in; underscores in header names stand for hyphens."""
     given = Headers({name.replace("_", "-"): value for name, value in headers.items()})
     return Call(
-        principal=Principal(tenant=tenant, operator=False),
+        principal=Principal(tenant=tenant),
         request=HttpRequest(method=method, target=target, headers=given),
         argument=argument,
         body=body,

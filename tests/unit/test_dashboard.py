@@ -14,12 +14,12 @@ from runtime.messages import StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage
 from sessions.durable.store import SessionView
 from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
-from sessions.tenants import Principal
+from sessions.tenants import Principal, Role
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO as BY_HAND
 
-ACME = Principal(tenant="acme", operator=False)
-OPERATOR = Principal(tenant="boss", operator=True)
+ACME = Principal(tenant="acme")
+OPERATOR = Principal(tenant="boss", role=Role.OPERATOR)
 VIEW = SessionView(
     session="s1",
     tenant="acme",
@@ -117,7 +117,7 @@ def test_a_tenant_sees_its_own_rows_and_nothing_of_the_machine() -> None:
     assert (mine["totals"]["turns"], mine["num_sessions"]) == (1, 1)
     assert mine["engine"] is None
     assert "connections" not in mine["server"]
-    stranger = board.shown(Principal(tenant="nobody", operator=False))
+    stranger = board.shown(Principal(tenant="nobody"))
     assert (stranger["sessions"], stranger["turns"], stranger["totals"]["turns"]) == ([], [], 0)
 
 

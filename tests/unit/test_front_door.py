@@ -10,12 +10,15 @@ from websockets.datastructures import Headers
 from sessions.http.exchange import Call, Exchange, Pending
 from sessions.http.front_door import Access, Admission, FrontDoor, OriginPolicy, Route, is_loopback
 from sessions.http.message import HttpRequest, HttpResponse
-from sessions.tenants import ApiKey, Principal, Tenants
+from sessions.tenants import ApiKey, Principal, Role, Tenants
 from tools_api.dialects.dialect import DialectRequest
 from tools_api.errors import ApiError
 
-ACME = ApiKey(key="key-of-acme", principal=Principal(tenant="acme", operator=False))
-BOSS = ApiKey(key="key-of-boss", principal=Principal(tenant="boss", operator=True))
+ACME_KEY, BOSS_KEY = "key-of-acme", "key-of-boss"
+ACME = ApiKey.of(ACME_KEY, tenant="acme")
+BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
+WATCH_KEY = "key-of-watch"
+WATCH = ApiKey.of(WATCH_KEY, tenant="acme", role=Role.READ_ONLY)
 OPEN_POLICY = OriginPolicy(allowed_origins=frozenset({"https://ok.example"}), check_host=True)
 KEYED_POLICY = OriginPolicy(allowed_origins=frozenset({"https://ok.example"}), check_host=False)
 
@@ -64,7 +67,7 @@ def request(path: str, method: str = "GET", **headers: str) -> HttpRequest:
 
 
 def keyed() -> FrontDoor:
-    return FrontDoor(routes=ROUTES, tenants=Tenants([ACME, BOSS]), origins=KEYED_POLICY)
+    return FrontDoor(routes=ROUTES, tenants=Tenants([ACME, BOSS, WATCH]), origins=KEYED_POLICY)
 
 
 def unkeyed() -> FrontDoor:
@@ -78,19 +81,19 @@ def status(door: FrontDoor, asked: HttpRequest) -> int:
     return verdict.status
 
 
-def bearer(key: ApiKey) -> str:
-    return f"Bearer {key.key}"
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
 
 
-def basic(key: ApiKey) -> str:
-    return "Basic " + base64.b64encode(f"me:{key.key}".encode()).decode()
+def basic(key: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{key}".encode()).decode()
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/socket/", "/Socket", "//socket", "/x/../socket", "/%73ocket"]
 )
 def test_what_has_no_row_is_not_there(path: str) -> None:
-    assert status(keyed(), request(path, Authorization=bearer(BOSS))) == 404
+    assert status(keyed(), request(path, Authorization=bearer(BOSS_KEY))) == 404
 
 
 @pytest.mark.parametrize(
@@ -99,16 +102,16 @@ def test_what_has_no_row_is_not_there(path: str) -> None:
         ("/public", "", 200),
         ("/mine", "", 401),
         ("/mine", "Bearer wrong-key", 401),
-        ("/mine", bearer(ACME), 200),
-        ("/mine", basic(ACME), 200),
+        ("/mine", bearer(ACME_KEY), 200),
+        ("/mine", basic(ACME_KEY), 200),
         ("/mine", "Basic " + base64.b64encode(b"key-of-acme:").decode(), 401),
         ("/all", "", 401),
-        ("/all", bearer(ACME), 403),
-        ("/all", bearer(BOSS), 200),
-        ("/all", basic(BOSS), 401),
+        ("/all", bearer(ACME_KEY), 403),
+        ("/all", bearer(BOSS_KEY), 200),
+        ("/all", basic(BOSS_KEY), 401),
         ("/socket", "", 401),
-        ("/socket", basic(ACME), 401),
-        ("/socket", bearer(ACME), 426),
+        ("/socket", basic(ACME_KEY), 401),
+        ("/socket", bearer(ACME_KEY), 426),
     ],
 )
 def test_each_route_asks_for_its_access(path: str, authorization: str, expected: int) -> None:
@@ -117,14 +120,14 @@ def test_each_route_asks_for_its_access(path: str, authorization: str, expected:
 
 
 def test_a_handshake_with_a_key_goes_on_for_its_tenant() -> None:
-    asked = request("/socket?x=1", Upgrade="WebSocket", Authorization=bearer(ACME))
+    asked = request("/socket?x=1", Upgrade="WebSocket", Authorization=bearer(ACME_KEY))
     verdict = keyed().answer(asked)
     assert isinstance(verdict, Admission)
     assert (verdict.principal, verdict.handler) == (ACME.principal, None)
 
 
 def test_a_page_is_made_for_the_tenant_of_the_key() -> None:
-    verdict = keyed().answer(request("/mine", Authorization=bearer(ACME)))
+    verdict = keyed().answer(request("/mine", Authorization=bearer(ACME_KEY)))
     assert isinstance(verdict, HttpResponse)
     assert verdict.body == b"acme"
 
@@ -177,7 +180,7 @@ def test_a_foreign_page_is_refused(path: str, origin: str, allowed: bool) -> Non
 
 
 def test_a_page_of_the_server_itself_is_allowed_under_any_name() -> None:
-    headers = {"Host": "box.lan:8080", "Upgrade": "websocket", "Authorization": bearer(ACME)}
+    headers = {"Host": "box.lan:8080", "Upgrade": "websocket", "Authorization": bearer(ACME_KEY)}
     assert status(keyed(), request("/socket", Origin="http://box.lan:8080", **headers)) == 101
     assert status(keyed(), request("/socket", Origin="http://box.lan:8081", **headers)) == 403
 
@@ -204,7 +207,7 @@ def test_without_a_key_a_foreign_host_name_is_refused(host: str, allowed: bool) 
 
 
 def test_with_a_key_the_host_name_does_not_matter() -> None:
-    asked = request("/mine", Host="evil.example", Authorization=bearer(ACME))
+    asked = request("/mine", Host="evil.example", Authorization=bearer(ACME_KEY))
     assert status(keyed(), asked) == 200
 
 
@@ -296,18 +299,18 @@ def test_a_post_of_a_foreign_page_is_refused_whatever_it_holds() -> None:
 
 
 def test_the_key_may_come_as_other_clients_send_it_but_not_from_browsers() -> None:
-    assert status(keyed(), request("/both", "POST", X_Api_Key=ACME.key)) == 100
+    assert status(keyed(), request("/both", "POST", X_Api_Key=ACME_KEY)) == 100
     assert status(keyed(), request("/both", "POST", X_Api_Key="wrong-key")) == 401
-    assert status(keyed(), request("/mine", X_Api_Key=ACME.key)) == 401
+    assert status(keyed(), request("/mine", X_Api_Key=ACME_KEY)) == 401
 
 
 @pytest.mark.parametrize(
     ("method", "headers", "expected"),
     [
         ("POST", {}, 401),
-        ("GET", {"Authorization": f"Bearer {ACME.key}"}, 405),
+        ("GET", {"Authorization": f"Bearer {ACME_KEY}"}, 405),
         ("POST", {"Origin": "https://evil.example"}, 403),
-        ("POST", {"Authorization": f"Bearer {ACME.key}", "Content_Length": "1"}, 415),
+        ("POST", {"Authorization": f"Bearer {ACME_KEY}", "Content_Length": "1"}, 415),
     ],
 )
 def test_errors_are_told_in_the_words_of_the_paths_own_api(
@@ -316,3 +319,25 @@ def test_errors_are_told_in_the_words_of_the_paths_own_api(
     verdict = keyed().answer(request("/terse", method, **headers))
     assert isinstance(verdict, HttpResponse)
     assert orjson.loads(verdict.body) == {"terse": expected}
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers", "expected"),
+    [
+        ("/things/a", "GET", {}, 100),
+        ("/things/a", "HEAD", {}, 100),
+        ("/things/a", "DELETE", {}, 403),
+        ("/both", "POST", {}, 403),
+        ("/both", "GET", {"Upgrade": "websocket"}, 403),
+        ("/both", "GET", {}, 426),
+        ("/mine", "GET", {}, 200),
+        ("/mine", "PATCH", {}, 403),
+        ("/all", "GET", {}, 403),
+        ("/public", "GET", {}, 200),
+    ],
+)
+def test_a_read_only_key_shows_its_tenants_things_and_does_nothing_else(
+    path: str, method: str, headers: dict[str, str], expected: int
+) -> None:
+    asked = request(path, method, Authorization=bearer(WATCH_KEY), **headers)
+    assert status(keyed(), asked) == expected

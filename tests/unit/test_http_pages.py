@@ -21,7 +21,7 @@ ENDPOINTS = [
 
 def call(argument: str = "", **headers: str) -> Call:
     request = HttpRequest(method="GET", target="/", headers=Headers(headers))
-    principal = Principal(tenant="t", operator=False)
+    principal = Principal(tenant="t")
     return Call(principal=principal, request=request, argument=argument, body=b"")
 
 

@@ -16,7 +16,7 @@ from sessions.command.options import (
     read_serve_options,
 )
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import Principal, single_key
+from sessions.tenants import ApiKey, single_key
 
 KEY = "a-good-key"
 CACHE = str(Path.home() / ".cache" / "keepwarm")
@@ -91,7 +91,7 @@ def test_sizes_are_given_in_mib() -> None:
         (["--price", "output=nan"], "--price: 'output=nan' is not a number"),
         (["--price", "in=1"], "--price: 'in=1' is not one of"),
         (["--api-key", "short"], "a key must be 8 or more"),
-        (["--keys-file", "/nowhere/keys"], "cannot read /nowhere/keys"),
+        (["--keys-file", "/nowhere/keys"], "/nowhere/keys: cannot read it: No such file"),
         (["--allow-origin", "example.org"], "--allow-origin 'example.org' is not of the form"),
         (["--allow-origin", "https://a.org/x"], "is not of the form"),
         (["--allow-origin", "*"], "is not of the form"),
@@ -130,7 +130,7 @@ def test_a_keys_file_and_a_single_key_exclude_each_other(tmp_path: Path) -> None
     keys = tmp_path / "keys"
     keys.write_text(f"acme {KEY}\n")
     (key,) = options("--keys-file", str(keys)).keys
-    assert key.principal == Principal(tenant="acme", operator=False)
+    assert key == ApiKey.of(KEY, tenant="acme")
     with pytest.raises(OptionError, match="are given"):
         options("--keys-file", str(keys), "--api-key", "another-key")
 

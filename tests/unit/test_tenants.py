@@ -1,6 +1,6 @@
 """Keys name tenants; a wrong key names nobody."""
 
-from pathlib import Path
+import hashlib
 
 import pytest
 
@@ -9,25 +9,22 @@ from sessions.tenants import (
     ApiKey,
     KeyFileError,
     Principal,
+    Role,
     Tenants,
-    read_keys_file,
+    key_digest,
     single_key,
 )
 
 KEY = "k" * MIN_KEY_CHARS
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "keys"
-    path.write_text(text, encoding="utf-8")
-    return path
+ACME = ApiKey.of("key-of-acme", tenant="acme", name="ci")
+WATCH = ApiKey.of("key-of-watch", tenant="acme", role=Role.READ_ONLY, name="watch")
 
 
 def test_without_keys_everyone_is_one_tenant_and_operator() -> None:
     tenants = Tenants([])
     assert tenants.open
     for key in (None, "", "anything"):
-        assert tenants.authenticate(key) == Principal(tenant="default", operator=True)
+        assert tenants.authenticate(key) == Principal(tenant="default", role=Role.OPERATOR)
 
 
 @pytest.mark.parametrize("key", [None, "", KEY[:-1], KEY + "k", KEY.upper(), "\xe9" * 8])
@@ -37,44 +34,53 @@ def test_a_wrong_key_is_nobody(key: str | None) -> None:
     assert tenants.authenticate(key) is None
 
 
-def test_each_key_of_a_file_names_its_tenant(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        "# who key\n\nacme  key-of-acme-1\nacme key-of-acme-2\n  watch key#of#watch operator\n",
+def test_a_key_names_its_tenant_its_role_and_itself() -> None:
+    tenants = Tenants([ACME, WATCH])
+    assert tenants.authenticate("key-of-acme") == Principal(
+        tenant="acme", role=Role.TENANT, key_name="ci"
     )
-    tenants = Tenants(read_keys_file(path))
-    assert tenants.authenticate("key-of-acme-1") == Principal(tenant="acme", operator=False)
-    assert tenants.authenticate("key-of-acme-2") == Principal(tenant="acme", operator=False)
-    assert tenants.authenticate("key#of#watch") == Principal(tenant="watch", operator=True)
-    assert tenants.authenticate("acme") is None
+    found = tenants.authenticate("key-of-watch")
+    assert found is not None
+    assert (found.read_only, found.operator) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "holds no key"),
-        ("# only a comment", "holds no key"),
-        (f"acme {KEY}\nacme", "line 2: expected 'tenant key'"),
-        (f"acme {KEY} admin", "line 1: expected 'tenant key'"),
-        ("acme short", "line 1: a key must be 8 or more"),
-        (f"acme {KEY}\u00e9", "line 1: a key must be 8 or more"),
-        (f"a/b {KEY}", "line 1: tenant 'a/b' is not"),
-        (f"a {KEY}\nb {KEY}", "line 2: this key stands in the file twice"),
-    ],
-)
-def test_a_bad_keys_file_is_refused_by_line(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(KeyFileError, match=complaint) as caught:
-        read_keys_file(write(tmp_path, text))
-    assert KEY not in str(caught.value)
+def test_a_digest_is_no_key() -> None:
+    assert Tenants([ACME]).authenticate(ACME.sha256.hex()) is None
+    assert key_digest("key-of-acme") == hashlib.sha256(b"key-of-acme").digest() == ACME.sha256
 
 
-def test_a_missing_keys_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="cannot read"):
-        read_keys_file(tmp_path / "absent")
+def test_a_single_key_is_tenant_and_operator_and_has_a_name_of_its_own() -> None:
+    principal = single_key(KEY).principal
+    assert (principal.tenant, principal.operator) == ("default", True)
+    assert principal.key_name == f"key-{key_digest(KEY).hex()[:8]}"
 
 
-def test_a_key_has_a_least_length() -> None:
-    principal = Principal(tenant="t", operator=False)
-    assert ApiKey(key=KEY, principal=principal).key == KEY
-    with pytest.raises(KeyFileError):
-        ApiKey(key=KEY[:-1], principal=principal)
+@pytest.mark.parametrize("key", [KEY[:-1], KEY + " x", KEY + "\u00e9", "", "\n" * 8])
+def test_a_key_has_a_least_length_and_no_odd_characters(key: str) -> None:
+    with pytest.raises(KeyFileError, match="a key must be 8 or more") as caught:
+        ApiKey.of(key, tenant="t")
+    assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 65, "\u00e9"])
+def test_names_are_of_few_characters(name: str) -> None:
+    with pytest.raises(KeyFileError, match="tenant name"):
+        ApiKey.of(KEY, tenant=name)
+    if name:
+        with pytest.raises(KeyFileError, match="key name"):
+            ApiKey.of(KEY, tenant="t", name=name)
+
+
+def test_a_digest_has_its_length() -> None:
+    with pytest.raises(KeyFileError, match="64 hexadecimal"):
+        ApiKey(sha256=b"short", principal=Principal(tenant="t", key_name="k"))
+
+
+def test_other_keys_hold_at_once_and_those_that_are_gone_are_told() -> None:
+    tenants = Tenants([ACME, WATCH])
+    demoted = ApiKey.of("key-of-acme", tenant="acme", role=Role.READ_ONLY, name="ci")
+    assert tenants.replace([demoted, WATCH]) == {ACME.principal}
+    assert tenants.authenticate("key-of-acme") == demoted.principal
+    assert tenants.replace([WATCH]) == {demoted.principal}
+    assert tenants.authenticate("key-of-acme") is None
+    assert tenants.replace([WATCH]) == frozenset()

@@ -14,6 +14,7 @@ from websockets.uri import parse_uri
 from runtime.messages import CancelRequest, FinishReason
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
+from sessions.tenants import Principal
 from sessions.wire.hub import Hub, LongWork
 from sessions.wire.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
 from tests.support.clock import FakeClock
@@ -93,7 +94,7 @@ class Bench:
                 protocol=ServerProtocol(state=State.OPEN, max_size=MAX_FRAME),
             ),
             hub=self.hub,
-            tenant="acme",
+            principal=Principal(tenant="acme"),
             max_unsent_bytes=MAX_UNSENT,
             times=TIMES,
             metrics=self.metrics,

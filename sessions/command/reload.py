@@ -1,0 +1,39 @@
+"""A tenants file that is read again while the server runs.
+
+Always true: a file that cannot be used changes nothing, and the log says why.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from sessions.tenants import KeyFileError, Principal, Tenants
+from sessions.tenants_file import read_tenants_file
+
+log = logging.getLogger(__name__)
+
+
+def warn_of_former_form(path: Path, *, former: bool) -> None:
+    """Say what replaces a file of keys in the old form."""
+    if former:
+        log.warning(
+            "tenants file holds the keys themselves file=%s replacement=%s",
+            path,
+            "TOML with the sha256 of each key, see docs/commands.md",
+        )
+
+
+def reload_tenants(
+    path: Path, tenants: Tenants, revoke: Callable[[Collection[Principal]], int]
+) -> bool:
+    """Read the file again and let its keys hold from now on; what the holders of keys that are
+    gone have open ends. Returns whether it was taken: all of it or nothing."""
+    try:
+        read = read_tenants_file(path)
+    except KeyFileError as error:
+        log.error("tenants file is not taken, what held before holds reason=%s", error)
+        return False
+    ended = revoke(tenants.replace(read.keys))
+    log.info("tenants file taken file=%s keys=%d ended=%d", path, len(read.keys), ended)
+    warn_of_former_form(path, former=read.former)
+    return True

@@ -1,0 +1,182 @@
+"""The file that says who may ask: keys by their digests, in TOML.
+
+    [[keys]]
+    name = "ci"
+    sha256 = "6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090"
+    tenant = "acme"
+    role = "tenant"          # or "operator", "read-only"
+
+The form before it, a line ``tenant key [operator]`` for each key, is read too; it holds the
+keys themselves. Which of the two a file has is seen from its text.
+
+Always true: a file is taken whole or not at all, and no message quotes a value that may be a
+key.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sessions.tenants import ApiKey, KeyFileError, Principal, Role
+from tools_api.limits import DEFAULT_LIMITS
+
+_HEX_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_FORMER = "expected 'tenant key' or 'tenant key operator'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantsFile:
+    """What stands in a file of keys."""
+
+    keys: tuple[ApiKey, ...]
+    former: bool
+    """It is in the form that holds the keys themselves."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    sha256: str
+    tenant: str
+    role: Annotated[Role, Field(strict=False)] = Role.TENANT
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    keys: list[_Row] = []
+
+
+def read_tenants_file(path: Path) -> TenantsFile:
+    """Read a file in either form.
+
+    Raises:
+        KeyFileError: it cannot be read, has an unknown or a bad entry, a key or a name twice,
+            no key at all or too many. The message names the file and the entry.
+    """
+    try:
+        text = _text(path)
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            if not _looks_former(text):
+                raise KeyFileError(f"not TOML: {error}") from None
+            return TenantsFile(keys=_checked(_former_keys(text)), former=True)
+        return TenantsFile(keys=_checked(_keys(document)), former=False)
+    except KeyFileError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+def key_row(key: ApiKey) -> str:
+    """The rows of the file that stand for ``key``."""
+    who = key.principal
+    return (
+        f'[[keys]]\nname = "{who.key_name}"\nsha256 = "{key.sha256.hex()}"\n'
+        f'tenant = "{who.tenant}"\nrole = "{who.role}"\n'
+    )
+
+
+def _text(path: Path) -> str:
+    most = DEFAULT_LIMITS.max_tenants_file_bytes
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise KeyFileError(f"longer than {most} bytes")
+        return content.decode()
+    except OSError as error:
+        raise KeyFileError(f"cannot read it: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise KeyFileError("cannot read it: not UTF-8") from None
+
+
+def _checked(keys: Iterable[ApiKey]) -> tuple[ApiKey, ...]:
+    found = tuple(keys)
+    most = DEFAULT_LIMITS.max_keys
+    if not found:
+        raise KeyFileError("holds no key")
+    if len(found) > most:
+        raise KeyFileError(f"holds {len(found)} keys, at most {most} are possible")
+    return found
+
+
+def _keys(document: dict[str, Any]) -> list[ApiKey]:
+    try:
+        rows = _Document.model_validate(document).keys
+    except ValidationError as error:
+        raise KeyFileError(_complaint(error)) from None
+    keys: list[ApiKey] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            key = _key(row)
+            _refuse_double(key, keys)
+        except KeyFileError as error:
+            raise KeyFileError(f"key {number}: {error}") from None
+        keys.append(key)
+    return keys
+
+
+def _key(row: _Row) -> ApiKey:
+    if not _HEX_DIGEST.fullmatch(row.sha256):
+        raise KeyFileError("sha256 is not 64 hexadecimal digits")
+    principal = Principal(tenant=row.tenant, role=row.role, key_name=row.name)
+    return ApiKey(sha256=bytes.fromhex(row.sha256), principal=principal)
+
+
+def _refuse_double(key: ApiKey, before: Iterable[ApiKey]) -> None:
+    for other in before:
+        if key.sha256 == other.sha256:
+            raise KeyFileError("this key stands in the file twice")
+        if key.principal.key_name == other.principal.key_name:
+            raise KeyFileError(f"the name {key.principal.key_name!r} stands in the file twice")
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first thing that is wrong: where, and what was expected; never what was found."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    places = [f"{part + 1}" if isinstance(part, int) else str(part) for part in first["loc"]]
+    where = " ".join(places).replace("keys ", "key ", 1)
+    if first["type"] == "extra_forbidden":
+        return f"{where} is unknown; known: {', '.join(_known(first['loc']))}"
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    message = first["msg"].removeprefix("Input should be ")
+    return f"{where} should be {message}"
+
+
+def _known(place: tuple[int | str, ...]) -> Iterable[str]:
+    return _Document.model_fields if len(place) == 1 else _Row.model_fields
+
+
+# The former form
+
+
+def _significant(text: str) -> list[tuple[int, list[str]]]:
+    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1)]
+    return [(number, words) for number, words in lines if words and not words[0].startswith("#")]
+
+
+def _looks_former(text: str) -> bool:
+    lines = _significant(text)
+    return not any(words[0].startswith("[") or words[1:2] == ["="] for _, words in lines)
+
+
+def _former_keys(text: str) -> list[ApiKey]:
+    keys: list[ApiKey] = []
+    for number, words in _significant(text):
+        try:
+            if len(words) not in {2, 3} or words[2:] not in ([], ["operator"]):
+                raise KeyFileError(_FORMER)
+            role = Role.OPERATOR if words[2:] else Role.TENANT
+            key = ApiKey.of(words[1], tenant=words[0], role=role)
+            _refuse_double(key, keys)
+        except KeyFileError as error:
+            raise KeyFileError(f"line {number}: {error}") from None
+        keys.append(key)
+    return keys

@@ -1,0 +1,60 @@
+"""A tenants file is read again whole, or what held before goes on holding."""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.tenants import ApiKey, Principal, Tenants
+from sessions.tenants_file import key_row
+
+OLD = ApiKey.of("old-key-of-acme", tenant="acme", name="old")
+NEW = ApiKey.of("new-key-of-acme", tenant="acme", name="new")
+
+
+class Revoked:
+    def __init__(self) -> None:
+        self.principals: set[Principal] = set()
+
+    def __call__(self, principals: Collection[Principal]) -> int:
+        self.principals |= set(principals)
+        return len(principals)
+
+
+def test_a_good_file_holds_from_now_on_and_ends_what_it_no_longer_lets_in(tmp_path: Path) -> None:
+    path, tenants, revoked = tmp_path / "tenants.toml", Tenants([OLD]), Revoked()
+    path.write_text(key_row(NEW))
+    assert reload_tenants(path, tenants, revoked)
+    assert revoked.principals == {OLD.principal}
+    assert tenants.authenticate("old-key-of-acme") is None
+    assert tenants.authenticate("new-key-of-acme") == NEW.principal
+
+
+@pytest.mark.parametrize("bad", ["", "[[keys]]\nname = 3\n", None])
+def test_a_bad_file_changes_nothing_and_the_log_says_why(
+    tmp_path: Path, bad: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, tenants, revoked = tmp_path / "tenants.toml", Tenants([OLD]), Revoked()
+    if bad is not None:
+        path.write_text(key_row(NEW) * 0 + bad)
+    assert not reload_tenants(path, tenants, revoked)
+    assert tenants.authenticate("old-key-of-acme") == OLD.principal
+    assert not revoked.principals
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert str(path) in record.getMessage()
+
+
+def test_the_former_form_is_taken_and_its_replacement_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, tenants = tmp_path / "keys", Tenants([OLD])
+    path.write_text("acme new-key-of-acme\n")
+    with caplog.at_level(logging.WARNING):
+        assert reload_tenants(path, tenants, Revoked())
+    assert "sha256" in caplog.text
+    caplog.clear()
+    warn_of_former_form(path, former=False)
+    assert not caplog.records

@@ -1,0 +1,145 @@
+"""A file of keys is taken whole, in either form, or refused by the entry that is wrong."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sessions.tenants import MIN_KEY_CHARS, ApiKey, KeyFileError, Principal, Role, Tenants
+from sessions.tenants_file import key_row, read_tenants_file
+from tools_api.limits import DEFAULT_LIMITS
+
+KEY = "k" * MIN_KEY_CHARS
+CI = ApiKey.of("key-of-ci", tenant="acme", name="ci")
+BOSS = ApiKey.of("key-of-boss", tenant="ops", name="boss", role=Role.OPERATOR)
+WATCH = ApiKey.of("key-of-watch", tenant="acme", name="watch", role=Role.READ_ONLY)
+ROW = key_row(CI)
+DIGEST = CI.sha256.hex()
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "tenants.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refusal(folder: Path, text: str | bytes) -> str:
+    path = write(folder, text)
+    with pytest.raises(KeyFileError) as caught:
+        read_tenants_file(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+def test_rows_as_they_are_printed_are_read_as_they_were(tmp_path: Path) -> None:
+    read = read_tenants_file(write(tmp_path, "".join(map(key_row, (CI, BOSS, WATCH)))))
+    assert read.keys == (CI, BOSS, WATCH)
+    assert not read.former
+
+
+def test_a_row_holds_no_key() -> None:
+    assert "key-of-ci" not in ROW
+    assert tomllib.loads(ROW)["keys"][0]["sha256"] == DIGEST
+
+
+def test_a_key_without_a_role_is_its_tenants(tmp_path: Path) -> None:
+    text = ROW.replace('role = "tenant"\n', "").replace(DIGEST, DIGEST.upper())
+    assert read_tenants_file(write(tmp_path, text)).keys == (CI,)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "holds no key"),
+        ("# only a comment", "holds no key"),
+        ("keys = []", "holds no key"),
+        ("[[keys]]\n", "key 1 name is missing"),
+        (ROW + ROW, "key 2: this key stands in the file twice"),
+        (ROW + ROW.replace(DIGEST, "0" * 64), "key 2: the name 'ci' stands in the file twice"),
+        (ROW.replace(DIGEST, KEY), "key 1: sha256 is not 64 hexadecimal digits"),
+        (ROW.replace(DIGEST, "0x" + DIGEST[2:]), "key 1: sha256 is not 64 hexadecimal digits"),
+        (ROW.replace(f'"{DIGEST}"', "7"), "key 1 sha256 should be a valid string"),
+        (ROW.replace('"tenant"', '"admin"'), "key 1 role should be 'operator', 'tenant' or"),
+        (ROW.replace('"acme"', '"a/b"'), "key 1: tenant name 'a/b' is not"),
+        (ROW.replace('"ci"', '""'), "key 1: key name '' is not"),
+        (ROW + "secret = 1\n", "key 1 secret is unknown; known: name, sha256, tenant, role"),
+        ("keyz = 1\n" + ROW, "keyz is unknown; known: keys"),
+        ("[[keys]\n", "not TOML: "),
+        ("name = \n", "not TOML: "),
+        (b"\xff\xfe", "cannot read it: not UTF-8"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_entry(
+    tmp_path: Path, text: str | bytes, complaint: str
+) -> None:
+    assert complaint in refusal(tmp_path, text)
+
+
+def test_no_message_shows_what_may_be_a_key(tmp_path: Path) -> None:
+    secret = "sk-very-secret"
+    for text in (ROW.replace(DIGEST, secret), ROW.replace(f'"{DIGEST}"', f'["{secret}"]'),
+                 f"acme {secret} admin", f'[[keys]]\nkey = "{secret}"\n'):  # fmt: skip
+        assert secret not in refusal(tmp_path, text)
+
+
+def test_there_is_a_most_of_keys_and_of_bytes(tmp_path: Path) -> None:
+    def rows(count: int) -> str:
+        keys = (ApiKey.of(f"key-number-{n}", tenant="t", name=f"k{n}") for n in range(count))
+        return "".join(map(key_row, keys))
+
+    most = DEFAULT_LIMITS.max_keys
+    assert len(read_tenants_file(write(tmp_path, rows(most))).keys) == most
+    assert f"holds {most + 1} keys, at most {most}" in refusal(tmp_path, rows(most + 1))
+    room = DEFAULT_LIMITS.max_tenants_file_bytes - len(ROW) - 1
+    assert read_tenants_file(write(tmp_path, ROW + "#" + "x" * room)).keys == (CI,)
+    assert "longer than" in refusal(tmp_path, ROW + "#" + "x" * (room + 1))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "absent"
+    with pytest.raises(KeyFileError, match=re.escape(f"{path}: cannot read it: No such file")):
+        read_tenants_file(path)
+
+
+# The form before
+
+
+def test_the_former_form_is_read_and_known_for_what_it_is(tmp_path: Path) -> None:
+    read = read_tenants_file(
+        write(
+            tmp_path,
+            "# who key\n\nacme  key-of-acme=1\nacme key-of-acme-2\n  watch key#of#watch operator\n",
+        )
+    )
+    assert read.former
+    tenants = Tenants(read.keys)
+    first = tenants.authenticate("key-of-acme=1")
+    assert first is not None
+    assert (first.tenant, first.role) == ("acme", Role.TENANT)
+    assert tenants.authenticate("key-of-acme-2") not in (None, first)
+    watch = tenants.authenticate("key#of#watch")
+    assert isinstance(watch, Principal)
+    assert (watch.tenant, watch.operator) == ("watch", True)
+    assert tenants.authenticate("acme") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (f"acme {KEY}\nacme", "line 2: expected 'tenant key'"),
+        (f"acme {KEY} admin", "line 1: expected 'tenant key'"),
+        ("acme short", "line 1: a key must be 8 or more"),
+        (f"acme {KEY}\u00e9", "line 1: a key must be 8 or more"),
+        (f"a/b {KEY}", "line 1: tenant name 'a/b' is not"),
+        (f"a {KEY}\nb {KEY}", "line 2: this key stands in the file twice"),
+    ],
+)
+def test_a_bad_line_of_the_former_form_is_refused_by_number(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    message = refusal(tmp_path, text)
+    assert complaint in message
+    assert KEY not in message
