@@ -13,6 +13,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from runtime.log_lines import JsonLines, LogFormat, TextLines
+
 QUEUE_LINES = 4096
 CLOSE_TIMEOUT_S = 1.0
 
@@ -48,8 +50,7 @@ class QueuedLines(logging.Handler):
         try:
             line = self.format(record)
             if self._dropped:
-                lost = f"{self._dropped} log lines were lost: nobody read them in time"
-                self._lines.put_nowait(lost)
+                self._lines.put_nowait(self.format(_lost(self._dropped)))
                 self._dropped = 0
             self._lines.put_nowait(line)
         except queue.Full:
@@ -70,16 +71,29 @@ class QueuedLines(logging.Handler):
                 self._write((line + "\n").encode(errors="backslashreplace"))
 
 
-def log_to_stderr(level: str, format: str) -> None:
+def log_to_stderr(level: str, format: LogFormat, *, process: str = "server") -> None:
     """Send what is logged to standard error, by way of a queue. ``logging.shutdown``, which runs at
-    the end of a program, writes what is left in it."""
+    the end of a program, writes what is left in it.
+
+    Args:
+        process: which one of ours this is; lines of others than the server say so.
+    """
     handler = QueuedLines(_write_to(2))
-    handler.setFormatter(logging.Formatter(format))
+    which = "" if process == "server" else f" {process}"
+    text = TextLines(f"%(asctime)s{which} %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonLines(process) if format == "json" else text)
     root = logging.getLogger()
     for other in root.handlers[:]:
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(level.upper())
+
+
+def _lost(lines: int) -> logging.LogRecord:
+    text = "%d log lines were lost: nobody read them in time"
+    record = logging.LogRecord(__name__, logging.WARNING, "", 0, text, (lines,), None)
+    record.fields = {"lost": lines}
+    return record
 
 
 def _write_to(descriptor: int) -> Callable[[bytes], object]:

@@ -21,9 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 from runtime.config import EngineConfig
+from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
 from runtime.process import frames
@@ -73,6 +74,12 @@ class EngineLink(Protocol):
     async def stop(self) -> None: ...
 
 
+def engine_command(log_format: LogFormat = "text") -> list[str]:
+    """What starts an engine's process, but for the number of its socket."""
+    module = "runtime.process.engine_process"
+    return [sys.executable, "-m", module, "--log-format", log_format]
+
+
 class EngineProcess:
     """One child process at a time; all calls from one event loop.
 
@@ -84,16 +91,17 @@ class EngineProcess:
         config: EngineConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = (sys.executable, "-m", "runtime.process.engine_process"),
+        command: Sequence[str] | None = None,
     ) -> None:
         """
         Args:
             clock: monotonic seconds.
-            command: starts the child; the number of its socket is put behind it.
+            command: starts the child; the number of its socket is put behind it. Default:
+                ``engine_command``.
         """
         self._config = config
         self._clock = clock
-        self._command = command
+        self._command = command or engine_command()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -381,13 +389,14 @@ def serve(connection: socket.socket) -> None:
 def main() -> None:
     """Entry point of the child: one argument, the number of the inherited socket."""
     parser = argparse.ArgumentParser(description="Keepwarm's engine; started by the server.")
+    parser.add_argument("--log-format", default="text", choices=get_args(LogFormat))
     parser.add_argument("socket_fd", type=int)
     arguments = parser.parse_args()
     # It ends with its socket: a supervisor that signals all processes of a service at once means
     # the server, which lets running turns finish first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    log_to_stderr("info", "%(asctime)s engine %(levelname)s %(message)s")
+    log_to_stderr("info", arguments.log_format, process="engine")
     with (
         socket.socket(fileno=arguments.socket_fd) as connection,
         contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError),

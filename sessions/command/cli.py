@@ -21,9 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtime.grammar.probe import GrammarProbe, ProbeError
+from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
-from runtime.process.engine_process import EngineProcess, EngineStartError
+from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import Tokenizer, TokenizerError
 from sessions.command.options import (
     OptionError,
@@ -74,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
         options = read_serve_options(arguments, os.environ)
     except OptionError as error:
         parser.error(str(error))
-    _configure_logging(options.log_level)
+    _configure_logging(options.log_level, options.log_format)
     try:
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             return runner.run(serve(options))
@@ -116,7 +117,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that a port in use is told before the model is loaded.
         bound = cleanup.enter_context(_bind(options.host, options.port))
-        engine = EngineProcess(options.engine)
+        engine = EngineProcess(options.engine, command=engine_command(options.log_format))
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
         probe = GrammarProbe(
@@ -262,7 +263,7 @@ def _ready_line(address: str, info: EngineInfo) -> str:
     )
 
 
-def _configure_logging(level: str) -> None:
-    log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s %(message)s")
+def _configure_logging(level: str, format: LogFormat) -> None:
+    log_to_stderr(level, format)
     # Its info lines say of every connection what the hub says already.
     logging.getLogger("websockets").setLevel(logging.WARNING)

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from runtime.config import ConfigError, EngineConfig
+from runtime.log_lines import LogFormat
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import is_loopback
 from sessions.tenants import ApiKey, KeyFileError, single_key
@@ -52,6 +53,7 @@ class ServeOptions:
     prices: PriceTable
     drain_s: float
     log_level: str
+    log_format: LogFormat
     default_output_tokens: int
     """Of a turn that names no limit."""
 
@@ -104,6 +106,12 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="output tokens of a turn that names no max_output_tokens; default: %(default)s",
     )
+    add(
+        "--log-format",
+        default="text",
+        choices=get_args(LogFormat),
+        help="lines of text, or a JSON object a line; default: %(default)s",
+    )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     engine = parser.add_argument_group("engine")
     for option in _engine_options():
@@ -153,6 +161,7 @@ def read_serve_options(
         prices=_price_table(arguments.price),
         drain_s=arguments.drain_seconds,
         log_level=arguments.log_level,
+        log_format=arguments.log_format,
         default_output_tokens=arguments.default_output_tokens,
     )
 

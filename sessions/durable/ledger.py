@@ -10,7 +10,7 @@ within its budget, as long as the engine keeps to the limits given to it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 _NANO = 1_000_000_000
 _MILLION = 1_000_000
@@ -266,18 +266,26 @@ class TurnReport:
             return None
         return "refused" if self.status == "failed" else "cut"
 
-    def log_line(self) -> str:
-        """The turn in one line of ``key=value`` pairs."""
+    def log_fields(self) -> dict[str, Any]:
+        """What the log says of the turn; times in milliseconds."""
         usage = self.usage
-        ttft = "-" if self.ttft_s is None else f"{self.ttft_s * 1000:.1f}"
-        return (
-            f"turn finished session={self.session} turn={self.turn} tenant={self.tenant} "
-            f"response={self.response_id} status={self.status} reason={self.reason or '-'} "
-            f"input={usage.input_tokens} cached={usage.cached_tokens} "
-            f"output={usage.output_tokens} forced={usage.forced_tokens} "
-            f"cost_nano={self.cost} saved_nano={self.saved} "
-            f"queue_ms={self.queue_s * 1000:.1f} ttft_ms={ttft} total_ms={self.total_s * 1000:.1f}"
-        )
+        return {
+            "session": self.session,
+            "turn": self.turn,
+            "tenant": self.tenant,
+            "response": self.response_id,
+            "status": self.status,
+            "reason": self.reason,
+            "input": usage.input_tokens,
+            "cached": usage.cached_tokens,
+            "output": usage.output_tokens,
+            "forced": usage.forced_tokens,
+            "cost_nano": self.cost,
+            "saved_nano": self.saved,
+            "queue_ms": round(self.queue_s * 1000, 1),
+            "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1000, 1),
+            "total_ms": round(self.total_s * 1000, 1),
+        }
 
 
 def _minus(bound: int | None, spent: int) -> int | None:

@@ -420,7 +420,7 @@ class Connection:
         store = self._service.store
         store.turn_ended(plan.response_id)
         store.pace.sequence_ended(now)
-        log.info("%s", outcome.report.log_line())
+        log.info("turn finished", extra={"fields": outcome.report.log_fields()})
         self._out.finished.append(outcome.report)
         self._jobs.remove(job)
         self._lanes.done(job.lane)

@@ -213,6 +213,32 @@ def test_a_log_that_nobody_reads_stops_neither_turns_nor_the_end() -> None:
             process.kill()
 
 
+def test_a_json_log_is_one_object_a_line_from_all_processes(tmp_path: Path) -> None:
+    """Whatever a session is called."""
+    log = tmp_path / "log"
+    name = 'a" status=failed {"level": "error"} %s'
+
+    async def scenario(server: ChildServer) -> dict[str, Any]:
+        async with connect(socket_url(server)) as client:
+            await client.send(create(input="Hi", max_output_tokens=4, keepwarm={"session": name}))
+            response: dict[str, Any] = (await until_done(client))[-1]["response"]
+            return response
+
+    with child_server([*MODEL, "--log-format", "json"], log=log) as server:
+        response = asyncio.run(scenario(server))
+    lines = [orjson.loads(line) for line in log.read_text().splitlines()]
+    assert {line["process"] for line in lines} == {"server", "engine"}
+    assert {line["level"] for line in lines} == {"info"}
+    (turn,) = [line for line in lines if line["message"] == "turn finished"]
+    told = response["keepwarm"]
+    assert (turn["session"], turn["turn"], turn["response"]) == (name, 1, response["id"])
+    assert (turn["status"], turn["input"]) == (
+        response["status"],
+        response["usage"]["input_tokens"],
+    )
+    assert turn["ttft_ms"] == pytest.approx(told["timing"]["ttft_ms"], abs=0.06)
+
+
 def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_loads(
     tmp_path: Path,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.log_lines import TextLines
 from runtime.messages import FinishReason, GenerationRequest
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, tool
 from tools_api.limits import Limits
@@ -736,9 +737,9 @@ def test_each_finished_turn_is_logged_in_one_line(
     with caplog.at_level(logging.INFO, logger="sessions.turns.connection"):
         client.turn("ok" + END, input="hi", keepwarm={"session": "s1"})
     (record,) = caplog.records
-    line = record.getMessage()
+    line = TextLines().format(record)
     assert line.startswith("turn finished session=s1 turn=1 tenant=acme")
-    assert "input=27 cached=0 output=3 " in line
+    assert "reason=- input=27 cached=0 output=3 " in line
 
 
 @pytest.mark.parametrize("inline_bytes", [LIMITS.max_inline_bytes, 0], ids=["short", "long"])

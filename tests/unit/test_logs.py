@@ -1,11 +1,13 @@
 """Log lines by way of a queue: in order, never in anybody's way, and what is lost is said."""
 
+import json
 import logging
 import os
 import threading
 
 import pytest
 
+from runtime.log_lines import JsonLines
 from runtime.logs import QueuedLines, _write_to
 
 
@@ -89,3 +91,20 @@ def test_what_is_written_goes_to_the_descriptor_itself() -> None:
     os.close(writing)
     with os.fdopen(reading, "rb") as end:
         assert end.read() == b"x" * 5000
+
+
+def test_lost_lines_are_told_in_the_form_of_the_others() -> None:
+    reader = Reader()
+    handler = QueuedLines(reader, capacity=3)
+    handler.setFormatter(JsonLines("server"))
+    handler.handle(record("first"))
+    assert reader.asked.wait(30)
+    for _ in range(6):
+        handler.handle(record("more"))
+    reader.reads.set()
+    while handler._lines.qsize():
+        reader.asked.wait(0.001)
+    handler.handle(record("later"))
+    handler.close()
+    told = [json.loads(line) for line in reader.lines]
+    assert [line["lost"] for line in told if "lost" in line] == [3]
