@@ -106,6 +106,14 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="output tokens of a turn that names no max_output_tokens; default: %(default)s",
     )
+    _add_log_options(parser)
+    engine = parser.add_argument_group("engine")
+    for option in _engine_options():
+        engine.add_argument(option.flag, **option.arguments)
+
+
+def _add_log_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--log-format",
         default="text",
@@ -113,9 +121,6 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="lines of text, or a JSON object a line; default: %(default)s",
     )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    engine = parser.add_argument_group("engine")
-    for option in _engine_options():
-        engine.add_argument(option.flag, **option.arguments)
 
 
 def read_serve_options(
