@@ -78,7 +78,7 @@ def unknown_event_type(type_: str) -> ApiError:
     """``type`` is a string that no client event has; one that is no string is ``invalid_type``."""
     return ApiError(
         f"Unknown event type {quoted(type_)}; known: response.create, response.cancel, "
-        "response.steer.",
+        "response.steer, keepwarm:response.resume.",
         code="unknown_event_type",
         param="type",
     )
@@ -176,6 +176,35 @@ def no_such_response(response_id: str) -> ApiError:
         f"Response with id {quoted(response_id)} not found.",
         code="response_not_found",
         param="response_id",
+        status=404,
+    )
+
+
+def request_id_reused() -> ApiError:
+    """The id of a request came again with another body; the first one's turn is untouched."""
+    return ApiError(
+        "This request id was used for a request with another body.",
+        code="request_id_reused",
+        param="keepwarm.request_id",
+        status=409,
+    )
+
+
+def followed_elsewhere() -> ApiError:
+    """The client came back for the turn on another socket or lane, where its events go now."""
+    return ApiError(
+        "The events of this turn go to a newer request for them.",
+        code="response_followed_elsewhere",
+        status=409,
+    )
+
+
+def no_such_turn(param: str, value: str) -> ApiError:
+    """Nothing can be resumed under that id: never started, forgotten, or another tenant's."""
+    return ApiError(
+        f"No turn with the {param} {quoted(value)} can be resumed.",
+        code="response_not_found",
+        param=param,
         status=404,
     )
 

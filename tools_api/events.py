@@ -23,6 +23,7 @@ from tools_api.requests import CreateRequest, parse_create
 from tools_api.wire import parse_json
 
 Event = dict[str, Any]
+_HEAD = re.compile(rb'(\{"type":"[^"]*","sequence_number":\d+)(?:,"stream_id":"[^"]*")?')
 STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 TERMINAL = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 """Types of the events that end a response, as ``type_of`` gives them."""
@@ -51,7 +52,18 @@ class CancelTurn:
     stream_id: str | None
 
 
-ClientEvent = CreateRequest | CancelTurn | SteerRequest | ProcessedAck
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeTurn:
+    """``keepwarm:response.resume``: what was missed of a turn, by one of its two ids."""
+
+    response_id: str | None
+    request_id: str | None
+    after_sequence: int
+    """The last event that the client has; -1: none."""
+    stream_id: str | None
+
+
+ClientEvent = CreateRequest | ResumeTurn | CancelTurn | SteerRequest | ProcessedAck
 
 
 def decode(frame: str | bytes, limits: Limits = DEFAULT_LIMITS) -> ClientEvent:
@@ -84,6 +96,8 @@ def _decode(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> Clien
             if response_id is not None and not isinstance(response_id, str):
                 raise errors.invalid_type("response_id", "a string", response_id)
             return CancelTurn(response_id=response_id, stream_id=stream_id)
+        case "keepwarm:response.resume":
+            return parse_resume(raw, stream_id)
         case "response.steer":
             return _parse_steer(raw)
         case "response.processed":
@@ -93,6 +107,34 @@ def _decode(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> Clien
             raise errors.unknown_event_type(kind)
         case kind:
             raise errors.invalid_type("type", "a string", kind)
+
+
+def parse_resume(raw: dict[str, Any], stream_id: str | None) -> ResumeTurn:
+    """Read the fields of a ``keepwarm:response.resume``.
+
+    Raises:
+        ApiError: the first fault, by its path.
+    """
+    ids = {name: raw[name] for name in ("response_id", "request_id") if raw.get(name) is not None}
+    for name, value in ids.items():
+        if not isinstance(value, str):
+            raise errors.invalid_type(name, "a string", value)
+    if not ids:
+        raise errors.missing_parameter("response_id")
+    if len(ids) > 1:
+        raise errors.invalid_value("request_id", "the turn is named by 'response_id' already")
+    after = raw.get("after_sequence")
+    after = -1 if after is None else after
+    if not isinstance(after, int) or isinstance(after, bool):
+        raise errors.invalid_type("after_sequence", "an integer", after)
+    if after < -1:
+        raise errors.invalid_value("after_sequence", f"less than -1, got {after}")
+    return ResumeTurn(
+        response_id=ids.get("response_id"),
+        request_id=ids.get("request_id"),
+        after_sequence=after,
+        stream_id=stream_id,
+    )
 
 
 def _parse_steer(raw: dict[str, Any]) -> SteerRequest:
@@ -116,6 +158,14 @@ def type_of(frame: bytes) -> bytes:
     """The type of an event that ``encode`` wrote, without parsing it."""
     start = len(b'{"type":"')
     return frame[start : frame.index(b'"', start)]
+
+
+def relaned(frame: bytes, stream_id: str | None) -> bytes:
+    """The same event for another lane; ``frame`` is one that ``encode`` wrote."""
+    head = _HEAD.match(frame)
+    assert head is not None
+    lane = b"" if stream_id is None else b',"stream_id":' + orjson.dumps(stream_id)
+    return frame[: head.end(1)] + lane + frame[head.end() :]
 
 
 def response_of(frame: bytes) -> bytes:

@@ -80,6 +80,12 @@ class Limits:
     max_keys: int = 1024
     """Keys of a tenants file: a request's key is compared with every one of them."""
     max_tenants_file_bytes: int = MIB
+    max_resume_bytes_per_turn: int = 1 * MIB
+    """Events of one turn kept for a client that comes back; the oldest go first."""
+    max_resume_bytes_per_tenant: int = 64 * MIB
+    """Of its turns that have ended together."""
+    resume_s: float = 300.0
+    """A turn that ended so long ago keeps its last event alone."""
     max_open_connections: int = 1024
     max_queued_turns: int = 4096
     """Turns waiting in the engine; one more is ``server_is_overloaded``."""

@@ -6,6 +6,7 @@ by the session. Unknown top-level fields are ignored and named in ``warnings``, 
 inside ``keepwarm`` are faults, null equals absent everywhere.
 """
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -25,6 +26,7 @@ from tools_api.tools import (
 )
 from tools_api.wire import WireModel, join, validate, without_nulls
 
+_TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
 INT64_MAX = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
@@ -134,6 +136,10 @@ class KeepwarmOptions(VendorModel):
     sampling: SamplingOptions = SamplingOptions()
     lenient: bool = False
     """Schema keywords that cannot be enforced are checked afterwards instead of refused."""
+    request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The client's own name for this request: sent again, it starts nothing."""
+    on_disconnect: Literal["cancel", "continue"] | None = None
+    """What becomes of the session's turns when their socket is gone; None: as it was."""
     stats: bool = True
     """Whether responses carry a ``keepwarm`` object."""
 
@@ -173,6 +179,8 @@ class CreateRequest(WireModel):
     keepwarm: KeepwarmOptions = KeepwarmOptions()
     hosted_tools: tuple[str, ...] = ()
     """Types of the tools that were left out: they cannot run here."""
+    body_digest: bytes = b""
+    """Of what was asked, where it has a request id."""
     warnings: tuple[str, ...] = ()
     """What was read and has no effect, a sentence each."""
 
@@ -207,9 +215,24 @@ def parse_create(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> 
     for name in ("include", "context_management"):
         if isinstance(raw.get(name), list):
             fields[name] = tuple(raw[name])
+    fields["body_digest"] = b""
     fields["hosted_tools"], fields["warnings"] = hosted_types(raw.get("tools")), ()
     request = validate(CreateRequest, fields, "")
-    return request.model_copy(update={"warnings": request_warnings(raw)})
+    if request.keepwarm.on_disconnect == "continue" and not request.store:
+        raise errors.invalid_value(
+            "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
+        )
+    update = {"warnings": request_warnings(raw), "body_digest": _body_digest(raw, request)}
+    return request.model_copy(update=update)
+
+
+def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
+    """What makes two requests with one id the same: all but how they travel, and the id."""
+    if request.keepwarm.request_id is None:
+        return b""
+    body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
+    body["keepwarm"] = {k: v for k, v in raw["keepwarm"].items() if k != "request_id"}
+    return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:
@@ -277,8 +300,9 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
     if "sampling" in fields:
         fields["sampling"] = _parse_sampling(fields["sampling"], limits)
     options = validate(KeepwarmOptions, fields, "keepwarm")
-    if options.session is not None and not options.session.isprintable():
-        raise errors.invalid_value("keepwarm.session", "it has unprintable characters")
+    for name, value in (("session", options.session), ("request_id", options.request_id)):
+        if value is not None and not value.isprintable():
+            raise errors.invalid_value(f"keepwarm.{name}", "it has unprintable characters")
     return options
 
 

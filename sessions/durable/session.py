@@ -34,6 +34,8 @@ class Session:
         """Newest stored response; what a turn that only names the session continues."""
         self.last_active_s = now
         self.turns_begun = 0
+        self.outlives_sockets = False
+        """``on_disconnect``: its turns go on when their client is gone."""
         self._running: set[str] = set()
         self._open_calls = False
         self._closed = False

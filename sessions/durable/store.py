@@ -22,6 +22,7 @@ from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
+from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from tools_api.items import Item
 from tools_api.limits import Limits
@@ -66,6 +67,7 @@ class Store:
         self._running: dict[str, tuple[str, str]] = {}
         """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()
+        self.logs = TurnLogs(limits=limits, clock=clock)
         self._prices = prices
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
@@ -99,6 +101,7 @@ class Store:
             tenant.responses.expire()
             tenant.unlisted.table.expire()
             self._expire_sessions(tenant)
+        self.logs.expire()
         return self.branches.take_releases()
 
     def sessions(

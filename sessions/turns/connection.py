@@ -19,10 +19,12 @@ from functools import partial
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.durable.ledger import Budget, nano_dollars
 from sessions.durable.store import ConnectionStore
+from sessions.durable.turn_logs import TurnLog
 from sessions.turns.effects import Effects, GrammarCheck, Outbox
+from sessions.turns.following import Following
 from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs
-from sessions.turns.lanes import Lanes
+from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
 from sessions.turns.planning import find_lineage, grammar_param, plan_turn, turn_grammar
 from sessions.turns.service import Service
@@ -30,7 +32,15 @@ from sessions.turns.turn import Outcome, Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
-from tools_api.events import CancelTurn, Event, SteerRequest, decode, encode, response_of
+from tools_api.events import (
+    CancelTurn,
+    Event,
+    ResumeTurn,
+    SteerRequest,
+    decode,
+    encode,
+    response_of,
+)
 from tools_api.requests import CreateRequest, parse_create
 
 log = logging.getLogger(__name__)
@@ -66,6 +76,13 @@ class Connection:
         self._jobs = Jobs()
         self._long_plans: LongPlans[Job] = LongPlans(connection_id)
         self._out = Outbox()
+        self._following = Following(
+            connection_id=connection_id,
+            tenant=tenant,
+            logs=service.store.logs,
+            lanes=self._lanes,
+            outbox=lambda: self._out,
+        )
         self._draining = False
         self._close_with: int | None = None
         """Code to close with at the next moment without work."""
@@ -74,8 +91,9 @@ class Connection:
 
     @property
     def num_active(self) -> int:
-        """Requests taken up and not yet answered to the end."""
-        return self._lanes.num_active
+        """Requests taken up and not yet answered to the end, and turns that go on without
+        their client."""
+        return len(self._jobs) + len(self._following)
 
     def receive(self, frame: str | bytes) -> Effects:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
@@ -86,7 +104,7 @@ class Connection:
         except ApiError as error:
             self._enqueue(error, error.stream_id, len(frame))
         else:
-            if isinstance(event, CreateRequest):
+            if isinstance(event, CreateRequest | ResumeTurn):
                 self._accept(event, len(frame))
             elif isinstance(event, CancelTurn):
                 self._cancel(event)
@@ -100,6 +118,21 @@ class Connection:
             self._accept(parse_create(fields, None, self._service.limits), num_bytes)
         except ApiError as error:
             self._enqueue(error, None, num_bytes)
+        return self._effects()
+
+    def ask_again(self, asked: ResumeTurn) -> Effects:
+        """Take a wish to resume a turn that came otherwise than in a frame."""
+        self._accept(asked, 0)
+        return self._effects()
+
+    def look(self, log: TurnLog) -> Effects:
+        """Take notice that something has changed about a turn that runs or is followed here."""
+        self._following.look(log)
+        for job in self._jobs.with_log(log):
+            if log.follower is None:
+                self._disconnected(job)
+            elif log.follower is not job and not job.displaced:
+                self._give_way(job)
         return self._effects()
 
     def running(self, response_id: str) -> Turn | None:
@@ -211,18 +244,17 @@ class Connection:
         if not self._closed:
             self._closed = True
             self._lanes.drop_waiting()
-            now = self._service.clock()
+            self._following.leave()
             for job in self._jobs:
-                if job.turn is not None:
-                    self._take(job, job.turn.cancel(now))
-                else:
-                    self._leave(job)
+                if job.log is not None and job.log.follower is job:
+                    job.log.follower = None
+                self._disconnected(job)
             self._visible.close()
         return self._effects()
 
     # Taking requests in
 
-    def _accept(self, request: CreateRequest, num_bytes: int) -> None:
+    def _accept(self, request: CreateRequest | ResumeTurn, num_bytes: int) -> None:
         if self._draining:
             self._send_error(_shutting_down(), request.stream_id)
         elif self._too_old():
@@ -230,7 +262,8 @@ class Connection:
             age_s = self._service.limits.connection_age_s
             self._send_error(errors.connection_limit_reached(age_s), request.stream_id)
         else:
-            self._log_hosted(request)
+            if isinstance(request, CreateRequest):
+                self._log_hosted(request)
             self._enqueue(request, request.stream_id, num_bytes)
 
     def _log_hosted(self, request: CreateRequest) -> None:
@@ -240,7 +273,7 @@ class Connection:
             log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
 
     def _enqueue(
-        self, content: CreateRequest | ApiError, stream_id: str | None, num_bytes: int
+        self, content: CreateRequest | ResumeTurn | ApiError, stream_id: str | None, num_bytes: int
     ) -> None:
         service = self._service
         waiting = Waiting(content, num_bytes, service.clock())
@@ -253,21 +286,24 @@ class Connection:
         number, stream_id = 0, None
         if job is not None and job.turn is not None:
             number, stream_id = job.turn.events.take_number(), job.lane.stream_id
-        self._out.frames.append(
-            encode(
-                events.steer_failed(
-                    number,
-                    request,
-                    "steering_not_supported",
-                    "This server does not steer running responses.",
-                    stream_id,
-                )
-            )
+        failed = events.steer_failed(
+            number,
+            request,
+            "steering_not_supported",
+            "This server does not steer running responses.",
+            stream_id,
         )
+        if job is None or job.turn is None:
+            self._out.frames.append(encode(failed))
+        else:
+            self._following.tell(job, [encode(failed)])
 
     def _cancel(self, asked: CancelTurn) -> None:
         """Protocol 7.7: the lane's turn, or a turn of the tenant by its id, wherever it runs."""
         response_id = asked.response_id
+        followed = self._following.in_lane(asked.stream_id)
+        if response_id is None and followed is not None:
+            response_id = followed.response_id
         if response_id is None:
             job = self._jobs.in_lane(asked.stream_id)
         else:
@@ -299,6 +335,9 @@ class Connection:
                 self._lanes.done(lane)
                 self._send_error(waiting.content, lane.stream_id)
                 continue
+            if isinstance(waiting.content, ResumeTurn):
+                self._resume_turn(lane, waiting.content)
+                continue
             job = Job(
                 lane=lane,
                 request=waiting.content,
@@ -306,7 +345,29 @@ class Connection:
                 arrival_s=waiting.arrival_s,
             )
             self._jobs.add(job)
+            self._take_up(job)
+
+    def _resume_turn(self, lane: Lane[Waiting], asked: ResumeTurn) -> None:
+        try:
+            log = self._following.found(asked)
+        except ApiError as error:
+            self._lanes.done(lane)
+            self._send_error(error, lane.stream_id)
+        else:
+            self._following.follow(lane, log, asked.after_sequence + 1)
+
+    def _take_up(self, job: Job) -> None:
+        """Start a request, or follow the turn that its id has started already."""
+        try:
+            log = self._following.claim(job)
+        except ApiError as error:
+            self._refuse(job, error)
+            return
+        if log is None:
             self._prepare(job)
+        else:
+            self._jobs.remove(job)
+            self._following.follow(job.lane, log, 0)
 
     def _prepare(self, job: Job) -> None:
         """What can be checked without knowing what the turn continues."""
@@ -368,6 +429,9 @@ class Connection:
     def _begin(self, job: Job, plan: TurnPlan | Exception) -> None:
         """Start a turn that is planned, or refuse it for what kept it from being planned."""
         service = self._service
+        if job.log is not None and job.log.follower is not job:
+            self._give_way(job)  # before the notice that says so
+            return
         if isinstance(plan, ApiError):
             self._refuse(job, plan)
             return
@@ -384,11 +448,16 @@ class Connection:
                 output=budget.output,
                 cost=None if budget.cost is None else nano_dollars(budget.cost),
             )
+        if job.request.keepwarm.on_disconnect is not None:
+            session.outlives_sockets = job.request.keepwarm.on_disconnect == "continue"
         number = session.begin(plan.response_id, job.ticket, service.clock())
         if number != plan.number:
             plan = replace(plan, number=number)
         service.store.turn_began(plan.response_id, self._tenant, self._id)
         job.session, job.ticket = session, None
+        self._following.begin(job, plan.response_id, private=plan.private)
+        if plan.previous_response_id is not None:
+            service.store.logs.continued(self._tenant, plan.previous_response_id)
         job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
         self._take(job, job.turn.start())
 
@@ -396,7 +465,7 @@ class Connection:
 
     def _take(self, job: Job, step: TurnStep) -> None:
         frames = list(map(encode, step.events))
-        self._out.frames += frames
+        self._following.tell(job, frames)
         self._out.requests += step.requests
         for message in step.requests:
             if isinstance(message, GenerationRequest):
@@ -415,6 +484,8 @@ class Connection:
             wire = response_of(frames[-1])
             self._visible.keep(plan.response_id, entry, session, private=plan.private, wire=wire)
         open_calls = None if entry is None else bool(entry.open_calls)
+        if job.log is not None:
+            self._service.store.logs.close(job.log)
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
         self._jobs.withdrawn(job.turn.request_id)
         store = self._service.store
@@ -422,8 +493,32 @@ class Connection:
         store.pace.sequence_ended(now)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
         self._out.finished.append(outcome.report)
+        self._answered(job)
+
+    def _answered(self, job: Job) -> None:
         self._jobs.remove(job)
+        if not job.displaced:
+            self._lanes.done(job.lane)
+
+    def _give_way(self, job: Job) -> None:
+        """A newer request bears this one's id: it gets the turn, or what comes of it."""
+        if job.turn is None:
+            self._refuse(job, errors.followed_elsewhere())
+            return
+        job.displaced = True
         self._lanes.done(job.lane)
+        self._send_error(errors.followed_elsewhere(), job.lane.stream_id)
+
+    def _disconnected(self, job: Job) -> None:
+        """Nobody is there for a request any more, or it has lost its connection: it goes on for
+        who follows it, or for a client that may come back."""
+        if job.turn is None:
+            self._leave(job)
+            return
+        assert job.session is not None
+        followed = job.log is not None and job.log.follower is not None
+        if job.turn.plan.private or not (followed or job.session.outlives_sockets):
+            self._take(job, job.turn.cancel(self._service.clock()))
 
     def _refuse(self, job: Job, error: ApiError) -> None:
         """Answer a request that does not start."""
@@ -434,9 +529,10 @@ class Connection:
         """A request that has not started goes."""
         if job.session is not None and job.ticket is not None:
             self._wake(job.session.withdraw(job.ticket))
+        if job.log is not None and job.log.follower in (job, None):
+            self._service.store.logs.drop(job.log)
         self._long_plans.withdraw(job)
-        self._jobs.remove(job)
-        self._lanes.done(job.lane)
+        self._answered(job)
 
     def _wake(self, ticket: Hashable | None) -> None:
         if ticket is not None:
@@ -456,7 +552,7 @@ class Connection:
         if (planning := self._long_plans.take()) is not None:
             self._out.plannings.append(planning)
         out, self._out = self._out, Outbox()
-        idle = not self._lanes.num_active and not self._lanes.num_waiting
+        idle = not self.num_active and not self._lanes.num_waiting
         close = None
         if idle and not self._closed and self._close_with is not None:
             close = self._close_with

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
+from sessions.durable.turn_logs import TurnLog
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
@@ -33,6 +34,15 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something has changed about a turn that another connection runs or follows."""
+
+    connection_id: str
+    """The connection to be told, with ``Connection.look``."""
+    log: TurnLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """What the caller must do after one call, in the order of the fields."""
 
@@ -49,6 +59,8 @@ class Effects:
     free for a turn that waits there). May name this connection."""
     cancels: tuple[tuple[str, str], ...] = ()
     """Connection and response id of turns to be ended there, with ``Connection.cancel``."""
+    notices: tuple[Notice, ...] = ()
+    """May name this connection. One that is gone needs no telling."""
     finished: tuple[TurnReport, ...] = ()
     """Turns that ended in this call, for metrics. Each is already logged."""
     close: int | None = None
@@ -65,6 +77,7 @@ class Outbox:
     plannings: list[Planning] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
     cancels: list[tuple[str, str]] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     finished: list[TurnReport] = field(default_factory=list)
 
     def effects(self, close: int | None) -> Effects:
@@ -76,6 +89,7 @@ class Outbox:
             plannings=tuple(self.plannings),
             wake=tuple(self.wake),
             cancels=tuple(self.cancels),
+            notices=tuple(self.notices),
             finished=tuple(self.finished),
             close=close,
         )

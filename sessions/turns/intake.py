@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from sessions.turns.lanes import Lanes
 from tools_api import errors
 from tools_api.errors import ApiError
+from tools_api.events import ResumeTurn
 from tools_api.limits import Limits
 from tools_api.requests import CreateRequest
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A frame that waits for its lane: a create, or the answer to a faulty one."""
+    """A frame that waits for its lane: a create, a resume, or the answer to a faulty one."""
 
-    content: CreateRequest | ApiError
+    content: CreateRequest | ResumeTurn | ApiError
     num_bytes: int
     """Of its frame."""
     arrival_s: float

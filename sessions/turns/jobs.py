@@ -4,14 +4,15 @@ A job is a lane's active request, from the moment it may run to its answer; jobs
 what the different callers know of them: a grammar check, a response, an engine request, a
 lane. Decides nothing.
 
-Always true: a lane has at most one job; an engine request leads to the job that sent it or to
-none.
+Always true: a lane waits for at most one job; an engine request leads to the job that sent it
+or to none.
 """
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from sessions.durable.session import Session
+from sessions.durable.turn_logs import TurnLog
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
@@ -36,6 +37,10 @@ class Job:
     lineage: Lineage | None = None
     """What it continues, once that has been decided."""
     turn: Turn | None = None
+    log: TurnLog | None = None
+    """Of its events, if they can be resumed."""
+    displaced: bool = False
+    """The lane has been answered: a newer request follows the turn."""
 
 
 class Jobs:
@@ -47,6 +52,9 @@ class Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._jobs))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
 
     def add(self, job: Job) -> None:
         self._jobs[job] = None
@@ -77,7 +85,12 @@ class Jobs:
 
     def in_lane(self, stream_id: str | None) -> Job | None:
         """The lane's job, started or not."""
-        return next((job for job in self._jobs if job.lane.stream_id == stream_id), None)
+        own = (job for job in self._jobs if not job.displaced)
+        return next((job for job in own if job.lane.stream_id == stream_id), None)
+
+    def with_log(self, log: TurnLog) -> list[Job]:
+        """The jobs that bear this turn's request id or run the turn."""
+        return [job for job in self._jobs if job.log is log]
 
 
 def _response_id(job: Job) -> str | None:

@@ -9,7 +9,7 @@ the ledger and the branch it claimed are given back by then; input and cached co
 engine's own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -159,11 +159,12 @@ class Turn:
         return step
 
     def cancel(self, now: float) -> TurnStep:
-        """The client is gone: stop without a word, keep the account."""
-        step = TurnStep(requests=[CancelRequest(request_id=self.request_id)])
-        self._clock.end(now)
-        self._settle()
-        step.outcome = self._outcome("cancelled", "client_disconnected", None)
+        """The client is gone: stop, and keep the account. The last event is for a client that
+        comes back."""
+        step = self.fail("client_disconnected", "The client's connection was lost.", now)
+        assert step.outcome is not None
+        report = replace(step.outcome.report, status="cancelled")
+        step.outcome = replace(step.outcome, report=report)
         return step
 
     def snapshot(self) -> Event:

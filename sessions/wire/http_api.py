@@ -22,14 +22,14 @@ from sessions.turns.long_plans import takes_long
 from sessions.turns.planning import count_prompt, find_lineage
 from sessions.turns.service import Service
 from sessions.wire.http_pages import Models
-from sessions.wire.http_responses import StoredResponses
+from sessions.wire.http_responses import StoredResponses, asked_again
 from sessions.wire.http_turn import Asked, HttpTurn
 from sessions.wire.hub import Connect, Hub
 from tools_api import errors
 from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
 from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
-from tools_api.dialects.dialect import Dialect
-from tools_api.dialects.responses_http import RESPONSES, input_tokens_body
+from tools_api.dialects.dialect import Dialect, DialectRequest
+from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter, input_tokens_body
 from tools_api.errors import ApiError
 from tools_api.requests import parse_create
 from tools_api.wire import parse_json
@@ -37,6 +37,7 @@ from tools_api.wire import parse_json
 log = logging.getLogger(__name__)
 
 SESSION_HEADER = "x-session-id"
+REQUEST_HEADER = "idempotency-key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class HttpApi:
             self._route("/v1/models/{name}", GET=at_once(self._models.show)),
             self._route(
                 "/v1/responses/{id}",
-                GET=at_once(self._stored.show),
+                GET=self._show,
                 DELETE=at_once(self._stored.delete),
             ),
             self._route("/v1/responses/{id}/cancel", POST=at_once(self._stored.cancel)),
@@ -136,6 +137,7 @@ class HttpApi:
             raise _not_now(self._hub)
         asked = served.dialect.read(parse_json(call.body, self._service.limits, "body"))
         by_header = _name_session(asked.create, call)
+        _name_request(asked.create, call)
         turn = HttpTurn(
             Asked(
                 tenant=call.principal.tenant,
@@ -174,6 +176,29 @@ class HttpApi:
             private=store.unlisted(tenant),
             continues_heads=continues_heads,
         )
+
+    def _show(self, call: Call, exchange: Exchange) -> Pending | None:
+        """A response, or its events."""
+        asked = asked_again(call)
+        if asked is None:
+            exchange.answer(self._stored.show(call))
+            return None
+        turn = HttpTurn(
+            Asked(
+                tenant=call.principal.tenant,
+                dialect=RESPONSES,
+                request=DialectRequest(create={}, streamed=True, writer=ResponsesWriter()),
+                num_bytes=0,
+                resume=asked,
+            ),
+            hub=self._hub,
+            connect=self._connect(continues_heads=True),
+            exchange=exchange,
+            max_unsent_bytes=self._service.limits.max_unsent_bytes,
+            clock=self._service.clock,
+        )
+        turn.start()
+        return None if turn.over else turn
 
     # A prompt's length
 
@@ -242,6 +267,20 @@ def _name_session(create: dict[str, Any], call: Call) -> bool:
         return False
     create["keepwarm"] = options | {"session": name}
     return True
+
+
+def _name_request(create: dict[str, Any], call: Call) -> None:
+    """Take the request's id from the header.
+
+    Raises:
+        ApiError: the body has another one.
+    """
+    key, options = call.request.header(REQUEST_HEADER), create.get("keepwarm") or {}
+    if key is None or not isinstance(options, dict):
+        return
+    if options.get("request_id") not in (None, key):
+        raise errors.invalid_value("keepwarm.request_id", "the header Idempotency-Key has another")
+    create["keepwarm"] = options | {"request_id": key}
 
 
 def _not_now(hub: Hub) -> ApiError:

@@ -15,7 +15,7 @@ from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response
 from sessions.wire.hub import Hub
 from tools_api import errors
-from tools_api.events import encode, response_of
+from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
 
 MAX_LISTED = 100
@@ -34,8 +34,6 @@ class StoredResponses:
 
     def show(self, call: Call) -> HttpResponse:
         """``GET``: the response object, of one that runs as it stands."""
-        if (call.request.query("stream") or "false") != "false":
-            raise errors.unsupported_parameter("stream", "a response that was begun is not resent")
         tenant, response_id = call.principal.tenant, call.argument
         stored = self._store.tenant_responses(tenant).get(response_id)
         if stored is not None:
@@ -106,6 +104,23 @@ def _page(items: list[dict[str, Any]], *, after: str | None, limit: int) -> dict
         "last_id": page[-1]["id"] if page else None,
         "has_more": first + limit < len(items),
     }
+
+
+def asked_again(call: Call) -> ResumeTurn | None:
+    """``GET`` with ``stream=true``: the events behind ``starting_after`` are wanted.
+
+    Raises:
+        ApiError: ``starting_after`` is not a number.
+    """
+    if _choice(call, "stream", ("false", "true")) == "false":
+        return None
+    fields = {"response_id": call.argument}
+    after = call.request.query("starting_after")
+    if after is None:
+        return parse_resume(fields, None)
+    if len(after) > 18 or not after.isdecimal():
+        raise errors.invalid_value("starting_after", "not a number of an event")
+    return parse_resume(fields | {"after_sequence": int(after)}, None)
 
 
 def _limit(call: Call) -> int:

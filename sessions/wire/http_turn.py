@@ -23,7 +23,7 @@ from tools_api import errors
 from tools_api.dialects.dialect import Dialect, DialectRequest
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
-from tools_api.events import TERMINAL, type_of
+from tools_api.events import TERMINAL, ResumeTurn, type_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,8 @@ class Asked:
     request: DialectRequest
     num_bytes: int
     """Of its body."""
+    resume: ResumeTurn | None = None
+    """The turn is there already: its events are wanted."""
 
 
 class HttpTurn:
@@ -72,6 +74,9 @@ class HttpTurn:
 
     def start(self) -> None:
         """Hand the request over; the answer may come at once."""
+        if self._asked.resume is not None:
+            self._hub.ask_again(self._link, self._asked.resume)
+            return
         self._hub.create(self._link, self._asked.request.create, self._asked.num_bytes)
 
     @property

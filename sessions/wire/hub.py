@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -41,7 +41,7 @@ from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects, GrammarCheck, Planning
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
-from tools_api.events import TERMINAL, type_of
+from tools_api.events import TERMINAL, ResumeTurn, type_of
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -134,6 +134,8 @@ class Hub:
         self._pause = pause
         self._planners = FairSlots(long_work.planners)
         self._links: dict[str, Link] = {}
+        self._left_running: dict[str, Link] = {}
+        """Clients that are gone, while turns of theirs go on."""
         self._routes: dict[str, _Route] = {}
         self._checks: set[asyncio.Task[None]] = set()
         self._outbox: list[EngineMessage] = []
@@ -185,22 +187,30 @@ class Hub:
         if not link.gone:
             self._run([(link, partial(link.connection.create, fields, num_bytes))])
 
+    def ask_again(self, link: Link, asked: ResumeTurn) -> None:
+        """Take a wish to resume a turn that came otherwise than in a frame."""
+        if not link.gone:
+            self._run([(link, partial(link.connection.ask_again, asked))])
+
     def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
         """The turn of that response while it runs, on whichever of the tenant's connections."""
-        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        link = self._linked(self._store.running_on(tenant, response_id) or "")
         turn = None if link is None else link.connection.running(response_id)
         return None if link is None or turn is None else (link, turn)
 
     def cancel(self, tenant: str, response_id: str) -> bytes | None:
         """End a turn of the tenant. Returns its terminal event, which its own client gets as
         well; None: no such turn runs."""
-        link = self._links.get(self._store.running_on(tenant, response_id) or "")
+        link = self._linked(self._store.running_on(tenant, response_id) or "")
         if link is None:
             return None
         effects = link.connection.cancel(response_id)
         self._run([(link, lambda: effects)])
         terminal = (f for f in effects.frames if f.startswith(_EVENT) and type_of(f) in TERMINAL)
         return next(terminal, None)
+
+    def _linked(self, connection_id: str) -> Link | None:
+        return self._links.get(connection_id) or self._left_running.get(connection_id)
 
     async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
         """Make a call that takes long beside the event loop, when it is the tenant's turn."""
@@ -213,7 +223,7 @@ class Hub:
         if link.gone:
             return
         link.gone = True
-        del self._links[link.id]
+        self._left_running[link.id] = self._links.pop(link.id)
         self._metrics.connection_gone()
         log.info("connection closed connection=%s", link.id)
         if link.planning is not None:
@@ -293,7 +303,7 @@ class Hub:
 
     def _fail_all_turns(self) -> None:
         links = {route.link: None for route in self._routes.values()}
-        links |= dict.fromkeys(self._links.values())
+        links |= dict.fromkeys(self._all_links())
         self._routes.clear()
         self._outbox.clear()
         self._store.engine_lost()
@@ -309,13 +319,13 @@ class Hub:
             await asyncio.wait_for(self._quiet.wait(), timeout_s)
         except TimeoutError:
             log.warning("turns outlast the drain time and fail turns=%d", len(self._routes))
-            self._run([(link, link.connection.engine_died) for link in self._links.values()])
+            self._run([(link, link.connection.engine_died) for link in self._all_links()])
         for link in list(self._links.values()):
             link.outlet.deliver((), CloseCode.SERVICE_RESTART)
 
     def _note_quiet(self) -> None:
         if self._quiet is not None and not any(
-            link.connection.num_active for link in self._links.values()
+            link.connection.num_active for link in self._all_links()
         ):
             self._quiet.set()
 
@@ -333,27 +343,36 @@ class Hub:
             except Exception:
                 log.exception("connection failed and is closed connection=%s", link.id)
                 self._expel(link)
+                self._left_running.pop(link.id, None)
                 closes[link] = CloseCode.INTERNAL_ERROR
                 continue
             self._take_effects(link, effects)
             frames.setdefault(link, []).extend(effects.frames)
             if effects.close is not None:
                 closes[link] = effects.close
-            woken = [self._links[id_] for id_ in effects.wake if id_ in self._links]
-            pending.extend((other, other.connection.resume) for other in woken)
-            pending.extend(self._cancel_calls(effects.cancels))
+            pending.extend(self._calls_to_others(effects))
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
+        for id_, link in list(self._left_running.items()):
+            if not link.connection.num_active:
+                del self._left_running[id_]
         self._note_quiet()
 
-    def _cancel_calls(self, cancels: Iterable[tuple[str, str]]) -> list[Call]:
-        links = [(self._links.get(id_), response_id) for id_, response_id in cancels]
-        return [
-            (link, partial(link.connection.cancel, response_id))
-            for link, response_id in links
-            if link is not None
-        ]
+    def _calls_to_others(self, effects: Effects) -> Iterator[Call]:
+        """The calls on connections that one connection's effects lead to."""
+        for id_ in effects.wake:
+            if (link := self._links.get(id_)) is not None:
+                yield link, link.connection.resume
+        for id_, response_id in effects.cancels:
+            if (link := self._linked(id_)) is not None:
+                yield link, partial(link.connection.cancel, response_id)
+        for notice in effects.notices:
+            if (link := self._linked(notice.connection_id)) is not None:
+                yield link, partial(link.connection.look, notice.log)
+
+    def _all_links(self) -> list[Link]:
+        return [*self._links.values(), *self._left_running.values()]
 
     def _take_effects(self, link: Link, effects: Effects) -> None:
         for message in effects.requests:

@@ -191,6 +191,9 @@ class Rig:
         for connection_id, response_id in effects.cancels:
             other = self._clients[connection_id]
             self.carry(other, other.connection.cancel(response_id))
+        for notice in effects.notices:
+            other = self._clients[notice.connection_id]
+            self.carry(other, other.connection.look(notice.log))
         for connection_id in effects.wake:
             other = self._clients[connection_id]
             self.carry(other, other.connection.resume())

@@ -12,9 +12,12 @@ from tools_api.errors import ApiError
 from tools_api.events import (
     CancelTurn,
     ProcessedAck,
+    ResumeTurn,
     SteerRequest,
     decode,
     encode,
+    parse_resume,
+    relaned,
     response_of,
     type_of,
 )
@@ -120,7 +123,9 @@ def test_every_builder_is_in_the_table() -> None:
         for name, function in inspect.getmembers(events, inspect.isfunction)
         if function.__module__ == events.__name__ and not name.startswith("_")
     }
-    assert public - {decode, encode, response_of, type_of} == {build for build, _, _ in BUILT}
+    assert public - {decode, encode, parse_resume, relaned, response_of, type_of} == {
+        build for build, _, _ in BUILT
+    }
 
 
 def test_an_event_is_encoded_as_utf8_json() -> None:
@@ -137,6 +142,41 @@ def test_a_lane_is_named_by_its_stream_id(stream_id: str) -> None:
     request = decode(json.dumps({"type": "response.create", "input": "", "stream_id": stream_id}))
     assert isinstance(request, CreateRequest)
     assert request.stream_id == stream_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "resumed"),
+    [
+        ({"response_id": "a"}, ("a", None, -1, None)),
+        ({"request_id": "a", "after_sequence": 0, "stream_id": "b"}, (None, "a", 0, "b")),
+        ({"request_id": "a", "response_id": None, "after_sequence": None}, (None, "a", -1, None)),
+    ],
+)
+def test_a_resume_names_a_turn_and_its_last_event(
+    fields: dict[str, Any], resumed: tuple[str | None, str | None, int, str | None]
+) -> None:
+    found = decode(json.dumps({"type": "keepwarm:response.resume"} | fields))
+    assert isinstance(found, ResumeTurn)
+    named = (found.response_id, found.request_id, found.after_sequence, found.stream_id)
+    assert named == resumed
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "response_id"),
+        ({"response_id": 5}, "invalid_type", "response_id"),
+        ({"request_id": []}, "invalid_type", "request_id"),
+        ({"request_id": "a", "response_id": "b"}, "invalid_value", "request_id"),
+        ({"request_id": "a", "after_sequence": -2}, "invalid_value", "after_sequence"),
+        ({"request_id": "a", "after_sequence": "1"}, "invalid_type", "after_sequence"),
+        ({"request_id": "a", "after_sequence": True}, "invalid_type", "after_sequence"),
+    ],
+)
+def test_a_resume_of_nothing_is_refused(fields: dict[str, Any], code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode(json.dumps({"type": "keepwarm:response.resume"} | fields))
+    assert (caught.value.code, caught.value.param) == (code, param)
 
 
 @pytest.mark.parametrize("kind", ["response.cancel", "keepwarm:response.cancel"])

@@ -11,7 +11,7 @@ from openai.types.responses import Response, ResponseItemList
 
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse
-from sessions.wire.http_responses import LISTED, MAX_LISTED, StoredResponses
+from sessions.wire.http_responses import LISTED, MAX_LISTED, StoredResponses, asked_again
 from sessions.wire.hub import Link
 from tests.support.exchange import make_call
 from tests.support.fake_engine import play
@@ -104,16 +104,28 @@ def test_a_response_that_runs_is_shown_as_it_stands() -> None:
     run(scenario, holds=True)
 
 
-def test_a_stream_of_what_was_said_is_refused_by_name() -> None:
-    async def scenario(bench: HubBench, stored: StoredResponses) -> None:
-        response = await Client(bench).turn()
-        assert refused(stored.show, response["id"], "/?stream=true") == (
-            400,
-            "unsupported_parameter",
-        )
-        assert body_of(stored.show, response["id"], "/?stream=false") == response
+@pytest.mark.parametrize(
+    ("query", "after"),
+    [
+        ("", None),
+        ("?stream=false&starting_after=5", None),
+        ("?stream=true", -1),
+        ("?stream=true&starting_after=0", 0),
+        ("?stream=true&starting_after=123456789012345678", 123456789012345678),
+    ],
+)
+def test_a_stream_of_what_was_said_begins_behind_a_number(query: str, after: int | None) -> None:
+    asked = asked_again(make_call("resp_1", target="/" + query))
+    assert after == (None if asked is None else asked.after_sequence)
 
-    run(scenario)
+
+@pytest.mark.parametrize(
+    "query", ["stream=1", "stream=true&starting_after=-1", f"stream=true&starting_after={10**18}"]
+)
+def test_a_stream_behind_no_number_is_refused(query: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        asked_again(make_call("resp_1", target="/?" + query))
+    assert caught.value.code == "invalid_value"
 
 
 def test_what_is_deleted_is_gone_and_what_continued_it_is_not() -> None:

@@ -133,6 +133,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"keepwarm": {"session": ""}}, "invalid_value", "keepwarm.session"),
     ({"keepwarm": {"session": "a\n"}}, "invalid_value", "keepwarm.session"),
     ({"keepwarm": {"session": "a" * 257}}, "invalid_value", "keepwarm.session"),
+    ({"keepwarm": {"request_id": ""}}, "invalid_value", "keepwarm.request_id"),
+    ({"keepwarm": {"request_id": "a\n"}}, "invalid_value", "keepwarm.request_id"),
+    ({"keepwarm": {"request_id": "a" * 257}}, "invalid_value", "keepwarm.request_id"),
+    ({"keepwarm": {"on_disconnect": "stay"}}, "invalid_value", "keepwarm.on_disconnect"),
     ({"keepwarm": {"budget": 5}}, "invalid_type", "keepwarm.budget"),
     ({"keepwarm": {"budget": {"output": -1}}}, "invalid_value", "keepwarm.budget.output"),
     ({"keepwarm": {"budget": {"cost": -0.1}}}, "invalid_value", "keepwarm.budget.cost"),
@@ -325,3 +329,16 @@ def test_a_turn_as_openai_agents_sends_it_is_read() -> None:
     assert request.keepwarm.session == "s1"
     assert not request.parallel_tool_calls
     assert request.temperature == 0.0
+
+
+def test_how_a_request_travels_is_no_part_of_what_it_asks() -> None:
+    def digest(**fields: Any) -> bytes:
+        options = {"request_id": "a"} | fields.pop("keepwarm", {})
+        return parse(input="Hi", keepwarm=options, **fields).body_digest
+
+    assert parse(input="Hi").body_digest == b""
+    one = digest(metadata={"a": "1", "b": "2"})
+    assert digest(stream=True, metadata={"b": "2", "a": "1"}, user=None) == one
+    assert digest(keepwarm={"request_id": "b"}, metadata={"a": "1", "b": "2"}) == one
+    others = [digest(), digest(metadata={"a": "1"}), digest(keepwarm={"session": "s"})]
+    assert len({one, *others}) == 4

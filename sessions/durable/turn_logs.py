@@ -1,0 +1,204 @@
+"""The events of turns, kept so that a client that lost its socket gets what it missed.
+
+Every turn that others than its own connection may see has a log, and so has every turn with a
+request id, which is unique in its tenant: sent again, it leads to the log and starts nothing. A
+log keeps its events until the client continues the turn or some time has passed, within a bound
+on bytes; from then on only the last event is left. Knows neither sockets nor what events say.
+
+Always true: event n of a turn is kept under number n or not at all; the last event is kept as
+long as the log; a request id leads to one log.
+"""
+
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tools_api.events import relaned
+from tools_api.limits import Limits
+
+_RECORD_BYTES = 512
+"""What a log takes beside its events."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TurnLog:
+    """One turn's events and who follows them. Changed by ``TurnLogs`` and connections."""
+
+    tenant: str
+    owner: str
+    """The connection that runs the turn, or is about to."""
+    request_id: str | None = None
+    body_digest: bytes = b""
+    """Of the request that bears the id."""
+    response_id: str | None = None
+    """None until the turn has started."""
+    listed: bool = True
+    """Found by its response id; a private turn only by its request id."""
+    follower: object = None
+    """Who gets the events as they come; None: nobody, the client is gone."""
+    followed_on: str = ""
+    """The connection of ``follower``."""
+    frames: deque[bytes] = field(default_factory=deque)
+    first: int = 0
+    """Number of the oldest event that is kept."""
+    num_bytes: int = _RECORD_BYTES
+    packed: bytes = b""
+    """The last event, deflated, once it is all that is left."""
+    ended_s: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Its terminal event is there."""
+        return self.ended_s is not None
+
+    @property
+    def end(self) -> int:
+        """Number of the next event."""
+        return self.first + len(self.frames) + bool(self.packed)
+
+    def events_from(self, number: int) -> list[bytes]:
+        """Events from that number on. If some of them are gone: the last one alone once the
+        turn has ended, none before."""
+        if number >= self.end:
+            return []
+        if self.packed:
+            return [zlib.decompress(self.packed)]
+        if number >= self.first:
+            return [self.frames[i] for i in range(number - self.first, len(self.frames))]
+        return [self.frames[-1]] if self.ended else []
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Follow:
+    """A client that came back to a turn: which events it still has to get, and in which lane."""
+
+    log: TurnLog
+    stream_id: str | None
+    next_number: int
+
+    def take(self) -> list[bytes]:
+        """The events that have come since the last call, as frames of the follower's lane."""
+        log = self.log
+        frames = log.events_from(self.next_number)
+        if frames:
+            self.next_number = log.end
+        return [relaned(frame, self.stream_id) for frame in frames]
+
+
+class TurnLogs:
+    """The logs of all tenants; only the event loop touches them."""
+
+    def __init__(self, *, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._by_request: dict[tuple[str, str], TurnLog] = {}
+        self._by_response: dict[str, TurnLog] = {}
+        self._ended: dict[str, OrderedDict[TurnLog, None]] = {}
+        """Of each tenant, oldest end first."""
+        self._bytes: dict[str, int] = {}
+        """Of each tenant's ended logs."""
+
+    def __len__(self) -> int:
+        """Logs of turns that have started."""
+        return len(self._by_response)
+
+    def of_request(self, tenant: str, request_id: str) -> TurnLog | None:
+        """The log that this request id leads to, started or not."""
+        return self._by_request.get((tenant, request_id))
+
+    def of_response(self, tenant: str, response_id: str) -> TurnLog | None:
+        """The log of that response, if the tenant may see it."""
+        log = self._by_response.get(response_id)
+        return log if log is not None and log.tenant == tenant and log.listed else None
+
+    def reserve(self, log: TurnLog) -> None:
+        """A request with an id is taken up: the id leads here from now on."""
+        assert log.request_id is not None
+        self._by_request[log.tenant, log.request_id] = log
+
+    def start(self, log: TurnLog, response_id: str, *, listed: bool) -> None:
+        """Its turn starts, with event 0 to come."""
+        log.response_id, log.listed = response_id, listed
+        self._by_response[response_id] = log
+
+    def append(self, log: TurnLog, frames: Sequence[bytes]) -> None:
+        """Keep the turn's next events; the oldest go where they are too many bytes."""
+        log.frames.extend(frames)
+        log.num_bytes += sum(map(len, frames))
+        while log.num_bytes > self._limits.max_resume_bytes_per_turn and len(log.frames) > 1:
+            log.num_bytes -= len(log.frames.popleft())
+            log.first += 1
+
+    def close(self, log: TurnLog) -> None:
+        """The turn's last event has been appended."""
+        log.ended_s = self._clock()
+        self._ended.setdefault(log.tenant, OrderedDict())[log] = None
+        self._count(log.tenant, log.num_bytes)
+        self._bound(log.tenant)
+
+    def continued(self, tenant: str, response_id: str) -> None:
+        """The client goes on from that response, so it has all of it: its last event stays only
+        where a request id may still ask for it."""
+        log = self.of_response(tenant, response_id)
+        if log is None or not log.ended:
+            return
+        if log.request_id is None:
+            self._drop(log)
+        else:
+            self._shorten(log)
+
+    def drop(self, log: TurnLog) -> None:
+        """The request was not started: its id is free again."""
+        if log.request_id is not None and self.of_request(log.tenant, log.request_id) is log:
+            del self._by_request[log.tenant, log.request_id]
+
+    def expire(self) -> None:
+        """Shorten and drop what is older than its time."""
+        now = self._clock()
+        for logs in list(self._ended.values()):
+            for log in list(logs):
+                assert log.ended_s is not None
+                age_s = now - log.ended_s
+                if age_s <= self._limits.resume_s:
+                    break
+                if age_s > self._limits.stored_response_ttl_s:
+                    self._drop(log)
+                else:
+                    self._shorten(log)
+
+    def _bound(self, tenant: str) -> None:
+        """Hold the tenant's ended logs to their bytes and their number, oldest first."""
+        logs, limits = self._ended[tenant], self._limits
+        if self._bytes[tenant] > limits.max_resume_bytes_per_tenant:
+            for log in list(logs)[:-1]:
+                self._shorten(log)
+        while logs and (
+            len(logs) > limits.max_stored_responses_per_tenant
+            or self._bytes[tenant] > limits.max_resume_bytes_per_tenant
+        ):
+            self._drop(next(iter(logs)))
+
+    def _shorten(self, log: TurnLog) -> None:
+        """Keep the last event alone."""
+        if log.packed or not log.frames:
+            return
+        before = log.num_bytes
+        log.first += len(log.frames) - 1
+        log.packed = zlib.compress(log.frames[-1], level=1)
+        log.frames = deque()
+        log.num_bytes = _RECORD_BYTES + len(log.packed)
+        self._count(log.tenant, log.num_bytes - before)
+
+    def _drop(self, log: TurnLog) -> None:
+        self.drop(log)
+        if log.response_id is not None:
+            self._by_response.pop(log.response_id, None)
+        logs = self._ended[log.tenant]
+        del logs[log]
+        self._count(log.tenant, -log.num_bytes)
+        if not logs:
+            del self._ended[log.tenant]
+
+    def _count(self, tenant: str, num_bytes: int) -> None:
+        self._bytes[tenant] = self._bytes.get(tenant, 0) + num_bytes

@@ -1,0 +1,158 @@
+"""Which events of which turns a connection's lanes get, when clients lose sockets and come back.
+
+A turn's events go into its log and to whoever follows it: the lane that asked for it, or, when
+the client came back, the lane in which it asked again, on this connection or another one. The
+newest follower is the only one. A connection that changes what another has to look at says so
+with a notice.
+
+Always true: a follower gets each event once and in order; an id that was used starts nothing.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
+from sessions.turns.effects import Notice, Outbox
+from sessions.turns.intake import Waiting
+from sessions.turns.jobs import Job
+from sessions.turns.lanes import Lane, Lanes
+from tools_api import errors
+from tools_api.events import ResumeTurn, encode
+
+
+class Following:
+    """Of one connection."""
+
+    def __init__(
+        self,
+        *,
+        connection_id: str,
+        tenant: str,
+        logs: TurnLogs,
+        lanes: Lanes[Waiting],
+        outbox: Callable[[], Outbox],
+    ) -> None:
+        self._id = connection_id
+        self._tenant = tenant
+        self._logs = logs
+        self._lanes = lanes
+        self._outbox = outbox
+        self._follows: dict[TurnLog, tuple[Follow, Lane[Waiting]]] = {}
+
+    def __len__(self) -> int:
+        """Lanes that follow a turn which a request before theirs began."""
+        return len(self._follows)
+
+    def in_lane(self, stream_id: str | None) -> TurnLog | None:
+        """What the lane follows."""
+        lanes = ((log, lane) for log, (_, lane) in self._follows.items())
+        return next((log for log, lane in lanes if lane.stream_id == stream_id), None)
+
+    def claim(self, job: Job) -> TurnLog | None:
+        """Let a request with an id have it. Returns the log to follow instead if its turn has
+        started; a request that only waits gives way to this one.
+
+        Raises:
+            ApiError: the id was used for another body.
+        """
+        request_id = job.request.keepwarm.request_id
+        if request_id is None:
+            return None
+        log = self._logs.of_request(self._tenant, request_id)
+        if log is None:
+            log = TurnLog(
+                tenant=self._tenant,
+                owner=self._id,
+                request_id=request_id,
+                body_digest=job.request.body_digest,
+            )
+            self._logs.reserve(log)
+        elif log.body_digest != job.request.body_digest:
+            raise errors.request_id_reused()
+        elif log.response_id is not None:
+            return log
+        self._hand_over(log, job)
+        log.owner, job.log = self._id, log
+        return None
+
+    def found(self, asked: ResumeTurn) -> TurnLog:
+        """The log of the turn that a client asks for.
+
+        Raises:
+            ApiError: there is none that has started.
+        """
+        if asked.request_id is not None:
+            log = self._logs.of_request(self._tenant, asked.request_id)
+        else:
+            assert asked.response_id is not None
+            log = self._logs.of_response(self._tenant, asked.response_id)
+        if log is None or log.response_id is None:
+            param = "response_id" if asked.request_id is None else "request_id"
+            raise errors.no_such_turn(param, asked.response_id or asked.request_id or "")
+        return log
+
+    def begin(self, job: Job, response_id: str, *, private: bool) -> None:
+        """The request's turn starts, and its lane gets the events."""
+        if job.log is None and private:
+            return
+        if job.log is None:
+            job.log = TurnLog(tenant=self._tenant, owner=self._id)
+            self._hand_over(job.log, job)
+        self._logs.start(job.log, response_id, listed=not private)
+
+    def follow(self, lane: Lane[Waiting], log: TurnLog, next_number: int) -> None:
+        """Send a lane the turn's events from that number on, and what comes of them."""
+        follow = Follow(log=log, stream_id=lane.stream_id, next_number=next_number)
+        self._displace(log)
+        self._hand_over(log, follow)
+        self._follows[log] = (follow, lane)
+        self._send(follow, lane)
+
+    def tell(self, job: Job, frames: Sequence[bytes]) -> None:
+        """Events of a turn that runs here: to its log, and to who follows it."""
+        log, out = job.log, self._outbox()
+        if log is not None:
+            self._logs.append(log, frames)
+        if log is None or log.follower is job:
+            out.frames += frames
+        elif log.follower is not None:
+            out.notices.append(Notice(connection_id=log.followed_on, log=log))
+
+    def look(self, log: TurnLog) -> None:
+        """Something has changed about a turn: there are new events, or it went elsewhere."""
+        follow, lane = self._follows.get(log, (None, None))
+        if follow is None or lane is None:
+            return
+        if log.follower is follow:
+            self._send(follow, lane)
+        else:
+            self._displace(log)
+
+    def leave(self) -> None:
+        """The connection closes: nobody follows here any more."""
+        for log, (follow, lane) in list(self._follows.items()):
+            self._end(log, lane)
+            if log.follower is follow:
+                log.follower = None
+                self._outbox().notices.append(Notice(connection_id=log.owner, log=log))
+
+    def _hand_over(self, log: TurnLog, follower: object) -> None:
+        if log.follower is not None and not log.ended:
+            self._outbox().notices.append(Notice(connection_id=log.followed_on, log=log))
+        log.follower, log.followed_on = follower, self._id
+
+    def _displace(self, log: TurnLog) -> None:
+        """Another lane of this connection follows the turn instead of the one that did."""
+        _, lane = self._follows.get(log, (None, None))
+        if lane is not None:
+            self._end(log, lane)
+            error = errors.followed_elsewhere().event(lane.stream_id)
+            self._outbox().frames.append(encode(error))
+
+    def _send(self, follow: Follow, lane: Lane[Waiting]) -> None:
+        self._outbox().frames += follow.take()
+        if follow.log.ended:
+            self._end(follow.log, lane)
+
+    def _end(self, log: TurnLog, lane: Lane[Waiting]) -> None:
+        del self._follows[log]
+        self._lanes.done(lane)

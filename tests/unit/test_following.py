@@ -1,0 +1,332 @@
+"""Clients that lose their socket come back: nothing is lost, said twice, or charged twice."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runtime.messages import FinishReason
+from tests.support.sessions_rig import END, Client, Rig, call, tool
+from tools_api.events import encode
+from tools_api.limits import Limits
+
+STEPS = ["21 ", "degrees, ", "says ", call("look", '{"x": "y"}') + END]
+CREATE: dict[str, Any] = {
+    "input": "Weather?",
+    "tools": [tool("look", x={"type": "string"})],
+    "keepwarm": {"session": "s", "request_id": "r1", "on_disconnect": "continue"},
+}
+SHORT = {key: value for key, value in CREATE.items() if key != "tools"}
+SHORT_STEPS = ["21 ", "degrees." + END]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def play(rig: Rig, steps: list[str]) -> None:
+    """Let the engine say the rest of the turn."""
+    for text in steps:
+        rig.emit(text, FinishReason.STOP if text.endswith(END) else None)
+
+
+def code(client: Client) -> str:
+    assert client.last["type"] == "error"
+    return client.last["error"]["code"]
+
+
+def uncut(fields: dict[str, Any] = CREATE, steps: list[str] = STEPS) -> list[dict[str, Any]]:
+    rig = Rig()
+    client = rig.connect()
+    client.create(**fields)
+    play(rig, steps)
+    return client.events
+
+
+def wire_bytes(event: dict[str, Any]) -> int:
+    """Of the event's WebSocket frame."""
+    length = len(encode(event))
+    return length + (2 if length < 126 else 4)
+
+
+def after_cut(cut: int, *, resume: bool, at_once: bool) -> tuple[list[dict[str, Any]], Rig]:
+    """What a client has seen that lost its socket after so many bytes and came back."""
+    rig = Rig()
+    first = rig.connect()
+    first.create(**SHORT)
+    steps = list(SHORT_STEPS)
+    while steps and sum(map(wire_bytes, first.events)) < cut:
+        play(rig, [steps.pop(0)])
+    seen, left = [], cut
+    for event in first.events:
+        left -= wire_bytes(event)
+        if left < 0:
+            break
+        seen.append(event)
+    first.disconnect()
+    if not at_once:
+        play(rig, steps)
+        steps = []
+    second = rig.connect()
+    if resume:
+        second.send(type="keepwarm:response.resume", request_id="r1", after_sequence=len(seen) - 1)
+        missed = second.events
+    else:
+        second.create(**SHORT)
+    play(rig, steps)
+    if not resume:
+        missed = [event for event in second.events if event["sequence_number"] >= len(seen)]
+    return seen + missed, rig
+
+
+def test_a_cut_after_any_byte_changes_nothing_of_the_events() -> None:
+    whole = uncut(SHORT, SHORT_STEPS)
+    num_bytes = sum(map(wire_bytes, whole))
+    assert num_bytes > 3000
+    for cut in range(num_bytes + 1):
+        events, rig = after_cut(cut, resume=bool(cut & 1), at_once=bool(cut & 2))
+        assert events == whole, cut
+        assert len(rig.engine.requests) == len(rig.reports) == 1
+        assert rig.store.session("acme", "s").ledger.turns == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_client_may_come_back_again_and_again(seed: int) -> None:
+    rng, rig = random.Random(seed), Rig()
+    seen: list[dict[str, Any]] = []
+    steps = list(STEPS)
+    client = rig.connect()
+    client.create(**CREATE)
+    while not seen or seen[-1]["type"] != "response.completed":
+        if steps:
+            play(rig, [steps.pop(0)])
+        seen += client.events[: rng.randint(0, len(client.events))]
+        if rng.random() < 0.5:
+            client.disconnect()  # otherwise the old socket hangs, and nobody knows
+        client = rig.connect()
+        client.send(type="keepwarm:response.resume", request_id="r1", after_sequence=len(seen) - 1)
+    assert seen == uncut()
+
+
+def test_an_id_sent_again_in_another_lane_brings_the_same_turn_there(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(**CREATE)
+    play(rig, STEPS)
+    again = client.create(stream_id="b", **CREATE)
+    assert [event.pop("stream_id") for event in again] == ["b"] * len(again)
+    assert again == client.events[: len(again)]
+    assert len(rig.engine.requests) == 1
+
+
+def test_an_id_with_another_body_is_refused_and_the_turn_goes_on(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(**CREATE)
+    client.create(**CREATE | {"input": "Other?"}, stream_id="b")
+    assert code(client) == "request_id_reused"
+    play(rig, STEPS)
+    assert client.last["type"] == "response.completed"
+
+
+def test_ids_are_a_tenants_own(rig: Rig) -> None:
+    rig.connect("one").create(**CREATE)
+    other = rig.connect("two")
+    other.create(**CREATE | {"input": "Other?"})
+    assert other.last["type"] == "response.created"
+    stranger = rig.connect("three")
+    response_id = other.response["id"]
+    for wish in ({"request_id": "r1"}, {"response_id": response_id}):
+        stranger.send(type="keepwarm:response.resume", **wish)
+        assert code(stranger) == "response_not_found"
+
+
+def test_the_newest_follower_gets_the_turn_and_the_others_are_told(rig: Rig) -> None:
+    first, second, third = rig.connect(), rig.connect(), rig.connect()
+    first.create(**CREATE)
+    second.create(**CREATE)
+    assert code(first) == "response_followed_elsewhere"
+    third.create(**CREATE)
+    assert code(second) == "response_followed_elsewhere"
+    assert first.create(input="The lane is free.")[-1]["type"] == "response.created"
+    first.disconnect()
+    play_first = rig.engine.requests[0]
+    rig.emit("x" + END, FinishReason.STOP, play_first)
+    assert third.last["type"] == "response.completed"
+    assert [event["sequence_number"] for event in third.events] == list(range(9))
+
+
+def test_without_continue_a_cut_ends_the_turn_and_its_end_can_be_read(rig: Rig) -> None:
+    fields = CREATE | {"keepwarm": {"request_id": "r1"}}
+    first = rig.connect()
+    first.create(**fields)
+    play(rig, STEPS[:2])
+    first.disconnect()
+    assert rig.engine.cancelled
+    second = rig.connect()
+    second.create(**fields)
+    assert second.last["type"] == "response.failed"
+    assert second.response["keepwarm"]["reason"] == "client_disconnected"
+    assert [event["sequence_number"] for event in second.events] == list(range(len(second.events)))
+    (report,) = rig.reports
+    assert (report.status, report.reason) == ("cancelled", "client_disconnected")
+
+
+def test_the_turn_ends_when_the_follower_leaves_too(rig: Rig) -> None:
+    fields = CREATE | {"keepwarm": {"request_id": "r1"}}
+    first, second = rig.connect(), rig.connect()
+    first.create(**fields)
+    second.create(**fields)
+    first.disconnect()
+    assert not rig.engine.cancelled
+    second.disconnect()
+    assert rig.engine.cancelled
+    assert first.connection.num_active == second.connection.num_active == 0
+
+
+def test_on_disconnect_holds_for_the_session_until_it_is_said_otherwise(rig: Rig) -> None:
+    for options, cancelled in (
+        ({"on_disconnect": "continue"}, 0),
+        ({}, 0),
+        ({"on_disconnect": "cancel"}, 1),
+        ({}, 2),
+    ):
+        client = rig.connect()
+        client.create(input="hi", keepwarm={"session": "s"} | options)
+        client.disconnect()
+        assert len(rig.engine.cancelled) == cancelled
+        if not rig.engine.cancelled:
+            rig.reply("x" + END)
+
+
+def test_a_turn_that_goes_on_alone_is_kept_and_can_be_continued(rig: Rig) -> None:
+    client = rig.connect()
+    response_id = client.create(**CREATE)[0]["response"]["id"]
+    client.disconnect()
+    assert client.connection.num_active == 1
+    rig.reply("x" + END)
+    assert client.connection.num_active == 0
+    rig.connect().turn(input="more", previous_response_id=response_id)
+    assert rig.engine.last.base_branch_id == rig.engine.requests[0].branch_id
+
+
+def test_a_private_turn_is_its_connections_own(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(input="hi", store=False, keepwarm={"on_disconnect": "continue"})
+    assert code(client) == "invalid_value"
+    assert client.last["error"]["param"] == "keepwarm.on_disconnect"
+    client.turn(input="hi", keepwarm={"session": "s", "on_disconnect": "continue"})
+    (created,) = client.create(input="hi", store=False, keepwarm={"session": "s"})
+    rig.connect().send(type="keepwarm:response.resume", response_id=created["response"]["id"])
+    assert code(rig.clients[-1]) == "response_not_found"
+    client.disconnect()
+    assert rig.engine.cancelled, "nobody could have what came of it"
+
+
+def test_events_go_when_the_client_goes_on_and_the_last_one_stays(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(**CREATE)
+    rig.reply("one" + END)
+    last = client.last
+    client.turn(input="next", previous_response_id=last["response"]["id"])
+    again = rig.connect()
+    again.create(**CREATE)
+    assert again.events == [last]
+
+
+def test_events_go_after_their_time(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(**CREATE)
+    rig.reply("one" + END)
+    rig.clock.advance(Limits().resume_s + 1)
+    rig.store.sweep()
+    again = rig.connect()
+    again.send(type="keepwarm:response.resume", request_id="r1")
+    assert again.events == [client.last]
+    rig.clock.advance(Limits().stored_response_ttl_s)
+    rig.store.sweep()
+    again.send(type="keepwarm:response.resume", request_id="r1")
+    assert code(again) == "response_not_found"
+
+
+def test_a_turn_too_long_to_be_kept_is_resumed_with_its_end_alone() -> None:
+    rig = Rig(limits=replace(Limits(), max_resume_bytes_per_turn=4000))
+    client = rig.connect()
+    client.create(**CREATE)
+    for _ in range(30):
+        rig.emit("x")
+    again = rig.connect()
+    again.send(type="keepwarm:response.resume", request_id="r1", after_sequence=3)
+    rig.emit("y")
+    assert again.events == [], "a gap in the middle would be taken for the whole"
+    rig.emit(END, FinishReason.STOP)
+    (last,) = again.events
+    assert (last["type"], last["sequence_number"]) == ("response.completed", 38)
+    third = rig.connect()
+    third.send(type="keepwarm:response.resume", request_id="r1", after_sequence=35)
+    assert [event["sequence_number"] for event in third.events] == [36, 37, 38]
+
+
+def test_a_request_that_waits_gives_way_to_itself(rig: Rig) -> None:
+    """It had not started, so the newer one starts in its place."""
+    rig.checks_pass = False
+    first = rig.connect()
+    first.create(**CREATE)
+    second = rig.connect()
+    second.create(**CREATE)
+    assert code(first) == "response_followed_elsewhere"
+    assert first.connection.num_active == 0
+    (client, check), *_ = [entry for entry in rig.checks if entry[0] is second]
+    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
+    play(rig, STEPS)
+    assert second.events == uncut()
+    assert len(rig.engine.requests) == 1
+
+
+def test_a_request_that_never_started_leaves_its_id_free(rig: Rig) -> None:
+    first = rig.connect()
+    rig.checks_pass = False
+    first.create(**CREATE)
+    first.disconnect()
+    rig.checks_pass = True
+    second = rig.connect()
+    second.send(type="keepwarm:response.resume", request_id="r1")
+    assert code(second) == "response_not_found"
+    second.create(**CREATE | {"model": "no such"})
+    assert code(second) == "model_not_found"
+    second.create(**CREATE)
+    play(rig, STEPS)
+    assert second.last["type"] == "response.completed"
+
+
+def test_a_dead_engine_ends_turns_that_go_on_alone(rig: Rig) -> None:
+    client = rig.connect()
+    client.create(**CREATE)
+    client.disconnect()
+    rig.store.engine_lost()
+    rig.carry(client, client.connection.engine_died())
+    again = rig.connect()
+    again.create(**CREATE)
+    assert again.last["type"] == "response.failed"
+    assert len(rig.engine.requests) == 1
+
+
+def test_a_followed_turn_can_be_cancelled_by_its_lane(rig: Rig) -> None:
+    first, second = rig.connect(), rig.connect()
+    first.create(**CREATE)
+    second.create(**CREATE)
+    second.send(type="response.cancel")
+    assert second.last["type"] == "response.incomplete"
+    assert second.response["keepwarm"]["reason"] == "cancelled"
+    assert second.connection.num_active == 0
+
+
+def test_a_refused_steering_is_an_event_like_the_others(rig: Rig) -> None:
+    first = rig.connect()
+    (created,) = first.create(**CREATE)
+    steer = {"previous_response_id": created["response"]["id"], "input": "faster"}
+    first.send(type="response.steer", **steer)
+    play(rig, STEPS)
+    again = rig.connect()
+    again.create(**CREATE)
+    assert again.events == first.events
