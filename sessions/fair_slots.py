@@ -2,9 +2,10 @@
 
 Who comes with a hundred connections waits behind its own work, not before that of others:
 a free place goes to the waiting tenant that has fewest, of those to the one that has waited
-longest since it last let one go. Knows neither threads nor what the work is.
+longest since it last let one go. A tenant whose work has taken long leaves the last place to
+others, until a piece of its work is short again. Knows neither threads nor what the work is.
 
-Always true: nobody waits while a place is free.
+Always true: nobody waits while a place is free, but for tenants whose work takes long.
 """
 
 import asyncio
@@ -19,7 +20,9 @@ class FairSlots:
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError(f"{count} places")
+        self._count = count
         self._free = count
+        self._slow: set[str] = set()
         self._used: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By tenant, the one that has waited longest since it last let one go first."""
@@ -27,7 +30,7 @@ class FairSlots:
     @asynccontextmanager
     async def place(self, tenant: str) -> AsyncIterator[None]:
         """Wait for a place, and hold it inside the block."""
-        if self._free:
+        if self._free and self._may_have(tenant):
             self._free -= 1
             self._used[tenant] += 1
         else:
@@ -36,6 +39,18 @@ class FairSlots:
             yield
         finally:
             self._release(tenant)
+
+    def judge(self, tenant: str, *, took_long: bool) -> None:
+        """Note whether a piece of the tenant's work took so long that others should not have to
+        wait for all places at once."""
+        if took_long:
+            self._slow.add(tenant)
+        else:
+            self._slow.discard(tenant)
+
+    def _may_have(self, tenant: str) -> bool:
+        most = self._count - (tenant in self._slow)
+        return self._used[tenant] < max(1, most)
 
     async def _wait(self, tenant: str) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -54,7 +69,13 @@ class FairSlots:
         self._free += 1
         if tenant in self._waiting:
             self._waiting[tenant] = self._waiting.pop(tenant)
+        while self._free and self._give_one():
+            pass
+
+    def _give_one(self) -> bool:
         for other in sorted(self._waiting, key=self._used.__getitem__):
+            if not self._may_have(other):
+                continue
             turns = self._waiting.pop(other)
             turn = _first_live(turns)
             if turns:
@@ -63,7 +84,8 @@ class FairSlots:
                 self._free -= 1
                 self._used[other] += 1
                 turn.set_result(None)
-                return
+                return True
+        return False
 
 
 def _first_live(turns: "deque[asyncio.Future[None]]") -> asyncio.Future[None] | None:

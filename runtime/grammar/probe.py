@@ -9,8 +9,12 @@ is needed, at known cost.
 Parent and child exchange length-prefixed orjson frames over the child's pipes. The parent
 half runs in one event loop and does no work of its own; neither half imports torch.
 
+A check that nobody waits for any more is withdrawn while it waits for a child; one that has begun
+goes on, since its verdict is worth keeping and a killed child is not. Who gets a child next is
+for ``Places`` to say.
+
 Always true: a check ends within the limits whatever the schema, other checks go on, and a
-schema is tried by one child at a time however many ask for it.
+schema is tried by one child at a time however many of a tenant ask for it.
 """
 
 import argparse
@@ -26,9 +30,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import orjson
 
@@ -45,6 +50,8 @@ _START_TIMEOUT_S = 60.0
 _DYING_S = 5.0
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
+_LONG_SHARE = 0.25
+"""A check that takes this share of its limit is one that others should not wait for."""
 
 
 class ProbeError(Exception):
@@ -64,6 +71,33 @@ class ProbeLimits:
     """The child is renewed after that many, so that nothing it leaks adds up."""
 
 
+class Places(Protocol):
+    """Who of the tenants that wait gets a child next."""
+
+    def place(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Waits for a child, and holds it inside the block."""
+
+    def judge(self, tenant: str, *, took_long: bool) -> None:
+        """Note what the tenant's last check was like."""
+
+
+class _ByArrival:
+    """Places without tenants: the children's own queue decides."""
+
+    def place(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    def judge(self, tenant: str, *, took_long: bool) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Attempt:
+    """One try of a grammar, and how many wait for it."""
+
+    task: "asyncio.Task[GrammarRefused | None]"
+    callers: int = 0
+
+
 class GrammarProbe:
     """Checks grammars in child processes. All calls from one event loop."""
 
@@ -75,12 +109,14 @@ class GrammarProbe:
         model_type: str | None = None,
         limits: ProbeLimits | None = None,
         num_processes: int = 2,
+        places: Places | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             tokenizer_folder, vocab_size, model_type: as for ``Tokenizer.load``.
             num_processes: children; a hostile grammar blocks one of them until killed.
+            places: as many as children, for tenants in turn. None: by arrival.
         """
         self._limits = limits or ProbeLimits()
         arguments = [str(tokenizer_folder), str(self._limits.memory_bytes)]
@@ -88,10 +124,12 @@ class GrammarProbe:
         arguments += ["--model-type", model_type] if model_type is not None else []
         self._children = [_Child(arguments, self._limits) for _ in range(num_processes)]
         self._idle: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
+        self._places = places or _ByArrival()
         self._clock = clock
         self._passed: OrderedDict[bytes, None] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, GrammarRefused]] = OrderedDict()
-        self._running: dict[bytes, asyncio.Task[GrammarRefused | None]] = {}
+        self._running: dict[tuple[str, bytes], _Attempt] = {}
+        self._begun: set[tuple[str, bytes]] = set()
 
     async def start(self) -> None:
         """Start the children and wait until they are ready.
@@ -103,9 +141,9 @@ class GrammarProbe:
         for child in self._children:
             self._idle.put_nowait(child)
 
-    async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
-        """The reason against a grammar, or None. Callers of the same grammar share one try,
-        and a caller that is cancelled does not cancel it for the others.
+    async def check(self, spec: GrammarSpec, tenant: str = "") -> GrammarRefused | None:
+        """The reason against a grammar, or None. Callers of a tenant with the same grammar share
+        one try, and a caller that is cancelled does not cancel it for the others.
 
         Raises:
             ProbeError: the child is gone and cannot be replaced.
@@ -116,27 +154,51 @@ class GrammarProbe:
             return None
         if key in self._refused and self._refused[key][0] > self._clock():
             return self._refused[key][1]
-        task = self._running.get(key)
-        if task is None:
-            task = asyncio.create_task(self._try(spec, key))
-            self._running[key] = task
-            task.add_done_callback(lambda _: self._running.pop(key, None))
-        return await asyncio.shield(task)
+        attempt = self._attempt(spec, tenant, key)
+        attempt.callers += 1
+        try:
+            return await asyncio.shield(attempt.task)
+        finally:
+            attempt.callers -= 1
+            if not attempt.callers and (tenant, key) not in self._begun:
+                attempt.task.cancel()
+                self._forget(tenant, key, attempt)
+
+    def _attempt(self, spec: GrammarSpec, tenant: str, key: bytes) -> _Attempt:
+        attempt = self._running.get((tenant, key))
+        if attempt is None:
+            attempt = _Attempt(task=asyncio.create_task(self._try(spec, tenant, key)))
+            self._running[tenant, key] = attempt
+            attempt.task.add_done_callback(lambda _: self._forget(tenant, key, attempt))
+        return attempt
+
+    def _forget(self, tenant: str, key: bytes, attempt: _Attempt) -> None:
+        if self._running.get((tenant, key)) is attempt:
+            del self._running[tenant, key]
 
     async def stop(self) -> None:
         """Kill the children; checks still open are cancelled."""
-        running = list(self._running.values())
+        running = [attempt.task for attempt in self._running.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*(child.kill() for child in self._children))
 
-    async def _try(self, spec: GrammarSpec, key: bytes) -> GrammarRefused | None:
-        child = await self._idle.get()
-        try:
-            refused = await child.check(spec)
-        finally:
-            self._idle.put_nowait(child)
+    async def _try(self, spec: GrammarSpec, tenant: str, key: bytes) -> GrammarRefused | None:
+        async with self._places.place(tenant):
+            child = await self._idle.get()
+            self._begun.add((tenant, key))
+            began = self._clock()
+            try:
+                refused = await child.check(spec)
+            finally:
+                self._begun.discard((tenant, key))
+                self._idle.put_nowait(child)
+                took = self._clock() - began
+                self._places.judge(tenant, took_long=took > _LONG_SHARE * self._limits.seconds)
+        return self._remember(key, refused)
+
+    def _remember(self, key: bytes, refused: GrammarRefused | None) -> GrammarRefused | None:
         if refused is None:
             self._passed[key] = None
             if len(self._passed) > _MAX_PASSED:

@@ -34,6 +34,7 @@ from sessions.command.options import (
 )
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.durable.store import Store
+from sessions.fair_slots import FairSlots
 from sessions.http.front_door import OriginPolicy
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
@@ -57,6 +58,7 @@ else:
 log = logging.getLogger(__name__)
 
 _PLANNERS = 2
+_PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
 _START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
 
@@ -121,7 +123,11 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
         probe = GrammarProbe(
-            Path(info.tokenizer_folder), vocab_size=info.vocab_size, model_type=info.model_type
+            Path(info.tokenizer_folder),
+            vocab_size=info.vocab_size,
+            model_type=info.model_type,
+            num_processes=_PROBES,
+            places=FairSlots(_PROBES),
         )
         cleanup.push_async_callback(probe.stop)
         await probe.start()

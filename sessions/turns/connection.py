@@ -174,7 +174,8 @@ class Connection:
             return Effects()
         job.check_id = None
         if refusal is None:
-            self._enter_session(job)
+            assert job.plan is not None
+            self._start(job, job.plan)
         else:
             assert job.grammar is not None
             param = grammar_param(job.grammar, job.request, block, path)
@@ -382,11 +383,7 @@ class Connection:
         except Exception as error:
             self._begin(job, error)
             return
-        if job.grammar is None:
-            self._enter_session(job)
-            return
-        job.check_id = f"{self._id}.check{next(self._numbers)}"
-        self._out.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
+        self._enter_session(job)
 
     def _enter_session(self, job: Job) -> None:
         """Wait for the named session's turn, if the request names one."""
@@ -427,8 +424,8 @@ class Connection:
         self._begin(job, plan)
 
     def _begin(self, job: Job, plan: TurnPlan | Exception) -> None:
-        """Start a turn that is planned, or refuse it for what kept it from being planned."""
-        service = self._service
+        """Start a turn that is planned, or refuse it for what kept it from being planned. Its
+        grammar is tried last, so that no probe works for a prompt that does not fit."""
         if job.log is not None and job.log.follower is not job:
             self._give_way(job)  # before the notice that says so
             return
@@ -438,6 +435,18 @@ class Connection:
         if isinstance(plan, Exception):
             log.error("planning failed connection=%s", self._id, exc_info=plan)
             self._refuse(job, errors.internal_error())
+            return
+        if job.grammar is None:
+            self._start(job, plan)
+            return
+        job.plan = plan
+        job.check_id = f"{self._id}.check{next(self._numbers)}"
+        self._out.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
+
+    def _start(self, job: Job, plan: TurnPlan) -> None:
+        service = self._service
+        if job.log is not None and job.log.follower is not job:
+            self._give_way(job)  # to one that came while the grammar was tried
             return
         # By its name: while the plan was made the session may have been dropped.
         session = self._visible.session(plan.session)
@@ -454,7 +463,7 @@ class Connection:
         if number != plan.number:
             plan = replace(plan, number=number)
         service.store.turn_began(plan.response_id, self._tenant, self._id)
-        job.session, job.ticket = session, None
+        job.session, job.ticket, job.plan = session, None, None
         self._following.begin(job, plan.response_id, private=plan.private)
         if plan.previous_response_id is not None:
             service.store.logs.continued(self._tenant, plan.previous_response_id)
@@ -532,6 +541,8 @@ class Connection:
         if job.log is not None and job.log.follower in (job, None):
             self._service.store.logs.drop(job.log)
         self._long_plans.withdraw(job)
+        if job.check_id is not None:
+            self._out.withdrawn_checks.append(job.check_id)
         self._answered(job)
 
     def _wake(self, ticket: Hashable | None) -> None:

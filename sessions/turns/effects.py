@@ -52,6 +52,8 @@ class Effects:
     """For the engine, in order. Outputs of a GenerationRequest come back to the connection
     that issued it; after ``close()`` they may be dropped."""
     grammar_checks: tuple[GrammarCheck, ...] = ()
+    withdrawn_checks: tuple[str, ...] = ()
+    """Ids of grammar checks whose turn is gone."""
     plannings: tuple[Planning, ...] = ()
     """At most one of a connection is under way at a time. To be given up with the socket."""
     wake: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ class Outbox:
     frames: list[bytes] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
     grammar_checks: list[GrammarCheck] = field(default_factory=list)
+    withdrawn_checks: list[str] = field(default_factory=list)
     plannings: list[Planning] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
     cancels: list[tuple[str, str]] = field(default_factory=list)
@@ -86,6 +89,7 @@ class Outbox:
             frames=tuple(self.frames),
             requests=tuple(self.requests),
             grammar_checks=tuple(self.grammar_checks),
+            withdrawn_checks=tuple(self.withdrawn_checks),
             plannings=tuple(self.plannings),
             wake=tuple(self.wake),
             cancels=tuple(self.cancels),

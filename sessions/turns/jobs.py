@@ -17,6 +17,7 @@ from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
 from sessions.turns.turn import Turn
+from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 from tools_api.requests import CreateRequest
 
@@ -36,6 +37,8 @@ class Job:
     ticket: Hashable | None = None
     lineage: Lineage | None = None
     """What it continues, once that has been decided."""
+    plan: TurnPlan | None = None
+    """While it waits for the verdict on its grammar."""
     turn: Turn | None = None
     log: TurnLog | None = None
     """Of its events, if they can be resumed."""

@@ -89,8 +89,9 @@ class _Route:
 class LongWork:
     """Who does what takes too long for the event loop."""
 
-    check_grammar: Callable[[GrammarSpec], Awaitable[GrammarRefused | None]]
-    """Tries a grammar; gives the reason against it, or None."""
+    check_grammar: Callable[[GrammarSpec, str], Awaitable[GrammarRefused | None]]
+    """Tries a grammar for a tenant; gives the reason against it, or None. Cancelled, it is given
+    up."""
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     """Makes a call beside the event loop, or none if it is cancelled before."""
     planners: int = 1
@@ -137,7 +138,7 @@ class Hub:
         self._left_running: dict[str, Link] = {}
         """Clients that are gone, while turns of theirs go on."""
         self._routes: dict[str, _Route] = {}
-        self._checks: set[asyncio.Task[None]] = set()
+        self._checks: dict[str, asyncio.Task[None]] = {}
         self._outbox: list[EngineMessage] = []
         self._flush_due = False
         self._ready_since: float | None = None
@@ -381,8 +382,11 @@ class Hub:
         self._post(effects.requests)
         for check in effects.grammar_checks:
             task = asyncio.get_running_loop().create_task(self._check(link, check))
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+            self._checks[check.check_id] = task
+            task.add_done_callback(partial(self._check_over, check.check_id))
+        for check_id in effects.withdrawn_checks:
+            if check_id in self._checks:
+                self._checks[check_id].cancel()
         for planning in effects.plannings:
             link.planning = asyncio.get_running_loop().create_task(self._plan(link, planning))
         for report in effects.finished:
@@ -399,13 +403,16 @@ class Hub:
             del self._routes[request_id]
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
+    def _check_over(self, check_id: str, _: object) -> None:
+        del self._checks[check_id]
+
     async def _check(self, link: Link, check: GrammarCheck) -> None:
         message: str | None = "the schema could not be checked"
         block: int | None = None
         path: tuple[str | int, ...] | None = None
         asked = self._clock()
         try:
-            refusal = await self._long_work.check_grammar(check.spec)
+            refusal = await self._long_work.check_grammar(check.spec, link.tenant)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
         else:

@@ -178,6 +178,8 @@ class EchoConnection:
             case ["check", id_]:
                 spec = GrammarSpec(lark=f"start: {id_}")
                 return Effects(grammar_checks=(GrammarCheck(check_id=id_, spec=spec),))
+            case ["withdraw", id_]:
+                return Effects(withdrawn_checks=(id_,))
             case ["plan", id_]:
                 return Effects(plannings=(Planning(planning_id=id_, work=self.work),))
             case ["stop", connection_id, id_]:

@@ -39,7 +39,7 @@ class HubBench:
     def connect(self, connection_id: str, tenant: str) -> Connection:
         return Connection(connection_id=connection_id, tenant=tenant, service=self.service)
 
-    async def _check(self, _: GrammarSpec) -> None:
+    async def _check(self, _: GrammarSpec, tenant: str) -> None:
         return None
 
     async def settle(self) -> None:

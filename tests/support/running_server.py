@@ -110,7 +110,7 @@ class RunningServer:
     async def _pause(self, _: float) -> None:
         await self.engine_may_return.wait()
 
-    async def _check(self, _: GrammarSpec) -> None:
+    async def _check(self, _: GrammarSpec, tenant: str) -> None:
         return None
 
     def _connect(self, connection_id: str, tenant: str) -> EchoConnection | Connection:

@@ -215,6 +215,23 @@ def test_a_verdict_for_a_request_that_is_gone_is_ignored(rig: Rig, client: Clien
     assert rig.engine.requests == []
 
 
+def test_no_probe_works_for_a_prompt_that_does_not_fit(rig: Rig, client: Client) -> None:
+    rig.checks_pass = False
+    client.create(input="x" * 2_000_000, tools=[tool("f")])
+    assert client.last["error"]["code"] == "context_length_exceeded"
+    assert rig.checks == []
+
+
+def test_a_check_is_withdrawn_with_its_turn(rig: Rig, client: Client) -> None:
+    rig.checks_pass = False
+    client.create(input="hi", tools=[tool("f")])
+    client.create(input="hi", tools=[tool("g")], stream_id="b")
+    (_, first), (_, second) = rig.checks
+    effects = client.connection.receive('{"type": "response.cancel"}')
+    assert effects.withdrawn_checks == (first.check_id,)
+    assert client.connection.close().withdrawn_checks == (second.check_id,)
+
+
 @pytest.mark.parametrize("required", [[[]], [{"a": 1}, "x"], [None], 5, "x"])
 def test_a_schema_that_requires_nonsense_is_the_schemas_fault_or_nobodys(
     rig: Rig, client: Client, required: Any

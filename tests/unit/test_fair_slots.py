@@ -105,3 +105,26 @@ def test_a_place_given_to_who_leaves_at_that_moment_goes_on() -> None:
 def test_no_places_make_no_sense() -> None:
     with pytest.raises(ValueError, match="0 places"):
         FairSlots(0)
+
+
+def test_a_tenant_whose_work_took_long_leaves_the_last_place_to_others() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.slots.judge("a", took_long=True)
+        for name in ("a1", "a2", "b1"):
+            await bench.ask(name)
+        await bench.let_go("b1")
+        await bench.ask("b2")
+        await bench.let_go("a1")  # its own place, not the last one
+        bench.slots.judge("a", took_long=False)
+        await bench.ask("a3")
+        await bench.let_go("b2")
+
+    assert run(2, scenario) == ["a1", "b1", "b2", "a2", "a3"]
+
+
+def test_the_only_place_is_for_everybody() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.slots.judge("a", took_long=True)
+        await bench.ask("a1")
+
+    assert run(1, scenario) == ["a1"]

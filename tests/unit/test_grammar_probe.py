@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from runtime.grammar.probe import GrammarProbe, ProbeError, ProbeLimits, serve
+from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, serve
 from runtime.grammar.refusal import GrammarRefused
+from sessions.fair_slots import FairSlots
 from tests.support.clock import FakeClock
 from tests.support.grammars import compiler, schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
@@ -34,6 +35,7 @@ def run(
     limits: ProbeLimits | None = None,
     clock: FakeClock | None = None,
     num_processes: int = 1,
+    places: Places | None = None,
 ) -> None:
     small_tokenizer(folder)
     probe = GrammarProbe(
@@ -41,6 +43,7 @@ def run(
         model_type="qwen3",
         limits=limits,
         num_processes=num_processes,
+        places=places,
         clock=clock or FakeClock(),
     )
 
@@ -164,6 +167,59 @@ def test_callers_of_one_grammar_share_a_try_and_one_may_leave(tmp_path: Path) ->
         assert all(verdict is found[1] for verdict in found[2:])
 
     run(tmp_path, scenario)
+
+
+def slow_spec(number: int) -> GrammarSpec:
+    return schema_spec({"type": "object", "properties": {f"p{number}": SLOW}})
+
+
+def test_a_tenant_does_not_wait_behind_the_slow_grammars_of_another(tmp_path: Path) -> None:
+    """By arrival it would wait for all of them: 20 s in the audit."""
+    began: list[str] = []
+
+    async def check(probe: GrammarProbe, spec: GrammarSpec, tenant: str) -> None:
+        await probe.check(spec, tenant)
+        began.append(tenant)
+
+    async def scenario(probe: GrammarProbe) -> None:
+        tasks = [asyncio.create_task(check(probe, slow_spec(n), "wild")) for n in range(6)]
+        await asyncio.sleep(0)
+        await check(probe, schema_spec({"type": "integer"}), "mild")
+        assert began.count("wild") <= 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1))
+
+
+def test_what_nobody_waits_for_any_more_is_withdrawn_before_it_begins(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        first = asyncio.create_task(probe.check(slow_spec(0), "wild"))
+        await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(probe.check(slow_spec(n), "wild")) for n in range(1, 50)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(probe._running) == 1
+        assert await probe.check(schema_spec({"type": "integer"}), "wild") is None
+        assert await first is not None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.4), places=FairSlots(1))
+
+
+def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        begun = asyncio.create_task(probe.check(slow_spec(0), "wild"))
+        await asyncio.sleep(0.05)
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        assert len(probe._running) == 1
+        assert await probe.check(schema_spec({"type": "integer"}), "wild") is None
+        assert probe._refused
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.3), places=FairSlots(1))
 
 
 def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:

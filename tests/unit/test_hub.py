@@ -104,7 +104,7 @@ class Bench:
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
 
-    async def _check(self, spec: GrammarSpec) -> GrammarRefused | None:
+    async def _check(self, spec: GrammarSpec, tenant: str) -> GrammarRefused | None:
         self.specs.append(spec)
         await self.gate.wait()
         return self.verdict()
@@ -283,6 +283,23 @@ def test_a_grammar_is_checked_and_the_verdict_handed_back(
         refusals = bench.value("grammar_errors_total", stage="compile")
         assert refusals == (None if refusal is None else 1)
         assert bench.value("grammar_check_seconds_count") == 1
+
+    run(scenario)
+
+
+def test_a_check_that_is_withdrawn_is_given_up() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.gate.clear()
+        client = Client(bench)
+        for frame in ("check a", "check b"):
+            client.send(frame)
+        await bench.settle()
+        for frame in ("withdraw a", "withdraw unknown"):
+            client.send(frame)
+        await bench.settle()
+        bench.gate.set()
+        await bench.settle()
+        assert client.frames == ["checked b None None None"]
 
     run(scenario)
 

@@ -32,6 +32,7 @@ def test_everything_that_gathered_comes_out_in_its_order() -> None:
     outbox.frames += [b"1", b"2"]
     outbox.requests += [CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")]
     outbox.grammar_checks.append(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")))
+    outbox.withdrawn_checks.append("d")
     planning = Planning(planning_id="p", work=work)
     outbox.plannings.append(planning)
     outbox.wake.append("conn_2")
@@ -39,6 +40,7 @@ def test_everything_that_gathered_comes_out_in_its_order() -> None:
         frames=(b"1", b"2"),
         requests=(CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")),
         grammar_checks=(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")),),
+        withdrawn_checks=("d",),
         plannings=(planning,),
         wake=("conn_2",),
         close=1012,
