@@ -12,7 +12,7 @@ import enum
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DEFAULT_TENANT = "default"
@@ -88,11 +88,29 @@ class ApiKey:
         return cls(sha256=digest, principal=principal)
 
 
-class Tenants:
-    """Finds the principal of a key."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPolicy:
+    """What a tenant may use, whichever of its keys asks; None is no bound."""
 
-    def __init__(self, keys: Iterable[ApiKey]) -> None:
+    models: frozenset[str] | None = None
+    """Names of the models; one name of a model is enough."""
+    turns_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Prompt tokens that had to be computed, and output tokens."""
+
+
+UNBOUNDED = TenantPolicy()
+
+
+class Tenants:
+    """Finds the principal of a key, and what its tenant may use."""
+
+    def __init__(
+        self, keys: Iterable[ApiKey], policies: Mapping[str, TenantPolicy] | None = None
+    ) -> None:
+        """``policies``: by tenant; those that it does not name are unbounded."""
         self._keys = tuple(keys)
+        self._policies = dict(policies or {})
 
     @property
     def open(self) -> bool:
@@ -110,10 +128,17 @@ class Tenants:
                 found = known.principal
         return found
 
-    def replace(self, keys: Iterable[ApiKey]) -> frozenset[Principal]:
-        """Take other keys from now on. Returns the principals whose keys are good no more, or
-        stand for something else: what they still have open is to be ended."""
+    def policy(self, tenant: str) -> TenantPolicy:
+        """What the tenant may use just now. To be asked at each use, not kept."""
+        return self._policies.get(tenant, UNBOUNDED)
+
+    def replace(
+        self, keys: Iterable[ApiKey], policies: Mapping[str, TenantPolicy]
+    ) -> frozenset[Principal]:
+        """Take other keys and policies from now on. Returns the principals whose keys are good
+        no more, or stand for something else: what they still have open is to be ended."""
         former, self._keys = self._keys, tuple(keys)
+        self._policies = dict(policies)
         return frozenset(key.principal for key in set(former) - set(self._keys))
 
 

@@ -1,10 +1,13 @@
-"""The file that says who may ask: keys by their digests, in TOML.
+"""The file that says who may ask for how much: keys by their digests, and tenants, in TOML.
 
     [[keys]]
     name = "ci"
     sha256 = "6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090"
     tenant = "acme"
     role = "tenant"          # or "operator", "read-only"
+
+    [tenants.acme]
+    turns_per_minute = 60
 
 The form before it, a line ``tenant key [operator]`` for each key, is read too; it holds the
 keys themselves. Which of the two a file has is seen from its text.
@@ -15,14 +18,14 @@ key.
 
 import re
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sessions.tenants import ApiKey, KeyFileError, Principal, Role
+from sessions.tenants import ApiKey, KeyFileError, Principal, Role, TenantPolicy
 from tools_api.limits import DEFAULT_LIMITS
 
 _HEX_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -34,6 +37,8 @@ class TenantsFile:
     """What stands in a file of keys."""
 
     keys: tuple[ApiKey, ...]
+    policies: Mapping[str, TenantPolicy] = field(default_factory=dict)
+    """By tenant."""
     former: bool
     """It is in the form that holds the keys themselves."""
 
@@ -47,10 +52,32 @@ class _Row(BaseModel):
     role: Annotated[Role, Field(strict=False)] = Role.TENANT
 
 
+_Bound = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class _TenantTable(BaseModel):
+    """Each field is one of ``TenantPolicy``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    models: Annotated[list[str], Field(min_length=1, max_length=256)] | None = None
+    turns_per_minute: _Bound | None = None
+    tokens_per_minute: _Bound | None = None
+
+    def policy(self) -> TenantPolicy:
+        models = None if self.models is None else frozenset(self.models)
+        return TenantPolicy(
+            models=models,
+            turns_per_minute=self.turns_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+        )
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     keys: list[_Row] = []
+    tenants: dict[str, _TenantTable] = {}
 
 
 def read_tenants_file(path: Path) -> TenantsFile:
@@ -68,7 +95,7 @@ def read_tenants_file(path: Path) -> TenantsFile:
             if not _looks_former(text):
                 raise KeyFileError(f"not TOML: {error}") from None
             return TenantsFile(keys=_checked(_former_keys(text)), former=True)
-        return TenantsFile(keys=_checked(_keys(document)), former=False)
+        return _read(document)
     except KeyFileError as error:
         raise KeyFileError(f"{path}: {error}") from None
 
@@ -106,11 +133,19 @@ def _checked(keys: Iterable[ApiKey]) -> tuple[ApiKey, ...]:
     return found
 
 
-def _keys(document: dict[str, Any]) -> list[ApiKey]:
+def _read(text: dict[str, Any]) -> TenantsFile:
     try:
-        rows = _Document.model_validate(document).keys
+        document = _Document.model_validate(text)
     except ValidationError as error:
         raise KeyFileError(_complaint(error)) from None
+    keys = _checked(_keys(document.keys))
+    policies = {name: table.policy() for name, table in document.tenants.items()}
+    for name in policies.keys() - {key.principal.tenant for key in keys}:
+        raise KeyFileError(f"tenants {name}: no key belongs to a tenant of that name")
+    return TenantsFile(keys=keys, policies=policies, former=False)
+
+
+def _keys(rows: Iterable[_Row]) -> list[ApiKey]:
     keys: list[ApiKey] = []
     for number, row in enumerate(rows, start=1):
         try:
@@ -151,7 +186,9 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _known(place: tuple[int | str, ...]) -> Iterable[str]:
-    return _Document.model_fields if len(place) == 1 else _Row.model_fields
+    if len(place) == 1:
+        return _Document.model_fields
+    return (_Row if place[0] == "keys" else _TenantTable).model_fields
 
 
 # The former form

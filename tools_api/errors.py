@@ -9,6 +9,7 @@ Always true: ``event()`` carries all four keys of ``error`` and a numeric ``stat
 some clients ignore an error without them.
 """
 
+import math
 from typing import Any
 
 MAX_QUOTED = 80
@@ -31,6 +32,7 @@ class ApiError(Exception):
         status: int = 400,
         type: str = "invalid_request_error",
         stream_id: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -40,6 +42,8 @@ class ApiError(Exception):
         self.type = type
         self.stream_id = stream_id
         """Lane of the request, set by the decoder as soon as it is known."""
+        self.retry_after_s = retry_after_s
+        """When the same request may be answered, if that is known."""
 
     def event(
         self, stream_id: str | None = None, sequence_number: int | None = None
@@ -62,6 +66,8 @@ class ApiError(Exception):
             "message": self.message,
             "param": self.param,
         }
+        if self.retry_after_s is not None:
+            event["error"]["keepwarm"] = {"retry_after_ms": math.ceil(self.retry_after_s * 1000)}
         return event
 
 
@@ -266,14 +272,15 @@ def overloaded(reason: str) -> ApiError:
     )
 
 
-def rate_limited(reason: str) -> ApiError:
-    """The tenant asks faster than it may; ``reason`` tells of what and when to come back. For
-    limits by the minute, of which there are none yet."""
+def rate_limited(reason: str, *, retry_after_s: float) -> ApiError:
+    """The tenant asks faster than it may; ``reason`` says how much that is. Nothing was
+    started."""
     return ApiError(
-        f"Rate limit reached: {reason}.",
+        f"Rate limit reached: {reason}; try again in {math.ceil(retry_after_s)} s.",
         code="rate_limit_exceeded",
         status=429,
         type="rate_limit_error",
+        retry_after_s=retry_after_s,
     )
 
 

@@ -38,6 +38,7 @@ from sessions.fair_slots import FairSlots
 from sessions.http.front_door import OriginPolicy
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
+from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service
@@ -115,7 +116,7 @@ async def serve(options: ServeOptions) -> int:
 
 async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
     if options.tenants_file is not None:
-        warn_of_former_form(options.tenants_file, former=options.former_tenants_file)
+        warn_of_former_form(options.tenants_file, former=options.tenants.former)
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that a port in use is told before the model is loaded.
         bound = cleanup.enter_context(_bind(options.host, options.port))
@@ -133,7 +134,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         await probe.start()
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
-        tenants = Tenants(options.keys)
+        tenants = Tenants(options.tenants.keys, options.tenants.policies)
         hub, server = _assemble(
             options, info=info, engine=engine, probe=probe, planners=planners, tenants=tenants
         )
@@ -174,6 +175,7 @@ def _assemble(
         clock=clock,
         wall_clock=time.time,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
+        quotas=Quotas(tenants, clock),
     )
     metrics = Metrics()
     dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)

@@ -21,7 +21,7 @@ from runtime.config import ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import is_loopback
-from sessions.tenants import ApiKey, KeyFileError, single_key
+from sessions.tenants import KeyFileError, single_key
 from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
 
@@ -44,11 +44,10 @@ class ServeOptions:
     port: int
     """0: any free port; the ready line tells which."""
     model_name: str | None
-    keys: tuple[ApiKey, ...]
+    tenants: TenantsFile
+    """Keys, and what their tenants may use; no key, and the port is open."""
     tenants_file: Path | None
-    """Where ``keys`` were read from, to be read again on SIGHUP."""
-    former_tenants_file: bool
-    """It is in the form that holds the keys themselves."""
+    """Where they were read from, to be read again on SIGHUP."""
     allowed_origins: frozenset[str]
     prices: PriceTable
     drain_s: float
@@ -159,9 +158,8 @@ def read_serve_options(
         host=arguments.host,
         port=arguments.port,
         model_name=arguments.model_name,
-        keys=read.keys,
+        tenants=read,
         tenants_file=tenants_file,
-        former_tenants_file=read.former,
         allowed_origins=frozenset(_origin(text) for text in arguments.allow_origin),
         prices=_price_table(arguments.price),
         drain_s=arguments.drain_seconds,

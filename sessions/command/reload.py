@@ -33,7 +33,7 @@ def reload_tenants(
     except KeyFileError as error:
         log.error("tenants file is not taken, what held before holds reason=%s", error)
         return False
-    ended = revoke(tenants.replace(read.keys))
+    ended = revoke(tenants.replace(read.keys, read.policies))
     log.info("tenants file taken file=%s keys=%d ended=%d", path, len(read.keys), ended)
     warn_of_former_form(path, former=read.former)
     return True

@@ -8,6 +8,7 @@ only POST has a body.
 import base64
 import binascii
 import email.utils
+import math
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,7 +27,7 @@ MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
 
 RETRY_AFTER_S = 1
-"""What a client that is turned away for now is told to wait."""
+"""What a client that is turned away for now is told to wait, where it is not known better."""
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """What a header may hold; h11 lets more pass."""
 _FOR_NOW = frozenset({429, 503})
@@ -149,7 +150,8 @@ def refusal(
 ) -> HttpResponse:
     """An error as the clients of ``dialect`` read it."""
     if error.status in _FOR_NOW:
-        headers = (*headers, ("Retry-After", str(RETRY_AFTER_S)))
+        wait_s = math.ceil(error.retry_after_s or RETRY_AFTER_S)
+        headers = (*headers, ("Retry-After", str(wait_s)))
     return HttpResponse(
         status=HTTPStatus(error.status),
         content_type="application/json",

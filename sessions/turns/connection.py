@@ -372,13 +372,13 @@ class Connection:
 
     def _prepare(self, job: Job) -> None:
         """What can be checked without knowing what the turn continues."""
-        model, request = self._service.model, job.request
+        request = job.request
         store, limits = self._service.store, self._service.limits
         try:
-            if request.model is not None and request.model not in model.aliases:
-                raise errors.model_not_found(request.model)
+            self._service.check_model(self._tenant, request.model)
             if store.running_turns >= limits.max_queued_turns:
                 raise errors.overloaded(f"{store.running_turns} turns are open")
+            self._service.quotas.begin_turn(self._tenant)
             job.grammar = turn_grammar(self._service, request)
         except Exception as error:
             self._begin(job, error)
@@ -500,6 +500,8 @@ class Connection:
         store = self._service.store
         store.turn_ended(plan.response_id)
         store.pace.sequence_ended(now)
+        usage = outcome.report.usage
+        self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
         self._out.finished.append(outcome.report)
         self._answered(job)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from runtime.tokenizer import Tokenizer
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
+from sessions.quotas import Quotas
+from tools_api import errors
 from tools_api.chat_format import ChatFormat
 from tools_api.limits import Limits
 
@@ -57,3 +59,16 @@ class Service:
     """Seconds since the epoch, for ``created_at``."""
     new_id: Callable[[str], str]
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
+    quotas: Quotas
+    """What tenants may ask for."""
+
+    def check_model(self, tenant: str, asked: str | None) -> None:
+        """``asked``: the name in the request, None if it has none.
+
+        Raises:
+            ApiError: there is no such model, or not for this tenant, which it is not told.
+        """
+        model = self.model
+        known = asked is None or asked in model.aliases
+        if not known or not self.quotas.allows_model(tenant, model.aliases):
+            raise errors.model_not_found(asked or model.name)

@@ -91,7 +91,7 @@ class HttpApi:
         self._hub = hub
         self._service = service
         self._stored = StoredResponses(hub=hub, store=service.store)
-        self._models = Models(service.model, created=int(service.wall_clock()))
+        self._models = Models(service, created=int(service.wall_clock()))
 
     def routes(self) -> list[Route]:
         """All that is below ``/v1``."""
@@ -209,8 +209,7 @@ class HttpApi:
         fields = count.read(parse_json(call.body, service.limits, "body"))
         by_header = _name_session(fields, call)
         request = parse_create(fields, None, service.limits)
-        if request.model is not None and request.model not in service.model.aliases:
-            raise errors.model_not_found(request.model)
+        service.check_model(tenant, request.model)
         visible = self._visible(
             "", tenant, continues_heads=not (by_header and served.whole_histories)
         )

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response
-from sessions.turns.service import ServedModel
+from sessions.turns.service import ServedModel, Service
 from tools_api import errors
 
 DESCRIPTIONS = {
@@ -65,24 +65,31 @@ class Index:
 
 
 class Models:
-    """``/v1/models``: every name that a request may use."""
+    """``/v1/models``: every name that a request of the tenant may use."""
 
-    def __init__(self, model: ServedModel, *, created: int) -> None:
+    def __init__(self, service: Service, *, created: int) -> None:
         """``created``: seconds since the epoch."""
+        self._service = service
+        model = service.model
         names = [model.name, *sorted(model.aliases - {model.name})]
         self._models = {name: _model(name, model, created) for name in names}
 
-    def show_all(self, _: Call) -> HttpResponse:
+    def show_all(self, call: Call) -> HttpResponse:
         """All of them, the server's own name first."""
-        return json_response({"object": "list", "data": list(self._models.values())})
+        return json_response({"object": "list", "data": list(self._of(call).values())})
 
     def show(self, call: Call) -> HttpResponse:
         """One of them."""
         name = unquote(call.argument)
-        found = self._models.get(name)
+        found = self._of(call).get(name)
         if found is None:
             raise errors.model_not_found(name)
         return json_response(found)
+
+    def _of(self, call: Call) -> dict[str, dict[str, Any]]:
+        names = self._service.model.aliases
+        allowed = self._service.quotas.allows_model(call.principal.tenant, names)
+        return self._models if allowed else {}
 
 
 def _model(name: str, model: ServedModel, created: int) -> dict[str, Any]:

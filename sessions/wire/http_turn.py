@@ -185,12 +185,14 @@ def _error_in(frame: bytes) -> ApiError:
     """What an ``error`` event says."""
     event = orjson.loads(frame)
     error = event["error"]
+    retry_after_ms = error.get("keepwarm", {}).get("retry_after_ms")
     return ApiError(
         error["message"],
         code=error["code"],
         param=error["param"],
         status=event["status"],
         type=error["type"],
+        retry_after_s=None if retry_after_ms is None else retry_after_ms / 1000,
     )
 
 

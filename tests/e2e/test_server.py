@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runtime.messages import CancelRequest, FinishReason
 from sessions.http.front_door import Access
-from sessions.tenants import ApiKey, Role
+from sessions.tenants import ApiKey, Role, TenantPolicy
 from tests.support.fake_engine import EchoEngine, HandEngine, tokens
 from tests.support.running_server import RunningServer, play, texts
 from tools_api.limits import Limits
@@ -30,6 +30,15 @@ def keyed() -> RunningServer:
 
 def bearer(key: str) -> str:
     return f"Bearer {key}"
+
+
+def post_a_turn(key: str) -> bytes:
+    body = b'{"model":"default","input":"hello"}'
+    head = (
+        "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Authorization: {bearer(key)}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def test_every_route_but_the_probes_asks_for_a_key() -> None:
@@ -116,13 +125,8 @@ def test_a_revoked_key_ends_its_sockets_and_its_requests_in_flight_and_no_others
         def client(key: str) -> connect:
             return server.client(additional_headers={"Authorization": bearer(key)})
 
-        body = b'{"model":"default","input":"hello"}'
-        head = (
-            "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Authorization: {bearer(ACME_KEY)}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
         async with client(ACME_KEY) as revoked, client(BOSS_KEY) as other:
-            answer = asyncio.ensure_future(server.raw(head.encode() + body, ends=False))
+            answer = asyncio.ensure_future(server.raw(post_a_turn(ACME_KEY), ends=False))
             await server.until(lambda: server.server.num_sockets == 3 and bool(server.engine.sent))
             assert server.server.revoke({ACME.principal}) == 2
             with pytest.raises(ConnectionClosed) as caught:
@@ -134,6 +138,21 @@ def test_a_revoked_key_ends_its_sockets_and_its_requests_in_flight_and_no_others
             assert await other.recv() == "hello"
 
     play(scenario, keyed)
+
+
+def test_a_turn_beyond_the_tenants_minute_is_429_with_the_time_to_come_back() -> None:
+    async def scenario(server: RunningServer) -> None:
+        first = asyncio.ensure_future(server.raw(post_a_turn(ACME_KEY), ends=False))
+        await server.until(lambda: bool(server.engine.sent))
+        refused = (await server.raw(post_a_turn(ACME_KEY), ends=False)).decode()
+        assert refused.startswith("HTTP/1.1 429 ")
+        assert "\r\nretry-after: 60\r\n" in refused.lower()
+        assert "rate_limit_exceeded" in refused
+        server.server.revoke({ACME.principal})
+        assert await first == b""
+
+    policies = {"acme": TenantPolicy(turns_per_minute=1)}
+    play(scenario, lambda: RunningServer(keys=[ACME, BOSS], policies=policies))
 
 
 def test_foreign_origins_are_refused_and_ours_are_not() -> None:

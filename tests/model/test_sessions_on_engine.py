@@ -14,6 +14,8 @@ from runtime.process.loading import load_engine
 from runtime.tokenizer import Tokenizer
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
+from sessions.quotas import Quotas
+from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects
 from sessions.turns.service import ServedModel, Service
@@ -57,6 +59,7 @@ class Agent:
             clock=clock,
             wall_clock=FakeClock(),
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
+            quotas=Quotas(Tenants([]), clock),
         )
         self._connection = Connection(connection_id="c", tenant="t", service=service)
         self._events: list[dict[str, Any]] = []

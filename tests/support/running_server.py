@@ -7,7 +7,7 @@ ones; HTTP always speaks to real ones.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from sessions.http.front_door import OriginPolicy
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
-from sessions.tenants import ApiKey, Tenants
+from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from sessions.turns.connection import Connection
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub, LongWork
@@ -50,6 +50,7 @@ class RunningServer:
         engine: HandEngine | None = None,
         *,
         keys: Iterable[ApiKey] = (),
+        policies: Mapping[str, TenantPolicy] | None = None,
         allowed_origins: Iterable[str] = (),
         limits: Limits = DEFAULT_LIMITS,
         times: SocketTimes | None = None,
@@ -66,9 +67,9 @@ class RunningServer:
         self.engine = engine or HandEngine()
         self.metrics = Metrics()
         self.connections: list[EchoConnection] = []
-        tenants = Tenants(keys)
+        tenants = Tenants(keys, policies)
         self._real = real
-        self.service = make_service(self._clock, limits=limits)
+        self.service = make_service(self._clock, limits=limits, tenants=tenants)
         store = self.service.store
         self.dashboard = Dashboard(sessions=store.sessions, clock=self._clock, version="0")
         self.hub = Hub(

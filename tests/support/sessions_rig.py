@@ -15,6 +15,8 @@ from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
 from sessions.durable.ledger import PriceTable, TurnReport
 from sessions.durable.store import Store
+from sessions.quotas import Quotas
+from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects, GrammarCheck, Planning
 from sessions.turns.service import ServedModel, Service
@@ -111,6 +113,7 @@ def make_service(
     limits: Limits | None = None,
     prices: PriceTable | None = None,
     max_context_tokens: int = 4096,
+    tenants: Tenants | None = None,
 ) -> Service:
     """What connections share, with a store of its own and ids that count up."""
     limits = limits or Limits()
@@ -129,6 +132,7 @@ def make_service(
         clock=clock,
         wall_clock=lambda: 1_800_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(ids)}",
+        quotas=Quotas(tenants or Tenants([]), clock),
     )
 
 
@@ -141,6 +145,7 @@ class Rig:
         limits: Limits | None = None,
         prices: PriceTable | None = None,
         max_context_tokens: int = 4096,
+        tenants: Tenants | None = None,
     ) -> None:
         self.clock = FakeClock(1000.0)
         self.engine = ScriptedEngine()
@@ -152,7 +157,11 @@ class Rig:
         self.plans_at_once = True
         self.reports: list[TurnReport] = []
         self.service = make_service(
-            self.clock, limits=limits, prices=prices, max_context_tokens=max_context_tokens
+            self.clock,
+            limits=limits,
+            prices=prices,
+            max_context_tokens=max_context_tokens,
+            tenants=tenants,
         )
         self.store, self.model = self.service.store, self.service.model
         self._clients: dict[str, Client] = {}

@@ -57,7 +57,13 @@ TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
     (errors.response_not_found("r"), 404, BAD, "response_not_found", "response_id"),
     (errors.context_length_exceeded(9, 8), 400, BAD, "context_length_exceeded", "input"),
     (errors.overloaded("the queue is full"), 503, "server_error", "server_is_overloaded", None),
-    (errors.rate_limited("too many"), 429, "rate_limit_error", "rate_limit_exceeded", None),
+    (
+        errors.rate_limited("too many", retry_after_s=2),
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        None,
+    ),
     (errors.internal_error(), 500, "server_error", None, None),
 ]
 
@@ -67,6 +73,8 @@ def test_each_refusal_has_the_form_of_the_error_table(
     error: ApiError, status: int, type_: str, code: str | None, param: str | None
 ) -> None:
     event = error.event()
+    waits = event["error"].pop("keepwarm", None)
+    assert waits == ({"retry_after_ms": 2000} if status == 429 else None)
     assert event == {
         "type": "error",
         "status": status,

@@ -40,7 +40,7 @@ def test_programs_get_a_list(accept: str) -> None:
 
 
 def test_every_name_is_a_model_the_servers_own_first() -> None:
-    models = Models(Rig().model, created=5)
+    models = Models(Rig().service, created=5)
     listed = orjson.loads(models.show_all(call()).body)
     assert [model["id"] for model in listed["data"]] == ["default", "m"]
     assert listed["data"][0] == {
@@ -56,10 +56,10 @@ def test_every_name_is_a_model_the_servers_own_first() -> None:
 @pytest.mark.parametrize("name", ["other", "M", "m/", "%6D%00"])
 def test_any_other_name_is_not_found(name: str) -> None:
     with pytest.raises(ApiError) as caught:
-        Models(Rig().model, created=5).show(call(name))
+        Models(Rig().service, created=5).show(call(name))
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 
 def test_a_name_may_come_encoded() -> None:
-    answer = Models(Rig().model, created=5).show(call("%6D"))
+    answer = Models(Rig().service, created=5).show(call("%6D"))
     assert orjson.loads(answer.body)["id"] == "m"

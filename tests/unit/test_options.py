@@ -32,7 +32,7 @@ def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
     found = options()
     assert found.engine == EngineConfig(startup_profile_folder=CACHE)
     assert (found.host, found.port) == ("127.0.0.1", 8080)
-    assert (found.keys, found.allowed_origins, found.model_name) == ((), frozenset(), None)
+    assert (found.tenants.keys, found.allowed_origins, found.model_name) == ((), frozenset(), None)
     assert found.prices == PriceTable()
     assert found.default_output_tokens == 4096
     assert options("--default-output-tokens", "9").default_output_tokens == 9
@@ -118,18 +118,18 @@ def test_a_port_that_others_can_reach_needs_a_key(host: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_loopback_needs_none(host: str) -> None:
-    assert options("--host", host).keys == ()
+    assert options("--host", host).tenants.keys == ()
 
 
 def test_a_key_on_the_command_line_goes_before_the_environment() -> None:
     found = options("--api-key", KEY, **{KEY_VARIABLE: "another-key"})
-    assert found.keys == (single_key(KEY),)
+    assert found.tenants.keys == (single_key(KEY),)
 
 
 def test_a_keys_file_and_a_single_key_exclude_each_other(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"acme {KEY}\n")
-    (key,) = options("--keys-file", str(keys)).keys
+    (key,) = options("--keys-file", str(keys)).tenants.keys
     assert key == ApiKey.of(KEY, tenant="acme")
     with pytest.raises(OptionError, match="are given"):
         options("--keys-file", str(keys), "--api-key", "another-key")

@@ -10,6 +10,7 @@ from sessions.tenants import (
     KeyFileError,
     Principal,
     Role,
+    TenantPolicy,
     Tenants,
     key_digest,
     single_key,
@@ -79,8 +80,17 @@ def test_a_digest_has_its_length() -> None:
 def test_other_keys_hold_at_once_and_those_that_are_gone_are_told() -> None:
     tenants = Tenants([ACME, WATCH])
     demoted = ApiKey.of("key-of-acme", tenant="acme", role=Role.READ_ONLY, name="ci")
-    assert tenants.replace([demoted, WATCH]) == {ACME.principal}
+    assert tenants.replace([demoted, WATCH], {}) == {ACME.principal}
     assert tenants.authenticate("key-of-acme") == demoted.principal
-    assert tenants.replace([WATCH]) == {demoted.principal}
+    assert tenants.replace([WATCH], {}) == {demoted.principal}
     assert tenants.authenticate("key-of-acme") is None
-    assert tenants.replace([WATCH]) == frozenset()
+    assert tenants.replace([WATCH], {}) == frozenset()
+
+
+def test_a_tenants_policy_is_that_of_the_moment_and_without_one_nothing_is_bounded() -> None:
+    slow = TenantPolicy(turns_per_minute=1)
+    tenants = Tenants([ACME], {"acme": slow})
+    assert tenants.policy("acme") == slow
+    assert tenants.policy("other") == TenantPolicy()
+    tenants.replace([ACME], {})
+    assert tenants.policy("acme") == TenantPolicy()

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sessions.tenants import MIN_KEY_CHARS, ApiKey, KeyFileError, Principal, Role, Tenants
+from sessions.tenants import (
+    MIN_KEY_CHARS,
+    ApiKey,
+    KeyFileError,
+    Principal,
+    Role,
+    TenantPolicy,
+    Tenants,
+)
 from sessions.tenants_file import key_row, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
 
@@ -40,6 +48,17 @@ def test_rows_as_they_are_printed_are_read_as_they_were(tmp_path: Path) -> None:
     assert not read.former
 
 
+def test_a_tenant_has_a_table_of_its_own(tmp_path: Path) -> None:
+    table = '[tenants.acme]\nmodels = ["m"]\nturns_per_minute = 60\ntokens_per_minute = 1000\n'
+    read = read_tenants_file(write(tmp_path, ROW + table))
+    assert read.policies == {
+        "acme": TenantPolicy(models=frozenset({"m"}), turns_per_minute=60, tokens_per_minute=1000)
+    }
+    assert read_tenants_file(write(tmp_path, ROW + "[tenants.acme]\n")).policies == {
+        "acme": TenantPolicy()
+    }
+
+
 def test_a_row_holds_no_key() -> None:
     assert "key-of-ci" not in ROW
     assert tomllib.loads(ROW)["keys"][0]["sha256"] == DIGEST
@@ -66,7 +85,15 @@ def test_a_key_without_a_role_is_its_tenants(tmp_path: Path) -> None:
         (ROW.replace('"acme"', '"a/b"'), "key 1: tenant name 'a/b' is not"),
         (ROW.replace('"ci"', '""'), "key 1: key name '' is not"),
         (ROW + "secret = 1\n", "key 1 secret is unknown; known: name, sha256, tenant, role"),
-        ("keyz = 1\n" + ROW, "keyz is unknown; known: keys"),
+        ("keyz = 1\n" + ROW, "keyz is unknown; known: keys, tenants"),
+        (
+            ROW + "[tenants.acme]\nturns = 1\n",
+            "tenants acme turns is unknown; known: models, turns_",
+        ),
+        (ROW + "[tenants.acme]\nturns_per_minute = 0\n", "turns_per_minute should be greater"),
+        (ROW + "[tenants.acme]\ntokens_per_minute = 1.5\n", "tokens_per_minute should be a valid"),
+        (ROW + "[tenants.acme]\nmodels = []\n", "tenants acme models"),
+        (ROW + "[tenants.acem]\n", "tenants acem: no key belongs to a tenant of that name"),
         ("[[keys]\n", "not TOML: "),
         ("name = \n", "not TOML: "),
         (b"\xff\xfe", "cannot read it: not UTF-8"),
