@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,15 @@ import pytest
 from sessions.durable.transcript import Header
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import HeaderCache, decode_header, decode_turn, encode_header
-from sessions.journal.errors import JournalDamaged, JournalUnavailable
+from sessions.journal.errors import JournalBusy, JournalDamaged, JournalUnavailable
 from sessions.journal.journal import Journal
+from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.memory import MemoryJournal
+from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.records import Reservation, TurnRecord, session_account
+from sessions.journal.rows import read_turn, turn_columns
+from sessions.journal.sql import SqlJournal
+from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import PRICE, assert_same_chain, record
 from tools_api.chat_format import TemplateOptions
@@ -21,11 +27,13 @@ from tools_api.items import parse_items
 from tools_api.tools import parse_tools
 
 
-@pytest.fixture
-def journal() -> Iterator[Journal]:
-    journal = MemoryJournal(b"f")
-    yield journal
-    journal.close()
+@pytest.fixture(params=["memory", "sqlite"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
+    opened: Journal = MemoryJournal(b"f")
+    if request.param == "sqlite":
+        opened = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    yield opened
+    opened.close()
 
 
 def loader(journal: Journal) -> Loader:
@@ -99,7 +107,8 @@ def test_a_record_that_is_written_twice_is_charged_once(journal: Journal) -> Non
 
 
 def test_a_resent_history_is_found_by_its_digest(journal: Journal) -> None:
-    first, twin = record("r1", answer="same"), record("r2", answer="same", session="other")
+    first = record("r1", answer="same")
+    twin = record("r2", answer="same", session="other", created_s=1001.0)
     journal.append([first, twin])
     assert first.entry is not None
     found = journal.turns_with_digest("t", first.entry.digest, 8)
@@ -297,3 +306,105 @@ def test_a_record_that_cannot_be_written_takes_no_other_with_it() -> None:
     journal.failures = [RuntimeError("at first")]
     answers = asyncio.run(written(journal, ["r0"]))
     assert answers == [("r0", Verdict(written=False, reason="error", message="at first"))]
+
+
+# Rows and the mark
+
+
+@pytest.mark.parametrize("column", range(14))
+def test_no_column_of_a_row_can_change_unseen(column: int) -> None:
+    row = turn_columns(record("r1"), seq=1, epoch=0, fingerprint=b"f", headers=HeaderCache())
+    assert read_turn(row).response_id == "r1"
+    changed = list(row)
+    changed[column] = b"x" if isinstance(changed[column], bytes) else "x"
+    with pytest.raises(JournalDamaged, match="checksum"):
+        read_turn(tuple(changed))
+
+
+def test_the_newest_whole_note_of_the_mark_counts(tmp_path: Path) -> None:
+    file = MarkFile(tmp_path / "m", b"i" * 16)
+    for commits in (1, 2, 3, 2):
+        file.write(commits)
+    found = read_mark(tmp_path / "m")
+    assert found is not None
+    assert (found.commits, found.clean) == (3, False)
+    file.write(3, clean=True)
+    file.close()
+    found = read_mark(tmp_path / "m")
+    assert found is not None
+    assert found.clean
+    data = bytearray((tmp_path / "m").read_bytes())
+    data[(found.number % 2) * 512 + 20] ^= 4
+    (tmp_path / "m").write_bytes(data)
+    found = read_mark(tmp_path / "m")
+    assert found is not None
+    assert (found.commits, found.clean) == (3, False)
+    assert read_mark(tmp_path / "none") is None
+
+
+# Owners
+
+
+def shared(path: Path, owner: str) -> SqliteJournal:
+    return SqliteJournal(path, fingerprint=b"f", owner=owner, shared=True)
+
+
+class Waiting:
+    """A clock that something else happens on."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.now, self.then = 0.0, then
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.then()
+
+
+def owner_of(journal: SqlJournal, waiting: Waiting, now_ms: list[int]) -> Ownership:
+    return Ownership(journal=journal, now_ms=lambda _: now_ms[0], waiter=waiting)
+
+
+def test_a_session_goes_to_who_asks_once_its_owner_lets_go(tmp_path: Path) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    now_ms = [1000]
+    first = record("r1", epoch=0)
+    assert a.append([first]) == [True]
+    of_a = owner_of(a, Waiting(), now_ms)
+    of_a.beat()
+
+    def let_go() -> None:
+        assert of_a.wanted() == [("t", "s")]
+        of_a.release("t", ["s"])
+
+    claimed = owner_of(b, Waiting(let_go), now_ms).claim("t", "s", 10.0)
+    assert claimed is not None
+    assert (claimed.owner, claimed.epoch, claimed.head_id) == ("b", 2, "r1")
+    assert a.append([record("r2", parent=first, epoch=1)]) == [False]
+    assert a.turn("t", "r2") is None
+    assert b.append([record("r3", parent=first, epoch=2)]) == [True]
+    assert of_a.wanted() == []
+    a.close()
+    b.close()
+
+
+def test_an_owner_that_lives_is_waited_for_and_a_dead_one_is_passed_over(tmp_path: Path) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    now_ms = [1000]
+    a.append([record("r1")])
+    owner_of(a, Waiting(), now_ms).beat()
+    of_b = owner_of(b, Waiting(), now_ms)
+    with pytest.raises(JournalBusy, match="held by another server"):
+        of_b.claim("t", "s", 10.0)
+    now_ms[0] += DEAD_MS
+    with pytest.raises(JournalBusy):
+        of_b.claim("t", "s", 1.0)
+    now_ms[0] += 1
+    claimed = of_b.claim("t", "s", 1.0)
+    assert claimed is not None
+    assert claimed.epoch == 2
+    assert of_b.claim("t", "unknown", 1.0) is None
+    a.close()
+    b.close()

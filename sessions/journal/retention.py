@@ -1,0 +1,111 @@
+"""Which rows of a journal go: those that age out, and those that somebody deletes.
+
+Works inside a transaction of ``sql``; commits nothing. Headers are shared and go
+with ``sweep_headers``.
+
+Always true: a row goes only when no row that stays stands on it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sessions.journal import rows
+from sessions.journal.encoding import decode_turn
+from sessions.journal.records import session_account
+from sessions.journal.sql import Cursor, SqlJournal
+
+Place = tuple[str, str, str]
+"""Tenant, session and response id of a row."""
+
+_OLD_LEAF = """
+SELECT tenant, session, response_id, base_id FROM turn WHERE created_ms < ? {only}
+AND NOT EXISTS (SELECT 1 FROM turn AS child WHERE child.tenant = turn.tenant
+                AND child.base_id = turn.response_id)
+"""
+_STANDING_ON_SESSION = """
+WITH RECURSIVE lost (session, response_id) AS (
+    SELECT session, response_id FROM turn WHERE tenant = ? AND session = ?
+    UNION SELECT turn.session, turn.response_id FROM turn
+          JOIN lost ON turn.base_id = lost.response_id WHERE turn.tenant = ?)
+SELECT session, response_id FROM lost
+"""
+
+
+def delete_session(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> tuple[str, ...]:
+    """See ``Journal.delete_session``."""
+    found = cursor.execute(_STANDING_ON_SESSION, (tenant, name, tenant)).fetchall()
+    lost = [(tenant, session, response_id) for session, response_id in found]
+    _delete_rows(cursor, lost)
+    headless = _mend(journal, cursor, (row for row in lost if row[1] != name))
+    _forget(cursor, tenant, name)
+    return tuple(sorted(headless))
+
+
+def expire(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
+    """See ``Journal.expire``."""
+    count = 0
+    found = cursor.execute(_OLD_LEAF.format(only=""), (before_ms,)).fetchall()
+    while found:
+        lost = [(tenant, session, response_id) for tenant, session, response_id, _ in found]
+        _delete_rows(cursor, lost)
+        _mend(journal, cursor, lost)
+        count += len(lost)
+        only = _OLD_LEAF.format(only="AND tenant = ? AND response_id = ?")
+        bases = {(tenant, base) for tenant, _, _, base in found if base is not None}
+        found = [
+            row
+            for tenant, base in bases
+            for row in cursor.execute(only, (before_ms, tenant, base)).fetchall()
+        ]
+    empty = cursor.execute(
+        "SELECT tenant, name FROM session WHERE updated_ms < ? AND head_seq = gone", (before_ms,)
+    ).fetchall()
+    for tenant, name in empty:
+        _forget(cursor, tenant, name)
+    return count
+
+
+def sweep_headers(cursor: Cursor) -> int:
+    """Delete the headers that no row names; returns how many. Reads every row."""
+    used: set[bytes] = set()
+    for row in cursor.execute(f"SELECT {rows.TURN} FROM turn").fetchall():
+        used.update(link.header for link in decode_turn(rows.read_turn(row)).links)
+    known = {bytes(digest) for (digest,) in cursor.execute("SELECT digest FROM header").fetchall()}
+    for digest in known - used:
+        cursor.execute("DELETE FROM header WHERE digest = ?", (digest,))
+    return len(known - used)
+
+
+def _delete_rows(cursor: Cursor, lost: Sequence[Place]) -> None:
+    for tenant, _, response_id in lost:
+        for table in ("turn", "name"):
+            cursor.execute(
+                f"DELETE FROM {table} WHERE tenant = ? AND response_id = ?", (tenant, response_id)
+            )
+
+
+def _mend(journal: SqlJournal, cursor: Cursor, lost: Iterable[Place]) -> set[str]:
+    """Count what is gone from each session; names of those that lost their head."""
+    by_session: dict[tuple[str, str], set[str]] = {}
+    for tenant, session, response_id in lost:
+        by_session.setdefault((tenant, session), set()).add(response_id)
+    headless = set[str]()
+    for (tenant, name), gone in by_session.items():
+        row = journal.session_row(cursor, tenant, name, lock=True)
+        if row is None:
+            continue
+        head = row.head_id
+        if head in gone:
+            head = None
+            headless.add(name)
+        journal.write_session(cursor, replace(row, head_id=head, gone=row.gone + len(gone)))
+    return headless
+
+
+def _forget(cursor: Cursor, tenant: str, name: str) -> None:
+    for sql, key in (
+        ("DELETE FROM session WHERE tenant = ? AND name = ?", name),
+        ("DELETE FROM account WHERE tenant = ? AND name = ?", session_account(name)),
+        ("DELETE FROM reservation WHERE tenant = ? AND session = ?", name),
+    ):
+        cursor.execute(sql, (tenant, key))

@@ -1,0 +1,221 @@
+"""Rows as tables hold them, each with a checksum over everything in it.
+
+A database notices a page that is torn, not a bit that has turned over in a row. So each row
+carries xxh3-128 of its other columns, and nothing is taken from one before that agrees.
+
+Always true: what ``read_*`` returns is what ``*_columns`` was given, or JournalDamaged is
+raised.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from sessions.durable.ledger import TurnUsage
+from sessions.journal.encoding import HeaderCache, encode_turn
+from sessions.journal.errors import JournalDamaged
+from sessions.journal.records import Account, SessionRecord, StoredTurn, TurnRecord
+
+Row = tuple[Any, ...]
+
+TURN = (
+    "tenant, session, seq, epoch, response_id, parent_id, base_id, request_id, digest, "
+    "fingerprint, created_ms, continuable, hidden, body, checksum"
+)
+SESSION = (
+    "tenant, name, owner, epoch, head_id, head_seq, gone, turns_begun, open_calls, updated_ms, "
+    "options, checksum"
+)
+ACCOUNT = (
+    "tenant, name, turns, input_tokens, cached_tokens, output_tokens, reasoning_tokens, "
+    "forced_tokens, drafted_tokens, accepted_tokens, forwards, cost, saved, checksum"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """A session's columns; its account is a row of its own."""
+
+    tenant: str
+    name: str
+    owner: str
+    epoch: int
+    head_id: str | None = None
+    head_seq: int = 0
+    gone: int = 0
+    """Rows of the session that were deleted on purpose: with those that are there they are
+    ``head_seq``."""
+    turns_begun: int = 0
+    open_calls: bool = False
+    updated_ms: int = 0
+    options: bytes = b""
+
+    def record(self, account: Account) -> SessionRecord:
+        """As it leaves the journal."""
+        return SessionRecord(
+            tenant=self.tenant,
+            name=self.name,
+            owner=self.owner,
+            epoch=self.epoch,
+            head_id=self.head_id,
+            head_seq=self.head_seq,
+            turns_begun=self.turns_begun,
+            open_calls=self.open_calls,
+            updated_s=self.updated_ms / 1000,
+            account=account,
+            options=self.options,
+        )
+
+
+def turn_columns(
+    record: TurnRecord, *, seq: int, epoch: int, fingerprint: bytes, headers: HeaderCache
+) -> Row:
+    """A turn's row, in the order of ``TURN``."""
+    return sealed(
+        (
+            record.tenant,
+            record.session,
+            seq,
+            epoch,
+            record.response_id,
+            record.parent_id,
+            record.base_id,
+            record.request_id,
+            record.digest or None,
+            fingerprint,
+            round(record.created_s * 1000),
+            int(record.entry is not None),
+            0,
+            encode_turn(record, headers),
+        )
+    )
+
+
+def read_turn(row: Row) -> StoredTurn:
+    """Raises JournalDamaged."""
+    columns = _checked(row, "turn", row[4])
+    return StoredTurn(
+        tenant=columns[0],
+        session=columns[1],
+        seq=columns[2],
+        response_id=columns[4],
+        parent_id=columns[5],
+        base_id=columns[6],
+        request_id=columns[7],
+        continuable=bool(columns[11]) and not columns[12],
+        digest=columns[8] or b"",
+        fingerprint=columns[9],
+        created_s=columns[10] / 1000,
+        body=columns[13],
+    )
+
+
+def hidden(row: Row) -> Row:
+    """The same turn, no longer to be named."""
+    return sealed((*row[:12], 1, row[13]))
+
+
+def session_columns(row: SessionRow) -> Row:
+    """In the order of ``SESSION``."""
+    return sealed(
+        (
+            row.tenant,
+            row.name,
+            row.owner,
+            row.epoch,
+            row.head_id,
+            row.head_seq,
+            row.gone,
+            row.turns_begun,
+            int(row.open_calls),
+            row.updated_ms,
+            row.options,
+        )
+    )
+
+
+def read_session(row: Row) -> SessionRow:
+    """Raises JournalDamaged."""
+    columns = _checked(row, "session", row[1])
+    return SessionRow(
+        tenant=columns[0],
+        name=columns[1],
+        owner=columns[2],
+        epoch=columns[3],
+        head_id=columns[4],
+        head_seq=columns[5],
+        gone=columns[6],
+        turns_begun=columns[7],
+        open_calls=bool(columns[8]),
+        updated_ms=columns[9],
+        options=columns[10],
+    )
+
+
+def account_columns(tenant: str, name: str, account: Account) -> Row:
+    """In the order of ``ACCOUNT``."""
+    usage = account.usage
+    counts = (
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        usage.forced_tokens,
+        usage.drafted_tokens,
+        usage.accepted_tokens,
+        usage.forwards,
+    )
+    return sealed((tenant, name, account.turns, *counts, account.cost, account.saved))
+
+
+def read_account(row: Row) -> Account:
+    """Raises JournalDamaged."""
+    columns = _checked(row, "account", row[1])
+    usage = TurnUsage(
+        input_tokens=columns[3],
+        cached_tokens=columns[4],
+        output_tokens=columns[5],
+        reasoning_tokens=columns[6],
+        forced_tokens=columns[7],
+        drafted_tokens=columns[8],
+        accepted_tokens=columns[9],
+        forwards=columns[10],
+    )
+    return Account(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
+
+
+def sealed(columns: Row) -> Row:
+    """The columns and their checksum."""
+    return (*columns, _checksum(columns))
+
+
+def read_sealed(row: Row, what: str) -> Row:
+    """The columns of a row that ``sealed`` made. Raises JournalDamaged."""
+    return _checked(row, what, row[0])
+
+
+def _checked(row: Row, what: str, name: object) -> Row:
+    columns = tuple(bytes(c) if isinstance(c, memoryview | bytearray) else c for c in row)
+    if columns[-1] != _checksum(columns[:-1]):
+        raise JournalDamaged(
+            f"the journal's {what} {name!r} does not agree with its checksum: stop the server and "
+            "run 'keepwarm sessions recover'"
+        )
+    return columns[:-1]
+
+
+def _checksum(columns: Row) -> bytes:
+    state = xxhash.xxh3_128()
+    last = columns[-1]
+    if isinstance(last, bytes):  # the long one: without a copy in text
+        state.update(repr((*columns[:-1], len(last))).encode("utf-8", "surrogatepass"))
+        state.update(last)
+    else:
+        state.update(repr(columns).encode("utf-8", "surrogatepass"))
+    return state.digest()
+
+
+def content_digest(body: bytes) -> bytes:
+    """The name of a header's row."""
+    return xxhash.xxh3_128_digest(body)

@@ -1,0 +1,370 @@
+"""The journal in one SQLite file: what a server uses that is told nothing else.
+
+The file is in WAL mode with ``synchronous=FULL``: a commit is on the disk before anybody hears of
+it. Beside it lie its lock, and the mark of how far it has come (``mark``). One server has the
+file to itself unless it is opened as shared. Writers take turns under a lock of this process
+and then under SQLite's own; readers have a connection for each thread and wait for nobody.
+
+Always true: the mark is written between a commit and its being told of; a file that knows of
+fewer commits than its mark is not opened.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sessions.journal import retention
+from sessions.journal.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalInUse,
+    JournalNewer,
+    JournalUnavailable,
+)
+from sessions.journal.mark import MarkFile, read_mark
+from sessions.journal.ownership import Ownership
+from sessions.journal.records import SessionRecord
+from sessions.journal.sql import SCHEMA, VERSION, Cursor, SqlJournal
+
+log = logging.getLogger(__name__)
+
+BUSY_S = 2.0
+"""How long a statement waits for another program's lock."""
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""A write-ahead log that is longer is moved into the database, beside the commits."""
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_LATER = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+    | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+)
+_BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+MIGRATIONS: tuple[str, ...] = (SCHEMA.format(blob="BLOB"),)
+"""What brings a file from each version to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemWaiter:
+    """The time of this machine."""
+
+    def clock(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+
+class SqliteJournal(SqlJournal):
+    """``Journal`` in a file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fingerprint: bytes,
+        owner: str = "",
+        shared: bool = False,
+        synchronous: str = "FULL",
+    ) -> None:
+        """
+        Args:
+            synchronous: SQLite's word; less than FULL is for tests of what that would lose.
+
+        Raises:
+            JournalInUse, JournalNewer, JournalDamaged, JournalUnavailable: it was not opened.
+        """
+        super().__init__(fingerprint=fingerprint, owner=owner, shared=shared)
+        self.path = path
+        self._synchronous = synchronous
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._write_lock = threading.Lock()
+        self._closed = False
+        self._found_damaged: str | None = None
+        self._lock_file = _locked(path, shared=shared)
+        try:
+            with _said(path):
+                self._commits, identity, clean = self._prepare()
+        except BaseException:
+            self._close_files()
+            raise
+        self._mark = MarkFile(_beside(path, "mark"), identity)
+        self._mark.write(self._commits)
+        self._unsynced = threading.Event()
+        self._upkeep = threading.Thread(
+            target=self._keep_up, args=(clean,), name="journal upkeep", daemon=True
+        )
+        self._upkeep.start()
+        self._ownership = Ownership(
+            journal=self,
+            now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
+            waiter=SystemWaiter(),
+        )
+
+    # Opening
+
+    def _prepare(self) -> tuple[int, bytes, bool]:
+        """Make or check the file: its commits, its identity, whether it was closed properly."""
+        path = self.path
+        mark = read_mark(_beside(path, "mark"))
+        marked = 0 if mark is None else mark.commits
+        if marked and (not path.exists() or path.stat().st_size == 0):
+            raise _lost(path, 0, marked)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        cursor = self._connection().cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        (version,) = cursor.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise JournalNewer(
+                f"{path} is of a newer version ({version}, this program knows {VERSION}): "
+                "update keepwarm, or name another file with --journal"
+            )
+        if version == 0 and marked:
+            raise _lost(path, 0, marked)
+        if version < VERSION:
+            self._migrate(cursor, version)
+            cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        row = cursor.execute("SELECT identity, commits FROM journal WHERE id = 1").fetchone()
+        if row is None:
+            raise JournalDamaged(f"{path} has lost its first row: run 'keepwarm sessions recover'")
+        identity, commits = row
+        clean = mark is None or mark.clean
+        if mark is not None and (mark.identity != identity or commits < marked):
+            raise _lost(path, commits if mark.identity == identity else 0, marked)
+        return commits, identity, clean
+
+    def _migrate(self, cursor: sqlite3.Cursor, version: int) -> None:
+        cursor.execute("BEGIN IMMEDIATE")
+        (version,) = cursor.execute("PRAGMA user_version").fetchone()  # another may have done it
+        for script in MIGRATIONS[version:VERSION]:
+            for statement in script.split(";"):
+                cursor.execute(statement)
+        if version == 0:
+            first = "INSERT INTO journal (id, identity, commits) VALUES (1, ?, 0)"
+            cursor.execute(first, (secrets.token_bytes(16),))
+        cursor.execute(f"PRAGMA user_version={VERSION}")
+        cursor.execute("COMMIT")
+
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            if self._closed:
+                raise JournalUnavailable(f"{self.path} is closed")
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            for pragma in (
+                f"synchronous={self._synchronous}",
+                "secure_delete=ON",
+                "cell_size_check=ON",
+                "trusted_schema=OFF",
+                "wal_autocheckpoint=0",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            self._local.connection = connection
+            self._connections.append(connection)
+        return connection
+
+    # Transactions
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Cursor]:
+        """See ``SqlJournal``."""
+        with self._write_lock, _said(self.path):
+            self._refuse_damaged()
+            cursor = self._connection().cursor()
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+                cursor.execute("UPDATE journal SET commits = commits + 1 WHERE id = 1")
+                sql = "SELECT commits FROM journal WHERE id = 1"
+                (self._commits,) = cursor.execute(sql).fetchone()
+                cursor.execute("COMMIT")
+            except BaseException:
+                if cursor.connection.in_transaction:
+                    cursor.execute("ROLLBACK")
+                raise
+            self._mark.write(self._commits)
+            self._unsynced.set()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Cursor]:
+        """See ``SqlJournal``."""
+        with _said(self.path):
+            self._refuse_damaged()
+            cursor = self._connection().cursor()
+            cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                if cursor.connection.in_transaction:
+                    cursor.execute("ROLLBACK")
+
+    def _refuse_damaged(self) -> None:
+        if self._found_damaged is not None:
+            raise JournalDamaged(self._found_damaged)
+
+    # Beside the commits
+
+    def _keep_up(self, clean: bool) -> None:
+        """Sync the mark, keep the log short, and look through a file that was not closed."""
+        if not clean:
+            self._guarded(self._quick_check)
+        while not self._closed:
+            self._unsynced.wait()
+            self._unsynced.clear()
+            self._guarded(self._mark.sync)
+            self._guarded(self._checkpoint)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            with _said(self.path):
+                work()
+        except JournalDamaged as error:
+            self._found_damaged = str(error)
+            log.error("journal is damaged reason=%s", error)
+        except (JournalError, OSError) as error:
+            if not self._closed:
+                log.warning("journal upkeep failed reason=%s", error)
+
+    def _checkpoint(self) -> None:
+        log_file = Path(f"{self.path}-wal")
+        if log_file.exists() and log_file.stat().st_size > CHECKPOINT_BYTES:
+            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _quick_check(self) -> None:
+        log.info("journal was not closed, looking through it path=%s", self.path)
+        (found,) = self._connection().execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            first = str(found).splitlines()[0]
+            raise JournalDamaged(f"{self.path}: {first}; run 'keepwarm sessions recover'")
+
+    # Journal
+
+    def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
+        """See ``Journal``."""
+        if not self.shared:
+            return self.session(tenant, session)
+        return self._ownership.claim(tenant, session, wait_s)
+
+    def release(self, tenant: str, sessions: list[str] | tuple[str, ...]) -> None:
+        """See ``Journal``."""
+        if self.shared:
+            self._ownership.release(tenant, sessions)
+
+    @property
+    def ownership(self) -> Ownership:
+        """Heartbeats, and what others want of this server."""
+        return self._ownership
+
+    def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return retention.delete_session(self, cursor, tenant, name)
+
+    def expire(self, before_s: float) -> int:
+        """See ``Journal``."""
+        with self.writing() as cursor:
+            return retention.expire(self, cursor, round(before_s * 1000))
+
+    def vacuum(self) -> int:
+        """Leave nothing of what was deleted, neither in the file nor in its log; returns how
+        many bytes the file has shrunk by."""
+        before = self.path.stat().st_size
+        with self.writing() as cursor:
+            retention.sweep_headers(cursor)
+            self._kept_headers.clear()
+        with self._write_lock, _said(self.path):
+            cursor = self._connection().cursor()
+            cursor.execute("VACUUM")
+            (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:
+                raise JournalUnavailable(f"{self.path} is being read: its log could not be emptied")
+        return before - self.path.stat().st_size
+
+    def close(self) -> None:
+        """See ``Journal``."""
+        if self._closed:
+            return
+        if self.shared:
+            with contextlib.suppress(JournalError):
+                self._ownership.leave()
+        with self._write_lock:
+            self._closed = True
+        self._unsynced.set()
+        self._upkeep.join()
+        with contextlib.suppress(sqlite3.Error):
+            self._connection_to_close().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not self.shared and self._found_damaged is None:
+            self._mark.write(self._commits, clean=True)
+        self._mark.sync()
+        self._mark.close()
+        self._close_files()
+
+    def _connection_to_close(self) -> sqlite3.Connection:
+        return self._connections[0]
+
+    def _close_files(self) -> None:
+        self._closed = True
+        for connection in self._connections:
+            connection.close()
+        os.close(self._lock_file)
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f"{path.name}.{what}")
+
+
+def _locked(path: Path, *, shared: bool) -> int:
+    """The open lock file of a journal."""
+    try:
+        lock = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalUnavailable(
+            f"the journal {path} cannot be opened: {error.strerror}; name another with --journal"
+        ) from error
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise JournalInUse(
+            f"the journal {path} is another server's: name another file with --journal, keep "
+            "nothing with '--journal :memory:', or start all its servers with --journal-shared"
+        ) from error
+    return lock
+
+
+def _lost(path: Path, found: int, marked: int) -> JournalDamaged:
+    return JournalDamaged(
+        f"{path} has lost commits ({found} of {marked} are there): 'keepwarm sessions recover' "
+        f"saves what is whole; if an older copy was put there on purpose, delete {path.name}.mark"
+    )
+
+
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """SQLite's errors in the journal's words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _LATER:
+            raise JournalUnavailable(f"{path}: {error}") from error
+        if code in _BROKEN or "decode" in str(error) or "no such" in str(error):
+            raise JournalDamaged(
+                f"{path} is damaged: {error}; run 'keepwarm sessions recover'"
+            ) from error
+        raise JournalError(f"{path}: {error}") from error
+    except (OverflowError, UnicodeDecodeError) as error:
+        raise JournalDamaged(f"{path} is damaged: {error}") from error

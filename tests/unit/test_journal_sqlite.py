@@ -1,0 +1,285 @@
+"""The journal's file: its locks, its mark, what it says when it cannot be used, and damage."""
+
+import random
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from sessions.durable.transcript import chain_ids
+from sessions.journal.adoption import Loader, link_up
+from sessions.journal.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalInUse,
+    JournalNewer,
+    JournalUnavailable,
+)
+from sessions.journal.records import TurnRecord
+from sessions.journal.sql import VERSION
+from sessions.journal.sqlite import SqliteJournal
+from tests.support.journals import record
+
+
+def opened(path: Path, **options: object) -> SqliteJournal:
+    return SqliteJournal(path, fingerprint=b"f", **options)  # type: ignore[arg-type]
+
+
+def copied(path: Path, to: Path) -> Path:
+    """The files of a journal as they are now: what a machine that stops leaves."""
+    to.mkdir()
+    for file in path.parent.glob(f"{path.name}*"):
+        if not file.name.endswith("-shm"):
+            shutil.copy(file, to / file.name)
+    return to / path.name
+
+
+def filled(path: Path, turns: int = 30) -> list[TurnRecord]:
+    """Three chains, each turn a commit; the journal is left open by its caller's copy."""
+    journal = opened(path)
+    made: list[TurnRecord] = []
+    for n in range(turns):
+        parent = made[n - 3] if n >= 3 else None
+        turn = record(f"r{n}", parent=parent, session=f"s{n % 3}", size=300)
+        assert journal.append([turn]) == [True]
+        made.append(turn)
+    journal.close()
+    return made
+
+
+def test_nobody_else_may_read_the_file(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1")])
+    for file in tmp_path.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    journal.close()
+
+
+def test_a_second_server_is_told_in_a_line_which_options_help(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    with pytest.raises(JournalInUse) as refused:
+        opened(tmp_path / "j")
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "--journal" in message
+    assert "--journal-shared" in message
+    with pytest.raises(JournalInUse):
+        opened(tmp_path / "j", shared=True, owner="b")
+    journal.close()
+    first = opened(tmp_path / "j", shared=True, owner="a")
+    second = opened(tmp_path / "j", shared=True, owner="b")
+    first.close()
+    second.close()
+
+
+def test_a_file_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path / "j", 1)
+    with sqlite3.connect(tmp_path / "j") as database:
+        database.execute(f"PRAGMA user_version={VERSION + 1}")
+    database.close()
+    with pytest.raises(JournalNewer, match="update keepwarm"):
+        opened(tmp_path / "j")
+
+
+def test_what_was_written_is_there_after_a_stop_without_closing(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    turn = record("r1")
+    journal.append([turn])
+    image = copied(tmp_path / "j", tmp_path / "image")
+    journal.close()
+    again = opened(image)
+    assert again.turn("t", "r1") is not None
+    again.close()
+
+
+@pytest.mark.parametrize("keep", [0, 100, 0.5, 0.9])
+def test_a_log_that_was_cut_short_is_noticed_at_once(tmp_path: Path, keep: float) -> None:
+    journal = opened(tmp_path / "j")
+    for n in range(10):
+        journal.append([record(f"r{n}")])
+    image = copied(tmp_path / "j", tmp_path / "image")
+    journal.close()
+    log = Path(f"{image}-wal")
+    data = log.read_bytes()
+    log.write_bytes(data[: int(keep if keep > 1 else keep * len(data))])
+    with pytest.raises(JournalDamaged, match="recover"):
+        opened(image)
+
+
+def test_an_emptied_file_is_noticed(tmp_path: Path) -> None:
+    filled(tmp_path / "j", 2)
+    (tmp_path / "j").write_bytes(b"")
+    with pytest.raises(JournalDamaged, match="lost commits"):
+        opened(tmp_path / "j")
+
+
+def test_a_bit_that_turned_over_in_a_row_is_named(tmp_path: Path) -> None:
+    filled(tmp_path / "j", 3)
+    data = bytearray((tmp_path / "j").read_bytes())
+    at = data.index(b'"status":"completed"')
+    data[at + 12] ^= 1
+    (tmp_path / "j").write_bytes(data)
+    journal = opened(tmp_path / "j")
+    refused = 0
+    for n in range(3):
+        try:
+            found = journal.turn("t", f"r{n}")
+        except JournalDamaged:
+            refused += 1
+        else:
+            assert found is not None
+    assert refused == 1
+    journal.close()
+
+
+def test_another_programs_lock_makes_it_unavailable_for_that_time(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    other = sqlite3.connect(tmp_path / "j", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    journal._connection().execute("PRAGMA busy_timeout=1")
+    with pytest.raises(JournalUnavailable, match="locked"):
+        journal.append([record("r1")])
+    other.execute("ROLLBACK")
+    other.close()
+    assert journal.append([record("r1")]) == [True]
+    journal.close()
+
+
+def test_a_full_disk_refuses_the_turn_and_harms_no_earlier_one(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    first = record("r1")
+    journal.append([first])
+    connection = journal._connection()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(JournalUnavailable, match="full"):
+        journal.append([record("r2", parent=first, size=100_000)])
+    assert journal.turn("t", "r1") is not None
+    assert journal.turn("t", "r2") is None
+    connection.execute("PRAGMA max_page_count=100000")
+    assert journal.append([record("r2", parent=first, size=100_000)]) == [True]
+    journal.close()
+
+
+def test_a_folder_that_does_not_exist_is_said_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnavailable, match="--journal"):
+        opened(tmp_path / "no" / "j")
+
+
+def test_a_file_that_is_no_database_is_said_to_be_damaged(tmp_path: Path) -> None:
+    (tmp_path / "j").write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(JournalDamaged, match="recover"):
+        opened(tmp_path / "j")
+
+
+def test_a_clock_that_goes_back_moves_no_session_into_the_past(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    first = record("r1", created_s=1000.0)
+    journal.append([first])
+    journal.append([record("r2", parent=first, created_s=10.0)])
+    session = journal.session("t", "s")
+    assert session is not None
+    assert (session.updated_s, session.head_id) == (1000.0, "r2")
+    journal.close()
+
+
+def test_nothing_of_a_deleted_session_is_left_after_vacuum(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    secret = "the launch code is 4711"
+    journal.append([record("r1", answer=secret), record("r2", session="other")])
+    journal.delete_session("t", "s")
+    journal.vacuum()
+    for file in tmp_path.iterdir():
+        assert secret.encode() not in file.read_bytes(), file
+    assert journal.turn("t", "r2") is not None
+    journal.close()
+
+
+# Damage
+
+
+def check_exact(path: Path, made: list[TurnRecord]) -> str:
+    """Ask for everything that was acknowledged: an exact answer or a named error."""
+    try:
+        journal = opened(path)
+    except JournalError:
+        return "refused"
+    named = 0
+    try:
+        loader = Loader(journal, fingerprint=b"f")
+        for turn in made:
+            assert turn.entry is not None
+            try:
+                loaded = loader.load(turn.tenant, turn.response_id)
+                assert loaded is not None, f"{turn.response_id} was forgotten"
+                entry = link_up(loaded.turns, lambda _: None)
+            except JournalError:
+                named += 1
+                continue
+            header = turn.entry.header
+            ours = chain_ids(header, turn.entry, header.ids)
+            assert (chain_ids(entry.header, entry, entry.header.ids) == ours).all()
+            assert entry.output_items == turn.entry.output_items
+            assert loaded.head.body.cost == turn.cost
+            assert loaded.head.body.terminal == turn.terminal
+        for name in ("s0", "s1", "s2"):
+            try:
+                session = journal.session("t", name)
+                journal.session_turns("t", name)
+            except JournalError:
+                named += 1
+                continue
+            assert session is not None, f"{name} was forgotten"
+            mine = [turn for turn in made if turn.session == name]
+            assert session.account.cost == sum(turn.cost for turn in mine)
+            assert session.head_id == mine[-1].response_id
+    finally:
+        journal.close()
+    return "named" if named else "exact"
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """A bit turned over, a sector torn, or the end cut off."""
+    kind, at = chance.choice(("bit", "sector", "cut", "page")), chance.randrange(len(data))
+    if kind == "cut":
+        return data[:at]
+    changed = bytearray(data)
+    if kind == "bit":
+        changed[at] ^= 1 << chance.randrange(8)
+        return bytes(changed)
+    size = 512 if kind == "sector" else 4096
+    at -= at % size
+    changed[at : at + size] = bytes(len(changed[at : at + size]))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("which", "seed"), [("", 20), ("-wal", 21)])
+def test_a_damaged_file_gives_a_named_error_or_an_exact_answer(
+    tmp_path: Path, which: str, seed: int
+) -> None:
+    """200 places, half of them in the database and half in its log."""
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    made = filled(tmp_path / "j")
+    whole = tmp_path / "j"
+    if which:
+        journal = opened(tmp_path / "j")
+        for n in range(10):
+            parent = made[27 + n % 3]
+            turn = record(f"w{n}", parent=parent, session=f"s{n % 3}", size=300)
+            journal.append([turn])
+            made.append(turn)
+        whole = copied(tmp_path / "j", tmp_path / "whole")
+        journal.close()
+    seen: dict[str, int] = {}
+    for place in range(100):
+        image = copied(whole, tmp_path / f"image{place}")
+        target = Path(f"{image}{which}")
+        target.write_bytes(damaged(target.read_bytes(), chance))
+        found = check_exact(image, made)
+        seen[found] = seen.get(found, 0) + 1
+        shutil.rmtree(image.parent)
+    print(seen)
+    assert seen.get("exact", 0) < 100
