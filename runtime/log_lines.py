@@ -5,7 +5,8 @@ arguments behind ``name=%s`` in its format. Names of fields thus stand in our co
 somebody sent. Knows no handler and no file.
 
 Always true: in JSON a record is one line, whatever stands in it, a value keeps its type, and no
-value can look like another field; in text that holds of the fields that are given as ``extra``.
+value can look like another field; in text a record is one line, but for its traceback, and that
+holds of the fields given as ``extra`` and of texts behind ``name=%s``.
 """
 
 import json
@@ -44,6 +45,7 @@ class TextLines(logging.Formatter):
     """Time, level and message, then the fields given beside it as ``name=value``."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = _one_line(_filled(record))
         line = super().formatMessage(record)
         given = getattr(record, "fields", None)
         if not isinstance(given, Mapping):
@@ -82,6 +84,13 @@ def _names(format: str) -> tuple[str | None, ...]:
     return tuple(found[1] for found in _PLACEHOLDER.finditer(format) if not found[0].endswith("%%"))
 
 
+@lru_cache(maxsize=1024)
+def _text_names(format: str) -> tuple[str | None, ...]:
+    """The same where the argument is put in as it is, None for the other placeholders."""
+    found = [match for match in _PLACEHOLDER.finditer(format) if not match[0].endswith("%%")]
+    return tuple(match[1] if match[0].endswith("=%s") else None for match in found)
+
+
 def _message(record: logging.LogRecord) -> str:
     """The words of a record without those arguments that are told as fields. A format in which
     an argument has no name is filled in whole."""
@@ -90,6 +99,26 @@ def _message(record: logging.LogRecord) -> str:
     if record.args and names and all(names):
         return _NAMED.sub("", format).strip().replace("%%", "%")
     return record.getMessage()
+
+
+def _filled(record: logging.LogRecord) -> str:
+    """A record's message, with quotes round what might be taken for more than a value."""
+    names = _text_names(str(record.msg))
+    if not isinstance(record.args, tuple) or not any(names):
+        return record.getMessage()
+    quoted = [
+        _as_text(value) if name is not None and not isinstance(value, int | float) else value
+        for name, value in zip(names, record.args, strict=False)
+    ]
+    return str(record.msg) % (*quoted, *record.args[len(quoted) :])
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def _as_json(value: object) -> object:

@@ -44,6 +44,8 @@ class Limits:
     """Nesting of arrays and objects in a schema."""
     max_grammar_bytes: int = 64 * 1024
     """Definition of a custom tool's grammar."""
+    max_format_description: int = 4096
+    """Characters of ``text.format.description``, which every response repeats."""
     max_metadata_pairs: int = 16
     max_metadata_key: int = 64
     max_metadata_value: int = 512

@@ -256,6 +256,10 @@ def _parse_text(raw: object, limits: Limits) -> tuple[TextFormat, str | None]:
     if isinstance(written, dict) and written.get("type") is None:
         raise errors.missing_parameter("text.format.type")
     format_ = validate(TextFormat, written, "text.format")
+    if len(format_.description or "") > limits.max_format_description:
+        raise errors.invalid_value(
+            "text.format.description", f"longer than {limits.max_format_description} characters"
+        )
     if format_.type == "json_schema":
         if format_.name is None:
             raise errors.missing_parameter("text.format.name")

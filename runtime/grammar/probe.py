@@ -37,8 +37,9 @@ from typing import Any, BinaryIO, Protocol
 
 import orjson
 
+from runtime.child_environment import child_environment
 from runtime.grammar.compiler import GrammarCompiler
-from runtime.grammar.refusal import GrammarRefused
+from runtime.grammar.refusal import BROKEN, GrammarRefused
 from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 
@@ -228,7 +229,7 @@ class _Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=child_environment(),
         )
         self._checks = 0
         with contextlib.suppress(OSError):  # from its first import on
@@ -259,7 +260,7 @@ class _Child:
             # The Rust allocator aborts when the address space is used up.
             if code in (_OUT_OF_MEMORY, -6):
                 return GrammarRefused(f"compiling it needs more than {megabytes} MiB")
-            return GrammarRefused("the grammar compiler cannot cope with it")
+            return GrammarRefused(BROKEN)
         except BaseException:
             await self._end_process()  # an answer may be half read
             raise

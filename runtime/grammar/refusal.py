@@ -15,6 +15,13 @@ from tools_api.schema_dialect import REFUSED
 
 _PREFIX = "failed to compile JSON schema: "
 _LINE = re.compile(r"at (\d+)\(\d+\): ")
+_PANIC = re.compile(
+    r"\bpanick?(?:ed)?(?: at\b|:)|\bassertion .*failed|called `(?:Option|Result)::|\.rs:\d+|"
+    r"internal error: entered unreachable",
+    re.IGNORECASE,
+)
+"""What the library says when it is at fault itself: the innards of its build machine."""
+BROKEN = "the grammar compiler cannot cope with it"
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -72,6 +79,8 @@ _RULES = (
 
 def refusal(error: str, lark: str) -> GrammarRefused:
     """The refusal for the library's ``error`` about the grammar ``lark``."""
+    if _PANIC.search(error.split("\n   1 | ", 1)[0]):
+        return GrammarRefused(BROKEN)
     start = error.find(_PREFIX)
     text = error[start + len(_PREFIX) :] if start >= 0 else error
     message = _one_line(text)

@@ -15,6 +15,20 @@ from runtime.model.config import ExpertsConfig, LoadError, ModelConfig, RopeConf
 
 MAX_JSON_BYTES = 64 << 20
 
+_MOST = {
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 65_536,
+    "num_key_value_heads": 65_536,
+    "num_experts": 65_536,
+    "num_local_experts": 65_536,
+    "hidden_size": 1 << 20,
+    "head_dim": 1 << 20,
+    "intermediate_size": 1 << 24,
+    "moe_intermediate_size": 1 << 24,
+    "vocab_size": 1 << 24,
+}
+"""Beyond these no model is: one that says so would be built for minutes before it fails."""
+
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
 
@@ -210,6 +224,8 @@ class _Fields:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
             raise self.error(name, value, "a whole number of at least 1")
+        if value > _MOST.get(name, value):
+            raise self.error(name, value, f"at most {_MOST[name]}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

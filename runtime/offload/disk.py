@@ -202,11 +202,15 @@ class SlotFile:
             raise DamagedSlot("a damaged header")
         _, position, count, name_bytes, parent_key, key, checksum = _HEADER.unpack_from(said)
         start = _HEADER.size + name_bytes
-        tokens = np.frombuffer(said, dtype="<i4", count=count, offset=start).astype(np.int32)
+        try:
+            tenant = said[_HEADER.size : start].decode()
+            tokens = np.frombuffer(said, dtype="<i4", count=count, offset=start).astype(np.int32)
+        except ValueError as error:
+            raise DamagedSlot("a name that is none") from error
         if count != self.block_size or chain_keys(parent_key, tokens, count) != [key]:
             raise DamagedSlot("tokens of another key")
         content = RunContent(
-            tenant=said[_HEADER.size : start].decode(),
+            tenant=tenant,
             position=position,
             parent_key=parent_key,
             tokens=tokens,

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import select
 import signal
 import socket
@@ -23,6 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar, get_args
 
+from runtime.child_environment import child_environment
 from runtime.config import EngineConfig
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
@@ -42,6 +42,8 @@ from runtime.process.watchdog import (
 log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
+_STATUS_TIMEOUT_S = 0.5
+"""For a process whose socket has ended: most are gone by then, and say how."""
 _SAY_LOADING_S = 30.0
 """So often, and with each stage, the log tells how far loading is."""
 _CACHE_BOUNDS = {"LRU_CACHE_CAPACITY": "64", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
@@ -170,9 +172,7 @@ class EngineProcess:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     process_group=0,
-                    env=_CACHE_BOUNDS
-                    | os.environ
-                    | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                    env=_CACHE_BOUNDS | child_environment(),
                 )
             except OSError as error:
                 ours.close()
@@ -278,17 +278,24 @@ class EngineProcess:
                 await self._reader.readexactly(head), await self._reader.readexactly(body)
             )
         except (asyncio.IncompleteReadError, OSError, frames.FrameError) as error:
-            process = self._process
-            code = None if process is None else process.poll()
-            raise EngineDied(
-                f"{self._hung}engine connection ended ({error}), exit status {code}"
-            ) from error
+            how = f"{self._hung}engine connection ended ({error})"
+            if self._process is not None and not isinstance(error, frames.FrameError):
+                how += f", {await _status(self._process)}"
+            raise EngineDied(how) from error
 
 
-async def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+async def _status(process: subprocess.Popen[bytes]) -> str:
+    """How a process ended that has closed its socket, in words."""
+    if not await _has_ended(process, _STATUS_TIMEOUT_S):
+        return "its process goes on"
+    code = process.returncode
+    return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+
+async def _has_ended(process: subprocess.Popen[bytes], timeout_s: float = _STOP_TIMEOUT_S) -> bool:
     """Whether the process ends within the time for that."""
     try:
-        await asyncio.to_thread(process.wait, _STOP_TIMEOUT_S)
+        await asyncio.to_thread(process.wait, timeout_s)
     except subprocess.TimeoutExpired:
         return False
     return True

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
+from runtime.child_environment import KEY_VARIABLE
 from runtime.config import ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
 from sessions.durable.ledger import PriceTable
@@ -25,7 +26,6 @@ from sessions.tenants import KeyFileError, single_key
 from sessions.tenants_file import TenantsFile, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
 
-KEY_VARIABLE = "KEEPWARM_API_KEY"
 MIB = 1024 * 1024
 
 _PRICES = {"input": "input_uncached", "cached": "input_cached", "output": "output"}

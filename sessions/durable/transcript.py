@@ -134,28 +134,32 @@ def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) 
         ApiError: an output whose call is not in the context, or (``complete``) a call of
             the context left without output.
     """
-    pending = list(parent.open_calls) if parent is not None else []
+    pending = dict.fromkeys(parent.open_calls if parent is not None else ())
     seen = set(pending)
+    before: set[str] | None = None
     for item in items:
         if isinstance(item, Call):
             seen.add(item.call_id)
             if item.status != "incomplete":
-                pending.append(item.call_id)
+                pending[item.call_id] = None
         elif isinstance(item, CallOutput):
-            if item.call_id not in seen and not _called_before(parent, item.call_id):
-                raise errors.unknown_call(item.call_id)
-            pending = [call_id for call_id in pending if call_id != item.call_id]
+            if item.call_id not in seen:
+                before = _called_before(parent) if before is None else before
+                if item.call_id not in before:
+                    raise errors.unknown_call(item.call_id)
+            pending.pop(item.call_id, None)
     if complete and pending:
-        raise errors.missing_call_output(pending[0])
+        raise errors.missing_call_output(next(iter(pending)))
     return frozenset(pending)
 
 
-def _called_before(entry: Entry | None, call_id: str) -> bool:
-    return any(
-        isinstance(item, Call) and item.call_id == call_id
+def _called_before(entry: Entry | None) -> set[str]:
+    return {
+        item.call_id
         for link in chain(entry)
         for item in (*link.input_items, *link.output_items)
-    )
+        if isinstance(item, Call)
+    }
 
 
 def roll(digest: bytes, item: Item) -> bytes:

@@ -88,7 +88,7 @@ async def _kill_and_restart() -> None:
     first_pid = engine.process_id
     assert first_pid is not None
     os.kill(first_pid, signal.SIGKILL)
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineDied, match="killed by SIGKILL"):
         await engine.receive()
     engine.send([_request("lost")])  # must not raise
     await engine.restart()
@@ -324,7 +324,7 @@ def test_a_loader_that_says_what_cannot_be_understood_is_ended(
         (b"no frame at all", "stays", "frame starts with"),
         (_TOO_LARGE, "stays", "268435456 allowed"),
         (_LOADING, "stays", "neither a step's output nor a beat"),
-        (_BEAT + _BEAT[:-3], "goes", "connection ended"),
+        (_BEAT + _BEAT[:-3], "goes", r"connection ended \(.*\), exit status 0"),
         (_BEAT + _BEAT[:-3], "stays", "it hung: no sign of life"),
     ],
 )

@@ -172,3 +172,17 @@ def test_json_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(LoadError, match="not JSON"):
         read_json_object(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("num_hidden_layers", 4096), ("hidden_size", 1 << 20), ("vocab_size", 1 << 24)],
+)
+def test_a_size_that_no_model_has_is_refused_before_anything_is_built(
+    name: str, most: int, tmp_path: Path
+) -> None:
+    """2e9 layers were built for 100 s before the first missing tensor was noticed."""
+    read(tmp_path, **{name: most})
+    for size in (most + 1, 2_000_000_000):
+        with pytest.raises(LoadError, match=f"field {name} is {size}, not at most {most}"):
+            read(tmp_path, **{name: size})

@@ -80,3 +80,23 @@ def test_a_report_becomes_one_line_with_keyword_and_place(
     found = refusal(error, LARK)
     assert found.message == str(found) == message
     assert (found.keyword, found.block, found.path) == (keyword, block, path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "panic: index out of bounds: the len is 3\n  at /home/runner/x/parser/src/lexer.rs:10:5",
+        "Panicked at /home/runner/.cargo/registry/src/derivre/src/ast.rs:77",
+        'at 3(7): failed to compile JSON schema: assertion `left == right` failed\n   1 | x: "a"',
+        "called `Option::unwrap()` on a `None` value",
+    ],
+)
+def test_what_the_library_says_of_its_own_faults_reaches_nobody(error: str) -> None:
+    assert refusal(error, LARK).reason == "the grammar compiler cannot cope with it"
+
+
+def test_a_schema_may_speak_of_panic() -> None:
+    found = refusal(report("Unknown format: panic"), LARK)
+    assert found.message == "Unknown format: panic"
+    dump = 'x\n   1 | start: "panic: at"'
+    assert refusal(dump, LARK).message == "x"

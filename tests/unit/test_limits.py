@@ -57,6 +57,22 @@ TABLE: list[tuple[str, int, Any, str, str | None]] = [
         "input",
     ),
     (
+        "max_format_description",
+        5,
+        lambda n: {
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "x",
+                    "schema": {"type": "object"},
+                    "description": "d" * n,
+                }
+            }
+        },
+        "invalid_value",
+        "text.format.description",
+    ),
+    (
         "max_content_parts",
         3,
         lambda n: {"input": [message(n)]},

@@ -106,3 +106,15 @@ def test_in_text_a_given_field_is_quoted_where_it_could_be_taken_for_more() -> N
     assert lines.format(made) == 'INFO turn finished session="a b=c" turn=1 reason=- name=plain-1'
     assert len(lines.format(record("turn", session=HOSTILE)).splitlines()) == 1
     assert lines.format(record("ready n=%d", 1)) == "INFO ready n=1"
+
+
+def test_in_text_no_message_is_more_than_a_line_and_no_argument_more_than_a_value() -> None:
+    lines = TextLines("%(levelname)s %(message)s")
+    line = lines.format(record("hosted tools tools=%s status=%s n=%d", HOSTILE, "done", 3))
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert line.endswith(" status=done n=3")
+    assert line.count(" status=") == 2
+    assert '\\" status=failed' in line, "the forged one is inside quotes"
+    assert lines.format(record("died %s", "a\nb")) == "INFO died a\\nb"
+    assert lines.format(record("died why=%r 100%%", "a b")) == "INFO died why='a b' 100%"

@@ -2,10 +2,12 @@
 
 import errno
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from radix_cache.keys import chain_keys
 from radix_cache.nodes import Tier
@@ -104,6 +106,28 @@ def test_a_damaged_header_is_not_found_after_a_restart(tmp_path: Path) -> None:
     filled(tmp_path)[0].close()
     flip(tmp_path, 4 * SLOT + 100)
     assert [run.blocks.tolist() for run in open_file(tmp_path).stored()] == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said_bytes"), [(b"\xff\xfe", 2), (b"t", 60_000)], ids=["no text", "no end"]
+)
+def test_a_slot_with_a_name_that_is_none_is_skipped_and_the_rest_found(
+    tmp_path: Path, name: bytes, said_bytes: int
+) -> None:
+    """Its checksums are right: a header that was written wrongly, or by somebody else."""
+    file, _ = filled(tmp_path)
+    file.close()
+    with open(tmp_path / BLOCKS, "r+b") as damaged:
+        damaged.seek(4 * SLOT)
+        header = bytearray(damaged.read(2048))
+        start = struct.calcsize("<8sIHH16s16s16s")
+        header[14:16] = said_bytes.to_bytes(2, "little")
+        header[start : start + len(name)] = name
+        header[-16:] = xxhash.xxh3_128_digest(bytes(header[:-16]))
+        damaged.seek(4 * SLOT)
+        damaged.write(header)
+    file = open_file(tmp_path)
+    assert [run.blocks.tolist() for run in file.stored()] == [[1]]
 
 
 def test_a_slot_with_other_tokens_than_those_asked_for_is_damaged(tmp_path: Path) -> None:

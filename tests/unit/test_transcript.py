@@ -1,6 +1,7 @@
 """Entries, digests, calls: the parts of a chain."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from runtime.tokenizer import Tokenizer
+from sessions.durable import transcript
 from sessions.durable.transcript import (
     ROOT_DIGEST,
     Entry,
@@ -221,6 +223,45 @@ def test_an_answered_call_of_an_old_turn_is_still_known() -> None:
     assert isinstance(made, FunctionCall)
     parent = entry(entry(None, (), (made,)))
     assert check_calls(parent, items(result_item("old")), complete=True) == set()
+
+
+class CountedId(str):
+    """A call's id that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedId.compared += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+def test_matching_many_calls_takes_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    CountedId.compared = 0
+    ids = [CountedId(f"call_{n}") for n in range(2000)]
+    calls = [
+        made.model_copy(update={"call_id": i}) for i in ids for made in items(call_item("old"))
+    ]
+    outputs = [
+        made.model_copy(update={"call_id": i}) for i in ids for made in items(result_item("old"))
+    ]
+    assert check_calls(None, (*calls, *outputs), complete=True) == set()
+    assert CountedId.compared < 10 * len(ids)
+    walks: list[object] = []
+
+    def noted(at: Entry | None) -> Iterator[Entry]:
+        walks.append(at)
+        return chain(at)
+
+    monkeypatch.setattr(transcript, "chain", noted)
+    parent = entry(None, (), tuple(calls))
+    assert check_calls(parent, outputs, complete=True) == set()
+    assert len(walks) == 1
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
