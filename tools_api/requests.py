@@ -29,6 +29,7 @@ from tools_api.wire import WireModel, join, validate, without_nulls
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
 INT64_MAX = 2**63 - 1
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+TRACEPARENT = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -142,6 +143,8 @@ class KeepwarmOptions(VendorModel):
     """What becomes of the session's turns when their socket is gone; None: as it was."""
     stats: bool = True
     """Whether responses carry a ``keepwarm`` object."""
+    traceparent: Annotated[str, Field(pattern=TRACEPARENT)] | None = None
+    """The span that the turn's is to lie under (W3C Trace Context, section 3.2)."""
 
 
 class CreateRequest(WireModel):
@@ -227,11 +230,13 @@ def parse_create(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> 
 
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
-    """What makes two requests with one id the same: all but how they travel, and the id."""
+    """What makes two requests with one id the same: all but how they travel, the span that each
+    of them has above it, and the id."""
     if request.keepwarm.request_id is None:
         return b""
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
-    body["keepwarm"] = {k: v for k, v in raw["keepwarm"].items() if k != "request_id"}
+    options = raw["keepwarm"].items()
+    body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
     return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 

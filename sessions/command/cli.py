@@ -33,6 +33,7 @@ from sessions.command.options import (
     read_serve_options,
 )
 from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.command.tracing import Tracing
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.http.front_door import OriginPolicy
@@ -120,6 +121,9 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that a port in use is told before the model is loaded.
         bound = cleanup.enter_context(_bind(options.host, options.port))
+        tracing = None
+        if options.otlp_traces is not None:
+            tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
         engine = EngineProcess(options.engine, command=engine_command(options.log_format))
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
@@ -135,10 +139,19 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
+        metrics = Metrics()
         hub, server = _assemble(
-            options, info=info, engine=engine, probe=probe, planners=planners, tenants=tenants
+            options,
+            info=info,
+            engine=engine,
+            probe=probe,
+            planners=planners,
+            tenants=tenants,
+            metrics=metrics,
         )
         _reload_on_hangup(options.tenants_file, tenants, server)
+        if tracing is not None:
+            tracing.follow(hub, metrics)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
@@ -164,6 +177,7 @@ def _assemble(
     probe: GrammarProbe,
     planners: Executor,
     tenants: Tenants,
+    metrics: Metrics,
 ) -> tuple[Hub, Server]:
     clock = time.monotonic
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
@@ -177,7 +191,6 @@ def _assemble(
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
         quotas=Quotas(tenants, clock),
     )
-    metrics = Metrics()
     dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)
     hub = Hub(
         engine=engine,

@@ -53,6 +53,8 @@ class ServeOptions:
     drain_s: float
     log_level: str
     log_format: LogFormat
+    otlp_traces: str | None
+    """Where spans go; None: there are none."""
     default_output_tokens: int
     """Of a turn that names no limit."""
 
@@ -121,6 +123,13 @@ def _add_log_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
 
+    add(
+        "--otlp-traces",
+        metavar="URL",
+        help="send a span of every turn to this OTLP endpoint over HTTP, e.g. "
+        "http://127.0.0.1:4318/v1/traces; needs the extra 'otel'",
+    )
+
 
 def read_serve_options(
     arguments: argparse.Namespace, environment: Mapping[str, str]
@@ -165,6 +174,7 @@ def read_serve_options(
         drain_s=arguments.drain_seconds,
         log_level=arguments.log_level,
         log_format=arguments.log_format,
+        otlp_traces=_collector(arguments.otlp_traces),
         default_output_tokens=arguments.default_output_tokens,
     )
 
@@ -270,6 +280,13 @@ def _price_table(text: str) -> PriceTable:
             raise OptionError(f"--price: {part!r} is not a number of dollars")
         prices[_PRICES[name.strip()]] = dollars
     return PriceTable.per_million(**prices)
+
+
+def _collector(url: str | None) -> str | None:
+    parts = urlsplit(url or "")
+    if url is not None and not (parts.scheme in ("http", "https") and parts.hostname):
+        raise OptionError(f"--otlp-traces {url!r} is not of the form http://host:4318/v1/traces")
+    return url
 
 
 def _origin(text: str) -> str:

@@ -258,6 +258,10 @@ class TurnReport:
     total_s: float
     miss_causes: Mapping[str, int] = field(default_factory=dict)
     """Why prompt tokens were not cached: tokens by cause; together the uncached part."""
+    model: str = ""
+    """As the client called it."""
+    traceparent: str | None = None
+    """The client's span above this turn, in W3C Trace Context's words."""
 
     @property
     def out_of_budget(self) -> Literal["refused", "cut"] | None:

@@ -5,11 +5,11 @@ chose. ``docs/metrics.md`` explains each one, and a test holds the two together.
 ``Metrics`` has a registry of its own, so that two servers in one process do not meet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from runtime.messages import EngineInfo, StepStats
@@ -294,6 +294,10 @@ class Metrics:
     def http_answered(self, status: int) -> None:
         self._responses.labels(str(status)).inc()
 
+    def watch_spans(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Ask ``counts`` at every scrape what has become of turns' spans."""
+        self.registry.register(_SpanCounts(counts))
+
     def text(self) -> bytes:
         """Everything in Prometheus' text format, content type ``CONTENT_TYPE``."""
         return generate_latest(_WithoutCreated(self.registry))
@@ -310,6 +314,20 @@ class _WithoutCreated(CollectorRegistry):
         for family in self._registry.collect():
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield family
+
+
+class _SpanCounts(Collector):
+    """Another thread counts them; here they are read."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Turns by what became of their spans."
+        family = CounterMetricFamily("keepwarm_spans_turns", text, labels=["outcome"])
+        for outcome, turns in self._counts().items():
+            family.add_metric([outcome], turns)
+        yield family
 
 
 def kv_usage(stats: StepStats) -> float:

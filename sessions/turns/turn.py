@@ -388,6 +388,8 @@ class Turn:
             ttft_s=self._clock.ttft_s,
             total_s=self._clock.total_s,
             miss_causes={} if self._stats.start is None else self._stats.start.miss_causes,
+            model=plan.model,
+            traceparent=plan.request.keepwarm.traceparent,
         )
         return Outcome(report=report, entry=entry)
 

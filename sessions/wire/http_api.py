@@ -8,6 +8,7 @@ requests here, so that a history that is resent is found.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 from tools_api.dialects.dialect import Dialect, DialectRequest
 from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter, input_tokens_body
 from tools_api.errors import ApiError
-from tools_api.requests import parse_create
+from tools_api.requests import TRACEPARENT, parse_create
 from tools_api.wire import parse_json
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class HttpApi:
         asked = served.dialect.read(parse_json(call.body, self._service.limits, "body"))
         by_header = _name_session(asked.create, call)
         _name_request(asked.create, call)
+        _name_span(asked.create, call)
         turn = HttpTurn(
             Asked(
                 tenant=call.principal.tenant,
@@ -280,6 +282,17 @@ def _name_request(create: dict[str, Any], call: Call) -> None:
     if options.get("request_id") not in (None, key):
         raise errors.invalid_value("keepwarm.request_id", "the header Idempotency-Key has another")
     create["keepwarm"] = options | {"request_id": key}
+
+
+def _name_span(create: dict[str, Any], call: Call) -> None:
+    """Let the header name the span above the turn where the body names none. One that is none is
+    as good as absent, as W3C Trace Context has it."""
+    parent = call.request.header("traceparent")
+    options = create.get("keepwarm") or {}
+    if parent is None or not isinstance(options, dict) or options.get("traceparent") is not None:
+        return
+    if re.fullmatch(TRACEPARENT, parent):
+        create["keepwarm"] = options | {"traceparent": parent}
 
 
 def _not_now(hub: Hub) -> ApiError:

@@ -33,6 +33,7 @@ from runtime.messages import (
     StepOutput,
 )
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
+from sessions.durable.ledger import TurnReport
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.pages.dashboard import Dashboard
@@ -145,6 +146,7 @@ class Hub:
         self._quiet: asyncio.Event | None = None
         self._numbers = itertools.count(1)
         self._ticks = 0
+        self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -165,6 +167,10 @@ class Hub:
         self._metrics.engine_ready(info)
         self._dashboard.engine_ready(info)
         self._schedule_flush()
+
+    def tell_of_turns(self, listener: Callable[[TurnReport], None]) -> None:
+        """Call ``listener`` with every turn that ends from now on; it must not take long."""
+        self._listeners.append(listener)
 
     # What a socket calls.
 
@@ -392,6 +398,8 @@ class Hub:
         for report in effects.finished:
             self._metrics.turn_finished(report)
             self._dashboard.turn_finished(report)
+            for listener in self._listeners:
+                listener(report)
         for frame in effects.frames:
             if frame.startswith(_ERROR_EVENT):
                 self._metrics.error_sent(orjson.loads(frame)["error"]["code"])

@@ -171,6 +171,20 @@ def test_a_finished_request_is_routed_no_more() -> None:
     run(scenario)
 
 
+def test_who_asked_is_told_of_every_turn_that_ends_from_then_on() -> None:
+    async def scenario(bench: Bench) -> None:
+        told: list[str] = []
+        client = Client(bench)
+        for name in "ab":
+            client.send(f"go {name}")
+            bench.engine.say(tokens(name, finish=FinishReason.STOP))
+            await bench.settle()
+            bench.hub.tell_of_turns(lambda report: told.append(report.status))
+        assert told == ["completed"]
+
+    run(scenario)
+
+
 def test_a_request_sent_again_after_an_unknown_base_is_routed_again() -> None:
     async def scenario(bench: Bench) -> None:
         client = Client(bench)

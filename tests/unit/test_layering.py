@@ -48,9 +48,13 @@ CLIENT_CLOSURE = {
         "tools",
     )
 } | {"tools_api.wire", "tools_api.sdk.lanes", "tools_api.sdk.turn"}
-LATE_IMPORTS = {"keepwarm.__main__", "runtime.process.engine_process"}
+LATE_IMPORTS = {
+    "keepwarm.__main__",
+    "runtime.process.engine_process",
+    "sessions.command.tracing",
+}
 """Modules that may import inside a function: the command loads the server where there is one; the
-child's main loads torch, its parent does not."""
+child's main loads torch, its parent does not; OpenTelemetry is an extra."""
 PICKLES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 LEFT_OUT = {"training", "benchmarks", "clients"}
 """Folders of tests that `make test` does not run: `make test-all` does the first two,

@@ -82,6 +82,7 @@ def used() -> Metrics:
     metrics.grammar_checked(0.01, refused=True)
     metrics.connection_closed(1008)
     metrics.http_answered(200)
+    metrics.watch_spans(lambda: {"sent": 1, "failed": 2, "dropped": 3})
     return metrics
 
 

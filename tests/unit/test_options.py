@@ -148,3 +148,20 @@ def test_prices_are_dollars_per_million_tokens() -> None:
 def test_origins_may_be_given_more_than_once() -> None:
     found = options("--allow-origin", "https://A.example", "--allow-origin", "http://b:8000")
     assert found.allowed_origins == {"https://a.example", "http://b:8000"}
+
+
+def test_spans_go_nowhere_unless_an_address_is_given() -> None:
+    assert options().otlp_traces is None
+    url = "http://127.0.0.1:4318/v1/traces"
+    assert options("--otlp-traces", url).otlp_traces == url
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://"])
+def test_an_address_for_spans_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="--otlp-traces"):
+        options("--otlp-traces", url)
+
+
+def test_the_log_is_text_unless_json_is_asked_for() -> None:
+    assert options().log_format == "text"
+    assert options("--log-format", "json").log_format == "json"

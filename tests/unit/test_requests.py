@@ -163,6 +163,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "invalid_value",
         "keepwarm.sampling.repetition_penalty",
     ),
+    ({"keepwarm": {"traceparent": "00-abc"}}, "invalid_value", "keepwarm.traceparent"),
     ({"keepwarm": {"stats": 1}}, "invalid_type", "keepwarm.stats"),
 ]
 
@@ -340,5 +341,7 @@ def test_how_a_request_travels_is_no_part_of_what_it_asks() -> None:
     one = digest(metadata={"a": "1", "b": "2"})
     assert digest(stream=True, metadata={"b": "2", "a": "1"}, user=None) == one
     assert digest(keepwarm={"request_id": "b"}, metadata={"a": "1", "b": "2"}) == one
+    retried = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    assert digest(keepwarm=retried, metadata={"a": "1", "b": "2"}) == one
     others = [digest(), digest(metadata={"a": "1"}), digest(keepwarm={"session": "s"})]
     assert len({one, *others}) == 4
