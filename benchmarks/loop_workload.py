@@ -24,9 +24,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tools_api.sdk.answers import Response, TextDelta
-from tools_api.sdk.client import AsyncClient
-from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.client import AsyncClient, AsyncSession
+from tools_api.sdk.turn import Response, TextDelta
 
 _LETTERS = string.ascii_lowercase + "     "
 
@@ -184,7 +183,7 @@ class SessionAgent:
 
     async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
         """Play ``turn``; see ``Agent.play``."""
-        events = self.session.stream_turn(
+        events = self.session.stream(
             turn.text,
             max_output_tokens=turn.answer_tokens,
             keepwarm={"sampling": {"seed": turn.seed}},

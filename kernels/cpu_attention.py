@@ -55,7 +55,8 @@ def attend(
     The torch way rounds scores to the queries' dtype before the softmax, which computes in
     float32; the compiled way keeps them in float32.
     """
-    output = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    make = torch.zeros_like if layout.has_rows_of_nobody else torch.empty_like
+    output = make(queries, memory_format=torch.contiguous_format)
     library = native_library(queries.dtype)
     compiled = 0
     if library is not None:

@@ -1,7 +1,7 @@
 """Where each sequence of a step has its context: made once per step, used by every layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from kernels.upload import upload
 MAX_DECODE_QUERIES = 32
 """Sequences of up to this many query tokens are decodes (or verifications of drafts), whose
 cost is the reading of their context; those of more are prefill chunks."""
+_DECODE_WIDTHS = (1, 4, 8, MAX_DECODE_QUERIES)
 _WHOLE = 64
 """Shared prefixes are multiples of this many tokens: whole tiles of keys."""
 _WORTH_TOKENS = 512
@@ -64,10 +65,22 @@ class PagedLayout:
     """[sequences, max_blocks] int32; entries past the context are never read."""
     max_query_tokens: int
     """Most query rows of any one sequence."""
-    spans: tuple[SequenceSpan, ...]
-    """The same for the host."""
+    max_decode_tokens: int
+    """Most query rows of any sequence that is a decode; 0 where there is none."""
+    spans: tuple[SequenceSpan, ...] = ()
+    """The same for the host, where the attention is computed there."""
     shared: SharedPrefixes | None = None
     """Prefixes worth reading once for several sequences; implementations may ignore it."""
+    has_rows_of_nobody: bool = False
+    """There may be query rows behind the last sequence's, whose results nobody reads."""
+    plans: dict[tuple[str | int, ...], Tensor] = field(init=False, default_factory=dict)
+    """What an implementation works out of all this in a step's first layer, for the others."""
+
+
+def decode_width(max_decode_tokens: int) -> int:
+    """Query tokens that kernels for decodes of up to ``max_decode_tokens`` make room for: one of
+    few numbers, since each is compiled for."""
+    return next(width for width in _DECODE_WIDTHS if width >= max_decode_tokens)
 
 
 def find_shared_prefixes(

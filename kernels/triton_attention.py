@@ -147,17 +147,23 @@ def paged_attention(
     if not (k_blocks.is_contiguous() and v_blocks.is_contiguous()):
         raise ValueError("blocks of keys and values must be contiguous")
     queries = queries.contiguous()
-    output = torch.empty_like(queries)
-    counts = [layout.max_query_tokens]
-    if layout.max_query_tokens > MAX_DECODE_QUERIES:
-        counts = [span.num_queries for span in layout.spans]
-    short = [count for count in counts if count <= MAX_DECODE_QUERIES]
+    output = _output(queries, layout)
     tensors = queries, k_blocks, v_blocks, output
-    if short:
-        decode(tensors, layout, max(short), scale, window)
+    if layout.max_decode_tokens:
+        decode(tensors, layout, scale, window)
     if layout.max_query_tokens > MAX_DECODE_QUERIES:
         _extend(tensors, layout, scale, window)
     return output
+
+
+def _output(queries: Tensor, layout: PagedLayout) -> Tensor:
+    """Room for the output. Rows of nobody are nobody's to write: they are zeros, made once a step
+    and the same in every layer, which is done with them when the next begins."""
+    if not layout.has_rows_of_nobody:
+        return torch.empty_like(queries)
+    if ("output",) not in layout.plans:
+        layout.plans["output",] = torch.zeros_like(queries)
+    return layout.plans["output",]
 
 
 def _extend(

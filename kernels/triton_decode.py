@@ -5,7 +5,7 @@ The query heads that share a kv head are rows of one product, so a key is read o
 of them. Prefixes that several sequences share are ``kernels.triton_prefix``'s; the join takes
 their parts as well.
 
-How far a sequence is split is decided on the device from the lengths of all, so the grid
+How far a sequence is split says ``kernels.triton_split_plan``, on the device, so the grid
 depends on shapes alone. Sequences of many query tokens are left alone; so are padded ones,
 which have none.
 
@@ -19,57 +19,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
-from kernels.triton_prefix import PROGRAMS, attend_prefixes
+from kernels.paged_layout import PagedLayout, decode_width
+from kernels.triton_prefix import attend_prefixes
+from kernels.triton_split_plan import MIN_TILES, split_plan
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
 _GRID_PROGRAMS = 2112
 """Programs that a decode's grid allows for, so that one long context can still be split."""
 _MAX_SPLITS = 128
-_MIN_TILES = 4
-"""Tiles of keys a split has at least, where its context has as many."""
-
-
-@triton.jit
-def _split_of(
-    length,
-    num_queries,
-    starts_ptr,
-    lengths_ptr,
-    skips_ptr,
-    num_sequences,
-    skip,
-    SHARED: tl.constexpr,
-    WINDOW: tl.constexpr,
-    MAX_QUERIES: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    SHARES: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,
-    BATCH: tl.constexpr,
-):
-    """(first key, keys of a split, number of splits) of one sequence, such that all
-    sequences together make about PROGRAMS programs of like size. ``skip`` keys are not its
-    business; a window and SHARED exclude each other."""
-    rows = tl.arange(0, BATCH)
-    real = rows < num_sequences
-    starts = tl.load(starts_ptr + rows, mask=real, other=0)
-    ends = tl.load(starts_ptr + rows + 1, mask=real, other=0)
-    lengths = tl.load(lengths_ptr + rows, mask=real, other=0)
-    own = (ends > starts) & (ends - starts <= MAX_QUERIES)
-    if SHARED:
-        lengths -= tl.load(skips_ptr + rows, mask=real, other=0)
-    first = skip
-    if WINDOW > 0:
-        lengths = tl.minimum(lengths, WINDOW + ends - starts)
-        first = tl.maximum(length - num_queries - WINDOW + 1, 0) // BLOCK_N * BLOCK_N
-    total = tl.sum(tl.where(own, (lengths + BLOCK_N - 1) // BLOCK_N, 0), 0)
-    wanted = tl.maximum((total * SHARES + PROGRAMS - 1) // PROGRAMS, MIN_TILES)
-    tiles = (length - first + BLOCK_N - 1) // BLOCK_N
-    splits = tl.minimum((tiles + wanted - 1) // wanted, MAX_SPLITS)
-    per_split = (tiles + splits - 1) // splits
-    return first, per_split * BLOCK_N, (tiles + per_split - 1) // per_split
+_SPLITS_AT_ONCE = tl.constexpr(16)
+"""Parts that a join takes together."""
 
 
 @triton.jit(do_not_specialize=["num_sequences", "table_stride"])
@@ -82,7 +41,7 @@ def decode_split_kernel(
     peak_ptr,
     starts_ptr,
     lengths_ptr,
-    skips_ptr,
+    plan_ptr,
     tables_ptr,
     num_sequences,
     table_stride,
@@ -95,18 +54,13 @@ def decode_split_kernel(
     SCALED: tl.constexpr,
     WINDOW: tl.constexpr,
     SHARED: tl.constexpr,
-    MAX_QUERIES: tl.constexpr,
     ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,
-    BATCH: tl.constexpr,
 ):
     """One split of one sequence's context, for one kv head and one tile of its query rows.
 
-    Grid: (KV_HEADS * ROW_TILES, MAX_SPLITS, sequences). A sequence in one piece goes
+    Grid: (KV_HEADS * ROW_TILES, most splits, sequences). A sequence in one piece goes
     straight to the output; otherwise a split leaves its mean and log2 of its mass.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -114,32 +68,16 @@ def decode_split_kernel(
     row_tile = tl.program_id(0) % ROW_TILES
     split = tl.program_id(1)
     sequence = tl.program_id(2)
-    first_row = tl.load(starts_ptr + sequence)
-    num_queries = tl.load(starts_ptr + sequence + 1) - first_row
-    if (num_queries > MAX_QUERIES) | (row_tile * BLOCK_M >= num_queries * GROUP):
-        return
-    length = tl.load(lengths_ptr + sequence)
-    skip = tl.load(skips_ptr + sequence) if SHARED else 0
-    first, per_split, splits = _split_of(
-        length,
-        num_queries,
-        starts_ptr,
-        lengths_ptr,
-        skips_ptr,
-        num_sequences,
-        skip,
-        SHARED,
-        WINDOW,
-        MAX_QUERIES,
-        BLOCK_N,
-        KV_HEADS * ROW_TILES,
-        PROGRAMS,
-        MIN_TILES,
-        MAX_SPLITS,
-        BATCH,
-    )
+    splits = tl.load(plan_ptr + 2 * num_sequences + sequence)
     if split >= splits:
         return
+    first_row = tl.load(starts_ptr + sequence)
+    num_queries = tl.load(starts_ptr + sequence + 1) - first_row
+    if row_tile * BLOCK_M >= num_queries * GROUP:
+        return
+    length = tl.load(lengths_ptr + sequence)
+    first = tl.load(plan_ptr + sequence)
+    per_split = tl.load(plan_ptr + num_sequences + sequence)
     row = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     query, head = row // GROUP, kv_head * GROUP + row % GROUP
     dims = tl.arange(0, BLOCK_D)
@@ -168,10 +106,14 @@ def decode_split_kernel(
         BLOCK_N,
         True,
     )
-    if (splits == 1) & (skip == 0):
+    whole = splits == 1
+    if SHARED:
+        whole = whole & (first == 0)
+    if whole:
         tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=known)
     else:
-        part = (sequence.to(tl.int64) * KV_HEADS * ROW_TILES + tl.program_id(0)) * MAX_SPLITS
+        part = sequence.to(tl.int64) * KV_HEADS * ROW_TILES + tl.program_id(0)
+        part = part * tl.num_programs(1)
         part = (part + split) * BLOCK_M + tl.arange(0, BLOCK_M)
         tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask=known)
         tl.store(peak_ptr + part, peak, mask=query < num_queries)
@@ -194,7 +136,7 @@ def _join(acc, top, total, part_ptr, peak_ptr, place, present, HEAD_DIM: tl.cons
     return acc, new_top, total * decay + tl.sum(weight, 0)
 
 
-@triton.jit(do_not_specialize=["num_sequences"])
+@triton.jit(do_not_specialize=["num_sequences", "max_splits", "prefix_splits"])
 def decode_join_kernel(
     part_ptr,
     peak_ptr,
@@ -202,65 +144,36 @@ def decode_join_kernel(
     prefix_peak_ptr,
     out_ptr,
     starts_ptr,
-    lengths_ptr,
-    skips_ptr,
+    plan_ptr,
     num_sequences,
+    max_splits,
+    prefix_splits,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SCALED: tl.constexpr,
-    WINDOW: tl.constexpr,
     SHARED: tl.constexpr,
-    MAX_QUERIES: tl.constexpr,
     ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    MIN_TILES: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,
-    BATCH: tl.constexpr,
-    STEP: tl.constexpr,
-    PREFIX_SPLITS: tl.constexpr,
 ):
     """The mean of a query row's splits, those of a shared prefix among them, each weighed by
     its mass. Grid: (HEADS, queries, sequences)."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     head, query, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    splits = tl.load(plan_ptr + 2 * num_sequences + sequence)
     first_row = tl.load(starts_ptr + sequence)
     num_queries = tl.load(starts_ptr + sequence + 1) - first_row
-    if (num_queries > MAX_QUERIES) | (query >= num_queries):
-        return
-    skip = tl.load(skips_ptr + sequence) if SHARED else 0
-    _, _, splits = _split_of(
-        tl.load(lengths_ptr + sequence),
-        num_queries,
-        starts_ptr,
-        lengths_ptr,
-        skips_ptr,
-        num_sequences,
-        skip,
-        SHARED,
-        WINDOW,
-        MAX_QUERIES,
-        BLOCK_N,
-        KV_HEADS * ROW_TILES,
-        PROGRAMS,
-        MIN_TILES,
-        MAX_SPLITS,
-        BATCH,
-    )
-    if (splits == 1) & (skip == 0):
+    skip = tl.load(plan_ptr + sequence) if SHARED else 0
+    if (query >= num_queries) | (splits == 0) | ((splits == 1) & (skip == 0)):
         return
     row = query * GROUP + head % GROUP
     tile = (sequence.to(tl.int64) * KV_HEADS + head // GROUP) * ROW_TILES + row // BLOCK_M
-    base = tile * MAX_SPLITS * BLOCK_M + row % BLOCK_M
+    base = tile * max_splits * BLOCK_M + row % BLOCK_M
     dims = tl.arange(0, BLOCK_D)
     acc = tl.zeros((BLOCK_D,), tl.float32)
     top, total = float("-inf"), 0.0
-    for low in tl.range(0, splits, STEP):
-        some = low + tl.arange(0, STEP)
+    for low in tl.range(0, splits, _SPLITS_AT_ONCE):
+        some = low + tl.arange(0, _SPLITS_AT_ONCE)
         acc, top, total = _join(
             acc,
             top,
@@ -275,15 +188,15 @@ def decode_join_kernel(
     if SHARED:  # noqa: SIM102, decided when compiling; the inner one when running
         if skip > 0:
             place = (sequence.to(tl.int64) * tl.num_programs(1) + query) * HEADS + head
-            some = tl.arange(0, PREFIX_SPLITS)
+            some = tl.arange(0, _SPLITS_AT_ONCE)
             acc, top, total = _join(
                 acc,
                 top,
                 total,
                 prefix_part_ptr,
                 prefix_peak_ptr,
-                place * PREFIX_SPLITS + some,
-                some < PREFIX_SPLITS,
+                place * prefix_splits + some,
+                some < prefix_splits,
                 HEAD_DIM,
                 dims,
             )
@@ -294,7 +207,6 @@ def decode_join_kernel(
 def decode(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor],
     layout: PagedLayout,
-    max_queries: int,
     scale: float,
     window: int | None,
 ) -> None:
@@ -304,67 +216,62 @@ def decode(
         tensors: queries, keys, values as in ``kernels.attention``, all contiguous, and the
             output, of which these sequences' rows are written.
         layout: all sequences of the step.
-        max_queries: most query tokens of any one of these.
         scale: multiplies the scores.
         window: tokens a query sees, itself included; None for all.
     """
     queries, k_blocks, _, output = tensors
     sizes = shared_sizes(queries, k_blocks, window)
-    group, block_size = sizes["HEADS"] // sizes["KV_HEADS"], sizes["BLOCK_SIZE"]
+    width = decode_width(layout.max_decode_tokens)
+    rows = width * (sizes["HEADS"] // sizes["KV_HEADS"])
     num_sequences, max_blocks = layout.block_tables.shape
     tiling = decode_tiling(
-        max_queries * group, queries.element_size(), scaled=bool(sizes["SCALED"])
+        rows, queries.element_size(), sizes["HEAD_DIM"], scaled=bool(sizes["SCALED"])
     )
-    row_tiles = triton.cdiv(max_queries * group, tiling.rows)
+    row_tiles = triton.cdiv(rows, tiling.rows)
     shares = sizes["KV_HEADS"] * row_tiles
     splits = min(
         _MAX_SPLITS,
         triton.cdiv(_GRID_PROGRAMS, num_sequences * shares),
-        triton.cdiv(max_blocks * block_size, tiling.keys * _MIN_TILES),
+        triton.cdiv(max_blocks * sizes["BLOCK_SIZE"], tiling.keys * MIN_TILES),
+    )
+    plan = split_plan(
+        layout, shares=shares, max_splits=splits, tile_keys=tiling.keys, window=sizes["WINDOW"]
     )
     shared = layout.shared if window is None else None
-    sizes |= {
-        "SHARED": shared is not None,
-        "MAX_QUERIES": MAX_DECODE_QUERIES,
-        "ROW_TILES": row_tiles,
-        "BLOCK_M": tiling.rows,
-        "BLOCK_N": tiling.keys,
-        "PROGRAMS": PROGRAMS,
-        "MIN_TILES": _MIN_TILES,
-        "MAX_SPLITS": triton.next_power_of_2(splits),
-        "BATCH": triton.next_power_of_2(num_sequences),
-    }
-    parts = room_for_parts(queries, num_sequences, shares, sizes["MAX_SPLITS"], tiling.rows)
-    skips = layout.context_lengths if shared is None else shared.skips
-    decode_split_kernel[shares, sizes["MAX_SPLITS"], num_sequences](
+    own = {"SHARED": shared is not None, "ROW_TILES": row_tiles, "BLOCK_M": tiling.rows}
+    parts = room_for_parts(queries, num_sequences, shares, splits, tiling.rows)
+    decode_split_kernel[shares, splits, num_sequences](
         *tensors,
         *parts,
         layout.query_starts,
         layout.context_lengths,
-        skips,
+        plan,
         layout.block_tables,
         num_sequences,
         layout.block_tables.stride(0),
         scale / math.log(2),
         **sizes,
+        **own,
+        BLOCK_N=tiling.keys,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
-    prefix_parts, prefix_splits = parts, 1
+    prefix_parts, prefix_splits = parts, 0
     if shared is not None:
-        prefix_parts = attend_prefixes(tensors, layout, shared, max_queries, scale)
+        prefix_parts = attend_prefixes(tensors, layout, shared, width, scale)
         prefix_splits = prefix_parts[1].shape[-1]
-    if sizes["MAX_SPLITS"] > 1 or shared is not None:
-        decode_join_kernel[sizes["HEADS"], triton.next_power_of_2(max_queries), num_sequences](
+    if splits > 1 or shared is not None:
+        names = ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
+        decode_join_kernel[sizes["HEADS"], width, num_sequences](
             *parts,
             *prefix_parts,
             output,
             layout.query_starts,
-            layout.context_lengths,
-            skips,
+            plan,
             num_sequences,
-            **sizes,
-            STEP=min(8, sizes["MAX_SPLITS"]),
-            PREFIX_SPLITS=prefix_splits,
+            splits,
+            prefix_splits,
+            **{name: sizes[name] for name in names},
+            **own,
             num_warps=4,
         )

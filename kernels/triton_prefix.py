@@ -16,12 +16,12 @@ from torch import Tensor
 from kernels.paged_layout import PagedLayout, SharedPrefixes
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
-PROGRAMS = 528
-"""Programs that a decode aims at: four for each of an H200's multiprocessors."""
-_MAX_SPLITS = 16
+SPLITS = 16
+"""Of every prefix, however many there are: a recorded step does not know. A join takes them
+together."""
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit(do_not_specialize=["table_stride", "num_members"])
 def shared_prefix_kernel(
     q_ptr,
     k_ptr,
@@ -33,6 +33,7 @@ def shared_prefix_kernel(
     members_ptr,
     prefixes_ptr,
     table_stride,
+    num_members,
     scale_log2,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -41,25 +42,22 @@ def shared_prefix_kernel(
     BLOCK_SIZE: tl.constexpr,
     SCALED: tl.constexpr,
     QUERIES: tl.constexpr,
-    MEMBERS: tl.constexpr,
-    ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr,
 ):
     """One split of one group's prefix, for one kv head and one tile of the members' rows.
 
-    Grid: (KV_HEADS * ROW_TILES, SPLITS, groups). A prefix is whole tiles of keys, and every
-    row sees all of it. Parts of [sequences, QUERIES, HEADS, SPLITS]; an empty split's has no mass.
+    Grid: (tiles of rows * KV_HEADS, splits, groups). A prefix is whole tiles of keys, and every
+    row sees all of it. Parts of [sequences, QUERIES, HEADS, splits]; an empty split's has no mass.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    kv_head = tl.program_id(0) // ROW_TILES
-    row = tl.program_id(0) % ROW_TILES * BLOCK_M + tl.arange(0, BLOCK_M)
-    split = tl.program_id(1)
-    members_ptr += tl.program_id(2) * MEMBERS
+    kv_head = tl.program_id(0) % KV_HEADS
+    row = tl.program_id(0) // KV_HEADS * BLOCK_M + tl.arange(0, BLOCK_M)
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    members_ptr += tl.program_id(2) * num_members
     member = row // (GROUP * QUERIES)
     query, head = row // GROUP % QUERIES, kv_head * GROUP + row % GROUP
-    sequence = tl.load(members_ptr + member, mask=member < MEMBERS, other=-1)
+    sequence = tl.load(members_ptr + member, mask=member < num_members, other=-1)
     if tl.max(sequence, 0) < 0:
         return
     real = sequence >= 0
@@ -70,7 +68,7 @@ def shared_prefix_kernel(
     place = (first_row + query).to(tl.int64) * HEADS + head
     q = tl.load(q_ptr + place[:, None] * HEAD_DIM + dims[None, :], mask=known, other=0.0)
     length = tl.load(prefixes_ptr + tl.program_id(2))
-    per_split = (length // BLOCK_N + SPLITS - 1) // SPLITS * BLOCK_N
+    per_split = (length // BLOCK_N + splits - 1) // splits * BLOCK_N
     low = split * per_split
     mean, peak = attend_part(
         q,
@@ -93,7 +91,7 @@ def shared_prefix_kernel(
         False,
     )
     part = (sequence.to(tl.int64) * QUERIES + query) * HEADS + head
-    part = part * SPLITS + split
+    part = part * splits + split
     tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], mean, mask=known)
     tl.store(peak_ptr + part, peak, mask=real & (query < num_queries))
 
@@ -102,23 +100,23 @@ def attend_prefixes(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor],
     layout: PagedLayout,
     shared: SharedPrefixes,
-    max_queries: int,
+    width: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Parts of every member's rows over its group's prefix; other rows' hold anything."""
+    """Parts of every member's rows over its group's prefix; other rows' hold anything.
+    ``width``: room for query tokens of each, a power of two."""
     queries, k_blocks, v_blocks, _ = tensors
     sizes = shared_sizes(queries, k_blocks, None)
     heads, kv_heads = sizes["HEADS"], sizes["KV_HEADS"]
     del sizes["WINDOW"]
     groups, members = shared.members.shape
-    max_queries = triton.next_power_of_2(max_queries)
-    rows = members * max_queries * heads // kv_heads
-    tiling = decode_tiling(rows, queries.element_size(), scaled=bool(sizes["SCALED"]))
+    rows = members * width * heads // kv_heads
+    tiling = decode_tiling(
+        rows, queries.element_size(), sizes["HEAD_DIM"], scaled=bool(sizes["SCALED"])
+    )
     row_tiles = triton.cdiv(rows, tiling.rows)
-    wanted = triton.cdiv(PROGRAMS, kv_heads * row_tiles * groups)
-    splits = min(_MAX_SPLITS, triton.next_power_of_2(wanted))
-    parts = room_for_parts(queries, layout.block_tables.shape[0], max_queries, heads, splits)
-    shared_prefix_kernel[kv_heads * row_tiles, splits, groups](
+    parts = room_for_parts(queries, layout.block_tables.shape[0], width, heads, SPLITS)
+    shared_prefix_kernel[kv_heads * row_tiles, SPLITS, groups](
         queries,
         k_blocks,
         v_blocks,
@@ -128,14 +126,12 @@ def attend_prefixes(
         shared.members,
         shared.lengths,
         layout.block_tables.stride(0),
+        members,
         scale / math.log(2),
         **sizes,
-        QUERIES=max_queries,
-        MEMBERS=members,
-        ROW_TILES=row_tiles,
+        QUERIES=width,
         BLOCK_M=tiling.rows,
         BLOCK_N=tiling.keys,
-        SPLITS=splits,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )

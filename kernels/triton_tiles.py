@@ -40,14 +40,17 @@ WIDE_TILING = Tiling(rows=16, keys=64, num_warps=8, num_stages=3)
 """For float32, whose exact products tensor cores do not know: what registers hold."""
 
 
-def decode_tiling(rows: int, element_size: int, *, scaled: bool) -> Tiling:
+def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) -> Tiling:
     """For sequences of up to ``rows`` query rows for each kv head; ``scaled``: keys and values
     in 8 bits, which take registers until they are widened."""
     if element_size > 2:
         return WIDE_TILING
     fitting = next((size for size in (16, 32) if rows <= size), 64)
+    if head_dim > 128:
+        stages = 3 if fitting == 16 else 2
+        return Tiling(rows=min(fitting, 32), keys=32, num_warps=8, num_stages=stages)
     if scaled and fitting < 64:
-        return Tiling(rows=fitting, keys=32, num_warps=4, num_stages=5)
+        return Tiling(rows=fitting, keys=32, num_warps=8, num_stages=5)
     return Tiling(rows=fitting, keys=64, num_warps=4, num_stages=3)
 
 

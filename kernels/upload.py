@@ -38,7 +38,7 @@ class FixedPlaces:
     def __init__(self, like: Sequence[Tensor], device: torch.device) -> None:
         """Room for arrays of the shapes and dtypes of ``like``, on the host and on ``device``."""
         size = sum(_room(part) for part in like)
-        host = torch.empty(size, dtype=torch.uint8)
+        host = torch.zeros(size, dtype=torch.uint8)
         self._arrived: Any = None
         if device.type != "cpu":
             host = host.pin_memory()
@@ -50,11 +50,12 @@ class FixedPlaces:
         """Where the arrays are on the device, in the order of ``like``."""
 
     def write(self, arrays: Sequence[Tensor]) -> None:
-        """Begin to put new ``arrays`` in place, behind what the device was given before."""
+        """Begin to put new ``arrays`` in place, behind what the device was given before. One may
+        be smaller than its place: what is not written stays as it was."""
         if self._arrived is not None:
             self._arrived.synchronize()
         for place, array in zip(self._written, arrays, strict=True):
-            place.copy_(array)
+            place[tuple(map(slice, array.shape))].copy_(array)
         self._device.copy_(self._host, non_blocking=True)
         if self._arrived is not None:
             self._arrived.record()

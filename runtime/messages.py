@@ -215,6 +215,12 @@ class StepStats:
     ahead_second_passes_delta: int = 0
     """Such steps of which a part had to be computed in a second pass."""
     ahead_dropped_delta: int = 0
+    graph_replayed_delta: int = 0
+    """Forward passes since the last report that ran as they had been recorded; 0 on a CPU."""
+    graph_eager_delta: int = 0
+    """That no recording was for."""
+    graph_failed_delta: int = 0
+    """Recordings that failed, when they were made or replayed."""
     """Such steps of which nothing was used."""
     branches: int = 0
     host_blocks_total: int = 0

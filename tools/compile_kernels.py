@@ -42,7 +42,7 @@ from kernels.triton_grouped import (
     grouped_matmul_kernel,
 )
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
-from kernels.triton_prefix import PROGRAMS, shared_prefix_kernel
+from kernels.triton_prefix import shared_prefix_kernel
 from kernels.triton_sampling import (
     SEARCH_WARPS,
     TOKENS_EACH,
@@ -53,6 +53,7 @@ from kernels.triton_sampling import (
     sum_kernel,
     weigh_kernel,
 )
+from kernels.triton_split_plan import MIN_TILES, PROGRAMS, split_plan_kernel
 from kernels.triton_tiles import decode_tiling
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -81,6 +82,7 @@ class Build:
     """An instruction that the code must contain."""
     fused: bool = True
     """False: products and sums must round one by one, as they do elsewhere."""
+    max_registers: int = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,9 @@ def builds() -> Iterator[Build]:
     heads, kv_heads = HEAD_COUNTS["qwen3-8b"]
     for kind in ("fp16", "fp32"):
         yield from _attention(f"qwen3-8b {kind}", kind, heads, kv_heads, window=0)
+    for head_dim in (64, 256):
+        name = f"head size {head_dim} bf16"
+        yield from _attention(name, "bf16", heads, kv_heads, window=0, head_dim=head_dim)
     yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
     yield from _attention("qwen3-8b fp8 KV", "bf16", heads, kv_heads, window=0, fp8=True)
     for norm, fp8 in ((True, False), (False, False), (True, True)):
@@ -235,9 +240,16 @@ def _pointers(kind: str, *names: str) -> dict[str, str]:
 
 
 def _attention(
-    name: str, kind: str, heads: int, kv_heads: int, *, window: int, fp8: bool = False
+    name: str,
+    kind: str,
+    heads: int,
+    kv_heads: int,
+    *,
+    window: int,
+    fp8: bool = False,
+    head_dim: int = 128,
 ) -> Iterator[Build]:
-    sizes = _shared_sizes(heads, kv_heads, fp8) | {"WINDOW": window}
+    sizes = _shared_sizes(heads, kv_heads, fp8, head_dim) | {"WINDOW": window}
     kv = "fp8e4nv" if fp8 else kind
     layout = _pointers("i32", "starts", "lengths")
     wide = kind == "fp32"
@@ -245,17 +257,12 @@ def _attention(
     for queries, shared in kinds if window else [*kinds, (1, True)]:
         label = f"{name} q={queries}{' shared' if shared else ''}"
         rows = queries * heads // kv_heads
-        tiling = decode_tiling(rows, 4 if wide else 2, scaled=fp8)
-        split = sizes | {
+        tiling = decode_tiling(rows, 4 if wide else 2, head_dim, scaled=fp8)
+        single = queries == 1 and not wide and head_dim <= 128
+        own = {
             "SHARED": shared,
-            "MAX_QUERIES": MAX_DECODE_QUERIES,
             "ROW_TILES": triton.cdiv(rows, tiling.rows),
             "BLOCK_M": tiling.rows,
-            "BLOCK_N": tiling.keys,
-            "PROGRAMS": PROGRAMS,
-            "MIN_TILES": 4,
-            "MAX_SPLITS": 16,
-            "BATCH": 64,
         }
         yield Build(
             name=f"decode_split {label}",
@@ -264,13 +271,14 @@ def _attention(
             | _pointers(kv, "k", "v")
             | _pointers("fp32", "part", "peak")
             | layout
-            | _pointers("i32", "skips", "tables")
+            | _pointers("i32", "plan", "tables")
             | {"num_sequences": "i32", "table_stride": "i32", "scale_log2": "fp32"},
-            constants=split,
+            constants=sizes | own | {"BLOCK_N": tiling.keys},
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
-            blocks_at_once=3 if queries == 1 and not wide else 1,
+            blocks_at_once=(2 if fp8 else 3) if single else 1,
             needs="LDGSTS",
+            max_registers=128 if queries == 1 else 255,
         )
         if queries == 1:
             yield Build(
@@ -278,15 +286,19 @@ def _attention(
                 kernel=decode_join_kernel,
                 types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
-                | layout
-                | _pointers("i32", "skips")
-                | {"num_sequences": "i32"},
-                constants=split | {"STEP": 8, "PREFIX_SPLITS": 16},
+                | _pointers("i32", "starts", "plan")
+                | dict.fromkeys(("num_sequences", "max_splits", "prefix_splits"), "i32"),
+                constants={
+                    name: sizes[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
+                }
+                | own,
                 num_warps=4,
+                max_registers=128,
             )
+            yield _split_plan(label, tiling.keys, window, shared=shared)
     if not window:
-        yield _shared_prefix(name, kind, kv, heads, kv_heads)
-    tiling = extend_tiling(4 if wide else 2, 128)
+        yield _shared_prefix(name, kind, kv, (heads, kv_heads), head_dim)
+    tiling = extend_tiling(4 if wide else 2, head_dim)
     yield Build(
         name=f"extend {name}",
         kernel=extend_kernel,
@@ -308,21 +320,40 @@ def _attention(
     )
 
 
-def _shared_sizes(heads: int, kv_heads: int, fp8: bool) -> dict[str, Any]:
+def _split_plan(label: str, tile_keys: int, window: int, *, shared: bool) -> Build:
+    return Build(
+        name=f"split_plan {label}",
+        kernel=split_plan_kernel,
+        types=_pointers("i32", "plan", "starts", "lengths", "skips")
+        | dict.fromkeys(("num_sequences", "shares", "max_splits"), "i32"),
+        constants={
+            "SHARED": shared,
+            "WINDOW": window,
+            "MAX_QUERIES": MAX_DECODE_QUERIES,
+            "BLOCK_N": tile_keys,
+            "PROGRAMS": PROGRAMS,
+            "MIN_TILES": MIN_TILES,
+            "BATCH": 128,
+        },
+        num_warps=4,
+    )
+
+
+def _shared_sizes(heads: int, kv_heads: int, fp8: bool, head_dim: int) -> dict[str, Any]:
     return {
         "HEADS": heads,
         "KV_HEADS": kv_heads,
-        "HEAD_DIM": 128,
-        "BLOCK_D": 128,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": head_dim,
         "BLOCK_SIZE": 16,
         "SCALED": fp8,
     }
 
 
-def _shared_prefix(name: str, kind: str, kv: str, heads: int, kv_heads: int) -> Build:
+def _shared_prefix(name: str, kind: str, kv: str, heads: tuple[int, int], head_dim: int) -> Build:
     members = 64
-    rows = members * heads // kv_heads
-    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2, scaled=kv != kind)
+    rows = members * heads[0] // heads[1]
+    tiling = decode_tiling(rows, 4 if kind == "fp32" else 2, head_dim, scaled=kv != kind)
     return Build(
         name=f"shared_prefix {name}",
         kernel=shared_prefix_kernel,
@@ -330,16 +361,9 @@ def _shared_prefix(name: str, kind: str, kv: str, heads: int, kv_heads: int) -> 
         | _pointers(kv, "k", "v")
         | _pointers("fp32", "part", "peak")
         | _pointers("i32", "starts", "tables", "members", "prefixes")
-        | {"table_stride": "i32", "scale_log2": "fp32"},
-        constants=_shared_sizes(heads, kv_heads, kv == "fp8e4nv")
-        | {
-            "QUERIES": 1,
-            "MEMBERS": members,
-            "ROW_TILES": triton.cdiv(rows, tiling.rows),
-            "BLOCK_M": tiling.rows,
-            "BLOCK_N": tiling.keys,
-            "SPLITS": 16,
-        },
+        | {"table_stride": "i32", "num_members": "i32", "scale_log2": "fp32"},
+        constants=_shared_sizes(*heads, kv == "fp8e4nv", head_dim)
+        | {"QUERIES": 1, "BLOCK_M": tiling.rows, "BLOCK_N": tiling.keys},
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
         needs="LDGSTS",
@@ -386,6 +410,8 @@ def compile_one(build: Build) -> Code:
         faults.append(f"{shared} bytes of shared memory, {build.blocks_at_once} blocks at once")
     if registers * threads * build.blocks_at_once > REGISTERS:
         faults.append(f"{registers} registers, {build.blocks_at_once} blocks of {threads} threads")
+    if registers > build.max_registers:
+        faults.append(f"{registers} registers, at most {build.max_registers} are wanted")
     if build.needs and not counts[build.needs]:
         faults.append(f"no {build.needs}")
     if not build.fused and counts["FFMA"]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from keepwarm import (
     AsyncSession,
@@ -11,6 +10,7 @@ from keepwarm import (
     Tool,
     ToolChoice,
     TooManyTurns,
+    run_tools_async,
 )
 
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
@@ -58,9 +58,10 @@ async def ask(
         forced: name the tool of each turn (``tool_choice``), and none for the answer.
     """
     try:
-        result = await session.run(
+        result = await run_tools_async(
+            session,
             question.text,
-            tools=tools,
+            tools,
             tool_choice=_forced_choice(question) if forced else "auto",
             max_turns=MAX_TURNS_PER_QUESTION,
             max_output_tokens=MAX_OUTPUT_TOKENS,
@@ -83,7 +84,7 @@ def _forced_choice(question: Question) -> Callable[[int], ToolChoice]:
     return choice
 
 
-def _deed(response: Response, result: LoopResult[Any]) -> str:
+def _deed(response: Response, result: LoopResult) -> str:
     outputs = {record.call.call_id: record.output for record in result.calls}
     calls = [
         f"{call.name}({call.arguments}) -> {outputs.get(call.call_id, 'not run')}"

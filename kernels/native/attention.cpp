@@ -486,7 +486,7 @@ void attend(const AttendArgs& args) {
   int64_t heads = std::max<int64_t>(1, std::min(args.kv_heads, kStripe / args.head_dim));
   for (int64_t s = 0; s < args.sequences; ++s) {
     int64_t queries = args.query_starts[s + 1] - args.query_starts[s];
-    if (queries > args.max_queries) continue;
+    if (queries < 1 || queries > args.max_queries) continue;  // padding has none
     int64_t length = args.context_lengths[s];
     int64_t first = args.window > 0 ? std::max<int64_t>(0, length - queries + 1 - args.window) : 0;
     for (int64_t head = 0; head < args.kv_heads; head += heads) {

@@ -331,6 +331,7 @@ class Engine:
     def _stats(self, step_s: float, emitted: int) -> StepStats:
         counters, self._counters = self._counters, _Counters()
         ahead = self.computation.take_outcomes()
+        graphs = self.computation.take_graphs()
         return StepStats(
             **self.memory.report(),
             running=len(self._queues.running),
@@ -347,5 +348,8 @@ class Engine:
             ahead_held_delta=ahead.held,
             ahead_second_passes_delta=ahead.second_passes,
             ahead_dropped_delta=ahead.dropped,
+            graph_replayed_delta=graphs.replayed,
+            graph_eager_delta=graphs.eager,
+            graph_failed_delta=graphs.failed,
             branches=self._requests.num_branches,
         )

@@ -6,7 +6,7 @@ no queue, no request and no cache but the wait for blocks that are on their way.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,7 @@ from runtime.engine.kv_memory import KVMemory
 from runtime.engine.lookahead import Lookahead, Outcomes
 from runtime.engine.step_rows import StepRows, step_input
 from runtime.model.batch import StepBatch
+from runtime.model.cuda_graphs import GraphCounts
 from runtime.model.runner import ModelRunner
 from runtime.model.sampler import Drawing, Sampled
 from runtime.scheduling.block_allocation import allocate_ahead
@@ -53,6 +54,7 @@ class StepComputation:
         self.lookahead = lookahead
         """Begins steps before the last one's tokens are known; None: nobody does."""
         self._mask_s = 0.0
+        self._told = GraphCounts()
 
     def forward(self, chunks: Many[Chunk]) -> Tensor:
         """Logits of the rows of all chunks, in their order, under way."""
@@ -100,6 +102,14 @@ class StepComputation:
     def take_outcomes(self) -> Outcomes:
         """How steps begun ahead have turned out since this was asked last."""
         return Outcomes() if self.lookahead is None else self.lookahead.since_last_asked()
+
+    def take_graphs(self) -> GraphCounts:
+        """How forward passes have run since this was asked last; all 0 where none is recorded."""
+        if self._runner.graphs is None:
+            return GraphCounts()
+        counts, told = self._runner.graphs.counts, self._told
+        self._told = replace(counts)
+        return counts.since(told)
 
     def take_mask_s(self) -> float:
         """Seconds that masks took since this was asked last."""

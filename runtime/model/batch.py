@@ -16,6 +16,7 @@ import torch
 
 from kernels.dispatch import wants_triton
 from kernels.paged_layout import (
+    MAX_DECODE_QUERIES,
     PagedLayout,
     SequenceSpan,
     SharedPrefixes,
@@ -116,13 +117,16 @@ class StepBatch:
 
     def layout(self, device: torch.device) -> PagedLayout:
         """The step's contexts as the attention wants them."""
-        shared = self.shared_prefixes() if wants_triton(device) else None
+        on_triton = wants_triton(device)
+        shared = self.shared_prefixes() if on_triton else None
+        counts = np.diff(self.query_starts)
         return PagedLayout(
             query_starts=upload(self.query_starts.astype(np.int32), device),
             context_lengths=upload(self.context_lengths.astype(np.int32), device),
             block_tables=upload(self.block_tables, device),
-            max_query_tokens=int(np.diff(self.query_starts).max()),
-            spans=self.spans(),
+            max_query_tokens=int(counts.max()),
+            max_decode_tokens=int(counts[counts <= MAX_DECODE_QUERIES].max(initial=0)),
+            spans=() if on_triton else self.spans(),
             shared=None if shared is None else shared.to(device),
         )
 

@@ -1,35 +1,39 @@
-"""Steps that only decode, recorded once for each size of batch and replayed.
+"""Steps of few tokens, recorded when the model is loaded and replayed.
 
-A step of one token per sequence is a few hundred small launches, which cost more than their
-work when the batch is small. Such a step is padded to a bucket: a power of two of sequences
-and of blocks, and groups of shared prefixes likewise. The model runs on buffers that stay where
-they are, so what was recorded once serves every step of the bucket. Other steps are not for
-this; neither are more buckets than ``MOST_GRAPHS``.
-
-Padding is real sequences of one token over a spare block that belongs to nobody: no kernel
-needs to know of it, and nothing of it is read by others.
+A step of few tokens is a few hundred small launches, which cost more than their work. The model
+runs on buffers that stay where they are, so what was recorded once serves every step that fits
+(``runtime.model.step_buckets`` says which). All is recorded, and so all kernels are compiled,
+before the first turn: no turn ever waits for a recording. A step that fits nowhere runs as it
+comes; so does one whose recording failed, when it was made or replayed.
 
 Always true: the rows that are returned are those that the step itself would give.
 """
 
+import logging
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.dispatch import wants_triton
-from kernels.paged_layout import PagedLayout, SharedPrefixes
-from kernels.upload import FixedPlaces, upload
+from kernels.paged_layout import PagedLayout, SequenceSpan, SharedPrefixes
+from kernels.upload import FixedPlaces
 from runtime.model.batch import StepBatch
 from runtime.model.decoder import Decoder, StepInputs
 from runtime.model.kv_pool import KVPool
+from runtime.model.step_buckets import (
+    Bucket,
+    StepArrays,
+    buckets_up_to,
+    padded,
+    padded_prefixes,
+    smallest,
+)
 
-MOST_GRAPHS = 64
-_LEAST_BLOCKS = 16
-"""Tables narrower than this share a bucket."""
+log = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
@@ -70,64 +74,27 @@ class CudaRecorder:
         return replay
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What a recorded step is made for."""
+@dataclass(slots=True)
+class GraphCounts:
+    """Forward passes, by how they ran."""
 
-    sequences: int
-    blocks: int
-    groups: int = 0
-    """Groups of shared prefixes; 0: none."""
-    members: int = 0
+    replayed: int = 0
+    eager: int = 0
+    """No recording is for them."""
+    failed: int = 0
+    """Recordings that raised, when they were made or replayed; steps run as they come instead."""
 
-    @classmethod
-    def of(cls, batch: StepBatch, shared: SharedPrefixes | None) -> "Bucket":
-        """The smallest one that holds ``batch``."""
-        sequences = _power_of_two(batch.num_sequences)
-        blocks = max(_LEAST_BLOCKS, _power_of_two(batch.block_tables.shape[1]))
-        if shared is None:
-            return cls(sequences, blocks)
-        groups, members = shared.members.shape
-        return cls(sequences, blocks, _power_of_two(groups), members)
-
-
-def padded(batch: StepBatch, bucket: Bucket, spare_block: int) -> StepBatch:
-    """A step of one token per sequence, filled up with sequences of one token over
-    ``spare_block``; every row has logits."""
-    more = bucket.sequences - batch.num_sequences
-    tables = np.full((bucket.sequences, bucket.blocks), -1, dtype=np.int32)
-    tables[: batch.num_sequences, : batch.block_tables.shape[1]] = batch.block_tables
-    tables[batch.num_sequences :, 0] = spare_block
-    rows = np.arange(bucket.sequences + 1, dtype=np.int64)
-    return StepBatch(
-        token_ids=np.pad(batch.token_ids, (0, more)),
-        positions=np.pad(batch.positions, (0, more)),
-        slots=np.pad(batch.slots, (0, more), constant_values=spare_block * batch.block_size),
-        query_starts=rows,
-        context_lengths=np.pad(batch.context_lengths, (0, more), constant_values=1),
-        block_tables=tables,
-        logit_rows=rows[:-1],
-        block_size=batch.block_size,
-    )
-
-
-def padded_prefixes(shared: SharedPrefixes, bucket: Bucket) -> SharedPrefixes:
-    """The same groups, and empty ones."""
-    groups, members = shared.members.shape
-    skips = len(shared.skips)
-    filled = SharedPrefixes(
-        members=torch.full((bucket.groups, bucket.members), -1, dtype=torch.int32),
-        lengths=torch.zeros(bucket.groups, dtype=torch.int32),
-        skips=torch.zeros(bucket.sequences, dtype=torch.int32),
-    )
-    filled.members[:groups, :members] = shared.members
-    filled.lengths[:groups] = shared.lengths
-    filled.skips[:skips] = shared.skips
-    return filled
+    def since(self, told: "GraphCounts") -> "GraphCounts":
+        """What has come since ``told``."""
+        return GraphCounts(
+            replayed=self.replayed - told.replayed,
+            eager=self.eager - told.eager,
+            failed=self.failed - told.failed,
+        )
 
 
 class StepGraphs:
-    """Recorded decode steps of one decoder over one pool."""
+    """Recorded steps of one decoder over one pool."""
 
     def __init__(
         self,
@@ -137,146 +104,170 @@ class StepGraphs:
         spare_block: int,
         max_sequences: int,
         record: Recorder,
+        progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
-        """
+        """Record what steps of up to ``max_sequences`` need.
+
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
-            max_sequences: steps of more are not recorded.
+            progress: is told how many are recorded, and of how many, after each.
         """
         self._decoder = decoder
         self._pool = pool
-        self._device = pool.blocks.device
         self._spare_block = spare_block
-        self._max_sequences = max_sequences
-        self._record = record
+        self._on_triton = wants_triton(pool.blocks.device)
+        self.counts = GraphCounts()
         self._steps: dict[Bucket, _RecordedStep] = {}
+        wanted = buckets_up_to(max_sequences)
+        if not self._on_triton:
+            wanted = list(dict.fromkeys(_unshared(bucket) for bucket in wanted))
+        with torch.inference_mode():
+            for number, bucket in enumerate(wanted, 1):
+                self._record(bucket, record)
+                progress(number, len(wanted))
+        if len(self._steps) < len(wanted):
+            missing = len(wanted) - len(self._steps)
+            log.warning("recordings failed=%d of=%d: such steps run slower", missing, len(wanted))
+        self._order: Many[Bucket] = tuple(self._steps)
 
     @property
     def num_graphs(self) -> int:
-        """Recorded so far."""
+        """Recordings that steps may run in."""
         return len(self._steps)
+
+    def _record(self, bucket: Bucket, record: Recorder) -> None:
+        made = _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
+        try:
+            made.record(record)
+        except Exception:
+            if not self.counts.failed:
+                log.exception("recording failed sequences=%d", bucket.sequences)
+            self.counts.failed += 1
+        else:
+            self._steps[bucket] = made
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
-        ``tokens`` [sequences] on the device stand for those of the batch."""
-        sequences = batch.num_sequences
-        if batch.num_tokens != sequences or sequences > self._max_sequences:
+        ``tokens`` [tokens] on the device stand for those of the batch."""
+        shared = batch.shared_prefixes() if self._on_triton else None
+        bucket = smallest(self._order, Bucket.of(batch, shared=shared is not None))
+        if bucket is None:
+            self.counts.eager += 1
             return None
-        shared = batch.shared_prefixes() if wants_triton(self._device) else None
-        bucket = Bucket.of(batch, shared)
-        if bucket not in self._steps and len(self._steps) >= MOST_GRAPHS:
+        try:
+            logits = self._steps[bucket].run(batch, shared, tokens)
+        except Exception:
+            log.exception("replay failed sequences=%d: it is not tried again", bucket.sequences)
+            self.counts.failed += 1
+            del self._steps[bucket]
+            self._order = tuple(self._steps)
             return None
-        step = padded(batch, bucket, self._spare_block)
-        spread = None if shared is None else padded_prefixes(shared, bucket)
-        if bucket not in self._steps:
-            made = _RecordedStep(self._decoder, self._pool, step, spread)
-            made.record(self._record)
-            self._steps[bucket] = made
-        logits = self._steps[bucket].run(step, spread, tokens)
-        if len(batch.logit_rows) == sequences:
-            return logits[:sequences]
-        return logits[upload(batch.logit_rows, self._device)]
-
-
-class _StepTensors(NamedTuple):
-    """What changes from step to step of a bucket: on the host as it is made, on the device where
-    it stays. The last three are there where prefixes are shared."""
-
-    token_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    logit_rows: Tensor
-    query_starts: Tensor
-    context_lengths: Tensor
-    block_tables: Tensor
-    prefix_members: Tensor | None = None
-    prefix_lengths: Tensor | None = None
-    prefix_skips: Tensor | None = None
-
-    @classmethod
-    def of(cls, step: StepBatch, shared: SharedPrefixes | None) -> "_StepTensors":
-        """Those of a step, on the host."""
-        return cls(
-            token_ids=torch.from_numpy(step.token_ids),
-            positions=torch.from_numpy(step.positions),
-            slots=torch.from_numpy(step.slots),
-            logit_rows=torch.from_numpy(step.logit_rows),
-            query_starts=torch.from_numpy(step.query_starts.astype(np.int32)),
-            context_lengths=torch.from_numpy(step.context_lengths.astype(np.int32)),
-            block_tables=torch.from_numpy(step.block_tables),
-            prefix_members=None if shared is None else shared.members,
-            prefix_lengths=None if shared is None else shared.lengths,
-            prefix_skips=None if shared is None else shared.skips,
-        )
-
-    def present(self) -> list[Tensor]:
-        """In their order, without those that are not there."""
-        return [tensor for tensor in self if tensor is not None]
-
-    @property
-    def shared(self) -> SharedPrefixes | None:
-        """The shared prefixes, over these tensors."""
-        if self.prefix_members is None:
-            return None
-        assert self.prefix_lengths is not None
-        assert self.prefix_skips is not None
-        return SharedPrefixes(
-            members=self.prefix_members, lengths=self.prefix_lengths, skips=self.prefix_skips
-        )
+        self.counts.replayed += 1
+        return logits
 
 
 class _RecordedStep:
     """One bucket: the buffers that a step is written to, and the call that runs on them."""
 
-    def __init__(
-        self, decoder: Decoder, pool: KVPool, step: StepBatch, shared: SharedPrefixes | None
-    ) -> None:
+    def __init__(self, decoder: Decoder, pool: KVPool, bucket: Bucket, spare_block: int) -> None:
         self._decoder = decoder
         self._pool = pool
-        device = pool.blocks.device
-        self._needs_spans = not wants_triton(device)
-        tensors = _StepTensors.of(step, shared).present()
-        self._places = FixedPlaces(tensors, device)
-        self._places.write(tensors)
-        self._buffers = _StepTensors(*self._places.tensors)
-        self._inputs = self._over_buffers(step)
+        self._bucket = bucket
+        self._spare_block = spare_block
+        self._needs_spans = not wants_triton(pool.blocks.device)
+        self._spans: tuple[SequenceSpan, ...] = ()
+        blocks = -(-decoder.config.max_context_tokens // pool.block_size)
+        like = _places(bucket, min(blocks, pool.num_blocks))
+        self._places = FixedPlaces(like, pool.blocks.device)
+        like[2].fill_(spare_block * pool.block_size)
+        self._places.write(like)
         self._run: Callable[[], Tensor] = self._forward
 
     def record(self, record: Recorder) -> None:
-        """Record the step as it is in the buffers."""
+        """Record the step as it is in the buffers: one without a sequence."""
         self._run = record(self._forward)
 
-    def run(self, step: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
-        """[sequences, vocab]: logits of another step of the same bucket, its first tokens taken
-        from ``tokens`` if they are given."""
-        self._places.write(_StepTensors.of(step, shared).present())
+    def run(self, batch: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
+        """[R, vocab]: logits of a step of this bucket, its first tokens taken from ``tokens``
+        if they are given."""
+        arrays = padded(batch, self._bucket, self._spare_block)
+        written = _tensors(arrays)
+        if self._bucket.shared:
+            prefixes = padded_prefixes(shared, self._bucket)
+            written += [prefixes.members, prefixes.lengths, prefixes.skips]
+        self._places.write(written)
         if tokens is not None:
-            self._buffers.token_ids[: len(tokens)].copy_(tokens)
+            self._places.tensors[0][: len(tokens)].copy_(tokens)
         if self._needs_spans:
-            self._inputs = self._over_buffers(step)
-        return self._run()
+            self._spans = batch.spans()
+        return self._run()[: len(batch.logit_rows)]
 
     def _forward(self) -> Tensor:
-        return self._decoder.forward(self._inputs, self._pool)
-
-    def _over_buffers(self, step: StepBatch) -> StepInputs:
-        buffers = self._buffers
-        return StepInputs(
-            token_ids=buffers.token_ids,
-            positions=buffers.positions,
-            slots=buffers.slots,
-            logit_rows=buffers.logit_rows,
+        """The model over the buffers. Its layout is a new one each time: what kernels work out
+        of it once a step is to be part of the recording."""
+        token_ids, positions, slots, logit_rows, *context = self._places.tensors
+        query_starts, context_lengths, block_tables, *prefixes = context
+        bucket = self._bucket
+        inputs = StepInputs(
+            token_ids=token_ids,
+            positions=positions,
+            slots=slots,
+            logit_rows=logit_rows,
             highest_position=self._decoder.config.max_context_tokens - 1,
             layout=PagedLayout(
-                query_starts=buffers.query_starts,
-                context_lengths=buffers.context_lengths,
-                block_tables=buffers.block_tables,
-                max_query_tokens=1,
-                spans=step.spans() if self._needs_spans else (),
-                shared=buffers.shared,
+                query_starts=query_starts,
+                context_lengths=context_lengths,
+                block_tables=block_tables,
+                max_query_tokens=max(bucket.chunk, bucket.decode_width),
+                max_decode_tokens=bucket.decode_width,
+                spans=self._spans,
+                shared=_prefixes(prefixes),
+                has_rows_of_nobody=True,
             ),
         )
+        return self._decoder.forward(inputs, self._pool)
 
 
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+def _unshared(bucket: Bucket) -> Bucket:
+    return Bucket(
+        sequences=bucket.sequences,
+        tokens=bucket.tokens,
+        logits=bucket.logits,
+        decode_width=bucket.decode_width,
+        chunk=bucket.chunk,
+    )
+
+
+def _places(bucket: Bucket, max_blocks: int) -> list[Tensor]:
+    """Zeros like everything that changes from step to step, in the order of ``_tensors``."""
+    longs = [torch.zeros(bucket.tokens, dtype=torch.int64) for _ in range(3)]
+    longs.append(torch.zeros(bucket.logits, dtype=torch.int64))
+    shapes: list[tuple[int, ...]] = [(bucket.sequences + 1,), (bucket.sequences,)]
+    shapes.append((bucket.sequences, max_blocks))
+    places = longs + [torch.zeros(shape, dtype=torch.int32) for shape in shapes]
+    if bucket.shared:
+        empty = padded_prefixes(None, bucket)
+        places += [empty.members, empty.lengths, empty.skips]
+    return places
+
+
+def _tensors(arrays: StepArrays) -> list[Tensor]:
+    return [
+        torch.from_numpy(array)
+        for array in (
+            arrays.token_ids,
+            arrays.positions,
+            arrays.slots,
+            arrays.logit_rows,
+            arrays.query_starts,
+            arrays.context_lengths,
+            arrays.block_tables,
+        )
+    ]
+
+
+def _prefixes(tensors: Many[Tensor]) -> SharedPrefixes | None:
+    if not tensors:
+        return None
+    members, lengths, skips = tensors
+    return SharedPrefixes(members=members, lengths=lengths, skips=skips)

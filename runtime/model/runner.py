@@ -4,8 +4,10 @@ Decides what ``auto`` means for dtype and device and how many KV blocks fit. Whi
 step holds is the scheduler's decision, what becomes of the logits the engine's.
 """
 
+import logging
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.layers import WeightBits
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
+
+log = logging.getLogger(__name__)
 
 _DTYPES = {
     "bfloat16": torch.bfloat16,
@@ -49,13 +53,15 @@ class ModelRunner:
         kv_dtype: torch.dtype | None = None,
         record: Recorder | None = None,
         max_recorded_sequences: int = 256,
+        progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
-            record: records steps that only decode (``runtime.model.cuda_graphs``), which takes a
-                spare block; None runs every step as it comes.
+            record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
+                a spare block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
+            progress: is told how many steps are recorded, and of how many.
         """
         self.model = model
         self._num_blocks = num_blocks
@@ -74,6 +80,7 @@ class ModelRunner:
                 spare_block=num_blocks,
                 max_sequences=max_recorded_sequences,
                 record=record,
+                progress=progress,
             )
 
     @property
@@ -150,7 +157,14 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         kv_dtype=kv_dtype,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
+        progress=_tell,
     )
+
+
+def _tell(done: int, of: int) -> None:
+    """A line for those who watch a server start, at each quarter of the recordings."""
+    if done * 4 % of < 4:
+        log.info("steps recorded=%d of=%d", done, of)
 
 
 def _records(model: LoadedModel, *, quantised: bool) -> bool:

@@ -27,6 +27,7 @@ _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 _STATUSES = ("completed", "incomplete", "failed", "cancelled")
 _BUDGET_OUTCOMES = ("refused", "cut")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
+_GRAPH_OUTCOMES = ("replayed", "eager", "failed")
 
 
 class Metrics:
@@ -115,13 +116,7 @@ class Metrics:
             "token_gap_bound_seconds",
             "Longest gap between tokens that prefill beside decodes aims at.",
         )
-        self._ahead = self._counter(
-            "engine_steps_ahead",
-            "Steps begun before the last one's tokens were known, by outcome.",
-            "outcome",
-        )
-        for outcome in _AHEAD_OUTCOMES:
-            self._ahead.labels(outcome)
+        self._forward_passes()
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
         self._decode = self._counter("decode_tokens", "Tokens computed while decoding.")
         self._preemptions = self._counter("preemptions", "Turns put back to free KV blocks.")
@@ -134,6 +129,22 @@ class Metrics:
             "grammar_errors", "Grammars that were refused or gave up, by stage.", "stage"
         )
         self._mask = self._counter("grammar_mask_seconds", "Time spent on filling grammar masks.")
+
+    def _forward_passes(self) -> None:
+        self._ahead = self._counter(
+            "engine_steps_ahead",
+            "Steps begun before the last one's tokens were known, by outcome.",
+            "outcome",
+        )
+        for outcome in _AHEAD_OUTCOMES:
+            self._ahead.labels(outcome)
+        self._graphs = self._counter(
+            "engine_forwards",
+            "Forward passes on a GPU, by whether they ran as recorded.",
+            "outcome",
+        )
+        for outcome in _GRAPH_OUTCOMES:
+            self._graphs.labels(outcome)
 
     def _tiers(self) -> None:
         self._tier_blocks = self._gauge(
@@ -214,6 +225,13 @@ class Metrics:
         )
         for outcome, count in zip(_AHEAD_OUTCOMES, ahead, strict=True):
             self._ahead.labels(outcome).inc(count)
+        graphs = (
+            stats.graph_replayed_delta,
+            stats.graph_eager_delta,
+            stats.graph_failed_delta,
+        )
+        for outcome, count in zip(_GRAPH_OUTCOMES, graphs, strict=True):
+            self._graphs.labels(outcome).inc(count)
         self._prefill.inc(stats.prefill_tokens_delta)
         self._decode.inc(stats.decode_tokens_delta)
         self._preemptions.inc(stats.preemptions_delta)

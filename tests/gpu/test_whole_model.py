@@ -83,7 +83,9 @@ def test_recorded_decodes_are_the_plain_ones(
     monkeypatch.setattr(kernels.paged_layout, "_WORTH_TOKENS", 64 if shared else 1 << 20)
     record: Recorder = CudaRecorder() if device.type == "cuda" else as_it_is
     model = load_model("random:qwen3-tiny", dtype=torch.float32, device=device)
-    recording = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16, record=record)
+    recording = ModelRunner(
+        model, num_blocks=NUM_BLOCKS, block_size=16, record=record, max_recorded_sequences=4
+    )
     plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     tokens = np.random.default_rng(0).integers(0, 256, 70, dtype=np.int32)
     for runner in (recording, plain):
@@ -96,7 +98,7 @@ def test_recorded_decodes_are_the_plain_ones(
         found = recording.run(step).clone()
         assert torch.allclose(found, plain.run(step), rtol=1e-4, atol=1e-4)
     assert recording.graphs is not None
-    assert recording.graphs.num_graphs == (1 if shared else 2)
+    assert recording.graphs.counts.replayed >= 2
 
 
 def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
@@ -110,7 +112,11 @@ def test_recorded_steps_follow_each_other_without_the_host_knowing_a_token(
     said = []
     for ahead in (True, False):
         runner = ModelRunner(
-            model, num_blocks=NUM_BLOCKS, block_size=16, record=record if ahead else None
+            model,
+            num_blocks=NUM_BLOCKS,
+            block_size=16,
+            record=record if ahead else None,
+            max_recorded_sequences=4,
         )
         runner.pool.blocks.fill_(torch.nan)
         busy = Busy(device) if ahead else None

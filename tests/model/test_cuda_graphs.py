@@ -1,6 +1,6 @@
-"""Recorded decode steps: padded, on fixed buffers, and not to be told from the plain ones.
+"""Recorded steps: padded, on fixed buffers, and not to be told from the plain ones.
 
-On a CPU "recording" is calling: what is tested is the buckets, the padding and the buffers.
+On a CPU "recording" is calling: what is tested is the choice, the padding and the buffers.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.paged_layout import SharedPrefixes
-from runtime.model import cuda_graphs as step_graphs
-from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.cuda_graphs import Bucket, CudaRecorder, padded, padded_prefixes
+from runtime.model.batch import SequenceInput
+from runtime.model.cuda_graphs import CudaRecorder, GraphCounts
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
 from tests.support.streams import MAIN, Timeline
@@ -71,19 +69,22 @@ def prefill(lengths: list[int], rng: np.random.Generator) -> list[SequenceInput]
     ]
 
 
+def counted(runner: ModelRunner) -> GraphCounts:
+    assert runner.graphs is not None
+    return runner.graphs.counts
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sequences", [2, 3, 5, 8])
-def test_a_padded_step_gives_the_plain_steps_logits_and_kv_bit_for_bit(
-    family: str, sequences: int
-) -> None:
+def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequences: int) -> None:
     """Bit for bit with as many rows; a library may sum up other numbers of rows otherwise, so
     padding itself is held to the last few bits."""
     recording, plain, record = runners(family)
+    made = record.recorded
     rng = np.random.default_rng(sequences)
     lengths = rng.integers(1, 70, sequences).tolist()
-    first = prefill(lengths, rng)
-    assert torch.equal(recording.run(first), plain.run(first))
-    assert record.recorded == 0
+    for runner in (recording, plain):
+        runner.run(prefill(lengths, np.random.default_rng(sequences)))
     for _ in range(4):
         step = decode(lengths, rng)
         found, expected = recording.run(step), plain.run(step)
@@ -96,12 +97,43 @@ def test_a_padded_step_gives_the_plain_steps_logits_and_kv_bit_for_bit(
     own = recording.pool.blocks[:, :, :NUM_BLOCKS]
     same = torch.isclose(own, plain.pool.blocks, rtol=0, atol=1e-12, equal_nan=True)
     assert same.all()
-    assert record.recorded == 1
+    assert counted(recording).replayed >= 4
+    assert record.recorded == made
     assert recording.num_blocks == NUM_BLOCKS
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("counts", [(3, 1, 2), (1, 17), (5,), (40, 1), (16, 1, 1), (1, 100)])
+def test_steps_of_drafts_and_chunks_are_the_plain_ones(
+    family: str, dtype: torch.dtype, counts: tuple[int, ...]
+) -> None:
+    recording, plain, _ = runners(family, dtype=dtype)
+    rng = np.random.default_rng(4)
+    lengths = [7, 30, 12][: len(counts)]
+    step = [
+        SequenceInput(
+            tokens=rng.integers(0, 256, count, dtype=np.int32),
+            start=length,
+            block_table=np.arange(at * 16, at * 16 + 16, dtype=np.int32),
+            num_logits=count if count < 20 else 1,
+        )
+        for at, (length, count) in enumerate(zip(lengths, counts, strict=True))
+    ]
+    for runner in (recording, plain):
+        tokens = np.random.default_rng(4).integers(0, 256, 30, dtype=np.int32)
+        runner.run(
+            [replace(part, tokens=tokens[: part.start], start=0, num_logits=0) for part in step]
+        )
+    before = counted(recording).replayed
+    found = recording.run(step).clone()
+    close = 1e-11 if dtype == torch.float64 else 1e-4
+    assert torch.allclose(found, plain.run(step), rtol=close, atol=close)
+    assert counted(recording).replayed == before + 1
+
+
 def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:
-    recording, plain, record = runners("qwen3-tiny", dtype=torch.float32)
+    recording, plain, _ = runners("qwen3-tiny", dtype=torch.float32)
     rng = np.random.default_rng(0)
     lengths = [40, 3, 66, 17, 20, 9]
     for runner in (recording, plain):
@@ -110,11 +142,11 @@ def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:
         step = decode(lengths[:count], rng)
         assert torch.allclose(recording.run(step), plain.run(step), rtol=1e-4, atol=1e-4)
         lengths[:count] = [length + 1 for length in lengths[:count]]
-    assert record.recorded == 1
+    assert counted(recording).replayed >= 4
 
 
 def test_padding_is_the_same_whatever_stood_in_the_bucket_before() -> None:
-    recording, _, record = runners("qwen3-tiny")
+    recording, _, _ = runners("qwen3-tiny")
     rng = np.random.default_rng(0)
     lengths = [40, 3, 66, 17, 20, 9]
     recording.run(prefill(lengths, rng))
@@ -123,29 +155,98 @@ def test_padding_is_the_same_whatever_stood_in_the_bucket_before() -> None:
     recording.run(decode([61, 5, 40, 2], rng)[:4])
     recording.run(prefill(lengths, np.random.default_rng(0)))
     assert torch.equal(recording.run(three), alone)
-    assert record.recorded == 1
 
 
-def test_only_steps_of_one_token_each_are_recorded_and_no_more_than_allowed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recording, plain, record = runners("qwen3-tiny", most=4)
-    rng = np.random.default_rng(1)
+def test_all_is_recorded_before_the_first_step_and_nothing_later() -> None:
+    told: list[tuple[int, int]] = []
+    record = CallingRecorder()
+    model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
+    runner = ModelRunner(
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        record=record,
+        max_recorded_sequences=4,
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert runner.graphs is not None
+    made = record.recorded
+    assert made == runner.graphs.num_graphs == told[-1][0] == told[-1][1]
+    runner.pool.blocks.fill_(torch.nan)
     lengths = [5, 20, 3, 40, 33]
+    runner.run(prefill(lengths, np.random.default_rng(1)))
+    runner.run(decode(lengths, np.random.default_rng(1)))
+    assert record.recorded == made
+    assert counted(runner).eager == 2  # more sequences than are recorded
+    runner.run(decode(lengths[:3], np.random.default_rng(1)))
+    assert counted(runner).replayed == 1
+
+
+class FailingRecorder:
+    """Raises when the recordings of ``at`` are made, or replayed."""
+
+    def __init__(self, at: set[int], *, replays: bool) -> None:
+        self._at, self._replays, self._made = at, replays, 0
+
+    def __call__(self, call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self._made += 1
+        if self._made not in self._at:
+            return call
+        if not self._replays:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def fails() -> Tensor:
+            raise RuntimeError("CUDA error: the replay")
+
+        return fails
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_a_recording_that_fails_costs_speed_and_no_turn(
+    replays: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
+    recording = ModelRunner(
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        record=FailingRecorder(set(range(1, 100)), replays=replays),
+        max_recorded_sequences=4,
+    )
+    plain = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     for runner in (recording, plain):
-        runner.run(prefill(lengths, np.random.default_rng(1)))
-    draft = [*decode(lengths[:1], rng), replace(decode(lengths, rng)[1], num_logits=0)]
-    draft[0] = replace(draft[0], tokens=rng.integers(0, 256, 3, dtype=np.int32), num_logits=3)
-    for step in (draft, decode(lengths, rng)):
-        assert torch.equal(recording.run(step), plain.run(step))
-    assert record.recorded == 0
-    monkeypatch.setattr(step_graphs, "MOST_GRAPHS", 1)
-    for count in (1, 2):
-        step = decode(lengths[:count], rng)
-        assert torch.allclose(recording.run(step), plain.run(step), rtol=0, atol=1e-12)
-    assert record.recorded == 1
+        runner.pool.blocks.fill_(torch.nan)
     assert recording.graphs is not None
-    assert recording.graphs.num_graphs == 1
+    made = recording.graphs.num_graphs
+    step = prefill([9, 30], np.random.default_rng(2))
+    assert torch.equal(recording.run(step), plain.run(step))
+    for length in range(made):
+        step = decode([9 + length, 30 + length], np.random.default_rng(length))
+        assert torch.equal(recording.run(step), plain.run(step))
+    counts = counted(recording)
+    assert counts.replayed == 0
+    traced = [entry for entry in caplog.records if entry.exc_info]
+    if replays:
+        assert counts.failed == len(traced) == made - recording.graphs.num_graphs > 0
+    else:
+        assert (made, len(traced)) == (0, 1)
+        assert counts.failed > 1
+
+
+def test_a_recording_that_works_serves_where_a_smaller_one_failed() -> None:
+    model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
+    recording = ModelRunner(
+        model,
+        num_blocks=NUM_BLOCKS,
+        block_size=16,
+        record=FailingRecorder({1}, replays=False),
+        max_recorded_sequences=4,
+    )
+    recording.pool.blocks.fill_(torch.nan)
+    recording.run(prefill([9], np.random.default_rng(2)))
+    before = counted(recording).replayed
+    recording.run(decode([9], np.random.default_rng(3)))
+    assert counted(recording).replayed == before + 1
 
 
 def test_logits_come_for_the_rows_asked_for_alone() -> None:
@@ -158,33 +259,6 @@ def test_logits_come_for_the_rows_asked_for_alone() -> None:
     assert torch.allclose(recording.run(step), plain.run(step), rtol=1e-12, atol=1e-12)
     none = [replace(part, num_logits=0) for part in step]
     assert recording.run(none).shape[0] == 0
-
-
-def test_padding_uses_the_spare_block_and_no_other() -> None:
-    rng = np.random.default_rng(3)
-    batch = StepBatch.build(decode([16, 40, 5], rng), 16)
-    bucket = Bucket.of(batch, None)
-    assert bucket == Bucket(4, 16)
-    step = padded(batch, bucket, spare_block=99)
-    assert step.slots.tolist() == [*batch.slots.tolist(), 99 * 16]
-    assert step.block_tables[3].tolist() == [99] + [-1] * 15
-    assert step.context_lengths.tolist() == [17, 41, 6, 1]
-    assert (step.block_tables[:3, :3] == batch.block_tables).all()
-
-
-def test_shared_prefixes_are_filled_up_with_groups_of_nobody() -> None:
-    shared = SharedPrefixes(
-        members=torch.tensor([[0, 2], [1, 4], [3, -1]], dtype=torch.int32),
-        lengths=torch.tensor([64, 128, 64], dtype=torch.int32),
-        skips=torch.tensor([64, 128, 64, 64, 128], dtype=torch.int32),
-    )
-    batch = StepBatch.build(decode([1] * 5, np.random.default_rng(0)), 16)
-    bucket = Bucket.of(batch, shared)
-    assert bucket == Bucket(8, 16, 4, 2)
-    filled = padded_prefixes(shared, bucket)
-    assert filled.members.tolist() == [[0, 2], [1, 4], [3, -1], [-1, -1]]
-    assert filled.lengths.tolist() == [64, 128, 64, 0]
-    assert filled.skips.tolist() == [64, 128, 64, 64, 128, 0, 0, 0]
 
 
 def test_a_recording_warms_up_aside_and_lets_other_threads_be(

@@ -284,3 +284,13 @@ def test_steps_begun_ahead_are_counted_by_how_they_turned_out() -> None:
 @pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
 def test_turns_are_counted_from_the_first_scrape_on(status: str) -> None:
     assert values(Metrics())[f"keepwarm_turns_total{{status={status}}}"] == 0
+
+
+def test_forward_passes_are_counted_by_whether_they_ran_as_recorded() -> None:
+    metrics = Metrics()
+    metrics.step_finished(
+        StepStats(graph_replayed_delta=7, graph_eager_delta=2, graph_failed_delta=1)
+    )
+    for outcome, count in (("replayed", 7), ("eager", 2), ("failed", 1)):
+        name = f"keepwarm_engine_forwards_total{{outcome={outcome}}}"
+        assert values(metrics)[name] == count

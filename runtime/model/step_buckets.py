@@ -1,0 +1,185 @@
+"""Which steps share a recording: what a recorded step makes room for, and what it is padded with.
+
+A recording is made for so many sequences, tokens and rows of logits, and for contexts of any
+length. A step runs in the smallest recording that has room for it. Rows past its last token
+belong to no sequence: their keys and values go to a spare block that nobody reads, and what
+becomes of them nobody looks at. Sequences past its last one have no query and no context.
+
+Knows sizes and arrays; no device, no model and no recording.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.paged_layout import MAX_DECODE_QUERIES, SharedPrefixes, decode_width
+from runtime.model.batch import StepBatch
+
+PREFIX_GROUPS = 8
+"""Shared prefixes that a recording has room for. Of more, those that save most are read once."""
+_MOST_WASTE = 4
+"""A step runs in a recording of at most this many times its tokens."""
+_VERIFIED_TOKENS = 256
+_CHUNKS = (32, 128, 256)
+_BESIDE = (2, 8, 64)
+"""Sequences of the recorded steps in which one computes a chunk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """What a step needs, or a recording has room for."""
+
+    sequences: int
+    tokens: int
+    logits: int
+    """Rows that logits are computed for."""
+    decode_width: int
+    """Query tokens of a decode or a verification, as kernels make room for them; 0: none."""
+    chunk: int = 0
+    """Most query tokens of a prefill chunk; 0: none."""
+    shared: bool = False
+    """Shared prefixes are read once."""
+
+    @classmethod
+    def of(cls, batch: StepBatch, *, shared: bool) -> "Bucket":
+        """What ``batch`` needs."""
+        counts = np.diff(batch.query_starts)
+        few = int(counts[counts <= MAX_DECODE_QUERIES].max(initial=0))
+        most = int(counts.max())
+        return cls(
+            sequences=batch.num_sequences,
+            tokens=batch.num_tokens,
+            logits=len(batch.logit_rows),
+            decode_width=decode_width(few) if few else 0,
+            chunk=most if most > MAX_DECODE_QUERIES else 0,
+            shared=shared,
+        )
+
+    def holds(self, step: "Bucket") -> bool:
+        """Whether there is room for ``step``."""
+        return (
+            self.sequences >= step.sequences
+            and self.tokens >= step.tokens
+            and self.logits >= step.logits
+            and self.decode_width >= step.decode_width
+            and self.chunk >= step.chunk
+            and self.shared >= step.shared
+        )
+
+    def cost(self) -> tuple[int, ...]:
+        """Recordings are tried in this order: what a step of one takes, the weightiest first."""
+        return (
+            self.tokens,
+            self.chunk,
+            self.decode_width,
+            self.logits,
+            self.sequences,
+            int(self.shared),
+        )
+
+
+def smallest(recorded: Sequence[Bucket], step: Bucket) -> Bucket | None:
+    """The first of ``recorded``, which are in the order of their cost, that is for ``step``."""
+    for bucket in recorded:
+        if bucket.tokens > _MOST_WASTE * step.tokens:
+            return None
+        if bucket.holds(step):
+            return bucket
+    return None
+
+
+def buckets_up_to(max_sequences: int) -> list[Bucket]:
+    """What is recorded when a model is loaded, in the order of cost: decodes, verifications of
+    drafts and chunks beside decodes, up to ``max_sequences`` at a time."""
+    counts = [1 << power for power in range((max_sequences - 1).bit_length() + 1)]
+    every = {*_decodes(counts), *_verifications(counts), *_chunks(counts)}
+    return sorted(every, key=Bucket.cost)
+
+
+def _decodes(counts: Iterable[int]) -> Iterable[Bucket]:
+    for count in counts:
+        for shared in (False, True)[: 1 + (count > 1)]:
+            yield Bucket(sequences=count, tokens=count, logits=count, decode_width=1, shared=shared)
+
+
+def _verifications(counts: Iterable[int]) -> Iterable[Bucket]:
+    for count in counts:
+        for each in (2, 4, 8, 16, MAX_DECODE_QUERIES):
+            tokens = count * each
+            if tokens <= max(_VERIFIED_TOKENS, 2 * count):
+                yield Bucket(
+                    sequences=count,
+                    tokens=tokens,
+                    logits=tokens,
+                    decode_width=decode_width(each if count == 1 else max(each, 8)),
+                    shared=count > 1,
+                )
+
+
+def _chunks(counts: Iterable[int]) -> Iterable[Bucket]:
+    for count in counts:
+        for chunk in _CHUNKS if count in _BESIDE else ():
+            yield Bucket(
+                sequences=count,
+                tokens=count + chunk,
+                logits=count,
+                decode_width=decode_width(8 if chunk > MAX_DECODE_QUERIES else chunk),
+                chunk=chunk if chunk > MAX_DECODE_QUERIES else 0,
+                shared=True,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepArrays:
+    """What changes from step to step of a recording, as large as the step; what is smaller than
+    its place leaves there what stood there, which nobody reads."""
+
+    token_ids: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.int64]
+    logit_rows: npt.NDArray[np.int64]
+    query_starts: npt.NDArray[np.int32]
+    context_lengths: npt.NDArray[np.int32]
+    block_tables: npt.NDArray[np.int32]
+
+
+def padded(batch: StepBatch, bucket: Bucket, spare_block: int) -> StepArrays:
+    """``batch`` as a recording of ``bucket`` takes it."""
+    more = bucket.sequences - batch.num_sequences
+    return StepArrays(
+        token_ids=batch.token_ids,
+        positions=batch.positions,
+        slots=np.pad(
+            batch.slots,
+            (0, bucket.tokens - batch.num_tokens),
+            constant_values=spare_block * batch.block_size,
+        ),
+        logit_rows=batch.logit_rows,
+        query_starts=np.pad(
+            batch.query_starts.astype(np.int32), (0, more), constant_values=batch.num_tokens
+        ),
+        context_lengths=np.pad(batch.context_lengths.astype(np.int32), (0, more)),
+        block_tables=batch.block_tables,
+    )
+
+
+def padded_prefixes(shared: SharedPrefixes | None, bucket: Bucket) -> SharedPrefixes:
+    """The groups that save most, and empty ones."""
+    filled = SharedPrefixes(
+        members=torch.full((PREFIX_GROUPS, bucket.sequences), -1, dtype=torch.int32),
+        lengths=torch.zeros(PREFIX_GROUPS, dtype=torch.int32),
+        skips=torch.zeros(bucket.sequences, dtype=torch.int32),
+    )
+    if shared is None:
+        return filled
+    saved = ((shared.members >= 0).sum(1) - 1) * shared.lengths
+    best = saved.argsort(descending=True, stable=True)[:PREFIX_GROUPS]
+    width = min(shared.members.shape[1], bucket.sequences)
+    filled.members[: len(best), :width] = shared.members[best, :width]
+    filled.lengths[: len(best)] = shared.lengths[best]
+    for row, length in zip(filled.members, filled.lengths.tolist(), strict=True):
+        filled.skips[row[row >= 0].long()] = length
+    return filled
