@@ -15,8 +15,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tools_api.requests import Bounds
+
 DEFAULT_TENANT = "default"
 MIN_KEY_CHARS = 8
+
+NO_BOUNDS = Bounds()
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _KEY = re.compile(r"[!-~]+")
@@ -97,6 +101,8 @@ class TenantPolicy:
     turns_per_minute: int | None = None
     tokens_per_minute: int | None = None
     """Prompt tokens that had to be computed, and output tokens."""
+    budget: Bounds = NO_BOUNDS
+    """What it may consume in all."""
 
 
 UNBOUNDED = TenantPolicy()

@@ -8,6 +8,7 @@
 
     [tenants.acme]
     turns_per_minute = 60
+    budget = { output = 1_000_000, cost = 25.0 }
 
 The form before it, a line ``tenant key [operator]`` for each key, is read too; it holds the
 keys themselves. Which of the two a file has is seen from its text.
@@ -27,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sessions.tenants import ApiKey, KeyFileError, Principal, Role, TenantPolicy
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.requests import Bounds
 
 _HEX_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _FORMER = "expected 'tenant key' or 'tenant key operator'"
@@ -63,6 +65,7 @@ class _TenantTable(BaseModel):
     models: Annotated[list[str], Field(min_length=1, max_length=256)] | None = None
     turns_per_minute: _Bound | None = None
     tokens_per_minute: _Bound | None = None
+    budget: Bounds = Bounds()
 
     def policy(self) -> TenantPolicy:
         models = None if self.models is None else frozenset(self.models)
@@ -70,6 +73,7 @@ class _TenantTable(BaseModel):
             models=models,
             turns_per_minute=self.turns_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            budget=self.budget,
         )
 
 
@@ -188,6 +192,8 @@ def _complaint(error: ValidationError) -> str:
 def _known(place: tuple[int | str, ...]) -> Iterable[str]:
     if len(place) == 1:
         return _Document.model_fields
+    if "budget" in place[2:-1]:
+        return Bounds.model_fields
     return (_Row if place[0] == "keys" else _TenantTable).model_fields
 
 

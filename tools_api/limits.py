@@ -88,6 +88,8 @@ class Limits:
     """Of its turns that have ended together."""
     resume_s: float = 300.0
     """A turn that ended so long ago keeps its last event alone."""
+    max_session_depth: int = 16
+    """Sessions above each other by ``parent_session``."""
     max_open_connections: int = 1024
     max_queued_turns: int = 4096
     """Turns waiting in the engine; one more is ``server_is_overloaded``."""

@@ -97,15 +97,27 @@ class VendorModel(WireModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Budget(VendorModel):
-    """What the session may still consume; None means no bound."""
+class Bounds(VendorModel):
+    """Amounts that are not to be exceeded; None means no bound."""
 
     input_uncached: Count | None = None
     """Prompt tokens that are not found in the cache."""
+    input_cached: Count | None = None
+    """Prompt tokens that are."""
     output: Count | None = None
+    reasoning: Count | None = None
+    """The part of the output that is thinking."""
     cost: Annotated[float, Field(ge=0, le=1e12)] | None = None
     """In the currency of the server's price table."""
-    scope: Literal["session"] = "session"
+
+
+class Budget(Bounds):
+    """What may be consumed in all."""
+
+    scope: Literal["turn", "session", "tree"] = "session"
+    """This turn; the session's own turns; those and the turns of all that draw on it."""
+    soft: Bounds = Bounds()
+    """From here on turns carry a warning."""
 
 
 class SamplingOptions(VendorModel):
@@ -127,7 +139,10 @@ class KeepwarmOptions(VendorModel):
 
     session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Names a chain: created at first use, continued from its head later."""
-    budget: Budget | None = None
+    parent_session: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The session that this one is a part of: its tree's budget holds for both."""
+    budget: tuple[Budget, ...] = ()
+    """At most one of each scope; given as an object or an array of them."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     """Larger runs earlier."""
     deadline_ms: Annotated[int, Field(ge=1, le=86_400_000)] | None = None
@@ -303,25 +318,36 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
     if "session" not in fields and "keepwarm.session" in metadata:
         fields["session"] = metadata["keepwarm.session"]
     if "budget" in fields:
-        fields["budget"] = validate(Budget, fields["budget"], "keepwarm.budget")
+        fields["budget"] = _parse_budgets(fields["budget"], "keepwarm.budget")
     elif "keepwarm.budget" in metadata:
         fields["budget"] = _parse_metadata_budget(metadata["keepwarm.budget"])
     if "sampling" in fields:
         fields["sampling"] = _parse_sampling(fields["sampling"], limits)
     options = validate(KeepwarmOptions, fields, "keepwarm")
-    for name, value in (("session", options.session), ("request_id", options.request_id)):
+    for name in ("session", "request_id", "parent_session"):
+        value = getattr(options, name)
         if value is not None and not value.isprintable():
             raise errors.invalid_value(f"keepwarm.{name}", "it has unprintable characters")
     return options
 
 
-def _parse_metadata_budget(text: str) -> Budget:
+def _parse_budgets(raw: object, path: str) -> tuple[Budget, ...]:
+    if not isinstance(raw, list):
+        return (validate(Budget, raw, path),)
+    budgets = tuple(validate(Budget, entry, join(path, i)) for i, entry in enumerate(raw[:4]))
+    scopes = [budget.scope for budget in budgets]
+    if len(set(scopes)) < len(raw):
+        raise errors.invalid_value(path, "more than one budget of a scope")
+    return budgets
+
+
+def _parse_metadata_budget(text: str) -> tuple[Budget, ...]:
     path = "metadata.keepwarm.budget"
     try:
         raw = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise errors.invalid_value(path, f"not JSON: {error}") from None
-    return validate(Budget, raw, path)
+    return _parse_budgets(raw, path)
 
 
 def _parse_sampling(raw: object, limits: Limits) -> SamplingOptions:

@@ -1,16 +1,17 @@
-"""What turns consume, what that costs, and how much a session may still spend.
+"""What turns consume, what that costs, and what a session has spent.
 
-Money is an int of nano-dollars (1e-9 dollars) everywhere; it becomes a number of dollars
-only on the wire. Counts are tokens of the served model, as the engine counted them. Knows
-no transcript and no clock.
+Bounds are ``sessions.durable.account``. Money is an int of nano-dollars (1e-9 dollars)
+everywhere; it becomes a number of dollars only on the wire. Counts are tokens of the served
+model, as the engine counted them. Knows no transcript and no clock.
 
-Always true: what a session has spent plus what its running turns may still spend stays
-within its budget, as long as the engine keeps to the limits given to it.
+Always true: a session's totals are the sums over its settled turns.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from sessions.durable.account import Account
 
 _NANO = 1_000_000_000
 _MILLION = 1_000_000
@@ -24,10 +25,6 @@ def nano_dollars(dollars: float) -> int:
 def dollars(nano: int) -> float:
     """For the wire: prints as the exact decimal up to 9 007 199 dollars."""
     return nano / _NANO
-
-
-class BudgetExceeded(Exception):
-    """The session's budget does not hold this turn. It was not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +84,19 @@ class PriceTable:
     input_uncached: int = 0
     input_cached: int = 0
     output: int = 0
+    reasoning: int | None = None
+    """Of output tokens that are thinking; None: as other output."""
 
     def __post_init__(self) -> None:
-        for name in ("input_uncached", "input_cached", "output"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"price {name} is {getattr(self, name)}, must be >= 0")
+        for name in ("input_uncached", "input_cached", "output", "reasoning"):
+            price = getattr(self, name)
+            if price is not None and price < 0:
+                raise ValueError(f"price {name} is {price}, must be >= 0")
+
+    @property
+    def free(self) -> bool:
+        """Nothing costs anything: a budget of money would bound nothing."""
+        return not (self.input_uncached or self.input_cached or self.output or self.reasoning)
 
     @classmethod
     def per_million(
@@ -106,132 +111,70 @@ class PriceTable:
 
     def cost(self, usage: TurnUsage) -> int:
         """Nano-dollars, each turn rounded up to a whole one."""
-        return self._cost(usage.uncached_tokens, usage.cached_tokens, usage.output_tokens)
+        return self._cost(usage.uncached_tokens, usage)
+
+    def most(self, prompt: TurnUsage, output: int, reasoning: int) -> int:
+        """What a turn of that prompt may cost that writes ``output`` tokens, of which up to
+        ``reasoning`` may be thinking."""
+        extra = max((self.reasoning or 0) - self.output, 0)
+        exact = self._exact(prompt.uncached_tokens, prompt.cached_tokens)
+        return -(-(exact + output * self.output + reasoning * extra) // _MILLION)
 
     def saved(self, usage: TurnUsage) -> int:
         """What the same turn would have cost more with nothing cached."""
-        return self._cost(usage.input_tokens, 0, usage.output_tokens) - self.cost(usage)
+        return self._cost(usage.input_tokens, usage) - self.cost(usage)
 
-    def affordable_output(self, usage: TurnUsage, nano: int) -> int | None:
-        """Most output tokens with which ``usage``'s input costs at most ``nano``; negative
-        if not even the input does, None if output is free and the input fits."""
-        spare = nano * _MILLION - (
-            usage.uncached_tokens * self.input_uncached + usage.cached_tokens * self.input_cached
-        )
+    def affordable(self, prompt: TurnUsage, nano: int, *, thinks: bool) -> int | None:
+        """Most output tokens with which ``prompt`` costs at most ``nano``, whatever part of
+        them is thinking where it may be; negative if not even the prompt does, None if output
+        is free and the prompt fits."""
+        spare = nano * _MILLION - self._exact(prompt.uncached_tokens, prompt.cached_tokens)
         if spare < 0:
             return -1
-        return spare // self.output if self.output else None
+        price = max(self.output, (self.reasoning or 0) if thinks else 0)
+        return spare // price if price else None
 
-    def _cost(self, uncached: int, cached: int, output: int) -> int:
-        exact = uncached * self.input_uncached + cached * self.input_cached + output * self.output
+    def _cost(self, uncached: int, usage: TurnUsage) -> int:
+        """Of ``usage`` if so many tokens of its prompt are computed."""
+        exact = self._exact(uncached, usage.input_tokens - uncached)
+        reasoning = usage.reasoning_tokens
+        exact += (usage.output_tokens - reasoning) * self.output
+        exact += reasoning * (self.output if self.reasoning is None else self.reasoning)
         return -(-exact // _MILLION)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Upper bounds on what a session consumes in all; None is no bound."""
-
-    input_uncached: int | None = None
-    """Prompt tokens that had to be computed."""
-    output: int | None = None
-    """Tokens emitted."""
-    cost: int | None = None
-    """Nano-dollars."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What a turn may consume; held by the turn until it is settled."""
-
-    input_uncached: int
-    output: int
-    cost: int
-    limited: bool
-    """The budget, not the caller's own limit, decides ``output``."""
+    def _exact(self, uncached: int, cached: int) -> int:
+        """Of a prompt, in millionths of a nano-dollar."""
+        return uncached * self.input_uncached + cached * self.input_cached
 
 
 @dataclass(slots=True)
 class Ledger:
-    """One session's account. Several turns may be open at once: each holds its allowance."""
+    """One session's account and those above it, with the totals of its settled turns."""
 
     prices: PriceTable
-    budget: Budget = field(default_factory=Budget)
-    """May be replaced by a later request; what was consumed stays."""
+    account: Account = field(default_factory=lambda: Account(scope="session"))
+    tree: Account = field(default_factory=lambda: Account(scope="tree"))
+    """Of the session and all that draw on it."""
+    above: tuple[Account, ...] = ()
+    """Of the sessions that it draws on, the nearest first, and of the tenant."""
     usage: TurnUsage = field(default_factory=TurnUsage)
     """Of all settled turns."""
     cost: int = 0
     saved: int = 0
     turns: int = 0
     """Settled turns."""
-    _held: list[Allowance] = field(default_factory=list)
 
-    def left(self) -> Budget:
-        """What is left of each bound, allowances of running turns taken off."""
-        budget = self.budget
-        spent_input = self.usage.uncached_tokens + sum(a.input_uncached for a in self._held)
-        spent_output = self.usage.output_tokens + sum(a.output for a in self._held)
-        spent_cost = self.cost + sum(a.cost for a in self._held)
-        return Budget(
-            input_uncached=_minus(budget.input_uncached, spent_input),
-            output=_minus(budget.output, spent_output),
-            cost=_minus(budget.cost, spent_cost),
-        )
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """All that a turn of the session draws on, beside one of its own."""
+        return (self.account, self.tree, *self.above)
 
-    def admit(self, *, uncached: int, cached: int, max_output: int) -> Allowance:
-        """Set aside what a turn may consume.
-
-        Args:
-            uncached: prompt tokens that will be computed, as far as is known.
-            cached: prompt tokens expected in the cache.
-            max_output: the limit without a budget; 0 for a warm-up.
-
-        Raises:
-            BudgetExceeded: the prompt, or not even one output token, fits what is left.
-        """
-        left = self.left()
-        if left.input_uncached is not None and uncached > left.input_uncached:
-            raise BudgetExceeded(
-                f"the prompt has {uncached} uncached tokens, the session's budget has "
-                f"{max(left.input_uncached, 0)} left"
-            )
-        output = max_output
-        if left.output is not None:
-            output = min(output, left.output)
-        prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
-        if left.cost is not None:
-            affordable = self.prices.affordable_output(prompt, left.cost)
-            if affordable is not None:
-                if affordable < 0:
-                    raise BudgetExceeded(
-                        f"the prompt costs {dollars(self.prices.cost(prompt)):.9f} dollars, the "
-                        f"session's budget has {dollars(max(left.cost, 0)):.9f} left"
-                    )
-                output = min(output, affordable)
-        if output < min(1, max_output):
-            raise BudgetExceeded("the session's budget has no output token left")
-        most = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached, output_tokens=output)
-        allowance = Allowance(
-            input_uncached=uncached,
-            output=output,
-            cost=self.prices.cost(most),
-            limited=output < max_output,
-        )
-        self._held.append(allowance)
-        return allowance
-
-    def cancel(self, allowance: Allowance) -> None:
-        """The turn did not run: give back what was set aside."""
-        self._held.remove(allowance)
-
-    def settle(self, allowance: Allowance, usage: TurnUsage) -> int:
-        """Replace the allowance by what the turn consumed; returns its cost."""
-        self._held.remove(allowance)
-        cost = self.prices.cost(usage)
+    def settled(self, usage: TurnUsage, cost: int) -> None:
+        """A turn has ended and its reservation was settled."""
         self.usage = self.usage + usage
         self.cost += cost
         self.saved += self.prices.saved(usage)
         self.turns += 1
-        return cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +233,3 @@ class TurnReport:
             "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1000, 1),
             "total_ms": round(self.total_s * 1000, 1),
         }
-
-
-def _minus(bound: int | None, spent: int) -> int | None:
-    return None if bound is None else bound - spent

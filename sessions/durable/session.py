@@ -10,7 +10,7 @@ Always true: at most one ticket is granted at a time, and only when no turn runs
 
 import enum
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from sessions.durable.ledger import Ledger
 
@@ -34,6 +34,8 @@ class Session:
         """Newest stored response; what a turn that only names the session continues."""
         self.last_active_s = now
         self.turns_begun = 0
+        self.parent: Session | None = None
+        """Whose tree's budget its turns draw on as well."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
         self._running: set[str] = set()
@@ -54,6 +56,13 @@ class Session:
     def in_use(self) -> bool:
         """A turn runs or is about to: not to be dropped."""
         return bool(self._running or self._waiting or self._granted is not None)
+
+    def parents(self) -> "Iterator[Session]":
+        """The sessions that it is a part of, the nearest first."""
+        above = self.parent
+        while above is not None:
+            yield above
+            above = above.parent
 
     def request(self, ticket: Hashable) -> bool:
         """Ask for the session's next turn; False puts the ticket into the queue, and

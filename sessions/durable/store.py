@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from runtime.messages import ReleaseBranch
+from sessions.durable.account import NO_BUDGET, Budget
 from sessions.durable.branches import Branches
+from sessions.durable.budgets import TenantAccounts, take_budgets
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.durable.session import Session
@@ -26,6 +28,7 @@ from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from tools_api.items import Item
 from tools_api.limits import Limits
+from tools_api.requests import KeepwarmOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class SessionView:
     cost: int
     saved: int
     budget_left: dict[str, int]
-    """``input_uncached``, ``output``: tokens, ``cost``: nano-dollars; only those limited."""
+    """Of ``account.KINDS`` those that are limited: tokens, and nano-dollars of ``cost``."""
     idle_s: float
     """Since the last change of state."""
 
@@ -61,8 +64,17 @@ class _Tenant:
 class Store:
     """Shared by all connections of a server; only the event loop touches it."""
 
-    def __init__(self, *, limits: Limits, prices: PriceTable, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        prices: PriceTable,
+        clock: Callable[[], float],
+        tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
+    ) -> None:
+        """``tenant_budget`` gives what a tenant may spend in all; it is asked at every turn."""
         self.limits = limits
+        self.tenant_accounts = TenantAccounts(tenant_budget)
         self.branches = Branches()
         self._running: dict[str, tuple[str, str]] = {}
         """Tenant and connection of every turn that runs, by its response id."""
@@ -157,6 +169,11 @@ class Store:
         state.sessions.move_to_end(name)
         return session
 
+    def touch(self, session: Session) -> None:
+        """Somebody draws on the session's accounts: it is not to be forgotten meanwhile."""
+        session.last_active_s = self._clock()
+        self.used(session)
+
     def used(self, session: Session) -> None:
         """A turn of the session has ended just now: others go before it."""
         sessions = self._tenant(session.tenant).sessions
@@ -230,8 +247,6 @@ class Store:
 
     def _view(self, session: Session) -> SessionView:
         ledger = session.ledger
-        left = ledger.left()
-        bounds = {"input_uncached": left.input_uncached, "output": left.output, "cost": left.cost}
         return SessionView(
             session=session.name,
             tenant=session.tenant,
@@ -243,7 +258,9 @@ class Store:
             forced_tokens=ledger.usage.forced_tokens,
             cost=ledger.cost,
             saved=ledger.saved,
-            budget_left={name: max(n, 0) for name, n in bounds.items() if n is not None},
+            budget_left={
+                kind: max(left, 0) for kind, left in ledger.account.left().bounds().items()
+            },
             idle_s=self._clock() - session.last_active_s,
         )
 
@@ -308,6 +325,25 @@ class ConnectionStore:
 
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)
+
+    def take_budgets(self, options: KeepwarmOptions, session: Session) -> None:
+        """Set the budgets that a request brings, before its turn begins.
+
+        Raises:
+            ApiError: as ``budgets.take_budgets``.
+        """
+        parent = None
+        if options.parent_session is not None:
+            parent = self._store.session(self._tenant, options.parent_session)
+        take_budgets(
+            options,
+            session,
+            parent=parent,
+            tenant=self._store.tenant_accounts.of(self._tenant),
+            limits=self._store.limits,
+        )
+        for above in session.parents():
+            self._store.touch(above)
 
     def known_session(self, name: str) -> Session | None:
         return self._store.known_session(self._tenant, name)

@@ -6,8 +6,11 @@ Pure bookkeeping over what the engine reported; the account itself is ``sessions
 from dataclasses import dataclass, field
 
 from runtime.messages import SequenceOutput, SequenceStart
+from sessions.durable.account import Account
 from sessions.durable.ledger import Ledger, TurnUsage, dollars
 from tools_api.events import Event
+
+_SOFT = "budget: the soft limit {} is reached"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,12 +157,6 @@ class TurnStats:
         brief = self.brief()
         if brief is None:
             return None
-        left = self.ledger.left()
-        bounds = {
-            "input_uncached": left.input_uncached,
-            "output": left.output,
-            "cost": None if left.cost is None else dollars(max(left.cost, 0)),
-        }
         brief |= {
             "kv": {
                 "cached": usage.cached_tokens,
@@ -184,15 +181,34 @@ class TurnStats:
                 "session": dollars(self.ledger.cost),
                 "saved": dollars(self.ledger.prices.saved(usage)),
             },
-            "budget": {
-                "left": {name: max(n, 0) for name, n in bounds.items() if n is not None},
-                "exhausted": self.exhausted,
-            },
-            "warnings": list(self.warnings),
+            "budget": self._budget(),
+            "warnings": [*self.warnings, *map(_SOFT.format, self._beyond_soft())],
         }
         if self.stop is not None:
             brief["stop"] = self.stop
         return brief if reason is None else brief | {"reason": reason}
+
+    def _budget(self) -> Event:
+        """What is left of the session's budgets, and of those above where there are any."""
+        ledger = self.ledger
+        budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
+        accounts = [("tree", each) for each in (ledger.tree, *ledger.above[:-1])]
+        accounts += [("tenant", each) for each in ledger.above[-1:]]
+        for scope, account in accounts:
+            left = _left(account)
+            if left and scope not in budget:
+                budget[scope] = left
+        soft = self._beyond_soft()
+        return budget | {"soft": soft} if soft else budget
+
+    def _beyond_soft(self) -> list[str]:
+        """The soft limits that are reached, as ``session.output``."""
+        reached = {
+            f"{account.scope}.{kind}": None
+            for account in self.ledger.accounts
+            for kind in account.beyond_soft()
+        }
+        return list(reached)
 
     def _timing(self, usage: TurnUsage) -> Event:
         ttft_s = self.clock.ttft_s
@@ -203,6 +219,11 @@ class TurnStats:
             "total_ms": _ms(self.clock.total_s),
             "tokens_per_s": None if pace is None else round(pace, 2),
         }
+
+
+def _left(account: Account) -> Event:
+    left = {kind: max(bound, 0) for kind, bound in account.left().bounds().items()}
+    return left | {"cost": dollars(left["cost"])} if "cost" in left else left
 
 
 def _ms(seconds: float) -> float:

@@ -161,7 +161,7 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
         "status": record.status,
         "reason": record.reason,
         "usage": [getattr(record.usage, name) for name in _USAGE],
-        "price": [price.input_uncached, price.input_cached, price.output],
+        "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
         "cost": record.cost,
         "saved": record.saved,
         "accounts": record.accounts,
@@ -246,9 +246,12 @@ def _opening(parts: dict[str, Any] | None) -> Message | None:
     return opening
 
 
-def _price(parts: list[int]) -> PriceTable:
-    uncached, cached, output = parts
-    return PriceTable(input_uncached=uncached, input_cached=cached, output=output)
+def _price(parts: list[int | None]) -> PriceTable:
+    *counts, reasoning = parts
+    uncached, cached, output = (count or 0 for count in counts)
+    return PriceTable(
+        input_uncached=uncached, input_cached=cached, output=output, reasoning=reasoning
+    )
 
 
 def _raw(ids: TokenArray) -> bytes:

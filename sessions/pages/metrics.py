@@ -85,6 +85,7 @@ class Metrics:
             "spec_tokens_per_forward", "Tokens of a turn by its forward passes.", _PER_FORWARD
         )
         self._cost = self._counter("cost_dollars", "What finished turns cost by the price table.")
+        self._cost_nano = self._counter("cost_nanodollars", "The same in whole nano-dollars.")
         self._saved = self._counter("saved_dollars", "What the prefix cache saved of that.")
 
     def _engine(self) -> None:
@@ -283,6 +284,7 @@ class Metrics:
         if usage.forwards:
             self._per_forward.observe(usage.output_tokens / usage.forwards)
         self._cost.inc(dollars(report.cost))
+        self._cost_nano.inc(report.cost)
         self._saved.inc(dollars(report.saved))
 
     def grammar_checked(self, seconds: float, *, refused: bool) -> None:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
-from sessions.durable.ledger import Budget, nano_dollars
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
 from sessions.turns.effects import Effects, GrammarCheck, Outbox
@@ -450,13 +449,11 @@ class Connection:
             return
         # By its name: while the plan was made the session may have been dropped.
         session = self._visible.session(plan.session)
-        budget = job.request.keepwarm.budget
-        if budget is not None:
-            session.ledger.budget = Budget(
-                input_uncached=budget.input_uncached,
-                output=budget.output,
-                cost=None if budget.cost is None else nano_dollars(budget.cost),
-            )
+        try:
+            self._visible.take_budgets(job.request.keepwarm, session)
+        except ApiError as error:
+            self._refuse(job, error)
+            return
         if job.request.keepwarm.on_disconnect is not None:
             session.outlives_sockets = job.request.keepwarm.on_disconnect == "continue"
         number = session.begin(plan.response_id, job.ticket, service.clock())

@@ -69,6 +69,20 @@ class OutputReader:
             pieces += self._attributed(parsed, special=special is not None)
         return pieces
 
+    def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
+        """How many of the next tokens come before reasoning would be more than ``most`` tokens
+        in all."""
+        count, inside, place = self.num_reasoning, self._in_reasoning, 0
+        for token in map(int, tokens):
+            if inside and count >= most:
+                break
+            count += inside
+            special = self._tokenizer.special_text(token)
+            if self._thinking and special in ("<think>", "</think>"):
+                inside = special == "<think>"
+            place += 1
+        return place
+
     def finish(self) -> list[Piece]:
         """What was held back; the turn has ended."""
         segments = self._trimmed(self._decoder.finish())

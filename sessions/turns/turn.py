@@ -9,6 +9,7 @@ the ledger and the branch it claimed are given back by then; input and cached co
 engine's own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,10 +23,12 @@ from runtime.messages import (
     SequenceOutput,
     SequenceStart,
 )
+from sessions.durable.account import BudgetExceeded
 from sessions.durable.branches import Claim
-from sessions.durable.ledger import Allowance, BudgetExceeded, Ledger, TurnReport, TurnUsage
+from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats
+from sessions.turns.metering import Meter
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
@@ -104,9 +107,7 @@ class Turn:
             warnings=plan.warnings,
         )
         self._attempts = 0
-        self._allowance: Allowance | None = None
-        self._budget_limited = False
-        """The session's budget, not the client or the context, sets the engine's limit."""
+        self._meter = Meter(plan, ledger)
         self._claim: Claim | None = None
         self._queue_reported = False
 
@@ -133,9 +134,13 @@ class Turn:
             if output.request_id != self.request_id or step.outcome is not None:
                 return step
         if len(output.new_tokens):
+            kept = self._meter.within_budget(output, self._reader)
             self._clock.token(now)
-            self._stats.add(output)
-            step.events += self.events.write(self._reader.read(output.new_tokens, output.logprobs))
+            self._stats.add(kept)
+            step.events += self.events.write(self._reader.read(kept.new_tokens, kept.logprobs))
+            if kept is not output:
+                self._stop_at_budget(output, step, now)
+                return step
         if output.finish is not None:
             self._clock.end(now)
             self._finish(output, step)
@@ -155,6 +160,7 @@ class Turn:
         self._clock.end(now)
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
+        self._leave_engine()
         self._end(step, "cancelled", "cancelled")
         return step
 
@@ -179,40 +185,37 @@ class Turn:
         Args:
             cached: prompt tokens that the engine is expected to find in its cache.
         """
-        allowance = self._admit(step, cached=cached)
-        if allowance is None:
+        if not self._admit(step, lambda: self._meter.admit(cached=cached)):
             return
         self._attempts += 1
         self.request_id = f"{self.plan.response_id}.{self._attempts}"
-        self._budget_limited = allowance.limited
         self._claim = self._branches.claim(self.plan.continued, rebuilt=self.plan.rebuilt)
         now = self._service.clock()
         self._clock.submitted(now)
         step.requests.append(
             self.plan.generation_request(
-                request_id=self.request_id, claim=self._claim, limit=allowance.output, now=now
+                request_id=self.request_id, claim=self._claim, limit=self._meter.limit, now=now
             )
         )
 
-    def _admit(self, step: TurnStep, *, cached: int) -> Allowance | None:
-        """Take an allowance; None, and the turn has failed, if the budget does not hold it."""
+    def _admit(self, step: TurnStep, hold: Callable[[], None]) -> bool:
+        """Hold what the turn needs; False, and the turn has failed, if a budget does not."""
         try:
-            self._allowance = self._ledger.admit(
-                uncached=self.plan.prompt_tokens - cached,
-                cached=cached,
-                max_output=self.plan.max_output,
-            )
+            hold()
         except BudgetExceeded as error:
             self._stats.exhausted = True
             self._clock.end(self._service.clock())
             self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
-        return self._allowance
+            return False
+        return True
 
     def _withdraw(self) -> None:
-        """Give back allowance and branch without having consumed anything."""
-        if self._allowance is not None:
-            self._ledger.cancel(self._allowance)
-            self._allowance = None
+        """Give back what is held and the branch without having consumed anything."""
+        self._meter.withdraw()
+        self._leave_engine()
+
+    def _leave_engine(self) -> None:
+        """Give the branch back: what stands in it is not known to the token."""
         if self._claim is not None:
             self._branches.abandon(self._claim)
             self._claim = None
@@ -226,19 +229,14 @@ class Turn:
             step.events.append(self.events.queued(self._stats.queued(position, retry_after_s)))
 
     def _begin(self, start: SequenceStart, step: TurnStep) -> None:
-        """The engine has looked at its cache. If less was there than the account reckoned
-        with, the turn is admitted anew: it may have to be refused, or to be cut shorter."""
-        before = self._allowance
-        assert before is not None
-        if start.input_tokens - start.cached_tokens > before.input_uncached:
-            cancel = CancelRequest(request_id=self.request_id)
-            self._ledger.cancel(before)
-            self._allowance = None
-            now = self._admit(step, cached=start.cached_tokens)
-            if now is None:
+        """The engine has looked at its cache, and the input is held as it says. If less was
+        there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
+        if self._meter.uncached != start.input_tokens - start.cached_tokens:
+            cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
+            if not self._admit(step, lambda: self._meter.adjust(cached=start.cached_tokens)):
                 step.requests.append(cancel)
                 return
-            if now.output < before.output:
+            if self._meter.limit < asked and self.plan.grammar is not None:
                 step.requests.append(cancel)
                 self._withdraw()
                 certain = self._attempts < _MAX_ATTEMPTS
@@ -276,9 +274,9 @@ class Turn:
     def _fail_by_engine(self, output: SequenceOutput, step: TurnStep) -> None:
         kind = output.error or ErrorKind.INTERNAL
         if kind is ErrorKind.BUDGET_TOO_SMALL:
-            self._stats.exhausted = self._budget_limited
+            self._stats.exhausted = self._meter.limited
             code: FailureCode = "invalid_prompt"
-            if self._budget_limited:
+            if self._meter.limited:
                 code = "rate_limit_exceeded"
             self._fail(step, code, output.error_message, kind.value)
             return
@@ -296,11 +294,20 @@ class Turn:
             return
         self._end(step, "completed", None)
 
+    def _stop_at_budget(self, output: SequenceOutput, step: TurnStep, now: float) -> None:
+        """Not all of a step's tokens are within the budget: the turn ends with the last one
+        that is."""
+        self._clock.end(now)
+        if output.finish is None:
+            step.requests.append(CancelRequest(request_id=self.request_id))
+            self._leave_engine()
+        self._cut_short(step, context=False)
+
     def _cut_short(self, step: TurnStep, *, context: bool) -> None:
         """Protocol 3.1 rule 6: what is open is closed as incomplete."""
         step.events += self.events.write(self._reader.finish(), cut=True)
         self.events.close("incomplete", step.events)
-        self._stats.exhausted = self._budget_limited and not context
+        self._stats.exhausted = self._meter.limited and not context
         if self._stats.exhausted:
             reason = "budget_exhausted"
         elif context or self.plan.context_limited:
@@ -318,8 +325,7 @@ class Turn:
         reason: str | None,
     ) -> None:
         entry = self._entry()
-        # What a cancelled request leaves in the engine is not known here to the token.
-        if self._claim is not None and status != "cancelled":
+        if self._claim is not None:
             self._branches.place(self._claim, entry, len(entry.header.ids) + entry.num_tokens)
             self._claim = None
         usage = self._settle()
@@ -361,9 +367,8 @@ class Turn:
     def _settle(self) -> TurnUsage:
         """Close the account: what was consumed takes the allowance's place."""
         usage = self._usage()
-        if self._allowance is not None and self._stats.start is not None:
-            self._stats.cost = self._ledger.settle(self._allowance, usage)
-            self._allowance = None
+        if self._stats.start is not None:
+            self._stats.cost = self._meter.settle(usage)
         self._withdraw()
         return usage
 

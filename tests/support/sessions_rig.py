@@ -13,6 +13,7 @@ from typing import Any
 
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
+from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import PriceTable, TurnReport
 from sessions.durable.store import Store
 from sessions.quotas import Quotas
@@ -116,7 +117,7 @@ def make_service(
     tenants: Tenants | None = None,
 ) -> Service:
     """What connections share, with a store of its own and ids that count up."""
-    limits = limits or Limits()
+    limits, tenants = limits or Limits(), tenants or Tenants([])
     ids = itertools.count(1)
     model = ServedModel(
         name="default",
@@ -127,12 +128,17 @@ def make_service(
     )
     return Service(
         model=model,
-        store=Store(limits=limits, prices=prices or PriceTable(), clock=clock),
+        store=Store(
+            limits=limits,
+            prices=prices or PriceTable(),
+            clock=clock,
+            tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+        ),
         limits=limits,
         clock=clock,
         wall_clock=lambda: 1_800_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(ids)}",
-        quotas=Quotas(tenants or Tenants([]), clock),
+        quotas=Quotas(tenants, clock),
     )
 
 

@@ -1,19 +1,8 @@
-"""Prices are exact, budgets are hard, allowances of running turns count."""
-
-import random
+"""Prices are exact, and totals are sums."""
 
 import pytest
 
-from sessions.durable.ledger import (
-    Allowance,
-    Budget,
-    BudgetExceeded,
-    Ledger,
-    PriceTable,
-    TurnUsage,
-    dollars,
-    nano_dollars,
-)
+from sessions.durable.ledger import Ledger, PriceTable, TurnUsage, dollars, nano_dollars
 
 PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
 FREE = PriceTable()
@@ -57,100 +46,55 @@ def test_a_negative_price_is_refused() -> None:
         PriceTable(output=-1)
 
 
-def test_cached_input_does_not_touch_the_input_budget() -> None:
-    ledger = Ledger(FREE, Budget(input_uncached=100))
-    allowance = ledger.admit(uncached=10, cached=80, max_output=5)
-    ledger.settle(allowance, used(10, 80, 5))
-    assert ledger.left().input_uncached == 90
+THINKING = PriceTable(input_uncached=150_000_000, output=600_000_000, reasoning=2_000_000_000)
 
 
-@pytest.mark.parametrize(
-    ("budget", "uncached", "cached", "max_output", "limit"),
-    [
-        (Budget(), 50, 0, 1000, 1000),
-        (Budget(output=7), 50, 0, 1000, 7),
-        (Budget(output=7), 50, 0, 7, 7),
-        (Budget(output=7), 50, 0, 3, 3),
-        (Budget(input_uncached=50), 50, 0, 9, 9),
-        (Budget(cost=150 * 100 + 600 * 10), 100, 0, 1000, 10),
-        (Budget(cost=150 * 100 + 600 * 10 + 599), 100, 0, 1000, 10),
-        (Budget(cost=3750 + 600), 0, 100, 1000, 1),
-        (Budget(cost=15000), 100, 0, 0, 0),
-    ],
-)
-def test_the_limit_is_the_smallest_of_all_bounds(
-    budget: Budget, uncached: int, cached: int, max_output: int, limit: int
+def thought(output: int, reasoning: int) -> TurnUsage:
+    return TurnUsage(input_tokens=10, output_tokens=output, reasoning_tokens=reasoning)
+
+
+def test_reasoning_has_a_price_of_its_own_where_the_table_says_so() -> None:
+    assert THINKING.cost(thought(100, 40)) == 10 * 150 + 60 * 600 + 40 * 2000
+    assert PRICES.cost(thought(100, 40)) == PRICES.cost(thought(100, 0))
+    with pytest.raises(ValueError, match="price reasoning is -1"):
+        PriceTable(reasoning=-1)
+
+
+@pytest.mark.parametrize("reasoning", [None, 0, 100_000_000, 2_000_000_000])
+@pytest.mark.parametrize("nano", [0, 1499, 1500, 2099, 2100, 3_500, 100_000, 123_457])
+def test_what_is_affordable_is_the_most_that_costs_no_more(
+    reasoning: int | None, nano: int
 ) -> None:
-    ledger = Ledger(PRICES, budget)
-    allowance = ledger.admit(uncached=uncached, cached=cached, max_output=max_output)
-    assert allowance.output == limit
-    assert allowance.limited == (limit < max_output)
-
-
-@pytest.mark.parametrize(
-    ("budget", "uncached", "message"),
-    [
-        (Budget(input_uncached=49), 50, "prompt has 50 uncached tokens.* 49 left"),
-        (Budget(output=0), 50, "no output token left"),
-        (Budget(cost=7499), 50, "prompt costs 0.000007500 dollars.*0.000007499 left"),
-        (Budget(cost=7500 + 599), 50, "no output token left"),
-    ],
-)
-def test_a_turn_that_does_not_fit_is_refused_and_holds_nothing(
-    budget: Budget, uncached: int, message: str
-) -> None:
-    ledger = Ledger(PRICES, budget)
-    with pytest.raises(BudgetExceeded, match=message):
-        ledger.admit(uncached=uncached, cached=0, max_output=10)
-    assert ledger.left() == budget
-
-
-def test_a_warm_up_needs_no_output_budget() -> None:
-    ledger = Ledger(FREE, Budget(output=0))
-    assert ledger.admit(uncached=50, cached=0, max_output=0).output == 0
-
-
-def test_free_output_is_not_limited_by_a_cost_budget() -> None:
-    ledger = Ledger(PriceTable(input_uncached=1000), Budget(cost=10))
-    assert ledger.admit(uncached=1, cached=0, max_output=5000).output == 5000
-
-
-def test_a_replaced_budget_keeps_what_was_consumed() -> None:
-    ledger = Ledger(FREE, Budget(output=10))
-    ledger.settle(ledger.admit(uncached=1, cached=0, max_output=8), used(1, 0, 8))
-    ledger.budget = Budget(output=20)
-    assert ledger.left().output == 12
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_schedule_of_turns_spends_more_than_the_budget(seed: int) -> None:
-    rng = random.Random(seed)
-    budget = Budget(
-        input_uncached=rng.randint(0, 2000),
-        output=rng.randint(0, 500),
-        cost=rng.randint(0, 800_000),
-    )
-    ledger, open_turns = Ledger(PRICES, budget), list[tuple[Allowance, int]]()
-    total = TurnUsage()
-    for _ in range(200):
-        if open_turns and rng.random() < 0.5:
-            allowance, cached = open_turns.pop(rng.randrange(len(open_turns)))
-            if rng.random() < 0.2:
-                ledger.cancel(allowance)
-                continue
-            usage = used(allowance.input_uncached, cached, rng.randint(0, allowance.output))
-            ledger.settle(allowance, usage)
-            total = total + usage
+    prices = PriceTable(input_uncached=150_000_000, output=600_000_000, reasoning=reasoning)
+    for thinks in (False, True):
+        most = prices.affordable(thought(0, 0), nano, thinks=thinks)
+        assert most is not None
+        if most < 0:
+            assert prices.cost(thought(0, 0)) > nano
             continue
-        uncached, cached = rng.randint(0, 200), rng.randint(0, 200)
-        try:
-            allowance = ledger.admit(
-                uncached=uncached, cached=cached, max_output=rng.choice([0, 1, 30])
+        worst = most if thinks and (reasoning or 0) > 600_000_000 else 0
+        assert prices.cost(thought(most, worst)) <= prices.most(thought(0, 0), most, worst) <= nano
+        one_more = prices.cost(
+            thought(
+                most + 1,
+                most + 1
+                if worst or (most == 0 and thinks and (reasoning or 0) > 600_000_000)
+                else 0,
             )
-        except BudgetExceeded:
-            continue
-        open_turns.append((allowance, cached))
-    assert ledger.usage == total
-    assert total.uncached_tokens <= (budget.input_uncached or 0)
-    assert total.output_tokens <= (budget.output or 0)
-    assert ledger.cost <= (budget.cost or 0)
+        )
+        assert one_more > nano
+
+
+def test_a_ledger_is_the_sum_of_its_turns() -> None:
+    ledger = Ledger(PRICES)
+    for usage in (used(10, 5, 3), used(0, 100, 1)):
+        ledger.settled(usage, PRICES.cost(usage))
+    assert (ledger.usage, ledger.turns) == (used(10, 105, 4), 2)
+    assert ledger.cost == sum(PRICES.cost(u) for u in (used(10, 5, 3), used(0, 100, 1)))
+
+
+def test_free_means_that_nothing_costs_anything() -> None:
+    assert FREE.free
+    assert PriceTable(reasoning=0).free
+    assert not PriceTable(reasoning=1).free
+    assert not PRICES.free

@@ -483,7 +483,12 @@ def test_a_colder_cache_than_reckoned_shortens_the_turn_before_it_speaks() -> No
     rig = Rig(prices=PRICES)
     client = rig.connect()
     first = client.turn("ok" + END, input="a" * 200)
-    client.create(input="x", previous_response_id=first["id"], keepwarm=budget(cost=0.0012))
+    client.create(
+        input="x",
+        previous_response_id=first["id"],
+        keepwarm=budget(cost=0.0012),
+        text={"format": {"type": "json_object"}},
+    )
     hopeful = rig.engine.last
     rig.deliver(rig.engine.output(hopeful, token_ids("lost"), cached=0))
     sober = rig.engine.last

@@ -1,0 +1,105 @@
+"""Which budgets a request sets, and which accounts a session draws on.
+
+A session's turns draw on its own account, on that of its tree, on the trees of its parent
+sessions up to the root, and on its tenant's. A parent is named once and stays.
+
+Always true: sessions and their parents form trees of bounded depth; an account above a session
+counts what every session below it spends.
+"""
+
+from collections.abc import Callable
+
+from sessions.durable.account import Account, Budget
+from sessions.durable.ledger import nano_dollars
+from sessions.durable.session import Session
+from tools_api import errors, requests
+from tools_api.limits import Limits
+
+
+def bounds_of(wire: requests.Bounds) -> Budget:
+    """A request's bounds, money in nano-dollars."""
+    return Budget(
+        input_uncached=wire.input_uncached,
+        input_cached=wire.input_cached,
+        output=wire.output,
+        reasoning=wire.reasoning,
+        cost=None if wire.cost is None else nano_dollars(wire.cost),
+    )
+
+
+class TenantAccounts:
+    """The accounts of tenants, whose bounds the operator sets."""
+
+    def __init__(self, budget_of: Callable[[str], Budget]) -> None:
+        """``budget_of`` is asked at every turn, so that a change holds at once."""
+        self._budget_of = budget_of
+        self._accounts: dict[str, Account] = {}
+
+    def of(self, tenant: str) -> Account:
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = Account(scope="tenant")
+        account.budget = self._budget_of(tenant)
+        return account
+
+
+def take_budgets(
+    options: requests.KeepwarmOptions,
+    session: Session,
+    *,
+    parent: Session | None,
+    tenant: Account,
+    limits: Limits,
+) -> None:
+    """Set what a request says of its session's budgets, before its turn begins.
+
+    Args:
+        parent: the session that ``options.parent_session`` names.
+
+    Raises:
+        ApiError: a budget of money where nothing has a price, or a parent that cannot be one.
+            Nothing is changed then.
+    """
+    if session.ledger.prices.free:
+        _refuse_unpriced(options)
+    if parent is not None and parent is not session.parent:
+        _link(session, parent, limits.max_session_depth)
+    accounts = {"session": session.ledger.account, "tree": session.ledger.tree}
+    for wire in options.budget:
+        if wire.scope in accounts:
+            account = accounts[wire.scope]
+            account.budget, account.soft = bounds_of(wire), bounds_of(wire.soft)
+    session.ledger.above = (*(each.ledger.tree for each in session.parents()), tenant)
+
+
+def _refuse_unpriced(options: requests.KeepwarmOptions) -> None:
+    for wire in options.budget:
+        if wire.cost is not None or wire.soft.cost is not None:
+            raise errors.invalid_value(
+                "keepwarm.budget.cost", "this server has no prices, so nothing would be bounded"
+            )
+
+
+def _link(session: Session, parent: Session, max_depth: int) -> None:
+    """Put ``session`` below ``parent``, or below the one that has taken its parent's name."""
+    gone = session.parent
+    if gone is not None and gone.name == parent.name and not parent.ledger.tree.used:
+        parent.ledger.tree = gone.ledger.tree
+    else:
+        _check_parent(session, parent, max_depth)
+    session.parent = parent
+
+
+def _check_parent(session: Session, parent: Session, max_depth: int) -> None:
+    path = "keepwarm.parent_session"
+    line = [parent, *parent.parents()]
+    if session in line:
+        raise errors.invalid_value(path, "the session would be a part of itself")
+    if session.parent is not None:
+        raise errors.invalid_value(
+            path, f"the session is a part of {errors.quoted(session.parent.name)} already"
+        )
+    if session.turns_begun or session.ledger.tree.used:
+        raise errors.invalid_value(path, "the session has had turns without it")
+    if len(line) > max_depth:
+        raise errors.invalid_value(path, f"more than {max_depth} sessions above each other")

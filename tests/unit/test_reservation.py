@@ -1,0 +1,218 @@
+"""What turns hold: budgets are hard, what is held by running turns counts, grants are topped up."""
+
+import random
+
+import pytest
+
+from sessions.durable.account import Account, Amount, Budget, BudgetExceeded
+from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, Reservation, amount_of
+
+PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
+FREE = PriceTable()
+
+
+def used(uncached: int, cached: int, output: int, reasoning: int = 0) -> TurnUsage:
+    return TurnUsage(
+        input_tokens=uncached + cached,
+        cached_tokens=cached,
+        output_tokens=output,
+        reasoning_tokens=reasoning,
+    )
+
+
+def account(scope: str = "session", **bounds: int) -> Account:
+    return Account(scope=scope, budget=Budget(**bounds))
+
+
+def turn(
+    *accounts: Account, prices: PriceTable = PRICES, whole: bool = True, thinks: bool = False
+) -> Reservation:
+    return Reservation(accounts, prices, whole=whole, thinks=thinks)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("bounds", "uncached", "cached", "max_output", "limit"),
+    [
+        ({}, 50, 0, 1000, 1000),
+        ({"output": 7}, 50, 0, 1000, 7),
+        ({"output": 7}, 50, 0, 7, 7),
+        ({"output": 7}, 50, 0, 3, 3),
+        ({"input_uncached": 50}, 50, 0, 9, 9),
+        ({"input_cached": 50}, 5, 50, 9, 9),
+        ({"cost": 150 * 100 + 600 * 10}, 100, 0, 1000, 10),
+        ({"cost": 150 * 100 + 600 * 10 + 599}, 100, 0, 1000, 10),
+        ({"cost": 3750 + 600}, 0, 100, 1000, 1),
+        ({"cost": 15000}, 100, 0, 0, 0),
+    ],
+)
+def test_the_limit_is_the_smallest_of_all_bounds(
+    bounds: dict[str, int], uncached: int, cached: int, max_output: int, limit: int, whole: bool
+) -> None:
+    reservation = turn(account("tree", output=10**6), account(**bounds), whole=whole)
+    reservation.admit(uncached=uncached, cached=cached, max_output=max_output)
+    assert reservation.ceiling == limit
+    assert reservation.limited == (limit < max_output)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "uncached", "cached", "message"),
+    [
+        ({"input_uncached": 49}, 50, 0, "prompt has 50 uncached tokens, the tree's .* 49 left"),
+        ({"input_cached": 49}, 5, 50, "prompt has 50 cached tokens, the tree's .* 49 left"),
+        ({"output": 0}, 50, 0, "the tree's budget has no output token left"),
+        ({"cost": 7499}, 50, 0, "prompt costs 0.000007500 dollars.*0.000007499 left"),
+        ({"cost": 7500 + 599}, 50, 0, "no output token left"),
+    ],
+)
+def test_a_turn_that_does_not_fit_is_refused_and_holds_nothing(
+    bounds: dict[str, int], uncached: int, cached: int, message: str
+) -> None:
+    accounts = account(output=1000), account("tree", **bounds)
+    with pytest.raises(BudgetExceeded, match=message):
+        turn(*accounts).admit(uncached=uncached, cached=cached, max_output=10)
+    assert [each.held for each in accounts] == [Amount(), Amount()]
+
+
+def test_a_warm_up_needs_no_output_budget() -> None:
+    reservation = turn(account(output=0))
+    reservation.admit(uncached=50, cached=0, max_output=0)
+    assert reservation.ceiling == 0
+
+
+def test_free_output_is_not_limited_by_a_budget_of_money() -> None:
+    reservation = turn(account(cost=10), prices=PriceTable(input_uncached=1000))
+    reservation.admit(uncached=1, cached=0, max_output=5000)
+    assert reservation.ceiling == 5000
+
+
+def test_a_replaced_budget_keeps_what_was_consumed() -> None:
+    own = account(output=10)
+    reservation = turn(own)
+    reservation.admit(uncached=1, cached=0, max_output=8)
+    reservation.settle(used(1, 0, 8))
+    own.budget = Budget(output=20)
+    assert own.left().output == 12
+    own.budget = Budget(output=5)
+    with pytest.raises(BudgetExceeded):
+        turn(own).admit(uncached=1, cached=0, max_output=0)
+
+
+def test_free_text_is_held_in_grants_so_that_parallel_turns_share() -> None:
+    own = account(output=1000)
+    first, second = turn(own, whole=False), turn(own, whole=False)
+    for each in (first, second):
+        each.admit(uncached=1, cached=0, max_output=1000)
+        assert each.ceiling == 1000
+    assert own.held.output == 2 * GRANT_TOKENS
+    assert first.allow(GRANT_TOKENS - LOW_TOKENS) == GRANT_TOKENS - LOW_TOKENS
+    assert own.held.output == 2 * GRANT_TOKENS, "not before it runs low"
+    assert first.allow(GRANT_TOKENS - LOW_TOKENS + 1) == GRANT_TOKENS - LOW_TOKENS + 1
+    assert own.held.output == 3 * GRANT_TOKENS
+    told = 0
+    while (allowed := first.allow(told + 1)) > told:
+        told = allowed
+    assert told == 1000 - GRANT_TOKENS, "to the exact token that the other leaves"
+    second.settle(used(1, 0, 10))
+    assert first.allow(1000) == 990
+
+
+def test_a_bound_output_is_held_whole() -> None:
+    own = account(output=1000)
+    turn(own).admit(uncached=1, cached=0, max_output=900)
+    assert own.held.output == 900
+    late = turn(own)
+    late.admit(uncached=1, cached=0, max_output=900)
+    assert (late.ceiling, late.limited) == (100, True)
+
+
+def test_what_the_engine_was_asked_for_is_not_raised() -> None:
+    own = account(cost=150 * 100 + 600 * 10)
+    reservation = turn(own)
+    reservation.admit(uncached=100, cached=0, max_output=50)
+    assert reservation.ceiling == 10
+    reservation.admit(uncached=0, cached=100, max_output=50, most=10)
+    assert (reservation.ceiling, reservation.limited) == (10, True)
+    assert own.held.cost == 3750 + 6000
+
+
+def test_reasoning_has_a_bound_of_its_own() -> None:
+    own = account(reasoning=30)
+    first = turn(own, whole=False, thinks=True)
+    first.admit(uncached=1, cached=0, max_output=1000)
+    assert (first.reasoning, own.held.reasoning) == (30, 30)
+    with pytest.raises(BudgetExceeded, match="no reasoning token"):
+        turn(own, thinks=True).admit(uncached=1, cached=0, max_output=10)
+    plain = turn(own)
+    plain.admit(uncached=1, cached=0, max_output=10)
+    assert plain.reasoning is None
+    first.settle(used(1, 0, 100, 20))
+    assert own.left().reasoning == 10
+
+
+def test_soft_limits_are_reached_not_enforced() -> None:
+    own = Account(scope="session", soft=Budget(output=10, cost=10**9))
+    reservation = turn(own)
+    reservation.admit(uncached=1, cached=0, max_output=100)
+    reservation.settle(used(1, 0, 10))
+    assert own.beyond_soft() == ["output"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_schedule_of_turns_spends_more_than_any_budget(seed: int) -> None:
+    rng = random.Random(seed)
+    prices = PriceTable(
+        input_uncached=150_000_000, input_cached=37_500_001, output=600_000_000,
+        reasoning=rng.choice([None, 0, 2_000_000_000]),
+    )  # fmt: skip
+    accounts = [
+        account(
+            scope,
+            input_uncached=rng.randint(0, 2000),
+            input_cached=rng.randint(0, 5000),
+            output=rng.randint(0, 2500),
+            reasoning=rng.randint(0, 500),
+            cost=rng.randint(0, 1_800_000),
+        )
+        for scope in ("session", "session", "tree", "tenant")
+    ]
+    open_turns: list[tuple[Reservation, int, int, int, bool]] = []
+    total = Amount()
+    for _ in range(400):
+        for each in accounts:
+            left = each.left().bounds()
+            assert all(bound >= 0 for bound in left.values()), left
+        if open_turns and rng.random() < 0.7:
+            at = rng.randrange(len(open_turns))
+            reservation, uncached, cached, told, thinks = open_turns[at]
+            if rng.random() < 0.7:
+                told = reservation.allow(told + rng.randint(1, 60))
+                open_turns[at] = (reservation, uncached, cached, told, thinks)
+                continue
+            del open_turns[at]
+            if rng.random() < 0.2:
+                reservation.release()
+                continue
+            most = told if reservation.reasoning is None else min(told, reservation.reasoning)
+            usage = used(uncached, cached, told, rng.randint(0, most) if thinks else 0)
+            total = total + amount_of(usage, reservation.settle(usage))
+            continue
+        uncached, cached, thinks = rng.randint(0, 200), rng.randint(0, 200), rng.random() < 0.3
+        reservation = turn(
+            accounts[rng.randrange(2)], *accounts[2:], prices=prices, thinks=thinks,
+            whole=rng.random() < 0.5,
+        )  # fmt: skip
+        try:
+            reservation.admit(
+                uncached=uncached, cached=cached, max_output=rng.choice([0, 1, 30, 700])
+            )
+        except BudgetExceeded:
+            assert reservation.held == Amount()
+            continue
+        open_turns.append((reservation, uncached, cached, 0, thinks))
+    for reservation, *_ in open_turns:
+        reservation.release()
+    assert [each.held for each in accounts] == [Amount()] * 4
+    assert accounts[2].spent == accounts[3].spent == total
+    assert accounts[0].spent + accounts[1].spent == total
