@@ -12,6 +12,9 @@ _OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status, 1 in the base install."""
+    words = sys.argv[1:] if words is None else words
+    if words and words[0] == "top":
+        return _top(words[1:])
     try:
         from sessions.command import cli
     except ModuleNotFoundError as error:
@@ -24,6 +27,22 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         return 1
     return cli.main(words)
+
+
+def _top(words: Sequence[str]) -> int:
+    """Needs no server here, only an extra of its own."""
+    try:
+        from sessions.top import command
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in _OURS:
+            raise
+        print(
+            f"keepwarm: error: top needs more than the base install (no {error.name}): "
+            "pip install 'keepwarm[top]'",
+            file=sys.stderr,
+        )
+        return 1
+    return command.main(words)
 
 
 if __name__ == "__main__":

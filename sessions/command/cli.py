@@ -74,6 +74,8 @@ def main(words: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     serve_parser = commands.add_parser("serve", help="serve a model over WebSocket and HTTP")
     add_serve_options(serve_parser)
+    # Runs without what the server needs, so keepwarm.__main__ calls it before it comes here.
+    commands.add_parser("top", help="watch a server's sessions in the terminal", add_help=False)
     arguments = parser.parse_args(words)
     try:
         options = read_serve_options(arguments, os.environ)

@@ -35,6 +35,7 @@ FOLDERS = (
     "sessions.turns",
     "sessions.pages",
     "sessions.wire",
+    "sessions.top",
     "sessions.command",
     "keepwarm",
 )

@@ -91,3 +91,20 @@ def test_a_module_of_ours_that_is_missing_is_not_taken_for_the_base_install() ->
     )
     assert result.returncode == 1
     assert "ModuleNotFoundError" in result.stderr
+
+
+def test_top_is_there_without_the_server_and_says_what_it_needs_without_its_extra() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'h11']))\n"
+    run = "from keepwarm.__main__ import main; sys.exit(main(['top', '--help']))"
+    result = python(blocked + run)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--every SECONDS" in result.stdout
+    result = python("import sys; sys.modules['textual'] = None\n" + run)
+    assert result.returncode == 1
+    assert result.stderr.endswith("pip install 'keepwarm[top]'\n")
+
+
+def test_top_says_that_it_needs_a_terminal() -> None:
+    result = python("import sys; from keepwarm.__main__ import main; sys.exit(main(['top']))")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "keepwarm: error: top needs a terminal\n"
