@@ -5,44 +5,40 @@ Knows that the base install is the client alone; what the command does stands in
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status, 1 in the base install."""
-    words = sys.argv[1:] if words is None else words
-    if words and words[0] == "top":
-        return _top(words[1:])
+    words = list(sys.argv[1:] if words is None else words)
+    extra, load = ("top", _top) if words[:1] == ["top"] else ("server", _server)
     try:
-        from sessions.command import cli
+        run = load()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise
         print(
-            f"keepwarm: error: serving needs more than the base install (no {error.name}): "
-            "pip install 'keepwarm[server]'",
+            f"keepwarm: error: this needs more than the base install (no {error.name}): "
+            f"pip install 'keepwarm[{extra}]'",
             file=sys.stderr,
         )
         return 1
-    return cli.main(words)
+    return run(words)
 
 
-def _top(words: Sequence[str]) -> int:
-    """Needs no server here, only an extra of its own."""
-    try:
-        from sessions.top import command
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in _OURS:
-            raise
-        print(
-            f"keepwarm: error: top needs more than the base install (no {error.name}): "
-            "pip install 'keepwarm[top]'",
-            file=sys.stderr,
-        )
-        return 1
-    return command.main(words)
+def _server() -> Callable[[Sequence[str]], int]:
+    from sessions.command import cli
+
+    return cli.main
+
+
+def _top() -> Callable[[Sequence[str]], int]:
+    """Needs no server on this machine, only an extra of its own."""
+    from sessions.top import command
+
+    return command.main
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def top(words: Sequence[str], environment: Mapping[str, str]) -> Top:
 
 
 def main(words: Sequence[str]) -> int:
-    """Entry point; returns the exit status."""
-    app = top(words, os.environ)
+    """Entry point, ``words`` with the command's own name; returns the exit status."""
+    app = top(words[1:], os.environ)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # which is where it is drawn
         print("keepwarm: error: top needs a terminal", file=sys.stderr)
         return 1
