@@ -19,13 +19,17 @@ def main(words: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise
-        print(
-            f"keepwarm: error: this needs more than the base install (no {error.name}): "
-            f"pip install 'keepwarm[{extra}]'",
-            file=sys.stderr,
-        )
-        return 1
+        return _missing(error.name, extra)
     return run(words)
+
+
+def _missing(name: str, extra: str) -> int:
+    print(
+        f"keepwarm: error: this needs more than the base install (no {name}): "
+        f"pip install 'keepwarm[{extra}]'",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _server() -> Callable[[Sequence[str]], int]:
