@@ -24,8 +24,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tools_api.sdk.client import AsyncClient, AsyncSession
-from tools_api.sdk.turn import Response, TextDelta
+from tools_api.sdk.answers import Response, TextDelta
+from tools_api.sdk.client import AsyncClient
+from tools_api.sdk.session import AsyncSession
 
 _LETTERS = string.ascii_lowercase + "     "
 
@@ -183,7 +184,7 @@ class SessionAgent:
 
     async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
         """Play ``turn``; see ``Agent.play``."""
-        events = self.session.stream(
+        events = self.session.stream_turn(
             turn.text,
             max_output_tokens=turn.answer_tokens,
             keepwarm={"sampling": {"seed": turn.seed}},

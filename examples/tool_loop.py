@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from keepwarm import Client, run_tools, tool
+from keepwarm import Client, tool
 
 PRICES = {"lamp": 24.5, "desk": 180.0, "chair": 75.0}
 
@@ -30,10 +30,9 @@ def multiply(
 
 def main(*url: str) -> None:
     with Client(*url) as client:
-        result = run_tools(
-            client.session(),
+        session = client.session(tools=[get_price, multiply])
+        result = session.run(
             "Multiply the price of desk by 3.",
-            [get_price, multiply],
             tool_choice="required",
             parallel_tool_calls=False,
             max_output_tokens=128,

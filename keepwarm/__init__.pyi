@@ -9,31 +9,40 @@ from tools_api.items import (
     Message,
     Reasoning,
 )
-from tools_api.sdk.client import AsyncClient, AsyncSession, Client, Session
-from tools_api.sdk.tool_loop import (
-    CallRecord,
-    LoopResult,
-    Tool,
-    ToolChoice,
-    TooManyTurns,
-    run_tools,
-    run_tools_async,
-    tool,
-)
-from tools_api.sdk.turn import (
+from tools_api.sdk.answers import (
     ArgumentsDelta,
-    ConnectionLost,
-    GenerationOptions,
-    Input,
+    CallRecord,
+    CallStarted,
+    LoopResult,
     ReasoningDelta,
+    Repairing,
     Response,
+    RunEvent,
+    SessionStats,
     StreamEvent,
     TextDelta,
-    TurnFailed,
-    TurnOptions,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+    TurnRestarted,
     Usage,
+    Warned,
+)
+from tools_api.sdk.backoff import Retries
+from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.failures import ConnectionLost, OutputInvalid, TooManyTurns, TurnFailed
+from tools_api.sdk.options import (
+    Budget,
+    GenerationOptions,
+    Input,
+    ToolChoice,
+    TurnOptions,
     json_format,
 )
+from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_runner import ToolExit
+from tools_api.sdk.tools import Tool, ToolContext, tool
 from tools_api.version import __version__
 
 __all__ = [
@@ -41,7 +50,9 @@ __all__ = [
     "ArgumentsDelta",
     "AsyncClient",
     "AsyncSession",
+    "Budget",
     "CallRecord",
+    "CallStarted",
     "Client",
     "ConnectionLost",
     "CustomToolCall",
@@ -52,21 +63,31 @@ __all__ = [
     "Input",
     "LoopResult",
     "Message",
+    "OutputInvalid",
     "Reasoning",
     "ReasoningDelta",
+    "Repairing",
     "Response",
+    "Retries",
+    "RunEvent",
     "Session",
+    "SessionStats",
     "StreamEvent",
     "TextDelta",
     "TooManyTurns",
     "Tool",
     "ToolChoice",
+    "ToolContext",
+    "ToolExit",
+    "ToolFailed",
+    "ToolFinished",
+    "ToolStarted",
     "TurnFailed",
     "TurnOptions",
+    "TurnRestarted",
     "Usage",
+    "Warned",
     "__version__",
     "json_format",
-    "run_tools",
-    "run_tools_async",
     "tool",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keepwarm import (
     AsyncSession,
@@ -10,7 +11,6 @@ from keepwarm import (
     Tool,
     ToolChoice,
     TooManyTurns,
-    run_tools_async,
 )
 
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
@@ -58,10 +58,9 @@ async def ask(
         forced: name the tool of each turn (``tool_choice``), and none for the answer.
     """
     try:
-        result = await run_tools_async(
-            session,
+        result = await session.run(
             question.text,
-            tools,
+            tools=tools,
             tool_choice=_forced_choice(question) if forced else "auto",
             max_turns=MAX_TURNS_PER_QUESTION,
             max_output_tokens=MAX_OUTPUT_TOKENS,
@@ -84,7 +83,7 @@ def _forced_choice(question: Question) -> Callable[[int], ToolChoice]:
     return choice
 
 
-def _deed(response: Response, result: LoopResult) -> str:
+def _deed(response: Response, result: LoopResult[Any]) -> str:
     outputs = {record.call.call_id: record.output for record in result.calls}
     calls = [
         f"{call.name}({call.arguments}) -> {outputs.get(call.call_id, 'not run')}"

@@ -1,7 +1,7 @@
 """A grammar nobody has seen before is first tried in a process that may be killed.
 
 Compiling a client's schema can take any amount of time and memory, and inside a library
-call neither can be bounded. So a child (``python -m runtime.grammar.probe``) compiles it,
+call neither can be bounded. So a child (``runtime.grammar.probe_process``) compiles it,
 draws the first mask and looks for a legal output; if that takes longer than the limits
 allow the child is killed and the schema refused. What has passed is compiled again where it
 is needed, at known cost.
@@ -17,38 +17,36 @@ Always true: a check ends within the limits whatever the schema, other checks go
 schema is tried by one child at a time however many of a tenant ask for it.
 """
 
-import argparse
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
-import resource
 import signal
-import struct
 import sys
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from runtime.child_environment import child_environment
-from runtime.grammar.compiler import GrammarCompiler
+from runtime.grammar.probe_process import LENGTH, OUT_OF_MEMORY, frame
 from runtime.grammar.refusal import BROKEN, GrammarRefused
-from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 
+log = logging.getLogger(__name__)
+
 _NICENESS = 10
-_LENGTH = struct.Struct("<I")
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
-_OUT_OF_MEMORY = 77
 _START_TIMEOUT_S = 60.0
 _DYING_S = 5.0
+_FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+"""No grammar ends the child by one of these."""
 _MAX_PASSED = 16_384
 _MAX_REFUSED = 1024
 _LONG_SHARE = 0.25
@@ -212,6 +210,10 @@ class GrammarProbe:
         return refused
 
 
+class _Disturbed(Exception):
+    """Somebody interfered with the process; that says nothing about the grammar."""
+
+
 class _Child:
     """One child process, renewed when it was killed. One check at a time."""
 
@@ -225,7 +227,7 @@ class _Child:
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "runtime.grammar.probe", *self._arguments),
+            *("-m", "runtime.grammar.probe_process", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -243,22 +245,38 @@ class _Child:
             raise ProbeError(hello["error"])
 
     async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
+        """Try a grammar, once more if somebody interfered with the process."""
+        for attempt in ("first", "second"):
+            try:
+                return await self._check(spec)
+            except _Disturbed as disturbed:
+                log.warning("grammar probe disturbed attempt=%s reason=%s", attempt, disturbed)
+        return GrammarRefused(BROKEN)
+
+    async def _check(self, spec: GrammarSpec) -> GrammarRefused | None:
         if self._renewal is not None:
             renewal, self._renewal = self._renewal, None
             await renewal
         if self._process is None or self._process.returncode is not None:
+            if self._process is not None:
+                log.warning("grammar probe had ended status=%s", self._process.returncode)
             await self.start()
         self._checks += 1
         try:
             answer = await asyncio.wait_for(self._ask(asdict(spec)), self._limits.seconds)
         except TimeoutError:
+            stopped = self._process is not None and _is_stopped(self._process.pid)
             await self._renew()
+            if stopped:
+                raise _Disturbed("it was stopped") from None
             return GrammarRefused(f"compiling it takes more than {self._limits.seconds:g} s")
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._renew(dying=True)
             megabytes = self._limits.memory_bytes >> 20
+            if code is not None and -code in _FOREIGN_SIGNALS:
+                raise _Disturbed(f"it was ended by {signal.Signals(-code).name}") from None
             # The Rust allocator aborts when the address space is used up.
-            if code in (_OUT_OF_MEMORY, -6):
+            if code in (OUT_OF_MEMORY, -6):
                 return GrammarRefused(f"compiling it needs more than {megabytes} MiB")
             return GrammarRefused(BROKEN)
         except BaseException:
@@ -287,7 +305,7 @@ class _Child:
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(_frame(question))
+        self._process.stdin.write(frame(question))
         await self._process.stdin.drain()
         answer: dict[str, Any] | None = await self._read()
         return answer
@@ -295,7 +313,7 @@ class _Child:
     async def _read(self) -> Any:
         assert self._process is not None
         assert self._process.stdout is not None
-        (length,) = _LENGTH.unpack(await self._process.stdout.readexactly(_LENGTH.size))
+        (length,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
         return orjson.loads(await self._process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
 
     async def _renew(self, *, dying: bool = False) -> int | None:
@@ -327,121 +345,14 @@ class _Child:
         return code
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether the system says that a process is stopped; False where it does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:
+        return False
+
+
 def _digest(spec: GrammarSpec) -> bytes:
     return hashlib.blake2b(orjson.dumps(asdict(spec)), digest_size=16).digest()
-
-
-def _frame(value: Any) -> bytes:
-    body = orjson.dumps(value)
-    return _LENGTH.pack(len(body)) + body
-
-
-# The child
-
-
-class _MemoryWatch:
-    """Ends the process when a check needs more memory than it may, or when the parent is
-    gone. Sleeps between checks."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
-        self._parent = os.getppid()
-        self._busy = threading.Event()
-        self._base = 0
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def __enter__(self) -> None:
-        self._base = _resident_bytes()
-        self._busy.set()
-
-    def __exit__(self, *error: object) -> None:
-        self._busy.clear()
-
-    def _run(self) -> None:
-        while True:
-            self._busy.wait()
-            if _resident_bytes() - self._base > self._memory_bytes:
-                os._exit(_OUT_OF_MEMORY)
-            if os.getppid() != self._parent:
-                os._exit(1)
-            time.sleep(0.005)
-
-
-def _resident_bytes() -> int:
-    """Memory in use; where the system does not say, the most that ever was."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _limit_address_space(memory_bytes: int) -> None:
-    """Bound one huge allocation, which the watch could not see in time."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            mapped = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return
-    limit = mapped + 2 * memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> dict[str, Any] | None:
-    try:
-        compiler.compile(spec)
-    except GrammarRefused as refused:
-        return {
-            "message": refused.message,
-            "keyword": refused.keyword,
-            "path": refused.path,
-            "block": refused.block,
-        }
-    return None
-
-
-def serve(requests: BinaryIO, answers: BinaryIO, compiler: GrammarCompiler, memory: int) -> None:
-    """Answer checks until the pipe is closed."""
-    watch = _MemoryWatch(memory)
-    while len(prefix := requests.read(_LENGTH.size)) == _LENGTH.size:
-        body = requests.read(_LENGTH.unpack(prefix)[0])
-        with watch:
-            answer = _verdict(compiler, GrammarSpec(**orjson.loads(body)))
-        answers.write(_frame(answer))
-        answers.flush()
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime.grammar.probe")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("memory_bytes", type=int)
-    parser.add_argument("--vocab-size", type=int)
-    parser.add_argument("--model-type")
-    options = parser.parse_args(arguments)
-    # Whatever a library prints must not land among the frames.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    # An interrupt at the terminal is for the parent alone. A group is enough: to processes of
-    # another session Linux gives a share of the CPU of their own, however nice they are.
-    os.setpgid(0, 0)
-    # A probe ends with its pipe, not by a signal that is meant for the service.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        tokenizer = Tokenizer.load(
-            options.folder, vocab_size=options.vocab_size, model_type=options.model_type
-        )
-    except TokenizerError as error:
-        answers.write(_frame({"error": str(error)}))
-        answers.flush()
-        return 1
-    compiler = GrammarCompiler(tokenizer, max_cache_bytes=0)
-    _limit_address_space(options.memory_bytes)
-    answers.write(_frame({"ready": True}))
-    answers.flush()
-    serve(sys.stdin.buffer, answers, compiler, options.memory_bytes)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -41,7 +41,7 @@ from benchmarks.report import DataMissing
 from examples.demo.child_server import child_server
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
-from tools_api.sdk.turn import Response, Usage
+from tools_api.sdk.answers import Response, Usage
 
 ROOT = Path(__file__).parents[2]
 MODEL = "random:qwen3-tiny"

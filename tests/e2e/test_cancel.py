@@ -19,8 +19,8 @@ from openai import OpenAI
 from examples.demo.child_server import ChildServer
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
+from tools_api.sdk.answers import TextDelta
 from tools_api.sdk.client import AsyncClient, Client
-from tools_api.sdk.turn import TextDelta
 
 _TEXT = {"type": "string", "minLength": 1000}
 _SCHEMA = {"type": "object", "properties": {"a": _TEXT}, "required": ["a"]}
@@ -70,7 +70,7 @@ async def test_an_asyncio_task_that_is_cancelled_ends_its_turn(
         began = asyncio.Event()
 
         async def listen() -> None:
-            async with aclosing(session.stream("go on", **LONG)) as events:
+            async with aclosing(session.stream_turn("go on", **LONG)) as events:
                 async for event in events:
                     if isinstance(event, TextDelta):
                         began.set()
@@ -97,7 +97,7 @@ def test_a_stream_that_is_closed_ends_its_turn(server: ChildServer) -> None:
     with Client(server.url) as client:
         session = client.session(store=False)
         first = session.respond("hello", max_output_tokens=4)
-        events = session.stream("go on", **LONG)
+        events = session.stream_turn("go on", **LONG)
         while not isinstance(next(events), TextDelta):
             pass
         events.close()
@@ -114,7 +114,7 @@ with Client(sys.argv[1]) as client:
     session = client.session(store=False)
     first = session.respond("hello", max_output_tokens=4)
     try:
-        for event in session.stream("go on", **json.loads(sys.argv[2])):
+        for event in session.stream_turn("go on", **json.loads(sys.argv[2])):
             print("event", flush=True)
     except KeyboardInterrupt:
         again = session.respond("go on", max_output_tokens=4)

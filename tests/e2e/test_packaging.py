@@ -21,9 +21,9 @@ SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguida
                "prometheus_client", "uvloop", "tqdm", "runtime", "radix_cache", "sessions",
                "kernels")  # fmt: skip
 USERS_PROGRAM = """\
-from typing import assert_type
+from typing import Any, assert_type
 
-from keepwarm import ApiError, Client, LoopResult, Response, TurnFailed, run_tools, tool
+from keepwarm import ApiError, Client, LoopResult, Response, TurnFailed, tool
 
 
 @tool
@@ -38,7 +38,7 @@ def main() -> None:
             assert_type(session.respond("Hello", max_output_tokens=8), Response)
         except (ApiError, TurnFailed) as error:
             assert_type(error.code, str | None)
-        assert_type(run_tools(session, "Hello", [price]), LoopResult)
+        assert_type(session.run("Hello", tools=[price]), LoopResult[Any])
         client.session(instruction="misspelt")  # type: ignore[call-arg]
 """
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -149,7 +149,7 @@ def run_base(command: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_client_runs_in_the_base_install(base_install: Path) -> None:
     program = f"""
 import sys
-from keepwarm import AsyncClient, Client, __version__, run_tools, tool
+from keepwarm import AsyncClient, Client, Session, __version__, tool
 assert __version__ == "0.1.0"
 assert sys.modules["tools_api.sdk.client"].__file__.startswith({str(base_install.parent)!r})
 def look_up(name: str) -> str: ...

@@ -8,8 +8,8 @@ import pytest
 from examples.demo.agent import MANY_SESSIONS, ONE_SESSION, PlayedTurn
 from examples.demo.report import DEED_WIDTH, HEADER, line, shortened, summary
 from examples.demo.shop import HOURS_AHEAD_OF_UTC, PRICES, City, Product, make_shop, shop_tools
-from tools_api.sdk.tool_loop import Tool
-from tools_api.sdk.turn import Response, Usage
+from tools_api.sdk.answers import Response, Usage
+from tools_api.sdk.tools import Tool
 
 
 @pytest.fixture

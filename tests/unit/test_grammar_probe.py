@@ -1,23 +1,21 @@
 """The probe: verdicts, memory of them, and a child that is killed and replaced."""
 
 import asyncio
-import io
 import json
 import os
-import struct
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, serve
+from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
 from tests.support.clock import FakeClock
-from tests.support.grammars import compiler, schema_spec, small_tokenizer
+from tests.support.grammars import schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
 
 SLOW = {
@@ -55,24 +53,6 @@ def run(
             await probe.stop()
 
     asyncio.run(main())
-
-
-def test_the_child_answers_each_frame_and_ends_with_its_input(tmp_path: Path) -> None:
-    def frame(spec: GrammarSpec) -> bytes:
-        body = orjson.dumps({"lark": spec.lark, "after": spec.after, "trigger": spec.trigger})
-        return struct.pack("<I", len(body)) + body
-
-    good, bad = schema_spec({"type": "integer"}), schema_spec({"properties": {"a": {"not": {}}}})
-    requests, answers = io.BytesIO(frame(good) + frame(bad)), io.BytesIO()
-    serve(requests, answers, compiler(small_tokenizer(tmp_path)), memory=10**9)
-    data, found = answers.getvalue(), []
-    while data:
-        (length,) = struct.unpack_from("<I", data)
-        found.append(orjson.loads(data[4 : 4 + length]))
-        data = data[4 + length :]
-    assert found[0] is None
-    assert found[1]["keyword"] == "not"
-    assert found[1]["path"] == ["properties", "a", "not"]
 
 
 def test_verdicts_are_remembered_and_a_refusal_only_for_a_while(tmp_path: Path) -> None:
@@ -220,6 +200,39 @@ def test_one_that_has_begun_goes_on_and_its_verdict_is_kept(tmp_path: Path) -> N
         assert probe._refused
 
     run(tmp_path, scenario, ProbeLimits(seconds=0.3), places=FairSlots(1))
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "ended by SIGKILL"), (signal.SIGSTOP, "it was stopped")],
+)
+def test_a_probe_that_somebody_kills_or_stops_refuses_no_grammar(
+    number: signal.Signals, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        checking = asyncio.create_task(probe.check(schema_spec({"type": "integer"})))
+        await asyncio.sleep(0)
+        (child,) = probe._children
+        assert child._process is not None
+        os.kill(child._process.pid, number)
+        assert await checking is None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.5))
+    assert [said in line for line in caplog.messages] == [True]
+
+
+def test_one_that_is_killed_while_it_waits_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        (child,) = probe._children
+        assert child._process is not None
+        os.kill(child._process.pid, signal.SIGKILL)
+        await child._process.wait()
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    run(tmp_path, scenario)
+    assert caplog.messages == ["grammar probe had ended status=-9"]
 
 
 def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ NUM_LANES = 16
 """Turns that run at once on a connection; a further one waits here for a lane."""
 
 
+_FLUSH_S = 1.0
+"""How long a socket that is closed waits for frames to leave."""
+
+
 class Lane:
     """A turn's part of the socket."""
 
@@ -75,6 +79,12 @@ class Lanes:
         self._outgoing.put_nowait(frame)
 
     async def close(self) -> None:
+        """Close the socket, behind the frames that were posted."""
+        with suppress(TimeoutError):
+            if self.closed:
+                self._outgoing = asyncio.Queue()
+            async with asyncio.timeout(_FLUSH_S):
+                await self._outgoing.join()
         await self._socket.close()
         await self._reader
 
@@ -88,6 +98,7 @@ class Lanes:
         with suppress(ConnectionClosed):  # the reader tells everybody
             while True:
                 await self._socket.send(await self._outgoing.get())
+                self._outgoing.task_done()
 
     async def _read(self) -> None:
         try:

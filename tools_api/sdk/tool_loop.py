@@ -1,313 +1,355 @@
-"""Run a model's tool calls until it is done.
+"""A run: turns of a session and the tools that they call, until the model is done.
 
-``@tool`` turns a typed function into a strict function tool; ``run_tools`` plays turns of a
-session, runs the calls of each and sends back only their outputs. Knows nothing of sockets
-(``tools_api.sdk.client``) and bounds nothing but the number of turns: a tool that must be cut
-off does that itself.
+Plays turns, runs their calls and answers them with the next turn; checks the answer against a
+type if one is asked for. Knows nothing of sockets and of how a single tool is run
+(``tools_api.sdk.tool_runner``).
 
-Always true: every call that was run is answered, in the order of the calls. A tool that
-raises, a name that does not exist and arguments that do not fit become error outputs for
-the model to read. Calls whose tools were interrupted, by a cancelled task or Ctrl-C, are
-answered with the session's next turn.
+Always true: a call with effects starts only when its turn has ended ``completed``, that is when
+the server keeps it; one that is read-only or idempotent as soon as its arguments are complete.
+Every call of a turn that has ended is answered, in the order of the calls: with the next turn,
+also after an error, a cancel or Ctrl-C.
 """
 
 import asyncio
-import inspect
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Unpack, get_type_hints
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic_core import to_json
+from pydantic import TypeAdapter, ValidationError
 
-from tools_api.items import FunctionCall, FunctionCallOutput
-from tools_api.sdk.client import AsyncSession, Session
-from tools_api.sdk.turn import (
+from tools_api.items import Call, CustomToolCall, FunctionCall
+from tools_api.sdk.answers import (
+    AnyCall,
+    CallRecord,
+    LoopResult,
+    Repairing,
+    Response,
+    RunEvent,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+    TurnRestarted,
+    Warned,
+)
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.connection import Connection
+from tools_api.sdk.failures import (
+    ConnectionLost,
+    OutputInvalid,
+    Refused,
+    TooManyTurns,
+    TurnFailed,
+)
+from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.options import (
+    AnyTool,
     GenerationOptions,
     Input,
-    Response,
+    ToolChoice,
     TurnOptions,
-    Usage,
-    strict_schema,
+    json_format,
+    wire_items,
 )
-from tools_api.tools import FunctionTool
+from tools_api.sdk.tool_output import faults
+from tools_api.sdk.tool_runner import INTERRUPTED, Equipment, ToolRunner, interrupted, outputs
+from tools_api.sdk.tools import Tool
+from tools_api.sdk.turn import Turn
 
-ToolChoice = str | Mapping[str, Any]
+DEFAULT_MAX_TURNS = 16
+DEFAULT_MAX_REPAIRS = 2
+_CUT_SHORT = "not run: the turn was cut short"
+_TOO_MANY = "not run: the loop had played all the turns it may"
+_GRACE_S = 1.0
+"""How long tools that were cancelled are waited for."""
+RunEvents = AsyncGenerator[RunEvent, None]
 
 
-class Tool:
-    """A Python function and how the model sees it. Made by ``tool``; callable as before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run is to do."""
+
+    tools: Sequence[AnyTool]
+    options: GenerationOptions
+    tool_choice: ToolChoice | Callable[[int], ToolChoice] = "auto"
+    """Of the first turn; later ones have ``auto``, since a choice that forces a call never
+    ends. Or a function of the turn's number, which counts from 0."""
+    max_turns: int = DEFAULT_MAX_TURNS
+    output_type: Any = None
+    max_repairs: int = DEFAULT_MAX_REPAIRS
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns {self.max_turns} is below 1")
+        if self.max_repairs < 0:
+            raise ValueError(f"max_repairs {self.max_repairs} is below 0")
+
+    def turn_options(self, number: int) -> TurnOptions:
+        """The options of turn ``number``."""
+        if callable(self.tool_choice):
+            choice = self.tool_choice(number)
+        else:
+            choice = self.tool_choice if number == 0 else "auto"
+        options = cast(TurnOptions, dict(self.options))
+        if self.tools:
+            options["tools"] = self.tools
+            options["tool_choice"] = choice
+        if self.output_type is not None:
+            options["text"] = json_format(self.output_type)
+        return options
+
+    @property
+    def functions(self) -> list[Tool]:
+        """The tools that can be run here."""
+        return [tool for tool in self.tools if isinstance(tool, Tool)]
+
+    @property
+    def left_to_caller(self) -> set[str]:
+        """Names of tools that are definitions alone."""
+        raw = [tool for tool in self.tools if not isinstance(tool, Tool)]
+        return {
+            str(tool.get("name") if isinstance(tool, Mapping) else getattr(tool, "name", None))
+            for tool in raw
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """What a run has done and has open."""
+
+    responses: list[Response] = field(default_factory=list)
+    records: list[CallRecord] = field(default_factory=list)
+    tasks: dict[str, asyncio.Task[CallRecord]] = field(default_factory=dict)
+    """Of the present turn's calls, by their call ids."""
+    told: set[str] = field(default_factory=set)
+    """Calls whose outcome has been yielded."""
+    open: list[FunctionCall] = field(default_factory=list)
+    """Calls of the last turn that nothing answers yet."""
+    waiting: list[AnyCall] = field(default_factory=list)
+    repairs: int = 0
+    value: Any = None
+    cancelled: bool = False
+
+
+class Run:
+    """One run of a session. Made for one call of ``events``."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        definition: FunctionTool,
-        arguments: type[BaseModel],
+        connection: Connection,
+        chain: Chain,
+        plan: Plan,
+        equipment: Equipment,
+        occupancy: Occupancy,
     ) -> None:
-        self._function = function
-        self._arguments = arguments
-        self.definition = definition
-        self.is_async = inspect.iscoroutinefunction(function)
+        self._connection = connection
+        self._chain = chain
+        self._plan = plan
+        self._runner = ToolRunner(plan.functions, equipment)
+        self._occupancy = occupancy
+        self._done = _Progress()
+        self._turn: Turn | None = None
 
-    @property
-    def name(self) -> str:
-        """As the model calls it: the function's own name."""
-        return self.definition.name
+    def cancel(self) -> None:
+        """End the turn on the server, and its tools here; the run then ends with its result."""
+        self._done.cancelled = True
+        if self._turn is not None:
+            self._turn.ask_to_cancel()
+        for task in self._done.tasks.values():
+            task.cancel()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def bind(self, arguments: str) -> dict[str, Any]:
-        """Read JSON arguments into what the function takes.
+    async def events(self, input: Input) -> RunEvents:
+        """Play the run; the LoopResult comes last.
 
         Raises:
-            ValidationError: they do not fit the function's types.
+            Refused, ConnectionLost, TurnFailed: a turn did not end.
+            TooManyTurns: the last turn allowed has calls.
+            OutputInvalid: no answer was an ``output_type``.
+            ToolExit: a tool wants the program to end.
         """
-        checked = self._arguments.model_validate_json(arguments)
-        fields = self._arguments.model_fields
-        return {str(field.alias): getattr(checked, name) for name, field in fields.items()}
+        try:
+            async with aclosing(self._play(input)) as events:
+                async for event in events:
+                    yield event
+        except (Refused, ConnectionLost, TurnFailed) as error:
+            said = "" if self._turn is None else self._turn.text
+            error.result = replace(self._result(), partial_text=said)
+            raise
+        finally:
+            await self._leave()
 
+    async def _play(self, input: Input) -> RunEvents:
+        number = 0
+        while True:
+            found: tuple[str, ...] = ()
+            last = number + 1 >= self._plan.max_turns + self._done.repairs
+            try:
+                async with aclosing(self._play_turn(input, number, last=last)) as events:
+                    async for event in events:
+                        yield event
+            except TurnFailed as error:
+                found = self._invalid(error)
+                input = [*wire_items(input), *_repair(found)]
+            else:
+                if not self._has_calls():
+                    if not (found := self._faults()):
+                        break
+                    input = _repair(found)
+                elif last and self._done.open:
+                    self._answer(_TOO_MANY)
+                    raise TooManyTurns(self._result())
+                else:
+                    async with aclosing(self._run_tools()) as tool_events:
+                        async for event in tool_events:
+                            yield event
+                    self._answer()
+                    if self._done.cancelled or self._done.waiting:
+                        break
+                    input = ()
+            if found:
+                yield Repairing(faults=found)
+            number += 1
+        self._answer(_CUT_SHORT)
+        yield self._result()
 
-def tool(function: Callable[..., Any]) -> Tool:
-    """Make a strict tool of ``function``.
+    async def _play_turn(self, input: Input, number: int, *, last: bool) -> RunEvents:
+        options = self._plan.turn_options(number)
+        self._turn = turn = Turn(self._chain, input, options, traits=self._connection.traits)
+        async with aclosing(self._connection.play(turn)) as events:
+            async for event in events:
+                if isinstance(event, Response):
+                    self._take(event)
+                elif isinstance(event, TurnRestarted):
+                    self._drop()
+                if isinstance(event, FunctionCall) and self._may_start(event, last=last):
+                    self._start(event)
+                    yield event
+                    yield ToolStarted(call=event)
+                else:
+                    yield event
+                for outcome in self._outcomes():
+                    yield outcome
+        self._turn = None
+        for text in self._done.responses[-1].warnings:
+            yield Warned(text=text)
 
-    The schema comes from the type hints: anything pydantic knows, with bounds and
-    descriptions as ``Annotated[str, Field(max_length=20, description="...")]``. The first
-    paragraph of the docstring is the description. The model must give every argument, also
-    one with a default.
+    def _take(self, response: Response) -> None:
+        """A turn has ended: what of it has to be answered, and by whom."""
+        self._done.responses.append(response)
+        others = self._plan.left_to_caller
+        for call in response.output:
+            if not isinstance(call, Call) or call.status == "incomplete":
+                continue
+            if isinstance(call, CustomToolCall) or call.full_name in others:
+                self._done.waiting.append(call)
+            else:
+                self._done.open.append(call)
 
-    Raises:
-        TypeError: an argument has no type or cannot be passed by name.
-    """
-    name = function.__name__
-    hints = get_type_hints(function, include_extras=True)
-    fields: dict[str, Any] = {}
-    for argument in inspect.signature(function).parameters.values():
-        if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
-            raise TypeError(f"tool {name}: {argument} cannot be passed by name")
-        if argument.name not in hints:
-            raise TypeError(f"tool {name}: argument {argument.name} has no type")
-        # By alias: an argument may have a name that a pydantic model uses itself.
-        fields[f"argument_{len(fields)}"] = (hints[argument.name], Field(alias=argument.name))
-    arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
-    definition = FunctionTool(
-        name=name,
-        description=" ".join(paragraph.split()) or None,
-        parameters=strict_schema(arguments),
-    )
-    return Tool(function, definition, arguments)
+    def _has_calls(self) -> bool:
+        """Whether the last turn is one that tools go on from."""
+        calls = self._done.open or self._done.waiting
+        return bool(calls) and self._done.responses[-1].status == "completed"
 
+    def _may_start(self, call: FunctionCall, *, last: bool) -> bool:
+        """Whether the call may run while its turn goes on."""
+        return not last and not self._done.cancelled and self._runner.may_start_early(call)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """A call and what came of it."""
-
-    call: FunctionCall
-    output: str
-    failed: bool
-    """The tool raised, does not exist, or was given arguments that do not fit."""
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopResult:
-    """What a loop did, turn by turn."""
-
-    responses: tuple[Response, ...] = ()
-    calls: tuple[CallRecord, ...] = ()
-
-    @property
-    def final(self) -> Response:
-        """The last response. ``final.status`` tells whether it was cut short."""
-        return self.responses[-1]
-
-    @property
-    def text(self) -> str:
-        """The text of the last response alone."""
-        return self.final.text
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of all turns. Each turn counts its whole context again, cached or not."""
-        return sum((response.usage for response in self.responses), Usage())
-
-
-class TooManyTurns(Exception):
-    """The last turn allowed still has calls. They were not run; the session waits for them."""
-
-    def __init__(self, result: LoopResult) -> None:
-        super().__init__(f"the model still calls tools after {len(result.responses)} turns")
-        self.result = result
-
-
-def run_tools(
-    session: Session,
-    input: Input,
-    tools: Sequence[Tool],
-    *,
-    max_turns: int = 16,
-    tool_choice: ToolChoice | Callable[[int], ToolChoice] = "auto",
-    **options: Unpack[GenerationOptions],
-) -> LoopResult:
-    """Play turns until one has no calls or is cut short. Calls run one after another.
-
-    Args:
-        tool_choice: of the first turn; later ones have ``auto``, since a choice that forces
-            a call never ends. Or a function of the turn's number, which counts from 0.
-        options: as for ``Session.respond``, for every turn.
-
-    Raises:
-        TooManyTurns: after ``max_turns`` turns.
-        ApiError, TurnFailed, ConnectionLost: as ``Session.respond``.
-    """
-    if unfit := [tool.name for tool in tools if tool.is_async]:
-        raise TypeError(f"async tools {unfit} need run_tools_async")
-    result = LoopResult()
-    for turn in range(max_turns):
-        response = session.respond(input, **_options(tools, tool_choice, turn, options))
-        result = replace(result, responses=(*result.responses, response))
-        if _is_done(response):
-            return result
-        if turn + 1 < max_turns:
-            records = _run_all(session, tools, response.calls)
-            result = replace(result, calls=(*result.calls, *records))
-            input = _outputs(records)
-    raise TooManyTurns(result)
-
-
-async def run_tools_async(
-    session: AsyncSession,
-    input: Input,
-    tools: Sequence[Tool],
-    *,
-    max_turns: int = 16,
-    tool_choice: ToolChoice | Callable[[int], ToolChoice] = "auto",
-    **options: Unpack[GenerationOptions],
-) -> LoopResult:
-    """As ``run_tools``; the calls of a turn run at once, plain functions in threads."""
-    result = LoopResult()
-    for turn in range(max_turns):
-        response = await session.respond(input, **_options(tools, tool_choice, turn, options))
-        result = replace(result, responses=(*result.responses, response))
-        if _is_done(response):
-            return result
-        if turn + 1 < max_turns:
-            records = await _run_all_async(session, tools, response.calls)
-            result = replace(result, calls=(*result.calls, *records))
-            input = _outputs(records)
-    raise TooManyTurns(result)
-
-
-def _options(
-    tools: Sequence[Tool],
-    tool_choice: ToolChoice | Callable[[int], ToolChoice],
-    turn: int,
-    options: GenerationOptions,
-) -> TurnOptions:
-    if callable(tool_choice):
-        choice = tool_choice(turn)
-    else:
-        choice = tool_choice if turn == 0 else "auto"
-    definitions = [tool.definition for tool in tools]
-    return TurnOptions(**options, tools=definitions, tool_choice=choice)
-
-
-def _is_done(response: Response) -> bool:
-    return not response.calls or response.status != "completed"
-
-
-def _outputs(records: Sequence[CallRecord]) -> list[FunctionCallOutput]:
-    return [
-        FunctionCallOutput(call_id=record.call.call_id, output=record.output) for record in records
-    ]
-
-
-def _find(tools: Sequence[Tool], call: FunctionCall) -> Tool:
-    for candidate in tools:
-        if candidate.name == call.name:
-            return candidate
-    raise LookupError(f"there is no tool {call.name!r}")
-
-
-def _run_all(
-    session: Session, tools: Sequence[Tool], calls: Sequence[FunctionCall]
-) -> list[CallRecord]:
-    records: list[CallRecord] = []
-    try:
-        for call in calls:
-            records.append(_run(tools, call))
-    except BaseException:
-        session.owe(_outputs([*records, *map(_interrupted, calls[len(records) :])]))
-        raise
-    return records
-
-
-async def _run_all_async(
-    session: AsyncSession, tools: Sequence[Tool], calls: Sequence[FunctionCall]
-) -> list[CallRecord]:
-    tasks = [asyncio.ensure_future(_run_async(tools, call)) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        ended = [task.done() and not task.cancelled() and not task.exception() for task in tasks]
-        session.owe(
-            _outputs(
-                [
-                    task.result() if well else _interrupted(call)
-                    for task, call, well in zip(tasks, calls, ended, strict=True)
-                ]
+    def _start(self, call: FunctionCall) -> None:
+        if call.call_id not in self._done.tasks:
+            self._done.tasks[call.call_id] = asyncio.create_task(
+                self._runner.run(call), context=self._occupancy.inside()
             )
+
+    async def _run_tools(self) -> RunEvents:
+        """Run the calls that do not run yet, and see all to their end."""
+        for call in self._done.open:
+            if call.call_id not in self._done.tasks and not self._done.cancelled:
+                self._start(call)
+                yield ToolStarted(call=call)
+        while running := [task for task in self._done.tasks.values() if not task.done()]:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for outcome in self._outcomes():
+                yield outcome
+        for outcome in self._outcomes():
+            yield outcome
+
+    def _outcomes(self) -> Iterator[ToolFinished | ToolFailed]:
+        """What has come of calls since this was last asked."""
+        for call_id, task in self._done.tasks.items():
+            if task.done() and call_id not in self._done.told and not task.cancelled():
+                self._done.told.add(call_id)
+                record = task.result()
+                yield ToolFailed(record=record) if record.failed else ToolFinished(record=record)
+
+    def _answer(self, reason: str = INTERRUPTED) -> None:
+        """Answer the open calls with the next turn; ``reason`` for what came to no end."""
+        answers: list[CallRecord] = []
+        for call in self._done.open:
+            task = self._done.tasks.get(call.call_id)
+            if task is None or not task.done() or task.cancelled() or task.exception():
+                answers.append(interrupted(call, INTERRUPTED if task else reason))
+            else:
+                answers.append(task.result())
+                self._done.records.append(answers[-1])
+        self._chain.owed += wire_items(outputs(answers))
+        self._done.open.clear()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget the present turn's tools; what still runs is cancelled."""
+        for task in self._done.tasks.values():
+            task.cancel()
+        self._done.tasks.clear()
+        self._done.told.clear()
+
+    async def _leave(self) -> None:
+        """However the run ended: no tool runs on as a task, every call has an answer."""
+        running = [task for task in self._done.tasks.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=_GRACE_S)
+        self._answer()
+
+    def _faults(self) -> tuple[str, ...]:
+        """What keeps the answer from being an ``output_type``; nothing if it is one.
+
+        Raises:
+            OutputInvalid: the model may not be asked again.
+        """
+        if self._plan.output_type is None or self._done.cancelled:
+            return ()
+        text = self._done.responses[-1].text
+        try:
+            self._done.value = TypeAdapter(self._plan.output_type).validate_json(text)
+        except ValidationError as error:
+            return self._ask_again(faults(error))
+        return ()
+
+    def _invalid(self, failure: TurnFailed) -> tuple[str, ...]:
+        """What the server found wrong with a finished answer; any other failure is raised."""
+        if failure.reason != "output_invalid" or self._plan.output_type is None:
+            raise failure
+        return self._ask_again((str(failure),))
+
+    def _ask_again(self, found: tuple[str, ...]) -> tuple[str, ...]:
+        if self._done.repairs >= self._plan.max_repairs:
+            raise OutputInvalid(self._result(), found)
+        self._done.repairs += 1
+        return found
+
+    def _result(self) -> LoopResult[Any]:
+        done = self._done
+        return LoopResult(
+            responses=tuple(done.responses),
+            calls=tuple(done.records),
+            waiting=tuple(done.waiting),
+            value=done.value,
+            cancelled=done.cancelled,
         )
-        raise
 
 
-def _interrupted(call: FunctionCall) -> CallRecord:
-    output = _json({"error": "interrupted: it is not known how far the tool came"})
-    return CallRecord(call=call, output=output, failed=True, duration_s=0.0)
-
-
-def _run(tools: Sequence[Tool], call: FunctionCall) -> CallRecord:
-    started_at = time.perf_counter()
-    try:
-        found = _find(tools, call)
-        output = found(**found.bind(call.arguments))
-    except Exception as error:
-        return _record(call, error, started_at)
-    return _record(call, output, started_at)
-
-
-async def _run_async(tools: Sequence[Tool], call: FunctionCall) -> CallRecord:
-    started_at = time.perf_counter()
-    try:
-        found = _find(tools, call)
-        arguments = found.bind(call.arguments)
-        if found.is_async:
-            output = await found(**arguments)
-        else:
-            output = await asyncio.to_thread(found, **arguments)
-    except Exception as error:
-        return _record(call, error, started_at)
-    return _record(call, output, started_at)
-
-
-def _record(call: FunctionCall, output: object, started_at: float) -> CallRecord:
-    """The record of a call that gave ``output``, or raised it."""
-    duration_s = time.perf_counter() - started_at
-    failed = isinstance(output, Exception)
-    if isinstance(output, ValidationError):
-        faults = [
-            f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}"
-            for fault in output.errors(include_url=False)
-        ]
-        text = _json({"error": "the arguments do not fit", "faults": faults})
-    elif isinstance(output, Exception):
-        text = _json({"error": f"{type(output).__name__}: {output}"})
-    else:
-        text = output if isinstance(output, str) else _json(output)
-    return CallRecord(call=call, output=text, failed=failed, duration_s=duration_s)
-
-
-def _json(value: object) -> str:
-    return to_json(value, serialize_unknown=True).decode()
+def _repair(found: Sequence[str]) -> list[dict[str, Any]]:
+    """What the model is told of an answer that does not fit."""
+    told = "; ".join(found)
+    return wire_items(f"That answer does not fit: {told}. Answer again with the corrected value.")

@@ -1,237 +1,58 @@
 """A turn as a client sees it: request out, server events in, typed events and a Response out.
 
-The part of the Python client that needs no socket: where a session stands (``Chain``), one
-request with its answers and what may be sent again (``Turn``), and the types that users of
-``tools_api.sdk.client`` receive.
+One request with its answers, and what to do when it is lost on the way. Needs no socket:
+``tools_api.sdk.connection`` moves the frames.
 
 Always true: a chain moves on only when its turn has ended ``completed`` or ``incomplete``,
-and a turn is sent again only if the server never started it.
+and it does so once, however often the turn was sent. Where a turn begins again after it had
+streamed something, ``TurnRestarted`` says so.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict, TypeVar
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
 from tools_api.errors import ApiError
-from tools_api.items import (
-    Call,
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    Message,
-    Reasoning,
-    parse_items,
+from tools_api.items import Call, parse_items
+from tools_api.sdk.answers import (
+    ArgumentsDelta,
+    CallStarted,
+    ReasoningDelta,
+    Response,
+    StreamEvent,
+    TextDelta,
+    TurnRestarted,
+    Usage,
 )
-from tools_api.tools import FunctionTool
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
+from tools_api.sdk.options import Input, TurnOptions, wire_items
 
-ORDERLY_CLOSES = frozenset({1001, 1012})
-"""Close codes of a server that ends a connection between turns: nothing was started."""
-
-Model = TypeVar("Model", bound=BaseModel)
-Input = str | Sequence[Item | Mapping[str, Any]]
-"""A user's message, or items: of ``tools_api.items`` or as they stand on the wire."""
-
-
-class GenerationOptions(TypedDict, total=False):
-    """Fields of ``response.create`` beside input and tools, each as the protocol defines it."""
-
-    model: str
-    instructions: str
-    parallel_tool_calls: bool
-    text: Mapping[str, Any]
-    """``json_format(Model)`` makes one for a structured answer."""
-    max_output_tokens: int
-    temperature: float
-    top_p: float
-    top_logprobs: int
-    truncation: str
-    metadata: Mapping[str, str]
-    include: Sequence[str]
-    reasoning: Mapping[str, Any]
-    service_tier: str
-    prompt_cache_key: str
-    store: bool
-    keepwarm: Mapping[str, Any]
-    """Our extension: session, budget, sampling, expected_tool_ms, priority, deadline_ms."""
-
-
-class TurnOptions(GenerationOptions, total=False):
-    """All fields of ``response.create`` beside the input."""
-
-    tools: Sequence[FunctionTool | Mapping[str, Any]]
-    tool_choice: str | Mapping[str, Any]
-
-
-class ConnectionLost(Exception):
-    """The socket could not be opened, broke, or stayed silent too long.
-
-    The session stands where it stood and the same call may be made again. ``started`` says
-    whether the server had begun the turn; it cancels what it had begun.
-    """
-
-    def __init__(self, reason: str, *, started: bool, close_code: int | None = None) -> None:
-        super().__init__(reason)
-        self.started = started
-        self.close_code = close_code
-
-
-class TurnFailed(Exception):
-    """The response ended ``failed``. The session stands where it stood."""
-
-    def __init__(self, response: "Response") -> None:
-        error = response.raw.get("error") or {}
-        super().__init__(f"{error.get('code')}: {error.get('message')}")
-        self.response = response
-        self.code: str | None = error.get("code")
-        """``rate_limit_exceeded`` when the session's budget is spent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens of one response or several, as the server counted them."""
-
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    """The part of ``input_tokens`` whose KV was found in the cache."""
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-
-    @property
-    def hit_ratio(self) -> float:
-        """The cached share of the input, from 0 to 1; 0 without input."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """A turn that has ended."""
-
-    id: str
-    status: str
-    """``completed``, ``incomplete`` or ``failed``."""
-    output: tuple[Item, ...]
-    usage: Usage
-    keepwarm: Mapping[str, Any]
-    """``response.keepwarm``: what the turn cost and what the cache saved; may be empty."""
-    ttft_s: float | None
-    """Seconds from sending the request to the first output; None if there was none."""
-    duration_s: float
-    """Seconds from sending the request to the end."""
-    raw: Mapping[str, Any]
-    """The whole response object as it arrived."""
-
-    @property
-    def text(self) -> str:
-        """The text of all messages of the turn, one directly behind the other."""
-        return "".join(item.text for item in self.output if isinstance(item, Message))
-
-    @property
-    def reasoning(self) -> str:
-        """The text of all reasoning of the turn, one directly behind the other."""
-        return "".join(item.text for item in self.output if isinstance(item, Reasoning))
-
-    @property
-    def calls(self) -> tuple[FunctionCall, ...]:
-        """The calls in the order they were written; the last may be cut short if ``incomplete``."""
-        return tuple(item for item in self.output if isinstance(item, FunctionCall))
-
-    @property
-    def incomplete_reason(self) -> str | None:
-        """Why the turn was cut short, ``max_output_tokens`` for a budget too; or None."""
-        reason = (self.raw.get("incomplete_details") or {}).get("reason")
-        return None if reason is None else str(reason)
-
-    def parsed(self, model: type[Model]) -> Model:
-        """The text as a ``model``; pydantic.ValidationError if it is not one."""
-        return model.model_validate_json(self.text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
-    """A piece of a message's text, ``response.output_text.delta``."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningDelta:
-    """A piece of the reasoning, ``response.reasoning_text.delta``."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentsDelta:
-    """A piece of a call's arguments: JSON text cut anywhere. The whole call follows."""
-
-    item_id: str
-    """Id of the function call that is being written."""
-    text: str
-
-
-StreamEvent = TextDelta | ReasoningDelta | ArgumentsDelta | FunctionCall | CustomToolCall | Response
-"""What a stream yields. A call comes when it is complete; the last event is always the
-Response."""
+_DIED_WITH_SERVER = ("interrupted", "client_disconnected")
+_OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 
+class Again(Enum):
+    """How a turn that was lost or refused is to be sent again."""
+
+    AT_ONCE = "at once"
+    LATER = "later"
+    ON_A_NEW_SOCKET = "on a new socket"
+
+
 @dataclass(slots=True, kw_only=True)
-class Chain:
-    """Where a session stands."""
+class Traits:
+    """What the server was found not to know; a client has one for all its turns."""
 
-    defaults: TurnOptions
-    """Options of every turn; a turn's own take precedence."""
-    head: str | None = None
-    """Id of the last response, None before the first."""
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """All items up to ``head``, inputs and outputs, for a server that has lost the chain."""
-    complete: bool = True
-    """``history`` goes back to the beginning."""
-    owed: list[dict[str, Any]] = field(default_factory=list)
-    """Outputs of calls up to ``head`` that go in front of the next turn's input."""
-
-    def request(self, items: list[dict[str, Any]], options: TurnOptions) -> dict[str, Any]:
-        """The ``response.create`` of the next turn.
-
-        A turn's options replace the defaults, but its ``keepwarm`` keys join theirs.
-
-        Raises:
-            TypeError: an option that ``TurnOptions`` does not have.
-        """
-        wire = {"type": "response.create"} | _wire_options(self.defaults, options)
-        wire["input"] = items
-        if self.head is not None:
-            wire["previous_response_id"] = self.head
-        return wire
-
-    def advance(self, items: list[dict[str, Any]], response: Response) -> None:
-        """Move behind ``response``, which answered ``items``."""
-        self.head = response.id
-        self.history += items
-        self.history += [dict(item) for item in response.raw["output"]]
-        self.owed.clear()
-
-    def fork(self) -> "Chain":
-        """A second chain from here on. The histories are apart, the items in them shared."""
-        return Chain(
-            defaults=self.defaults,
-            head=self.head,
-            history=list(self.history),
-            complete=self.complete,
-            owed=list(self.owed),
-        )
+    request_ids: bool = True
+    """It takes ``keepwarm.request_id``, with which a request may be sent twice and runs once,
+    and ``keepwarm.on_disconnect``."""
 
 
 class Turn:
@@ -244,6 +65,7 @@ class Turn:
         options: TurnOptions,
         *,
         generate: bool = True,
+        traits: Traits | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._chain = chain
@@ -251,106 +73,203 @@ class Turn:
         self._request = chain.request(self._items, options)
         if not generate:
             self._request["generate"] = False
+        self._traits = traits or Traits()
         self._clock = clock
         self._sent_at = clock()
         self._first_output_at: float | None = None
-        self._retried: set[str] = set()
+        self._tried: set[str] = set()
         self._response_id: str | None = None
+        self._cancel_id: str | None = None
+        self._last_number = -1
+        self._text: list[str] = []
+        self._calls: set[str] = set()
+        self._resumed = False
+        self._request_id = _new_request_id()
         self.started = False
         """The server has sent an event of this turn."""
         self.over = False
         """The server has sent the last event of this turn."""
+        self.cancel: Callable[[], None] | None = None
+        """Ends the turn on the server; None while it is not on its way there, or was told."""
+
+    @property
+    def text(self) -> str:
+        """What the turn has said so far."""
+        return "".join(self._text)
 
     def frame(self, stream_id: str | None = None) -> str:
         """The request to send now, in the lane ``stream_id``."""
         lane = {} if stream_id is None else {"stream_id": stream_id}
-        self._sent_at = self._clock()
-        self.over, self._response_id = False, None
-        return orjson.dumps(self._request | lane).decode()
+        self.over, self._cancel_id = False, None
+        self._resumed = self.started
+        self._sent_at = self._sent_at if self.started else self._clock()
+        request = self._request
+        if self._traits.request_ids:
+            request = request | {"keepwarm": self._kept()}
+        return orjson.dumps(request | lane).decode()
+
+    def _kept(self) -> dict[str, Any]:
+        """What makes a turn that is sent twice run once, and go on while nobody listens."""
+        kept = {"request_id": self._request_id, **self._request.get("keepwarm", {})}
+        if self._request.get("store", True):
+            kept.setdefault("on_disconnect", "continue")
+        return kept
 
     def cancel_frame(self, stream_id: str | None = None) -> str:
         """What ends the turn on the server, in the lane that ``frame`` was sent in."""
         cancel = {"type": "response.cancel"}
-        if self._response_id is not None:
-            cancel["response_id"] = self._response_id
+        if self._cancel_id is not None:
+            cancel["response_id"] = self._cancel_id
         if stream_id is not None:
             cancel["stream_id"] = stream_id
         return orjson.dumps(cancel).decode()
 
-    def receive(self, event: Mapping[str, Any]) -> StreamEvent | None:
-        """Take one server event; None if it is of no interest to a user.
+    def ask_to_cancel(self) -> None:
+        """Have the server end the turn, if it is there; it then ends ``incomplete``."""
+        cancel, self.cancel = self.cancel, None
+        if cancel is not None:
+            cancel()
+
+    def receive(self, event: Mapping[str, Any]) -> list[StreamEvent]:
+        """Take one server event; what it means to a user, nothing for one that came before.
 
         Raises:
-            ApiError: the server refused the request.
+            Refused: the server refused the request.
             TurnFailed: the response ended ``failed``.
         """
         kind = event["type"]
         if kind == "error":
             self.over = True
             raise _refusal(event)
+        found: list[StreamEvent] = []
+        if kind == "response.created":
+            found += self._begin(event["response"]["id"])
+        number = event.get("sequence_number")
+        if number is not None and number <= self._last_number and kind not in _TERMINAL:
+            return found
+        self._last_number = self._last_number if number is None else number
         self.started = True
+        found += self._read(kind, event)
+        return found
+
+    def _begin(self, response_id: str) -> Iterable[StreamEvent]:
+        """The first event of a response: of this one again, or of one that takes its place."""
+        known, self._response_id = self._response_id, response_id
+        self._cancel_id = response_id
+        if known is None or known == response_id:
+            return ()
+        return self._restart("the server had lost it")
+
+    def _restart(self, reason: str) -> Iterable[StreamEvent]:
+        self._last_number = -1
+        self._first_output_at = None
+        self._text.clear()
+        self._calls.clear()
+        stats = self._chain.stats
+        self._chain.stats = replace(stats, restarts=stats.restarts + 1)
+        return (TurnRestarted(reason=reason),)
+
+    def _read(self, kind: str, event: Mapping[str, Any]) -> Iterable[StreamEvent]:
         match kind:
-            case "response.created":
-                self._response_id = event["response"]["id"]
             case "response.completed" | "response.incomplete" | "response.failed":
                 self.over = True
                 return self._end(event["response"])
             case "response.output_item.added":
                 self._first_output_at = self._first_output_at or self._clock()
+                return _call_started(event["item"])
             case "response.output_text.delta":
-                return TextDelta(text=event["delta"])
+                self._text.append(event["delta"])
+                return (TextDelta(text=event["delta"]),)
             case "response.reasoning_text.delta":
-                return ReasoningDelta(text=event["delta"])
+                return (ReasoningDelta(text=event["delta"]),)
             case "response.function_call_arguments.delta":
-                return ArgumentsDelta(item_id=event["item_id"], text=event["delta"])
+                return (ArgumentsDelta(item_id=event["item_id"], text=event["delta"]),)
             case "response.output_item.done":
                 (item,) = parse_items([event["item"]], "item")
-                return item if isinstance(item, Call) else None
-        return None
+                if isinstance(item, Call):
+                    self._calls.add(item.call_id)
+                    return (item,)
+        return ()
 
-    def send_again(self, error: ApiError | ConnectionLost) -> bool:
-        """Whether the turn is to be sent again after ``error``, once for each reason.
+    def _end(self, raw: dict[str, Any]) -> Iterable[StreamEvent]:
+        response = self._response(raw)
+        if response.status == "failed":
+            raise TurnFailed(response)
+        missed = self._missed(response) if self._resumed else []
+        self._chain.advance(self._items, response)
+        return (*missed, response)
 
-        That is safe where the server has started nothing: it closed an idle connection, the
-        connection was too old, or it does not know the chain any more. In the last case
-        ``frame`` then holds the whole history.
-        """
-        if isinstance(error, ConnectionLost):
-            reason = "closed" if error.close_code in ORDERLY_CLOSES and not error.started else ""
-        else:
-            reason = error.code or ""
-        if reason == "previous_response_not_found" and self._chain.complete:
-            self._request.pop("previous_response_id", None)
-            self._request["input"] = self._chain.history + self._items
-        elif reason not in ("closed", "websocket_connection_limit_reached"):
-            return False
-        if reason in self._retried:
-            return False
-        self._retried.add(reason)
-        return True
+    def _missed(self, response: Response) -> list[StreamEvent]:
+        """What a stream would have told, of which only the end came."""
+        said, text, missed = self.text, response.text, list[StreamEvent]()
+        if not text.startswith(said):
+            missed += self._restart("what had come of it was not its end")
+            said = ""
+        if text != said:
+            missed.append(TextDelta(text=text[len(said) :]))
+        for call in response.output:
+            if isinstance(call, Call) and call.call_id not in self._calls:
+                missed += (*_call_started(call.to_wire()), call)
+        return missed
 
-    def _end(self, raw: dict[str, Any]) -> Response:
-        usage = raw.get("usage") or {}
+    def _response(self, raw: dict[str, Any]) -> Response:
         first = self._first_output_at
-        response = Response(
+        return Response(
             id=raw["id"],
             status=raw["status"],
             output=parse_items(raw["output"], "response.output"),
-            usage=Usage(
-                input_tokens=usage.get("input_tokens", 0),
-                cached_tokens=usage.get("input_tokens_details", {}).get("cached_tokens", 0),
-                output_tokens=usage.get("output_tokens", 0),
-                reasoning_tokens=usage.get("output_tokens_details", {}).get("reasoning_tokens", 0),
-            ),
+            usage=_usage(raw.get("usage") or {}),
             keepwarm=raw.get("keepwarm") or {},
             ttft_s=None if first is None else first - self._sent_at,
             duration_s=self._clock() - self._sent_at,
             raw=raw,
         )
-        if response.status == "failed":
-            raise TurnFailed(response)
-        self._chain.advance(self._items, response)
-        return response
+
+    def recover(self, error: Exception) -> Again | None:
+        """How to send the turn again after ``error``; None: not at all.
+
+        The same request is sent: one that had not started starts. One that had is told from its
+        beginning by a server that knows request ids, and what came before is dropped here; any
+        other server begins it again. That spends tokens twice and nothing else, since no tool
+        with effects runs before its turn has ended.
+        """
+        if isinstance(error, ConnectionLost):
+            return self._recover_lost(error)
+        if isinstance(error, TurnFailed):
+            return self._recover_failed(error)
+        return self._recover_refused(error) if isinstance(error, ApiError) else None
+
+    def _recover_lost(self, error: ConnectionLost) -> Again | None:
+        if error.final:
+            return None
+        return Again.AT_ONCE if self._first("lost") else Again.LATER
+
+    def _recover_failed(self, error: TurnFailed) -> Again | None:
+        """A turn that ended because its server or its connection did: nobody was told its end."""
+        if error.reason not in _DIED_WITH_SERVER or not self._first("failed"):
+            return None
+        self._request_id = _new_request_id()
+        return Again.AT_ONCE
+
+    def _recover_refused(self, error: ApiError) -> Again | None:
+        code, traits = error.code, self._traits
+        if error.param in _OF_REQUEST_IDS and traits.request_ids and error.status == 400:
+            traits.request_ids = False
+            return Again.AT_ONCE
+        if code == "previous_response_not_found" and self._chain.complete and self._first(code):
+            self._request.pop("previous_response_id", None)
+            self._request["input"] = self._chain.history + self._items
+            self._request_id = _new_request_id()
+            return Again.AT_ONCE
+        if code == "websocket_connection_limit_reached" and self._first(code):
+            return Again.ON_A_NEW_SOCKET
+        return Again.LATER if error.status == 503 else None
+
+    def _first(self, reason: str) -> bool:
+        """Whether ``reason`` is met for the first time in this turn."""
+        known = reason in self._tried
+        self._tried.add(reason)
+        return not known
 
 
 def answers_cancel(event: Mapping[str, Any]) -> bool:
@@ -363,63 +282,29 @@ def ends_turn(event: Mapping[str, Any]) -> bool:
     return event["type"] in _TERMINAL and not answers_cancel(event)
 
 
-def wire_items(input: Input) -> list[dict[str, Any]]:
-    """Input items as they go on the wire; a string is one user message."""
-    if isinstance(input, str):
-        return [{"type": "message", "role": "user", "content": input}]
-    return [dict(item) if isinstance(item, Mapping) else item.to_wire() for item in input]
+def _new_request_id() -> str:
+    return f"req_{uuid.uuid4().hex}"
 
 
-def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """JSON schema of ``model`` in the strict form: every key required, no other keys.
-
-    Titles and defaults are left out: the first cost prompt tokens, the second say nothing
-    where every key is required.
-    """
-    return _strict(model.model_json_schema())
+def _call_started(item: Mapping[str, Any]) -> Iterable[StreamEvent]:
+    if item["type"] not in ("function_call", "custom_tool_call"):
+        return ()
+    started = CallStarted(item_id=item.get("id") or "", call_id=item["call_id"], name=item["name"])
+    return (started,)
 
 
-def json_format(model: type[BaseModel]) -> dict[str, Any]:
-    """The ``text`` option that makes the answer a JSON value of ``model``."""
-    schema, name = strict_schema(model), model.__name__
-    return {"format": {"type": "json_schema", "name": name, "schema": schema, "strict": True}}
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        input_tokens=usage.get("input_tokens", 0),
+        cached_tokens=usage.get("input_tokens_details", {}).get("cached_tokens", 0),
+        output_tokens=usage.get("output_tokens", 0),
+        reasoning_tokens=usage.get("output_tokens_details", {}).get("reasoning_tokens", 0),
+    )
 
 
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    strict: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ("properties", "$defs"):
-            strict[key] = {name: _strict(child) for name, child in value.items()}
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            strict[key] = [_strict(child) for child in value]
-        elif key in ("items", "additionalProperties") and isinstance(value, dict):
-            strict[key] = _strict(value)
-        elif key not in ("title", "default"):
-            strict[key] = value
-    if "properties" in strict:
-        strict["required"] = list(strict["properties"])
-        strict["additionalProperties"] = False
-    return strict
-
-
-def _wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
-    wire: dict[str, Any] = {**defaults, **options}
-    unknown = wire.keys() - TurnOptions.__optional_keys__
-    if unknown:
-        raise TypeError(f"unknown turn options {sorted(unknown)}")
-    if "tools" in wire:
-        wire["tools"] = [
-            tool.to_wire() if isinstance(tool, FunctionTool) else dict(tool)
-            for tool in wire["tools"]
-        ]
-    if "keepwarm" in wire:
-        wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
-    return wire
-
-
-def _refusal(event: Mapping[str, Any]) -> ApiError:
+def _refusal(event: Mapping[str, Any]) -> Refused:
     error = event["error"]
-    return ApiError(
+    refused = Refused(
         error["message"],
         code=error.get("code"),
         param=error.get("param"),
@@ -427,3 +312,5 @@ def _refusal(event: Mapping[str, Any]) -> ApiError:
         type=error["type"],
         stream_id=event.get("stream_id"),
     )
+    refused.retry_after_s = error.get("retry_after_s")
+    return refused

@@ -11,33 +11,34 @@ from tests.support.clock import FakeClock
 from tests.support.fake_server import call, message, refusal, turn
 from tools_api.errors import ApiError
 from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
-from tools_api.sdk.turn import (
+from tools_api.sdk.answers import (
     ArgumentsDelta,
-    Chain,
-    ConnectionLost,
+    CallStarted,
     Response,
     StreamEvent,
     TextDelta,
-    Turn,
-    TurnFailed,
-    TurnOptions,
+    TurnRestarted,
     Usage,
-    answers_cancel,
-    ends_turn,
-    json_format,
-    strict_schema,
-    wire_items,
 )
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.failures import ConnectionLost, TurnFailed
+from tools_api.sdk.options import TurnOptions, json_format, strict_schema, wire_items
+from tools_api.sdk.turn import Again, Traits, Turn, answers_cancel, ends_turn
 from tools_api.tools import FunctionTool
 
 
 def sent(turn_: Turn) -> dict[str, Any]:
-    return orjson.loads(turn_.frame())
+    """The request as it is sent, without the id that differs from turn to turn."""
+    request = orjson.loads(turn_.frame())
+    assert request["keepwarm"].pop("request_id").startswith("req_")
+    assert request["keepwarm"].pop("on_disconnect") == "continue"
+    if not request["keepwarm"]:
+        del request["keepwarm"]
+    return request
 
 
 def play(turn_: Turn, events: list[dict[str, Any]]) -> list[StreamEvent]:
-    given = [turn_.receive(event) for event in events]
-    return [event for event in given if event is not None]
+    return [given for event in events for given in turn_.receive(event)]
 
 
 def after_one_turn(**defaults: Any) -> Chain:
@@ -121,8 +122,8 @@ def test_a_call_is_yielded_as_soon_as_its_arguments_are_complete() -> None:
     given = play(step, events)
     kinds = [type(event) for event in given]
     assert kinds == [
-        *(ArgumentsDelta, ArgumentsDelta, FunctionCall),
-        *(ArgumentsDelta, ArgumentsDelta, ArgumentsDelta, FunctionCall),
+        *(CallStarted, ArgumentsDelta, ArgumentsDelta, FunctionCall),
+        *(CallStarted, ArgumentsDelta, ArgumentsDelta, ArgumentsDelta, FunctionCall),
         Response,
     ]
     response = given[-1]
@@ -166,7 +167,7 @@ def test_a_refusal_raises_with_all_that_the_wire_says() -> None:
 
 def test_unknown_events_are_passed_over() -> None:
     step = Turn(Chain(defaults={}), "x", {})
-    assert step.receive({"type": "keepwarm:something", "sequence_number": 0}) is None
+    assert step.receive({"type": "keepwarm:something", "sequence_number": 0}) == []
 
 
 LOST_CHAIN = ApiError("gone", code="previous_response_not_found")
@@ -174,29 +175,107 @@ TOO_OLD = ApiError("old", code="websocket_connection_limit_reached")
 
 
 @pytest.mark.parametrize(
-    ("error", "again"),
+    ("error", "first", "second"),
     [
-        (LOST_CHAIN, True),
-        (TOO_OLD, True),
-        (ConnectionLost("restart", started=False, close_code=1012), True),
-        (ConnectionLost("restart", started=True, close_code=1012), False),
-        (ConnectionLost("cut", started=False), False),
-        (ConnectionLost("too big", started=False, close_code=1009), False),
-        (ApiError("bad", code="invalid_value"), False),
-        (ApiError("broken", code=None, status=500), False),
+        (LOST_CHAIN, Again.AT_ONCE, None),
+        (TOO_OLD, Again.ON_A_NEW_SOCKET, None),
+        (ConnectionLost("restart", started=False, close_code=1012), Again.AT_ONCE, Again.LATER),
+        (ConnectionLost("cut", started=True), Again.AT_ONCE, Again.LATER),
+        (ConnectionLost("silent", started=True, final=True), None, None),
+        (ApiError("busy", code="server_is_overloaded", status=503), Again.LATER, Again.LATER),
+        (ApiError("bad", code="invalid_value"), None, None),
+        (ApiError("broken", code=None, status=500), None, None),
+        (ValueError("not of the wire"), None, None),
     ],
 )
-def test_a_turn_is_sent_again_once_and_only_if_it_never_started(
-    error: ApiError | ConnectionLost, again: bool
+def test_what_may_be_sent_again_and_when(
+    error: Exception, first: Again | None, second: Again | None
 ) -> None:
     step = Turn(after_one_turn(), "x", {})
-    assert step.send_again(error) is again
-    assert step.send_again(error) is False
+    assert (step.recover(error), step.recover(error)) == (first, second)
+
+
+def test_a_lost_turn_is_asked_for_again_by_its_id_and_told_once() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    first = step.frame()
+    events = turn({}, [message("Hello")])
+    given = play(step, events[:4])
+    assert step.recover(ConnectionLost("cut", started=True)) is Again.AT_ONCE
+    assert step.frame() == first
+    given += play(step, events)
+    assert "".join(e.text for e in given if isinstance(e, TextDelta)) == "Hello", "each once"
+    assert isinstance(given[-1], Response)
+
+
+def test_a_stored_turn_goes_on_while_nobody_listens_and_says_so() -> None:
+    def kept(**options: Any) -> dict[str, Any]:
+        return orjson.loads(Turn(Chain(defaults={}), "x", options).frame())["keepwarm"]
+
+    assert kept()["on_disconnect"] == "continue"
+    assert kept(keepwarm={"on_disconnect": "cancel"})["on_disconnect"] == "cancel"
+    assert kept(keepwarm={"request_id": "mine"})["request_id"] == "mine"
+    assert "on_disconnect" not in kept(store=False)
+
+
+def test_a_resume_that_gives_the_end_alone_is_made_up_for() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    events = turn(sent(step), [message("Hello"), call("add", "{}", 2)])
+    given = play(step, events[:4])
+    step.recover(ConnectionLost("cut", started=True))
+    step.frame()
+    given += play(step, events[-1:])
+    assert "".join(e.text for e in given if isinstance(e, TextDelta)) == "Hello"
+    assert [type(event) for event in given[-3:]] == [CallStarted, FunctionCall, Response]
+
+
+def test_what_was_streamed_is_void_where_the_end_is_another() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    given = play(step, turn(sent(step), [message("Hello")])[:4])
+    step.recover(ConnectionLost("cut", started=True))
+    step.frame()
+    given = play(step, turn({}, [message("Other")])[-1:])
+    assert [type(event) for event in given] == [TurnRestarted, TextDelta, Response]
+    assert given[1] == TextDelta(text="Other")
+
+
+def test_a_turn_that_another_response_takes_the_place_of_begins_again() -> None:
+    chain = Chain(defaults={})
+    step = Turn(chain, "x", {})
+    play(step, turn(sent(step), [message("Hello")])[:4])
+    step.recover(ConnectionLost("cut", started=True))
+    given = play(step, turn({}, [message("Hello")], id="resp_2"))
+    assert isinstance(given[0], TurnRestarted)
+    assert "".join(e.text for e in given if isinstance(e, TextDelta)) == "Hello"
+    assert (chain.head, chain.stats.restarts, chain.stats.turns) == ("resp_2", 1, 1)
+
+
+@pytest.mark.parametrize("param", ["keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect"])
+def test_a_server_that_knows_no_request_ids_is_sent_none_any_more(param: str) -> None:
+    traits = Traits()
+    step = Turn(Chain(defaults={"keepwarm": {"session": "s"}}), "x", {}, traits=traits)
+    refused = ApiError("unknown", code="unsupported_parameter", param=param)
+    assert step.recover(refused) is Again.AT_ONCE
+    assert orjson.loads(step.frame())["keepwarm"] == {"session": "s"}
+    assert step.recover(refused) is None
+
+
+def test_a_turn_that_died_with_its_server_begins_again_under_another_id() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    first = orjson.loads(step.frame())["keepwarm"]["request_id"]
+    died = {
+        "error": {"code": "server_error", "message": "x"},
+        "keepwarm": {"reason": "interrupted"},
+    }
+    with pytest.raises(TurnFailed) as caught:
+        play(step, turn({}, [], status="failed", **died))
+    assert step.recover(caught.value) is Again.AT_ONCE
+    assert orjson.loads(step.frame())["keepwarm"]["request_id"] != first
+    assert step.recover(caught.value) is None
 
 
 def test_a_server_that_lost_the_chain_is_sent_the_whole_history() -> None:
     step = Turn(after_one_turn(), "more", {})
-    step.send_again(LOST_CHAIN)
+    step.recover(LOST_CHAIN)
     request = sent(step)
     assert "previous_response_id" not in request
     assert request["input"] == [
@@ -208,7 +287,7 @@ def test_a_server_that_lost_the_chain_is_sent_the_whole_history() -> None:
 
 def test_a_chain_taken_up_by_id_alone_cannot_be_sent_whole() -> None:
     chain = Chain(defaults={}, head="resp_9", complete=False)
-    assert not Turn(chain, "x", {}).send_again(LOST_CHAIN)
+    assert Turn(chain, "x", {}).recover(LOST_CHAIN) is None
 
 
 def test_a_fork_shares_the_past_and_not_the_future() -> None:

@@ -7,8 +7,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.fake_server import FakeServer, message, refusal, turn
+from tools_api.sdk.chain import Chain
 from tools_api.sdk.lanes import NUM_LANES, Lane, Lanes
-from tools_api.sdk.turn import Chain, Turn
+from tools_api.sdk.turn import Turn
 
 
 def a_turn() -> Turn:

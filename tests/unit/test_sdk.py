@@ -1,0 +1,122 @@
+"""Small parts of the SDK: results, failures, options, the loop in a thread, chains."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.support.fake_server import FakeServer, message, turn
+from tools_api.sdk.answers import LoopResult, Response, Usage
+from tools_api.sdk.backoff import Retries
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.client import Client
+from tools_api.sdk.failures import OutputInvalid, TooManyTurns, TurnFailed
+from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.options import json_format, wire_options
+from tools_api.sdk.portal import Portal
+from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_runner import ToolExit
+
+
+def response(**fields: object) -> Response:
+    raw = {"error": {"code": "rate_limit_exceeded", "message": "spent"}}
+    whole: dict[str, object] = {"id": "r", "status": "completed", "output": (), "usage": Usage()}
+    whole |= {"keepwarm": {}, "ttft_s": None, "duration_s": 0.0, "raw": raw}
+    return Response(**(whole | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (LoopResult(), "incomplete"),
+        (LoopResult(responses=(response(),)), "completed"),
+        (LoopResult(responses=(response(status="incomplete"),)), "incomplete"),
+        (LoopResult(responses=(response(),), cancelled=True), "cancelled"),
+    ],
+)
+def test_a_result_says_how_it_ended(result: LoopResult[None], status: str) -> None:
+    assert result.status == status
+
+
+def test_failures_say_what_happened_and_keep_what_was_done() -> None:
+    result = LoopResult(responses=(response(),))
+    assert str(TooManyTurns(result)) == "the model still calls tools after 1 turns"
+    assert OutputInvalid(result, ["a: missing"]).faults == ("a: missing",)
+    failed = TurnFailed(response(keepwarm={"reason": "budget"}))
+    assert (failed.code, failed.reason) == ("rate_limit_exceeded", "budget")
+
+
+def test_types_other_than_models_have_a_format() -> None:
+    made = json_format(list[int])["format"]
+    assert made["schema"] == {"type": "array", "items": {"type": "integer"}}
+
+
+def test_options_of_a_turn_join_the_sessions() -> None:
+    made = wire_options({"keepwarm": {"a": 1}}, {"keepwarm": {"b": 2}, "temperature": 0})
+    assert made == {"keepwarm": {"a": 1, "b": 2}, "temperature": 0}
+
+
+def test_keys_of_the_extension_come_and_go() -> None:
+    chain = Chain(defaults={})
+    chain.set_keepwarm(session="s", budget=None)
+    assert chain.defaults == {"keepwarm": {"session": "s"}}
+    chain.set_keepwarm(session=None)
+    assert chain.defaults == {}
+
+
+async def test_an_occupied_session_lets_others_in_one_by_one() -> None:
+    occupancy, order = Occupancy(), []
+
+    async def use(number: int) -> None:
+        async with occupancy.taken():
+            order.append(number)
+            await asyncio.sleep(0)
+            order.append(number)
+
+    await asyncio.gather(*(use(number) for number in range(3)))
+    assert order == [0, 0, 1, 1, 2, 2]
+
+
+async def numbers() -> AsyncGenerator[int, None]:
+    for number in range(3):
+        yield number
+
+
+def test_a_portal_runs_coroutines_and_iterates_in_its_own_thread() -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    portal = Portal()
+    assert portal.call(where()) not in (None, threading.get_ident())
+    assert list(portal.iterate(numbers())) == [0, 1, 2]
+    portal.close()
+    assert list(portal.iterate(numbers())) == [0, 1, 2], "it starts anew"
+    portal.close()
+
+
+def test_a_portal_raises_what_was_raised() -> None:
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    portal = Portal()
+    with pytest.raises(LookupError):
+        portal.call(fail(LookupError()))
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(fail(ToolExit(KeyboardInterrupt())))
+    portal.close()
+
+
+def test_a_client_that_nobody_closed_leaves_no_thread() -> None:
+    with FakeServer(lambda request: turn(request, [message("x")])) as server:
+        before = threading.active_count()
+        client = Client(server.url, retries=Retries(tries=0))
+        session = client.session()
+        assert isinstance(session, Session)
+        session.respond("a")
+        assert threading.active_count() > before
+        del client, session
+    threads = [thread for thread in threading.enumerate() if thread.name == "keepwarm client"]
+    for thread in threads:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,191 @@
+"""Servers that are lost, restart, are overloaded, or know nothing of our extension."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.fake_server import Close, FakeServer, message, refusal, turn
+from tools_api.errors import ApiError
+from tools_api.sdk.answers import StreamEvent, TextDelta, TurnRestarted
+from tools_api.sdk.backoff import Retries
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.connection import Connection, Endpoint
+from tools_api.sdk.failures import ConnectionLost
+from tools_api.sdk.turn import Turn
+
+Step = Callable[[dict[str, Any]], list[dict[str, Any] | Close]]
+
+
+class Waits:
+    """Instead of sleeping: how long it would have been."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def scripted(*steps: Step) -> FakeServer:
+    left = list(steps)
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+        return left.pop(0)(request)
+
+    return FakeServer(answer)
+
+
+def whole(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+    return [*turn(request, [message("Hello")])]
+
+
+def cut_after(count: int) -> Step:
+    return lambda request: [*turn(request, [message("Hello")])[:count], Close(None)]
+
+
+def overloaded(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+    return [refusal(request, "server_is_overloaded", 503)]
+
+
+async def played(
+    server: FakeServer, retries: Retries | None = None, **options: Any
+) -> tuple[list[StreamEvent], list[float]]:
+    """The events of one turn, and the waits that it took."""
+    waits = Waits()
+    connection = Connection(
+        Endpoint(server.url), retries or Retries(), sleep=waits, draw=random.Random(0)
+    )
+    turn_ = Turn(Chain(defaults={}), "hi", options, traits=connection.traits)
+    try:
+        return [event async for event in connection.play(turn_)], waits.seconds
+    finally:
+        await connection.close()
+
+
+def text(events: list[StreamEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize("count", range(9))
+async def test_a_turn_cut_anywhere_is_told_once_by_a_server_that_keeps_it(count: int) -> None:
+    with scripted(cut_after(count), whole) as server:
+        events, waits = await played(server)
+    assert text(events) == "Hello"
+    assert not any(isinstance(event, TurnRestarted) for event in events)
+    assert waits == []
+    first, second = server.requests
+    assert first["keepwarm"]["request_id"] == second["keepwarm"]["request_id"]
+
+
+async def test_a_server_that_stays_away_is_sought_with_growing_waits_and_then_given_up() -> None:
+    with scripted(*[cut_after(3)] * 6) as server:
+        with pytest.raises(ConnectionLost) as caught:
+            await played(server, Retries(tries=5))
+    assert caught.value.started
+    assert len(server.requests) == 6
+
+
+async def test_an_overloaded_server_is_asked_again_later() -> None:
+    with scripted(overloaded, overloaded, whole) as server:
+        events, waits = await played(server)
+    assert text(events) == "Hello"
+    assert len(waits) == 2
+    assert waits[0] < waits[1]
+    assert server.num_connections == 1
+
+
+async def test_a_server_says_how_long_to_wait() -> None:
+    def busy(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+        event = refusal(request, "server_is_overloaded", 503)
+        event["error"]["retry_after_s"] = 3.5
+        return [event]
+
+    with scripted(busy, whole) as server:
+        _, waits = await played(server)
+    assert waits == [3.5]
+
+
+async def test_a_server_without_request_ids_is_not_sent_any_and_still_survives_a_cut() -> None:
+    """An older one of ours, or one that does not know the extension at all."""
+
+    def old(then: Step) -> Step:
+        def answer(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+            if "keepwarm" in request:
+                event = refusal(request, "unknown_parameter")
+                event["error"]["param"] = "keepwarm"
+                return [event]
+            return then(request)
+
+        return answer
+
+    def afresh(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+        return [*turn(request, [message("Hello again")], id="resp_2")]
+
+    with scripted(old(whole), old(cut_after(4)), old(afresh)) as server:
+        events, _ = await played(server)
+    again = [number for number, event in enumerate(events) if isinstance(event, TurnRestarted)]
+    assert len(again) == 1, "what was streamed before is void, and the caller is told"
+    assert text(events[again[0] :]) == "Hello again"
+    assert len(server.requests) == 3
+
+
+async def test_a_server_that_was_never_there_is_named_at_once() -> None:
+    with FakeServer(whole) as server:
+        url = server.url
+    connection = Connection(Endpoint(url), Retries(), sleep=Waits())
+    with pytest.raises(ConnectionLost, match="cannot connect to ws://127"):
+        async for _ in connection.play(Turn(Chain(defaults={}), "hi", {})):
+            pass
+
+
+async def test_a_server_that_restarts_between_turns_is_found_again() -> None:
+    """The second server knows nothing of the first's chain and is sent the whole history."""
+    forgot = lambda request: [refusal(request, "previous_response_not_found")]  # noqa: E731
+    with scripted(whole, lambda request: [Close(1012)], forgot, whole) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            await session.respond("one")
+            await session.respond("two")
+    assert [item.get("content") for item in server.requests[-1]["input"]][::2] == ["one", "two"]
+
+
+def test_a_wrong_key_is_said_in_words() -> None:
+    refused = Endpoint("http://h/v1")
+    with FakeServer(whole) as server, Client(server.url.replace("/v1", "/x")) as client:
+        with pytest.raises(ApiError, match="HTTP 404"):
+            client.session().respond("a")
+    assert refused.headers == {}
+
+
+async def test_a_client_that_closes_cancels_the_turn_that_it_left() -> None:
+    """The frame leaves before the socket does: a turn that goes on without a listener would."""
+
+    def endless(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
+        return [*turn(request, [message("on and on")])[:4]]
+
+    with scripted(endless) as server:
+        async with AsyncClient(server.url) as client:
+            stream = client.session().stream("a")
+            await anext(stream)
+            await stream.aclose()
+        assert server.closed_by_client.wait(5)
+    assert len(server.cancels) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_waits_double_up_to_a_bound_and_differ_between_clients(seed: int) -> None:
+    retries, draw = Retries(first_wait_s=0.1, longest_wait_s=1.0), random.Random(seed)
+    waits = [retries.wait_s(number, draw) for number in range(100)]
+    for number, wait in enumerate(waits):
+        bound = min(0.1 * 2 ** min(number, 10), 1.0)
+        assert bound / 2 <= wait <= bound
+    assert len(set(waits)) == len(waits)
+
+
+@pytest.mark.parametrize("wrong", [{"tries": -1}, {"first_wait_s": 9}, {"first_wait_s": -1}])
+def test_retries_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no tries or waits"):
+        Retries(**wrong)

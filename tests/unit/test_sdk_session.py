@@ -1,0 +1,231 @@
+"""Sessions: two surfaces alike, forks, ways back, sub-agents, and one thing at a time."""
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from tests.support.fake_server import FakeServer, call, message, turn
+from tools_api.items import FunctionCallOutput
+from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tools import ToolContext, tool
+
+
+class Echo:
+    """Answers the n-th request with ``echo n`` and the id ``resp_n``."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._count = 0
+        self._fields = fields
+
+    def __call__(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        self._count += 1
+        texts = [message(f"echo {self._count}")]
+        return turn(request, texts, id=f"resp_{self._count}", **self._fields)
+
+
+def surface(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
+    """Public names with the parameters of methods, each by name, kind and default."""
+    found: dict[str, list[tuple[str, Any, Any]]] = {}
+    for name, member in inspect.getmembers(kind):
+        if not name.startswith("_"):
+            parameters = () if isinstance(member, property) else _parameters(member)
+            found[name] = [(p.name, p.kind, p.default) for p in parameters]
+    return found
+
+
+def _parameters(member: Any) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(member).parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("plain", "asynchronous"), [(Session, AsyncSession), (Client, AsyncClient)]
+)
+def test_the_synchronous_surface_is_the_asynchronous_one(plain: type, asynchronous: type) -> None:
+    assert surface(plain) == surface(asynchronous)
+    assert len(surface(plain)) >= 2
+
+
+def test_both_clients_are_made_alike() -> None:
+    assert _parameters(Client) == _parameters(AsyncClient)
+
+
+def test_a_session_has_a_name_and_a_budget_on_the_wire() -> None:
+    with FakeServer(Echo()) as server, Client(server.url) as client:
+        session = client.session(name="shop", budget={"output": 50}, instructions="Be brief.")
+        session.respond("a")
+    sent = server.requests[0]
+    assert (session.name, sent["instructions"]) == ("shop", "Be brief.")
+    assert sent["keepwarm"]["session"] == "shop"
+    assert sent["keepwarm"]["budget"] == {"output": 50}
+
+
+def test_a_named_session_that_the_server_knew_is_not_sent_whole() -> None:
+    with FakeServer(Echo(keepwarm={"turn": 7})) as server, Client(server.url) as client:
+        session = client.session(name="old")
+        session.respond("a")
+        assert not session._inner._chain.complete
+
+
+def test_a_fork_of_a_named_session_goes_on_from_its_response_alone() -> None:
+    with FakeServer(Echo()) as server, Client(server.url) as client:
+        session = client.session(name="shop", budget={"output": 50})
+        session.respond("a")
+        session.fork().respond("b")
+        session.fork(name="other").respond("c")
+    sent = [request["keepwarm"].get("session") for request in server.requests]
+    assert sent == ["shop", None, "other"]
+    assert [request.get("previous_response_id") for request in server.requests] == [
+        None,
+        "resp_1",
+        "resp_1",
+    ]
+
+
+def test_rewinding_goes_back_by_turns_or_to_a_response() -> None:
+    with FakeServer(Echo()) as server, Client(server.url) as client:
+        session = client.session()
+        for text in "abc":
+            session.respond(text)
+        session.rewind()
+        assert session.head == "resp_2"
+        session.respond("d")
+        session.rewind(to="resp_1")
+        session.respond("e")
+        session.rewind(turns=2)
+        assert session.head is None
+        for wrong in ({"turns": 1}, {"turns": 0}, {"to": "resp_9"}):
+            with pytest.raises(ValueError, match="turn"):
+                session.rewind(**wrong)
+        session.respond("f")
+    parents = [request.get("previous_response_id") for request in server.requests]
+    assert parents == [None, "resp_1", "resp_2", "resp_2", "resp_1", None]
+
+
+def test_rewinding_into_a_loop_owes_the_outputs_again() -> None:
+    rounds = iter([[call("add", "{}")], [message("a")], [message("b")]])
+    numbers = iter("123")
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        return turn(request, next(rounds), id=f"resp_{next(numbers)}")
+
+    with FakeServer(answer) as server, Client(server.url) as client:
+        session = client.session()
+        session.respond("go")
+        session.owe([FunctionCallOutput(call_id="call_1", output="3")])
+        session.respond("and?")
+        session.rewind()
+        session.respond("again")
+    first, second = server.requests[1]["input"], server.requests[2]["input"]
+    assert first[0] == second[0]
+    assert second[1]["content"] == "again"
+
+
+def test_a_named_session_cannot_go_back_to_nothing() -> None:
+    with FakeServer(Echo()) as server, Client(server.url) as client:
+        session = client.session(name="shop")
+        session.respond("a")
+        with pytest.raises(ValueError, match="cannot go back to nothing"):
+            session.rewind()
+
+
+def test_a_child_names_its_parent_and_has_a_transcript_of_its_own() -> None:
+    with FakeServer(Echo(keepwarm={"session": "sess_7"})) as server, Client(server.url) as client:
+        fresh = client.session(model="m")
+        fresh.child(name="before").respond("x")
+        session = client.session(model="m", instructions="parent's")
+        session.respond("a")
+        session.child(budget={"output": 9}, instructions="child's").respond("b")
+    before, _, after = server.requests
+    assert before["keepwarm"]["parent_session"] == fresh.name
+    assert after["keepwarm"]["parent_session"] == "sess_7"
+    assert after["keepwarm"]["session"].startswith("sess_7.")
+    assert after["keepwarm"]["budget"] == {"output": 9}
+    assert (after["model"], after["instructions"]) == ("m", "child's")
+    assert "previous_response_id" not in after
+
+
+def test_stats_add_up_and_show_what_is_left() -> None:
+    told = {
+        "cost": {"turn": 0.1, "session": 0.25, "saved": 0.5},
+        "budget": {"left": {"output": 3}, "exhausted": False},
+    }
+    with FakeServer(Echo(keepwarm=told)) as server, Client(server.url) as client:
+        session = client.session()
+        session.respond("a")
+        session.respond("b")
+        stats = session.stats
+    assert (stats.turns, stats.usage.input_tokens, stats.cost) == (2, 20, 0.25)
+    assert stats.budget_left == {"output": 3}
+
+
+@pytest.mark.parametrize("wrong", [{"instruction": "x"}, {"tool": []}])
+def test_an_option_that_does_not_exist_is_refused(wrong: dict[str, Any]) -> None:
+    with Client() as client, pytest.raises(TypeError, match="unknown turn options"):
+        client.session(**wrong).respond("x")
+
+
+def test_tools_that_want_a_context_are_refused_without_it() -> None:
+    @tool
+    def look(context: ToolContext[int]) -> int:
+        return context.value
+
+    with Client() as client, pytest.raises(TypeError, match="wants a context of type int"):
+        client.session(tools=[look])
+
+
+async def test_a_session_does_one_thing_at_a_time() -> None:
+    with FakeServer(Echo()) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            answers = await asyncio.gather(*(session.respond(text) for text in "abc"))
+    assert {response.text for response in answers} == {"echo 1", "echo 2", "echo 3"}
+    assert server.requests[2]["previous_response_id"] == "resp_2"
+
+
+async def test_a_stream_that_was_left_by_break_holds_nobody_up() -> None:
+    with FakeServer(Echo()) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            async for _ in session.stream("a"):
+                break
+            async with asyncio.timeout(5):
+                assert (await session.respond("b")).text == "echo 2"
+
+
+async def test_a_second_run_inside_a_stream_is_an_error_not_a_deadlock() -> None:
+    with FakeServer(Echo()) as server:
+        async with AsyncClient(server.url) as client:
+            session = client.session()
+            stream = session.stream("a")
+            await anext(stream)
+            with pytest.raises(RuntimeError, match="still open"):
+                await session.respond("b")
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_tool_that_calls_its_own_session_is_told_so(is_async: bool) -> None:
+    rounds = iter([[call("ask", "{}")], [message("child says")], [message("done")]])
+    with FakeServer(lambda request: turn(request, next(rounds))) as server:
+        with Client(server.url) as client:
+            session = client.session()
+
+            @tool
+            def ask() -> str:
+                with pytest.raises(RuntimeError, match="a tool called the session that runs it"):
+                    session.respond("deadlock?")
+                return session.child().respond("fine").text
+
+            @tool(name="ask")
+            async def ask_async() -> str:
+                inner = session._inner
+                with pytest.raises(RuntimeError, match="a tool called the session that runs it"):
+                    await inner.respond("deadlock?")
+                return (await inner.child().respond("fine")).text
+
+            result = session.run("go", tools=[ask_async if is_async else ask])
+    assert result.calls[0].output == "child says"

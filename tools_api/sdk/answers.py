@@ -1,0 +1,277 @@
+"""What a session gives: responses, the events of a stream, and what a whole run did.
+
+Frozen data alone. ``tools_api.sdk.turn`` makes the events of a turn, ``tool_loop`` those of
+the tools and the result of a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
+
+Model = TypeVar("Model", bound=BaseModel)
+Output = TypeVar("Output")
+AnyCall = FunctionCall | CustomToolCall
+End = Literal["completed", "incomplete", "cancelled", "waiting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one response or several, as the server counted them."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of ``input_tokens`` whose KV was found in the cache."""
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        """The cached share of the input, from 0 to 1; 0 without input."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A turn that has ended."""
+
+    id: str
+    status: str
+    """``completed``, ``incomplete`` or ``failed``."""
+    output: tuple[Item, ...]
+    usage: Usage
+    keepwarm: Mapping[str, Any]
+    """``response.keepwarm``: what the turn cost and what the cache saved; may be empty."""
+    ttft_s: float | None
+    """Seconds from sending the request to the first output; None if there was none."""
+    duration_s: float
+    """Seconds from sending the request to the end."""
+    raw: Mapping[str, Any]
+    """The whole response object as it arrived."""
+
+    @property
+    def text(self) -> str:
+        """The text of all messages of the turn, one directly behind the other."""
+        return "".join(item.text for item in self.output if isinstance(item, Message))
+
+    @property
+    def reasoning(self) -> str:
+        """The text of all reasoning of the turn, one directly behind the other."""
+        return "".join(item.text for item in self.output if isinstance(item, Reasoning))
+
+    @property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        """The calls in the order they were written; the last may be cut short if ``incomplete``."""
+        return tuple(item for item in self.output if isinstance(item, FunctionCall))
+
+    @property
+    def incomplete_reason(self) -> str | None:
+        """Why the turn was cut short, ``max_output_tokens`` for a budget too; or None."""
+        reason = (self.raw.get("incomplete_details") or {}).get("reason")
+        return None if reason is None else str(reason)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the turn did otherwise than asked, or could not promise, in sentences."""
+        return tuple(map(str, self.keepwarm.get("warnings") or ()))
+
+    @property
+    def cancelled(self) -> bool:
+        """The turn was ended by a cancel."""
+        return self.status == "incomplete" and self.keepwarm.get("reason") == "cancelled"
+
+    def parsed(self, model: type[Model]) -> Model:
+        """The text as a ``model``; pydantic.ValidationError if it is not one."""
+        return model.model_validate_json(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of a message's text, ``response.output_text.delta``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta:
+    """A piece of the reasoning, ``response.reasoning_text.delta``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted:
+    """The model begins to write a call; its arguments follow."""
+
+    item_id: str
+    call_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentsDelta:
+    """A piece of a call's arguments: JSON text cut anywhere. The whole call follows."""
+
+    item_id: str
+    """Id of the function call that is being written."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRestarted:
+    """The turn was lost on the way and begins again: what it had streamed is void."""
+
+    reason: str
+
+
+StreamEvent = (
+    TextDelta
+    | ReasoningDelta
+    | CallStarted
+    | ArgumentsDelta
+    | FunctionCall
+    | CustomToolCall
+    | TurnRestarted
+    | Response
+)
+"""What one turn yields. A call comes when it is complete; the last event is always the
+Response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """A call and what came of it."""
+
+    call: FunctionCall
+    output: str
+    """As the model reads it."""
+    failed: bool
+    """The tool raised, took too long, was not approved or does not exist, or its arguments do
+    not fit."""
+    duration_s: float
+    attempts: int = 1
+    """How often the tool was run."""
+    cut_bytes: int = 0
+    """Bytes that were left out of the middle of the output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """A tool begins to run: while its turn still decodes if it is read-only or idempotent."""
+
+    call: FunctionCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished:
+    """A tool gave an output."""
+
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFailed:
+    """A call came to nothing; the model reads why."""
+
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """A sentence of the server about what a turn did otherwise than asked."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repairing:
+    """The answer was not what ``output_type`` asks for; the model is told and asked again."""
+
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopResult(Generic[Output]):
+    """What a run did, turn by turn."""
+
+    responses: tuple[Response, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
+    waiting: tuple[AnyCall, ...] = ()
+    """Calls of tools that have no function here: answer them with ``session.owe``."""
+    partial_text: str = ""
+    """In the result of an error: what the turn that did not end had said."""
+    value: Output | None = None
+    """The answer as an ``output_type``; None without one."""
+    cancelled: bool = False
+    """``session.cancel`` ended the run."""
+
+    @property
+    def output(self) -> Output:
+        """The answer as the ``output_type`` that was asked for.
+
+        Raises:
+            ValueError: none was asked for, or the run came to no answer.
+        """
+        if self.value is None:
+            raise ValueError(f"the run was {self.status} and has no value of an output_type")
+        return self.value
+
+    @property
+    def final(self) -> Response:
+        """The last response. ``final.status`` tells whether it was cut short."""
+        return self.responses[-1]
+
+    @property
+    def text(self) -> str:
+        """The text of the last response alone; empty without one."""
+        return self.responses[-1].text if self.responses else ""
+
+    @property
+    def status(self) -> End:
+        """How it ended: ``completed``, ``incomplete`` (a limit), ``cancelled``, or ``waiting``
+        for the caller to answer calls."""
+        if self.cancelled:
+            return "cancelled"
+        if self.waiting:
+            return "waiting"
+        whole = self.responses and self.responses[-1].status == "completed"
+        return "completed" if whole else "incomplete"
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all turns. Each turn counts its whole context again, cached or not."""
+        return sum((response.usage for response in self.responses), Usage())
+
+
+RunEvent = (
+    StreamEvent | ToolStarted | ToolFinished | ToolFailed | Warned | Repairing | LoopResult[Any]
+)
+"""What ``stream`` yields: the events of every turn, each turn's Response when it ends, what its
+tools do, and at last the LoopResult."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStats:
+    """What a session has done through this object, and its account as the server last said."""
+
+    turns: int = 0
+    restarts: int = 0
+    """Turns that were lost on the way and begun again."""
+    usage: Usage = Usage()
+    cost: float | None = None
+    """Of the whole session; None where the server has no prices."""
+    saved: float | None = None
+    """What the last turn's cache hits saved."""
+    budget_left: Mapping[str, Any] | None = None
+    """What is left of each bound; None without a budget."""

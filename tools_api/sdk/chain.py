@@ -1,0 +1,134 @@
+"""Where a session stands: its last response, its history, and what it still owes.
+
+Knows no sockets and no tools. ``tools_api.sdk.turn`` moves it on.
+
+Always true: ``history`` holds what stands before ``head`` and nothing else, so that a server
+which has lost the chain can be sent the whole of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tools_api.sdk.answers import Response, SessionStats
+from tools_api.sdk.options import TurnOptions, wire_options
+
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The end of a turn, to come back to."""
+
+    head: str | None
+    length: int
+    """Items of the history up to here."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Chain:
+    """Where a session stands."""
+
+    defaults: TurnOptions
+    """Options of every turn; a turn's own take precedence."""
+    head: str | None = None
+    """Id of the last response, None before the first."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """All items up to ``head``, inputs and outputs, for a server that has lost the chain."""
+    complete: bool = True
+    """``history`` goes back to the beginning."""
+    owed: list[dict[str, Any]] = field(default_factory=list)
+    """Outputs of calls up to ``head`` that go in front of the next turn's input."""
+    marks: list[Mark] = field(default_factory=list)
+    """Where ``rewind`` may go back to, oldest first."""
+    stats: SessionStats = field(default_factory=SessionStats)
+    server_name: str | None = None
+    """What the server calls the session, once it has said so."""
+
+    @property
+    def name(self) -> str | None:
+        """The name that the user gave the session, or None."""
+        name = self.defaults.get("keepwarm", {}).get("session")
+        return None if name is None else str(name)
+
+    def set_keepwarm(self, **keys: Any) -> None:
+        """Change keys of the extension that go with every turn; None takes one out."""
+        merged = {**self.defaults.get("keepwarm", {}), **keys}
+        kept = {key: value for key, value in merged.items() if value is not None}
+        self.defaults = {**self.defaults, "keepwarm": kept}
+        if not kept:
+            del self.defaults["keepwarm"]
+
+    def request(self, items: list[dict[str, Any]], options: TurnOptions) -> dict[str, Any]:
+        """The ``response.create`` of the next turn.
+
+        Raises:
+            TypeError: an option that ``TurnOptions`` does not have.
+        """
+        wire = {"type": "response.create"} | wire_options(self.defaults, options)
+        wire["input"] = items
+        if self.head is not None:
+            wire["previous_response_id"] = self.head
+        return wire
+
+    def advance(self, items: list[dict[str, Any]], response: Response) -> None:
+        """Move behind ``response``, which answered ``items``."""
+        if self.head is None and self.name is not None:
+            # The server may have known the session before: then its past is not here.
+            self.complete = response.keepwarm.get("turn", 1) == 1
+        self.marks.append(Mark(head=self.head, length=len(self.history)))
+        self.head = response.id
+        self.history += items
+        self.history += [dict(item) for item in response.raw["output"]]
+        self.owed.clear()
+        self.server_name = response.keepwarm.get("session", self.server_name)
+        self.stats = _counted(self.stats, response)
+
+    def rewind(self, to: str | None) -> None:
+        """Stand again behind the response ``to``, or at the beginning. Outputs that answered
+        its calls are owed again.
+
+        Raises:
+            ValueError: no turn of this object ended with ``to``.
+        """
+        if to == self.head:
+            return
+        if to is None and (self.name is not None or not self.complete):
+            raise ValueError("a session that the server knows by name cannot go back to nothing")
+        heads = [mark.head for mark in self.marks]
+        if to not in heads:
+            raise ValueError(f"no turn of this session ended with the response {to!r}")
+        number = heads.index(to)
+        mark = self.marks[number]
+        self.owed = []
+        for item in self.history[mark.length :]:
+            if item.get("type") not in _OUTPUTS:
+                break
+            self.owed.append(item)
+        self.head = to
+        del self.history[mark.length :], self.marks[number:]
+
+    def fork(self) -> "Chain":
+        """A second chain from here on, without the name: it goes on from the response, so that
+        both may run at once. The histories are apart, the items in them shared."""
+        fork = replace(
+            self, history=list(self.history), owed=list(self.owed), marks=list(self.marks)
+        )
+        fork.stats = SessionStats()
+        if self.name is not None:
+            fork.set_keepwarm(session=None)
+        return fork
+
+
+def _counted(stats: SessionStats, response: Response) -> SessionStats:
+    told: Mapping[str, Any] = response.keepwarm
+    cost = told.get("cost") or {}
+    budget = told.get("budget") or {}
+    return replace(
+        stats,
+        turns=stats.turns + 1,
+        usage=stats.usage + response.usage,
+        cost=cost.get("session"),
+        saved=cost.get("saved"),
+        budget_left=budget.get("left"),
+    )

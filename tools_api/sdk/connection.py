@@ -1,0 +1,173 @@
+"""One server as the SDK sees it: its address, its socket, and turns played to their end.
+
+Opens the socket when a turn needs it, shares it among turns (``tools_api.sdk.lanes``), opens
+another when it is gone, and sends lost turns again as ``Turn.recover`` says.
+
+Always true: a turn is sent at most ``retries.tries`` times more; then the last error is
+raised. A turn that is left before its end is cancelled on the server.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from tools_api.sdk.answers import StreamEvent
+from tools_api.sdk.backoff import Retries
+from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
+from tools_api.sdk.lanes import Lane, Lanes
+from tools_api.sdk.turn import Again, Traits, Turn
+
+TurnEvents = AsyncGenerator[StreamEvent, None]
+
+
+class Endpoint:
+    """Where the server is and how patient to be with it."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        open_timeout_s: float = 5.0,
+        event_timeout_s: float = 600.0,
+    ) -> None:
+        """``base_url`` as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``."""
+        scheme, separator, rest = base_url.rstrip("/").partition("://")
+        schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+        if not separator or scheme not in schemes:
+            raise ValueError(f"base_url {base_url!r} does not start with http://, https:// or ws")
+        self.url = f"{schemes[scheme]}://{rest}/responses"
+        self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self.open_timeout_s = open_timeout_s
+        self.event_timeout_s = event_timeout_s
+        """Longest silence inside a turn before it counts as lost."""
+
+    def refused(self, error: Exception, *, final: bool) -> Refused | ConnectionLost:
+        """What a failed handshake means. ``final``: the server was never met."""
+        if isinstance(error, InvalidStatus):
+            status = error.response.status_code
+            kind = "server_error" if status >= 500 else "invalid_request_error"
+            hint = ": the key is missing or wrong (api_key)" if status == 401 else ""
+            message = f"{self.url} refused the connection with HTTP {status}{hint}"
+            return Refused(message, code=None, status=status, type=kind)
+        return ConnectionLost(f"cannot connect to {self.url}: {error}", started=False, final=final)
+
+    def silent(self, turn: Turn) -> ConnectionLost:
+        """What to raise after ``event_timeout_s`` without an event."""
+        return ConnectionLost(
+            f"no event for {self.event_timeout_s:g} s", started=turn.started, final=True
+        )
+
+
+class Connection:
+    """The socket to one server and what was learnt of it."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        retries: Retries,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        draw: random.Random | None = None,
+    ) -> None:
+        self.traits = Traits()
+        self._endpoint = endpoint
+        self._retries = retries
+        self._sleep = sleep
+        self._draw = draw or random.Random()
+        self._lanes: Lanes | None = None
+        self._retired: list[Lanes] = []
+        self._opening = asyncio.Lock()
+        self._met = False
+
+    async def close(self) -> None:
+        """Close the socket, which cancels all running turns. It opens again when needed."""
+        for lanes in (*self._retired, self._lanes):
+            if lanes is not None:
+                await lanes.close()
+        self._retired.clear()
+        self._lanes = None
+
+    async def play(self, turn: Turn) -> TurnEvents:
+        """Play ``turn`` to its end. If the iterator is closed earlier, or the task cancelled,
+        the server ends the turn, and its lane is free again after that.
+
+        Raises:
+            Refused, TurnFailed, ConnectionLost: there was no way to send it again, or too many.
+        """
+        tries = waits = 0
+        while True:
+            try:
+                async with aclosing(self._attempt(turn)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (Refused, TurnFailed, ConnectionLost) as error:
+                again = turn.recover(error) if tries < self._retries.tries else None
+                if again is None:
+                    raise
+                asked_s = getattr(error, "retry_after_s", None)
+            tries += 1
+            if again is Again.ON_A_NEW_SOCKET:
+                self._retire()
+            elif again is Again.LATER:
+                wait_s = self._retries.wait_s(waits, self._draw)
+                waits += 1
+                await self._sleep(max(wait_s, asked_s or 0.0))
+
+    def _retire(self) -> None:
+        """Leave the present socket to the turns that still run on it."""
+        if self._lanes is not None:
+            self._retired.append(self._lanes)
+            self._lanes = None
+
+    async def _attempt(self, turn: Turn) -> TurnEvents:
+        lanes, lane = await self._take_lane()
+        try:
+            lanes.post(turn.frame(lane.name))
+            turn.cancel = lambda: lanes.post(turn.cancel_frame(lane.name))
+            while not turn.over:
+                async with asyncio.timeout(self._endpoint.event_timeout_s):
+                    found = await lane.events.get()
+                if isinstance(found, ConnectionClosed):
+                    raise _lost(found, turn.started)
+                for event in turn.receive(found):
+                    yield event
+        except TimeoutError:
+            raise self._endpoint.silent(turn) from None
+        finally:
+            turn.cancel = None
+            lanes.leave(lane, turn)
+
+    async def _take_lane(self) -> tuple[Lanes, Lane]:
+        while True:
+            async with self._opening:
+                if self._lanes is None or self._lanes.closed:
+                    self._lanes = Lanes(await self._open())
+            lanes = self._lanes
+            if (lane := await lanes.take()) is not None:
+                return lanes, lane
+
+    async def _open(self) -> ClientConnection:
+        endpoint = self._endpoint
+        try:
+            socket = await connect(
+                endpoint.url,
+                additional_headers=endpoint.headers,
+                open_timeout=endpoint.open_timeout_s,
+                compression=None,
+                max_size=None,
+            )
+        except (OSError, InvalidHandshake) as error:
+            raise endpoint.refused(error, final=not self._met) from error
+        self._met = True
+        return socket
+
+
+def _lost(closed: ConnectionClosed, started: bool) -> ConnectionLost:
+    code = closed.rcvd.code if closed.rcvd else None
+    return ConnectionLost(f"the connection closed: {closed}", started=started, close_code=code)

@@ -1,0 +1,71 @@
+"""A session does one thing at a time: whoever comes second waits, and nobody waits for itself.
+
+Always true: what could only wait for ever (a second run inside an open stream of the same
+session, a tool that calls the session that runs it) is a RuntimeError instead.
+"""
+
+import asyncio
+import contextvars
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
+
+Event = TypeVar("Event")
+CALLER: contextvars.ContextVar[object] = contextvars.ContextVar("keepwarm_caller", default=None)
+"""Who asks, where that is not the running task: the thread of a synchronous client."""
+_INSIDE: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
+    "keepwarm_inside", default=()
+)
+
+
+class Occupancy:
+    """Whose turn it is in one session."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._owner: object = None
+        self._stream: weakref.ref[object] | None = None
+
+    def inside(self) -> contextvars.Context:
+        """A context for the session's tools, in which it knows them again."""
+        context = contextvars.copy_context()
+        context.run(_INSIDE.set, (*_INSIDE.get(), id(self)))
+        return context
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Have the session to oneself.
+
+        Raises:
+            RuntimeError: its present owner waits for the caller.
+        """
+        caller = CALLER.get() or asyncio.current_task()
+        if id(self) in _INSIDE.get():
+            raise RuntimeError(
+                "a tool called the session that runs it, which waits for the tool: give it a "
+                "fork() or a child() of the session"
+            )
+        streaming = self._stream is not None and self._stream() is not None
+        if self._lock.locked() and streaming and self._owner == caller:
+            raise RuntimeError("a stream of this session is still open: finish or close it first")
+        async with self._lock:
+            self._owner = caller
+            try:
+                yield
+            finally:
+                self._owner = self._stream = None
+
+    def stream(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        """``events`` as a stream that has the session from its first event to its last."""
+        guarded = self._guarded(events, me := [])
+        me.append(weakref.ref(guarded))
+        return guarded
+
+    async def _guarded(
+        self, events: AsyncGenerator[Event, None], me: list[weakref.ref[object]]
+    ) -> AsyncGenerator[Event, None]:
+        async with self.taken(), aclosing(events):
+            (self._stream,) = me
+            async for event in events:
+                yield event

@@ -1,0 +1,138 @@
+"""What a turn may be given: the fields of ``response.create``, input items, schemas of types.
+
+Typed as users write them and turned into what goes on the wire. Knows nothing of sessions.
+
+Always true: an option that ``TurnOptions`` does not have is an error, never passed on.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypedDict
+
+from pydantic import TypeAdapter
+
+from tools_api.items import Item
+from tools_api.tools import FunctionTool
+
+Input = str | Sequence[Item | Mapping[str, Any]]
+"""A user's message, or items: of ``tools_api.items`` or as they stand on the wire."""
+ToolChoice = str | Mapping[str, Any]
+
+
+class Budget(TypedDict, total=False):
+    """Bounds over the whole session; a spent one starts nothing more."""
+
+    input_uncached: int
+    """Prompt tokens that were not in the cache."""
+    output: int
+    """Tokens emitted."""
+    cost: float
+    """In the currency of the server's prices."""
+
+
+class Defined(Protocol):
+    """A function with its definition: ``keepwarm.Tool``."""
+
+    @property
+    def definition(self) -> FunctionTool:
+        """How the model sees it."""
+
+
+AnyTool = Defined | FunctionTool | Mapping[str, Any]
+"""A function made by ``tool``, or a definition alone, whose calls are left to the caller."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Fields of ``response.create`` beside input and tools, each as the protocol defines it."""
+
+    model: str
+    instructions: str
+    parallel_tool_calls: bool
+    text: Mapping[str, Any]
+    """``json_format(Model)`` makes one for a structured answer."""
+    max_output_tokens: int
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    truncation: str
+    metadata: Mapping[str, str]
+    include: Sequence[str]
+    reasoning: Mapping[str, Any]
+    service_tier: str
+    prompt_cache_key: str
+    store: bool
+    keepwarm: Mapping[str, Any]
+    """Our extension: session, budget, sampling, expected_tool_ms, priority, deadline_ms."""
+
+
+class TurnOptions(GenerationOptions, total=False):
+    """All fields of ``response.create`` beside the input."""
+
+    tools: Sequence[AnyTool]
+    tool_choice: ToolChoice
+
+
+def wire_items(input: Input) -> list[dict[str, Any]]:
+    """Input items as they go on the wire; a string is one user message."""
+    if isinstance(input, str):
+        return [{"type": "message", "role": "user", "content": input}]
+    return [dict(item) if isinstance(item, Mapping) else item.to_wire() for item in input]
+
+
+def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
+    """The fields of a request. A turn's options replace the defaults, its ``keepwarm`` keys
+    join theirs.
+
+    Raises:
+        TypeError: an option that ``TurnOptions`` does not have.
+    """
+    wire: dict[str, Any] = {**defaults, **options}
+    unknown = wire.keys() - TurnOptions.__optional_keys__
+    if unknown:
+        raise TypeError(f"unknown turn options {sorted(unknown)}")
+    if "tools" in wire:
+        wire["tools"] = [_wire_tool(tool) for tool in wire["tools"]]
+    if "keepwarm" in wire:
+        wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
+    return wire
+
+
+def _wire_tool(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, Mapping):
+        return dict(tool)
+    definition = tool if isinstance(tool, FunctionTool) else tool.definition
+    return definition.to_wire()
+
+
+def strict_schema(model: Any) -> dict[str, Any]:
+    """JSON schema of a type in the strict form: every key required, no other keys.
+
+    Titles and defaults are left out: the first cost prompt tokens, the second say nothing
+    where every key is required.
+
+    Args:
+        model: a pydantic model, or any type that pydantic has a JSON schema for.
+    """
+    return _strict(TypeAdapter(model).json_schema())
+
+
+def json_format(model: Any) -> dict[str, Any]:
+    """The ``text`` option that makes the answer a JSON value of ``model``."""
+    schema, name = strict_schema(model), getattr(model, "__name__", "answer")
+    return {"format": {"type": "json_schema", "name": name, "schema": schema, "strict": True}}
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    strict: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            strict[key] = {name: _strict(child) for name, child in value.items()}
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            strict[key] = [_strict(child) for child in value]
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            strict[key] = _strict(value)
+        elif key not in ("title", "default"):
+            strict[key] = value
+    if "properties" in strict:
+        strict["required"] = list(strict["properties"])
+        strict["additionalProperties"] = False
+    return strict

@@ -1,0 +1,303 @@
+"""A conversation with a model that the server keeps: one turn of it, or runs with tools.
+
+What users hold. Turns are made by ``tools_api.sdk.turn``, runs by ``tool_loop``; this is
+where their options come together. The synchronous ``Session`` (``sync_session``) has the same
+methods.
+
+Always true: a session does one thing at a time, and whatever was raised it may be used again.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar, Unpack, overload
+
+from tools_api.items import CallOutput
+from tools_api.sdk.answers import LoopResult, Response, SessionStats, StreamEvent
+from tools_api.sdk.chain import Chain
+from tools_api.sdk.connection import Connection
+from tools_api.sdk.occupancy import Occupancy
+from tools_api.sdk.options import (
+    AnyTool,
+    Budget,
+    GenerationOptions,
+    Input,
+    ToolChoice,
+    TurnOptions,
+    wire_items,
+)
+from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS, Plan, Run, RunEvents
+from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS, Equipment
+from tools_api.sdk.tools import Approve, Tool
+from tools_api.sdk.turn import Turn
+
+Output = TypeVar("Output")
+Choice = ToolChoice | Callable[[int], ToolChoice]
+
+
+class AsyncSession:
+    """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``."""
+
+    def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
+        equipment.check(
+            [tool for tool in chain.defaults.get("tools", ()) if isinstance(tool, Tool)]
+        )
+        self._connection = connection
+        self._chain = chain
+        self._equipment = equipment
+        self._occupancy = Occupancy()
+        self._turn: Turn | None = None
+        self._run: Run | None = None
+
+    @property
+    def head(self) -> str | None:
+        """Id of the last response, None before the first."""
+        return self._chain.head
+
+    @property
+    def name(self) -> str | None:
+        """The name under which the server knows the session, None without one."""
+        return self._chain.name
+
+    @property
+    def stats(self) -> SessionStats:
+        """What the session has done and what is left of its budget."""
+        return self._chain.stats
+
+    async def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
+        """Run one turn; ``input`` is only what is new. Calls are left to the caller.
+
+        Raises:
+            ApiError: the server refused the request before it started.
+            TurnFailed: the turn failed; ``rate_limit_exceeded`` = the budget is spent.
+            ConnectionLost: the server was lost and did not come back in time.
+        """
+        return await self._last(input, options)
+
+    def stream_turn(
+        self, input: Input, **options: Unpack[TurnOptions]
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Run one turn and yield what it gives; the Response comes last. Errors as ``respond``."""
+        return self._occupancy.stream(self._events(input, options))
+
+    def stream(
+        self,
+        input: Input,
+        *,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        output_type: Any = None,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> RunEvents:
+        """Play turns and run their calls until a turn has none; the LoopResult comes last.
+
+        Args:
+            tools: in place of the session's own.
+            tool_choice: of the first turn, or a function of the turn's number.
+            output_type: what the answer has to be, a pydantic model or any type pydantic knows.
+            max_repairs: how often the model is asked again for an answer that is not.
+            options: as for ``respond``, for every turn.
+
+        Raises:
+            ApiError, TurnFailed, ConnectionLost: as ``respond``; ``result`` is what was done.
+            TooManyTurns: after ``max_turns`` turns.
+            OutputInvalid: after ``max_repairs`` repairs.
+        """
+        plan = Plan(
+            tools=self._chain.defaults.get("tools", ()) if tools is None else tools,
+            options=options,
+            tool_choice=tool_choice,
+            max_turns=max_turns,
+            output_type=output_type,
+            max_repairs=max_repairs,
+        )
+        run = Run(self._connection, self._chain, plan, self._equipment, self._occupancy)
+        return self._occupancy.stream(self._played(run, input))
+
+    @overload
+    async def run(
+        self,
+        input: Input,
+        *,
+        output_type: type[Output],
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Output]: ...
+
+    @overload
+    async def run(
+        self,
+        input: Input,
+        *,
+        output_type: None = None,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Any]: ...
+
+    async def run(
+        self,
+        input: Input,
+        *,
+        output_type: Any = None,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Any]:
+        """As ``stream``, without the events: the result of the run. ``result.output`` is the
+        answer as an ``output_type``."""
+        events = self.stream(
+            input,
+            tools=tools,
+            tool_choice=tool_choice,
+            max_turns=max_turns,
+            output_type=output_type,
+            max_repairs=max_repairs,
+            **options,
+        )
+        async with aclosing(events):
+            async for event in events:
+                last = event
+        assert isinstance(last, LoopResult)
+        return last
+
+    async def warm(self, input: Input = (), **options: Unpack[TurnOptions]) -> Response:
+        """Prefill header and ``input`` without generating; the session moves on."""
+        return await self._last(input, options, generate=False)
+
+    def owe(self, outputs: Sequence[CallOutput]) -> None:
+        """Answer calls with the next turn, in front of its input."""
+        self._chain.owed += wire_items(outputs)
+
+    def cancel(self) -> None:
+        """End what the session does now: the turn on the server, and the tools of a run. The
+        turn ends ``incomplete``, the run with a result whose status is ``cancelled``."""
+        if self._run is not None:
+            self._run.cancel()
+        elif self._turn is not None:
+            self._turn.ask_to_cancel()
+
+    def fork(self, *, name: str | None = None) -> "AsyncSession":
+        """A second session that shares everything up to here, and its account unless it has a
+        ``name`` of its own."""
+        chain = self._chain.fork()
+        if name is not None:
+            chain.set_keepwarm(session=name)
+        return AsyncSession(self._connection, chain, self._equipment)
+
+    def rewind(self, *, turns: int = 1, to: str | None = None) -> None:
+        """Go back by so many turns, or to the response ``to``. What lies behind it is left out
+        of the next turn; what it cost stays spent.
+
+        Raises:
+            ValueError: there is no such turn in this object, or nothing before it to stand on.
+        """
+        marks = self._chain.marks
+        if to is None:
+            if not 1 <= turns <= len(marks):
+                raise ValueError(f"{turns} turns cannot be taken back of {len(marks)}")
+            to = marks[-turns].head
+        self._chain.rewind(to)
+
+    def child(
+        self,
+        *,
+        name: str | None = None,
+        budget: Budget | None = None,
+        context: Any = None,
+        approve: Approve | None = None,
+        max_parallel_tools: int | None = None,
+        **defaults: Unpack[TurnOptions],
+    ) -> "AsyncSession":
+        """A sub-agent: a session with a transcript of its own that draws from this one's budget.
+
+        Args:
+            name: its own; without one it gets one.
+            budget: bounds of its own, within its parent's.
+            context, approve, max_parallel_tools: this session's without them.
+            defaults: options of its turns; only ``model`` is taken over.
+        """
+        own = self._equipment
+        equipment = Equipment(
+            context=own.context if context is None else context,
+            approve=approve or own.approve,
+            max_parallel=max_parallel_tools or own.max_parallel,
+        )
+        inherited = TurnOptions()
+        if "model" in self._chain.defaults:
+            inherited["model"] = self._chain.defaults["model"]
+        chain = Chain(defaults={**inherited, **defaults})
+        child_name = name or f"{self._known_name()[:200]}.{uuid.uuid4().hex[:12]}"
+        chain.set_keepwarm(session=child_name, parent_session=self._known_name(), budget=budget)
+        return AsyncSession(self._connection, chain, equipment)
+
+    def _known_name(self) -> str:
+        """The session's name on the server; one is made if it has none yet."""
+        if self._chain.name is None:
+            if self._chain.server_name is None:
+                self._chain.set_keepwarm(session=f"session-{uuid.uuid4().hex[:12]}")
+            else:
+                return self._chain.server_name
+        return self._chain.name or ""
+
+    async def _last(self, input: Input, options: TurnOptions, *, generate: bool = True) -> Response:
+        async with self._occupancy.taken():
+            events = self._events(input, options, generate=generate)
+            async with aclosing(events):
+                async for event in events:
+                    last = event
+        assert isinstance(last, Response)
+        return last
+
+    async def _events(
+        self, input: Input, options: TurnOptions, *, generate: bool = True
+    ) -> AsyncGenerator[StreamEvent, None]:
+        traits = self._connection.traits
+        self._turn = Turn(self._chain, input, options, generate=generate, traits=traits)
+        try:
+            async with aclosing(self._connection.play(self._turn)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._turn = None
+
+    async def _played(self, run: Run, input: Input) -> RunEvents:
+        self._run = run
+        try:
+            async with aclosing(run.events(input)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._run = None
+
+
+def new_session(
+    connection: Connection,
+    *,
+    name: str | None,
+    budget: Budget | None,
+    head: str | None,
+    equipment: Equipment,
+    defaults: TurnOptions,
+) -> AsyncSession:
+    """What ``client.session`` gives; its arguments are explained there."""
+    chain = Chain(defaults=defaults, head=head, complete=head is None)
+    if name is not None or budget is not None:
+        chain.set_keepwarm(session=name, budget=budget)
+    return AsyncSession(connection, chain, equipment)
+
+
+def equipped(
+    context: Any, approve: Approve | None, max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS
+) -> Equipment:
+    """A session's arguments for its tools."""
+    return Equipment(context=context, approve=approve, max_parallel=max_parallel_tools)

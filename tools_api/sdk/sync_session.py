@@ -1,0 +1,189 @@
+"""The synchronous session: an ``AsyncSession`` whose loop runs in a thread of the client's.
+
+Every method is the asynchronous one of its name; a test compares the two surfaces.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar, Unpack, overload
+
+from tools_api.items import CallOutput
+from tools_api.sdk.answers import LoopResult, Response, RunEvent, SessionStats, StreamEvent
+from tools_api.sdk.options import (
+    AnyTool,
+    Budget,
+    GenerationOptions,
+    Input,
+    ToolChoice,
+    TurnOptions,
+)
+from tools_api.sdk.portal import Portal
+from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS
+from tools_api.sdk.tools import Approve
+
+Output = TypeVar("Output")
+Choice = ToolChoice | Callable[[int], ToolChoice]
+
+
+class Session:
+    """A chain of responses over a ``Client``. Made by ``Client.session``."""
+
+    def __init__(self, portal: Portal, inner: AsyncSession) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    @property
+    def head(self) -> str | None:
+        """Id of the last response, None before the first."""
+        return self._inner.head
+
+    @property
+    def name(self) -> str | None:
+        """The name under which the server knows the session, None without one."""
+        return self._inner.name
+
+    @property
+    def stats(self) -> SessionStats:
+        """What the session has done and what is left of its budget."""
+        return self._inner.stats
+
+    def respond(self, input: Input, **options: Unpack[TurnOptions]) -> Response:
+        """Run one turn; ``input`` is only what is new. Calls are left to the caller.
+
+        Raises:
+            ApiError: the server refused the request before it started.
+            TurnFailed: the turn failed; ``rate_limit_exceeded`` = the budget is spent.
+            ConnectionLost: the server was lost and did not come back in time.
+        """
+        return self._portal.call(self._inner.respond(input, **options))
+
+    def stream_turn(
+        self, input: Input, **options: Unpack[TurnOptions]
+    ) -> Generator[StreamEvent, None, None]:
+        """Run one turn and yield what it gives; the Response comes last. Errors as ``respond``."""
+        return self._portal.iterate(self._inner.stream_turn(input, **options))
+
+    def stream(
+        self,
+        input: Input,
+        *,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        output_type: Any = None,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> Generator[RunEvent, None, None]:
+        """Play turns and run their calls until a turn has none; the LoopResult comes last.
+        Arguments and errors as for ``AsyncSession.stream``."""
+        events = self._inner.stream(
+            input,
+            tools=tools,
+            tool_choice=tool_choice,
+            max_turns=max_turns,
+            output_type=output_type,
+            max_repairs=max_repairs,
+            **options,
+        )
+        return self._portal.iterate(events)
+
+    @overload
+    def run(
+        self,
+        input: Input,
+        *,
+        output_type: type[Output],
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Output]: ...
+
+    @overload
+    def run(
+        self,
+        input: Input,
+        *,
+        output_type: None = None,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Any]: ...
+
+    def run(
+        self,
+        input: Input,
+        *,
+        output_type: Any = None,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Choice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        max_repairs: int = DEFAULT_MAX_REPAIRS,
+        **options: Unpack[GenerationOptions],
+    ) -> LoopResult[Any]:
+        """As ``stream``, without the events: the result of the run. ``result.output`` is the
+        answer as an ``output_type``."""
+        return self._portal.call(
+            self._inner.run(
+                input,
+                output_type=output_type,
+                tools=tools,
+                tool_choice=tool_choice,
+                max_turns=max_turns,
+                max_repairs=max_repairs,
+                **options,
+            )
+        )
+
+    def warm(self, input: Input = (), **options: Unpack[TurnOptions]) -> Response:
+        """Prefill header and ``input`` without generating; the session moves on."""
+        return self._portal.call(self._inner.warm(input, **options))
+
+    def owe(self, outputs: Sequence[CallOutput]) -> None:
+        """Answer calls with the next turn, in front of its input."""
+        self._inner.owe(outputs)
+
+    def cancel(self) -> None:
+        """End what the session does now, from another thread: the turn on the server, and the
+        tools of a run. The turn ends ``incomplete``, the run with a result whose status is
+        ``cancelled``."""
+        self._portal.do(self._inner.cancel)
+
+    def fork(self, *, name: str | None = None) -> "Session":
+        """A second session that shares everything up to here, and its account unless it has a
+        ``name`` of its own."""
+        return Session(self._portal, self._inner.fork(name=name))
+
+    def rewind(self, *, turns: int = 1, to: str | None = None) -> None:
+        """Go back by so many turns, or to the response ``to``. What lies behind it is left out
+        of the next turn; what it cost stays spent.
+
+        Raises:
+            ValueError: there is no such turn in this object, or nothing before it to stand on.
+        """
+        self._inner.rewind(turns=turns, to=to)
+
+    def child(
+        self,
+        *,
+        name: str | None = None,
+        budget: Budget | None = None,
+        context: Any = None,
+        approve: Approve | None = None,
+        max_parallel_tools: int | None = None,
+        **defaults: Unpack[TurnOptions],
+    ) -> "Session":
+        """A sub-agent: a session with a transcript of its own that draws from this one's budget.
+        Arguments as for ``AsyncSession.child``."""
+        inner = self._inner.child(
+            name=name,
+            budget=budget,
+            context=context,
+            approve=approve,
+            max_parallel_tools=max_parallel_tools,
+            **defaults,
+        )
+        return Session(self._portal, inner)

@@ -1,0 +1,60 @@
+"""What a tool gave, as text that a model reads: JSON where it is no text, cut where it is long.
+
+Always true: whatever a tool returns becomes text of at most so many bytes of UTF-8, and where
+something was left out the text says how much.
+"""
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+_NOTE = "\n[... {} bytes left out here by the tool's max_output_bytes ...]\n"
+
+
+def output_text(value: object) -> str:
+    """``value`` as text: a string as it is, anything else as JSON.
+
+    Raises:
+        ValueError: it contains itself, or nothing of it can be written.
+    """
+    if isinstance(value, str):
+        return value
+    return to_json(value, serialize_unknown=True, bytes_mode="utf8").decode()
+
+
+def error_text(error: BaseException) -> str:
+    """What a model reads of a tool that raised, or of arguments that do not fit."""
+    if isinstance(error, ValidationError):
+        return _json({"error": "the arguments do not fit", "faults": list(faults(error))})
+    return _json({"error": f"{type(error).__name__}: {error}"})
+
+
+def refusal_text(reason: str) -> str:
+    """What a model reads of a call that was not run."""
+    return _json({"error": reason})
+
+
+def faults(error: ValidationError) -> tuple[str, ...]:
+    """One sentence for each thing that does not fit."""
+    return tuple(
+        f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}"
+        for fault in error.errors(include_url=False)
+    )
+
+
+def cut(text: str, max_bytes: int) -> tuple[str, int]:
+    """``text`` in at most ``max_bytes`` bytes, its head and its tail with a note between them,
+    and how many bytes were left out."""
+    if len(text) <= max_bytes // 4:
+        return text, 0
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= max_bytes:
+        return text, 0
+    room = max_bytes - len(_NOTE.format(len(encoded)).encode())
+    head = encoded[: room - room // 3].decode("utf-8", "ignore")
+    tail = encoded[len(encoded) - room // 3 :].decode("utf-8", "ignore")
+    left_out = len(encoded) - len(head.encode()) - len(tail.encode())
+    return head + _NOTE.format(left_out) + tail, left_out
+
+
+def _json(value: object) -> str:
+    return to_json(value, serialize_unknown=True).decode()
