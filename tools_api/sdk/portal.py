@@ -31,27 +31,42 @@ class Portal:
         Raises:
             BaseException: what ``work`` raises; of a ``ToolExit`` what the tool raised.
         """
-        outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        task: asyncio.Task[Result] | None = None
-        caller = threading.get_ident()
-
-        def start() -> None:
-            nonlocal task
-            CALLER.set(caller)
-            task = asyncio.ensure_future(work)
-            task.add_done_callback(lambda ended: _settle(ended, outcome))
-
-        loop = self._running()
-        loop.call_soon_threadsafe(start)
+        outcome, cancel = self._start(work)
         try:
             return outcome.result()
         except ToolExit as left:
             raise left.raised from None
         except BaseException:
             if not outcome.done():
-                loop.call_soon_threadsafe(lambda: task and task.cancel())
+                cancel()
                 concurrent.futures.wait([outcome], _GRACE_S)
             raise
+
+    async def result(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What ``work`` gives, run in this loop and waited for in the caller's."""
+        outcome, cancel = self._start(work)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(outcome))
+        finally:
+            if not outcome.done():
+                cancel()
+
+    def _start(
+        self, work: Coroutine[Any, Any, Result]
+    ) -> tuple["concurrent.futures.Future[Result]", Callable[[], None]]:
+        """The outcome of ``work``, which runs from now on, and how to cancel it."""
+        outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[Result]] = []
+        caller = threading.get_ident()
+
+        def start() -> None:
+            CALLER.set(caller)
+            tasks.append(asyncio.ensure_future(work))
+            tasks[0].add_done_callback(lambda ended: _settle(ended, outcome))
+
+        loop = self._running()
+        loop.call_soon_threadsafe(start)
+        return outcome, lambda: _cancel(loop, tasks)
 
     def do(self, work: Callable[[], None]) -> None:
         """Have ``work`` done in the loop, soon."""
@@ -119,6 +134,14 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, tasks: "list[asyncio.Task[Any]]") -> None:
+    def cancel() -> None:
+        for task in tasks:
+            task.cancel()
+
+    loop.call_soon_threadsafe(cancel)
 
 
 def _settle(ended: "asyncio.Task[Result]", outcome: "concurrent.futures.Future[Result]") -> None:
