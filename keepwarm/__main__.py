@@ -1,7 +1,7 @@
-"""The command ``keepwarm``, also as ``python -m keepwarm``: the server if it is installed.
+"""The command ``keepwarm``, also as ``python -m keepwarm``: if what it needs is installed.
 
-Knows that the base install is the client alone; what the command does stands in
-``sessions.command.cli``, which is imported when the command runs and not before.
+Knows that the base install is the client alone; what the commands do stands in
+``keepwarm.commands``, which is imported when a command runs and not before.
 """
 
 import sys
@@ -11,16 +11,15 @@ _OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status, 1 in the base install."""
+    """Run a command; returns the exit status, 1 in the base install."""
     words = list(sys.argv[1:] if words is None else words)
-    extra, load = ("top", _top) if words[:1] == ["top"] else ("server", _server)
+    extra, load = ("top", _top) if words[:1] == ["top"] else ("server", _commands)
     try:
-        run = load()
+        return load()(words)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
             raise
         return _missing(error.name, extra)
-    return run(words)
 
 
 def _missing(name: str, extra: str) -> int:
@@ -32,10 +31,10 @@ def _missing(name: str, extra: str) -> int:
     return 1
 
 
-def _server() -> Callable[[Sequence[str]], int]:
-    from sessions.command import cli
+def _commands() -> Callable[[Sequence[str]], int]:
+    from keepwarm.commands import main as commands
 
-    return cli.main
+    return commands.main
 
 
 def _top() -> Callable[[Sequence[str]], int]:

@@ -166,7 +166,7 @@ class EngineConfig:
             raise ConfigError("model is empty: give a folder, 'default' or 'random:NAME'")
         if self.kv_cache_bytes is not None and self.num_blocks is not None:
             raise ConfigError("kv_cache_bytes and num_blocks are both given: give one of them")
-        for name, low, high in _BOUNDS:
+        for name, (low, high) in BOUNDS.items():
             value = getattr(self, name)
             if value is None:
                 continue
@@ -182,32 +182,33 @@ class EngineConfig:
             raise ConfigError(f"block_size is {self.block_size}, not a power of two")
 
 
-_BOUNDS = (
-    ("kv_cache_bytes", 1 << 16, 1 << 44),
-    ("num_blocks", 2, 1 << 26),
-    ("host_kv_bytes", 0, 1 << 44),
-    ("disk_kv_bytes", 0, 1 << 50),
-    ("block_size", 4, 256),
-    ("max_context_tokens", 16, 1 << 24),
-    ("max_batch_tokens", 1, 1 << 17),
-    ("max_running", 1, 1 << 14),
-    ("max_waiting", 0, 1 << 20),
-    ("prefill_tokens_beside_decodes", 1, 1 << 17),
-    ("max_draft_tokens", 0, 64),
-    ("draft_tokens_per_step", 0, 1 << 12),
-    ("token_gap_ms", 1, 1 << 20),
-    ("startup_profile_ms", 0, 1 << 20),
-    ("first_token_limit_s", 1, 1 << 20),
-    ("hung_after_s", 0, 1 << 20),
-    ("step_limit_s", 1, 1 << 20),
-    ("load_hung_after_s", 0, 1 << 20),
-    ("load_limit_s", 0, 1 << 20),
-    ("output_reserve_percent", 0, 1000),
-    ("session_context_percent", 1, 1 << 20),
-    ("session_tokens_bytes", 1 << 12, 1 << 40),
-    ("threads", 1, 1024),
-    ("seed", 0, (1 << 63) - 1),
-)
+BOUNDS: dict[str, tuple[int, int]] = {
+    "kv_cache_bytes": (1 << 16, 1 << 44),
+    "num_blocks": (2, 1 << 26),
+    "host_kv_bytes": (0, 1 << 44),
+    "disk_kv_bytes": (0, 1 << 50),
+    "block_size": (4, 256),
+    "max_context_tokens": (16, 1 << 24),
+    "max_batch_tokens": (1, 1 << 17),
+    "max_running": (1, 1 << 14),
+    "max_waiting": (0, 1 << 20),
+    "prefill_tokens_beside_decodes": (1, 1 << 17),
+    "max_draft_tokens": (0, 64),
+    "draft_tokens_per_step": (0, 1 << 12),
+    "token_gap_ms": (1, 1 << 20),
+    "startup_profile_ms": (0, 1 << 20),
+    "first_token_limit_s": (1, 1 << 20),
+    "hung_after_s": (0, 1 << 20),
+    "step_limit_s": (1, 1 << 20),
+    "load_hung_after_s": (0, 1 << 20),
+    "load_limit_s": (0, 1 << 20),
+    "output_reserve_percent": (0, 1000),
+    "session_context_percent": (1, 1 << 20),
+    "session_tokens_bytes": (1 << 12, 1 << 40),
+    "threads": (1, 1024),
+    "seed": (0, (1 << 63) - 1),
+}
+"""Least and most of what is a number."""
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ is an extra.
 
 import time
 
-from sessions.command.options import OptionError
+from sessions.command.settings import OptionError
 from sessions.pages.metrics import Metrics
 from sessions.pages.spans import SpanQueue
 from sessions.wire.hub import Hub

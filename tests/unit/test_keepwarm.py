@@ -66,16 +66,16 @@ def test_the_bare_package_loads_no_client() -> None:
     assert result.stdout == "False\n"
 
 
-def test_the_command_is_that_of_sessions() -> None:
+def test_the_command_tells_its_version() -> None:
     result = python("from keepwarm.__main__ import main; main(['--version'])")
     assert result.stdout == f"keepwarm {keepwarm.__version__}\n"
 
 
-@pytest.mark.parametrize("missing", ["numpy", "prometheus_client"])
+@pytest.mark.parametrize("missing", ["click", "numpy", "prometheus_client"])
 def test_without_the_server_the_command_says_in_one_line_what_to_install(missing: str) -> None:
     result = python(
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from keepwarm.__main__ import main; sys.exit(main(['--version']))"
+        "from keepwarm.__main__ import main; sys.exit(main(['serve', '--help']))"
     )
     assert result.returncode == 1
     assert result.stdout == ""
@@ -87,7 +87,7 @@ def test_without_the_server_the_command_says_in_one_line_what_to_install(missing
 def test_a_module_of_ours_that_is_missing_is_not_taken_for_the_base_install() -> None:
     result = python(
         "import sys; sys.modules['runtime.messages'] = None\n"
-        "from keepwarm.__main__ import main; sys.exit(main(['--version']))"
+        "from keepwarm.__main__ import main; sys.exit(main(['serve', '--help']))"
     )
     assert result.returncode == 1
     assert "ModuleNotFoundError" in result.stderr

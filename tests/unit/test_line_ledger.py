@@ -29,8 +29,8 @@ REACHED = {
     "tools_api": Reached(body_median=5, body_p95=20, longest_function=47, documented=95),
     "runtime": Reached(body_median=5, body_p95=25, longest_function=66, documented=85),
     "sessions": Reached(body_median=5, body_p95=25, longest_function=53, documented=80),
-    # 14 lines until it had a module with work of its own, keepwarm.mcp.
-    "keepwarm": Reached(body_median=5, body_p95=15, longest_function=22, documented=95),
+    # 14 lines until it had modules with work of their own.
+    "keepwarm": Reached(body_median=5, body_p95=20, longest_function=28, documented=95),
 }
 
 

@@ -1,20 +1,22 @@
 """Arguments become typed options, or one line that says what is wrong with them."""
 
-import argparse
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from keepwarm.commands.parameters import Given, settings_command
 from runtime.config import EngineConfig
 from sessions.command.options import (
     KEY_VARIABLE,
     MIB,
-    OptionError,
-    add_serve_options,
+    SERVE_SETTINGS,
+    ServeOptions,
+    in_the_users_words,
     read_serve_options,
 )
+from sessions.command.settings import OptionError, resolve
 from sessions.durable.ledger import PriceTable
 from sessions.tenants import ApiKey, single_key
 
@@ -22,10 +24,16 @@ KEY = "a-good-key"
 CACHE = str(Path.home() / ".cache" / "keepwarm")
 
 
-def options(*words: str, **environment: str) -> Any:
-    parser = argparse.ArgumentParser(prog="keepwarm serve")
-    add_serve_options(parser)
-    return read_serve_options(parser.parse_args(words), environment)
+def options(*words: str, **environment: str) -> ServeOptions:
+    parsed = settings_command("serve", SERVE_SETTINGS, _parsed, help="").main(
+        list(words), standalone_mode=False
+    )
+    values = resolve("serve", SERVE_SETTINGS, typed=parsed, environment=environment)
+    return read_serve_options(values, environment)
+
+
+def _parsed(given: Given) -> Any:
+    return given.typed
 
 
 def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
@@ -41,8 +49,9 @@ def test_without_arguments_the_default_model_is_served_on_loopback() -> None:
 def test_every_engine_setting_is_an_option_with_its_docstring_as_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(SystemExit):
-        options("--help")
+    settings_command("serve", SERVE_SETTINGS, _parsed, help="").main(
+        ["--help"], standalone_mode=False
+    )
     shown = " ".join(capsys.readouterr().out.split())
     for field in fields(EngineConfig):
         name = field.name.replace("_bytes", "_mib").replace("_", "-")
@@ -80,11 +89,16 @@ def test_sizes_are_given_in_mib() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--block-size", "17"], "block_size is 17, not a power of two"),
+        (["--block-size", "17"], "--block-size is 17, not a power of two"),
         (["--port", "65536"], "--port 65536 is not in 0..65535"),
-        (["--default-output-tokens", "0"], "--default-output-tokens 0 is not positive"),
+        (["--default-output-tokens", "0"], "--default-output-tokens 0 is not in 1..16777216"),
         (["--drain-seconds", "-1"], "--drain-seconds -1.0 is not in"),
         (["--drain-seconds", "nan"], "--drain-seconds nan is not in"),
+        (["--kv-cache-mib", "0"], "--kv-cache-mib 0 is not in 1..16777216"),
+        (["--disk-kv-mib", "1"], "--disk-kv-mib needs --host-kv-mib and --disk-kv-folder as well"),
+        (["--disk-kv-folder", "/x"], "--disk-kv-folder is given, but --disk-kv-mib is 0"),
+        (["--kv-cache-mib", "9", "--num-blocks", "9"], "--kv-cache-mib and --num-blocks are both"),
+        (["--threads", "many"], "--threads 'many' is not a whole number"),
         (["--price", "input"], "--price: 'input' is not a number"),
         (["--price", "input=x"], "--price: 'input=x' is not a number"),
         (["--price", "input=-1"], "--price: 'input=-1' is not a number"),
@@ -165,3 +179,27 @@ def test_an_address_for_spans_that_is_none_is_refused(url: str) -> None:
 def test_the_log_is_text_unless_json_is_asked_for() -> None:
     assert options().log_format == "text"
     assert options("--log-format", "json").log_format == "json"
+
+
+def test_a_complaint_names_the_option_as_it_was_given() -> None:
+    with pytest.raises(OptionError) as caught:
+        options(KEEPWARM_DISK_KV_MIB="9", KEEPWARM_DISK_KV_FOLDER="/x")
+    assert str(caught.value) == (
+        "KEEPWARM_DISK_KV_MIB needs --host-kv-mib and KEEPWARM_DISK_KV_FOLDER as well"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("no room: raise kv_cache_bytes", "no room: raise --kv-cache-mib"),
+        ("killed while loading the model", "killed while loading the model"),
+        ("model is empty: give a folder", "--model is empty: give a folder"),
+        ("--model /x: no such folder", "KEEPWARM_MODEL /x: no such folder"),
+        ("see --load-hung-after-s 3", "see --load-hung-after-s 3"),
+    ],
+)
+def test_an_engines_words_become_the_users(message: str, told: str) -> None:
+    environment = {"KEEPWARM_MODEL": "/x"} if "KEEPWARM" in told else {}
+    values = resolve("serve", SERVE_SETTINGS, typed={}, environment=environment)
+    assert in_the_users_words(message, values) == told

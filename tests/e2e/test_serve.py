@@ -113,7 +113,7 @@ def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
 
 
 def test_the_front_end_never_loads_torch(server: ChildServer) -> None:
-    program = "import sys, sessions.command.cli; sys.exit('torch' in sys.modules)"
+    program = "import sys, keepwarm.commands.serve; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
     async def one_turn() -> None:
@@ -418,9 +418,13 @@ def test_a_port_in_use_is_told_before_the_model_is_loaded() -> None:
     ("words", "complaint"),
     [
         (["serve", "--host", "0.0.0.0"], "needs a key"),
-        (["serve", "--block-size", "3"], "block_size is 3"),
-        (["serve", "--dtype", "int8"], "invalid choice"),
-        ([], "required: command"),
+        (["serve", "--block-size", "3"], "--block-size 3 is not in 4..256"),
+        (["serve", "--block-size", "17"], "--block-size is 17, not a power of two"),
+        (["serve", "--disk-kv-mib", "9"], "--disk-kv-mib needs --host-kv-mib and --disk-kv-folder"),
+        (["serve", "--dtype", "int8"], "--dtype 'int8' is not one of auto, bfloat16"),
+        (["serve", "--prot", "1"], "No such option '--prot'"),
+        (["serv"], "No such command 'serv'"),
+        ([], "Usage: keepwarm"),
     ],
 )
 def test_bad_options_are_refused_with_status_2(words: list[str], complaint: str) -> None:

@@ -1,21 +1,19 @@
-"""The command ``keepwarm``: arguments to configuration, wiring, serving until told to stop.
+"""``keepwarm serve``: wiring, and serving until told to stop.
 
 The only place where engine, sessions and sockets are put together. Prints one line to
 standard output, when the server is ready; everything else is log and goes to standard error.
 """
 
-import argparse
 import asyncio
 import contextlib
 import gc
 import logging
-import os
 import secrets
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +24,10 @@ from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import Tokenizer, TokenizerError
-from sessions.command.options import (
-    OptionError,
-    ServeOptions,
-    add_serve_options,
-    read_serve_options,
-)
+from sessions.command.options import ServeOptions
+from sessions.command.preflight import fault_of_model
 from sessions.command.reload import reload_tenants, warn_of_former_form
+from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
@@ -65,29 +60,19 @@ _PROBES = 2
 _START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="keepwarm", description="Inference runtime that keeps agents' sessions warm."
-    )
-    parser.add_argument("--version", action="version", version=f"keepwarm {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    serve_parser = commands.add_parser("serve", help="serve a model over WebSocket and HTTP")
-    add_serve_options(serve_parser)
-    # Runs without what the server needs, so keepwarm.__main__ calls it before it comes here.
-    commands.add_parser("top", help="watch a server's sessions in the terminal", add_help=False)
-    arguments = parser.parse_args(words)
-    try:
-        options = read_serve_options(arguments, os.environ)
-    except OptionError as error:
-        parser.error(str(error))
+def run(options: ServeOptions, explain: Callable[[str], str]) -> int:
+    """Serve until told to stop; returns the exit status.
+
+    Args:
+        explain: puts an engine's complaint into the words of whoever gave the options.
+    """
     _configure_logging(options.log_level, options.log_format)
     try:
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             return runner.run(serve(options))
     except _START_ERRORS as error:
         log.debug("start failed", exc_info=True)
-        print(f"keepwarm: error: {error}", file=sys.stderr)
+        print(f"keepwarm: error: {explain(str(error))}", file=sys.stderr)
         return 1
 
 
@@ -121,8 +106,8 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
     if options.tenants_file is not None:
         warn_of_former_form(options.tenants_file, former=options.tenants.former)
     async with contextlib.AsyncExitStack() as cleanup:
-        # First of all, so that a port in use is told before the model is loaded.
-        bound = cleanup.enter_context(_bind(options.host, options.port))
+        # First of all, so that what needs no model is told before one is loaded.
+        bound = cleanup.enter_context(_place(options))
         tracing = None
         if options.otlp_traces is not None:
             tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
@@ -250,6 +235,19 @@ def _served_model(options: ServeOptions, info: EngineInfo) -> ServedModel:
         chat_format=chat_format,
         max_context_tokens=info.max_context_tokens,
     )
+
+
+def _place(options: ServeOptions) -> socket.socket:
+    """A bound socket that does not listen yet, if there is also something to serve.
+
+    Raises:
+        OptionError: the address is not ours, the port is taken, or the model is not there.
+    """
+    bound = _bind(options.host, options.port)
+    if fault := fault_of_model(options.engine.model):
+        bound.close()
+        raise OptionError(f"--model {fault}")
+    return bound
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -1,0 +1,1 @@
+"""What users type: one module for each command."""

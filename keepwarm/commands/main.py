@@ -1,0 +1,101 @@
+"""The command ``keepwarm``: which commands there are, and how their failures are told.
+
+A command's module is loaded when it is asked for, so that none waits for what another needs.
+
+Always true: a failure that a person can mend is one line on standard error, and the exit
+status is 2 where what was typed is at fault and 1 where it is not.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
+
+import click
+
+from sessions.command.settings import OptionError
+from tools_api.version import __version__
+
+COMMANDS = {
+    "serve": "Serve a model over WebSocket and HTTP.",
+    "top": "Watch a server's sessions in the terminal.",
+    "config": "Show every option and where its value comes from.",
+}
+"""Each command with what it does, in a line; ``keepwarm.commands.NAME`` holds it."""
+INTERRUPTED = 130
+_TOP = click.Command("top", help=COMMANDS["top"])
+"""Has an extra and a parser of its own, so keepwarm.__main__ runs it; here it is listed."""
+
+
+class Commands(click.Group):
+    """Commands that are loaded when they are needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order in which the help lists them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name == "top":
+            return _TOP
+        module = import_module(f"keepwarm.commands.{cmd_name}")
+        return cast(click.Command, module.COMMAND)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run what was typed; returns the exit status."""
+    try:
+        status = _group().main(
+            None if words is None else list(words), prog_name="keepwarm", standalone_mode=False
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.UsageError as error:
+        path = "keepwarm" if error.ctx is None else error.ctx.command_path
+        _complain(f"{error.format_message()} See '{path} --help'.")
+        return 2
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return 1
+    except click.Abort:
+        return INTERRUPTED
+    except OptionError as error:
+        _complain(str(error))
+        return 2
+    return int(status or 0)
+
+
+def _group() -> click.Group:
+    return Commands(
+        "keepwarm",
+        help="Inference runtime that keeps agents' sessions warm.",
+        params=[_version_option()],
+        no_args_is_help=True,
+    )
+
+
+def _version_option() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+        if asked:
+            click.echo(f"keepwarm {__version__}")
+            ctx.exit()
+
+    return click.Option(
+        ["--version"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=show,
+        help="Show the version.",
+    )
+
+
+def _complain(message: str) -> None:
+    click.echo(f"keepwarm: error: {message}", err=True)

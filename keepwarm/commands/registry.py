@@ -1,0 +1,20 @@
+"""The options of every command together, so that a configuration file can be checked whole."""
+
+import os
+
+from keepwarm.commands.parameters import Given
+from sessions.command.options import SERVE_SETTINGS
+from sessions.command.settings import Setting, Values, config_path, read_config, resolve
+
+SETTINGS: dict[str, tuple[Setting, ...]] = {"serve": SERVE_SETTINGS}
+"""By command: the tables of a configuration file."""
+
+
+def values_of(command: str, given: Given) -> Values:
+    """The options of ``command``, from all places that may give them.
+
+    Raises:
+        OptionError: one of them cannot be used, or the file cannot.
+    """
+    file = read_config(config_path(given.config, os.environ), SETTINGS)
+    return resolve(command, SETTINGS[command], typed=given.typed, environment=os.environ, file=file)

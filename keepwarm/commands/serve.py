@@ -1,0 +1,20 @@
+"""``keepwarm serve``: options to a server."""
+
+import os
+
+from keepwarm.commands.parameters import Given, settings_command
+from keepwarm.commands.registry import values_of
+from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
+from sessions.command.serve import run as serve
+
+
+def run(given: Given) -> int:
+    """Serve with the options given; returns the exit status."""
+    values = values_of("serve", given)
+    options = read_serve_options(values, os.environ)
+    return serve(options, lambda message: in_the_users_words(message, values))
+
+
+COMMAND = settings_command(
+    "serve", SERVE_SETTINGS, run, help="Serve a model over WebSocket and HTTP."
+)

@@ -1,0 +1,164 @@
+"""The commands as they are typed: help, failures in one line, where values come from."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from keepwarm.commands import config, serve
+from keepwarm.commands.main import COMMANDS, Commands, main
+from keepwarm.commands.parameters import Given, settings_command
+from keepwarm.commands.registry import SETTINGS, values_of
+from sessions.command.settings import OptionError, Setting
+from tests.support.architecture import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    for name in list(os.environ):
+        if name.startswith("KEEPWARM_"):
+            monkeypatch.delenv(name)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(words)
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def test_the_help_lists_every_command_without_loading_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = told(capsys, "--help")
+    assert status == 0
+    for name, what in COMMANDS.items():
+        assert f"  {name} " in out
+        assert what in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = told(capsys, name, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: keepwarm {name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["serv"], "No such command 'serv'"),
+        (["serve", "--prot", "1"], "No such option '--prot'"),
+        (["serve", "--port"], "Option '--port' requires an argument"),
+        (["serve", "--port", "x"], "--port 'x' is not a whole number"),
+        (["serve", "--config", "/nowhere/x"], "--config /nowhere/x: no such file"),
+        (["serve", "stray"], "Got unexpected extra argument (stray)"),
+        (["config", "show", "chatt"], "'chatt' is not"),
+    ],
+)
+def test_what_is_typed_wrongly_is_told_in_one_line_with_status_2(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = told(capsys, *words)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("keepwarm: error: ")
+    assert complaint in line
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = told(capsys)
+    assert status == 2
+    assert "Commands:" in err
+
+
+def completions(*words: str) -> list[str]:
+    group = Commands("keepwarm")
+    found = ShellComplete(group, {}, "keepwarm", "_KEEPWARM_COMPLETE").get_completions(
+        list(words[:-1]), words[-1]
+    )
+    return [item.value for item in found]
+
+
+def test_commands_options_and_choices_complete() -> None:
+    assert completions("ser") == ["serve"]
+    assert completions("serve", "--disk-kv") == ["--disk-kv-mib", "--disk-kv-folder"]
+    assert completions("serve", "--dtype", "bf") == ["bfloat16"]
+
+
+def test_config_show_says_where_each_value_comes_from_and_hides_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[serve]\nport = 81\nallow_origin = ["https://a.example"]\n')
+    monkeypatch.setenv("KEEPWARM_API_KEY", "a-secret-key")
+    monkeypatch.setenv("KEEPWARM_MODEL", 'C:\\m "x"')
+    status, out, _ = told(capsys, "config", "show", "serve", "--config", str(path))
+    assert status == 0
+    assert "a-secret-key" not in out
+    assert f"# configuration file: {path}" in out
+    assert "port = 81  # from the file" in out
+    assert "# api_key = ...  # from KEEPWARM_API_KEY" in out
+    assert '# host = "127.0.0.1"  # default' in out
+    assert tomllib.loads(out) == {
+        "serve": {"port": 81, "allow_origin": ["https://a.example"], "model": 'C:\\m "x"'}
+    }
+
+
+def test_config_show_without_a_name_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = told(capsys, "config", "show")
+    assert [line[1:-1] for line in out.splitlines() if line.startswith("[")] == list(SETTINGS)
+
+
+def test_every_option_of_every_command_has_a_variable_of_its_own() -> None:
+    for command, settings in SETTINGS.items():
+        prefix = "" if command == "serve" else f"{command.upper()}_"
+        for setting in settings:
+            assert setting.variable == f"KEEPWARM_{prefix}{setting.name.upper()}"
+
+
+def test_a_file_for_one_command_is_checked_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[nonsense]\nx = 1\n")
+    with pytest.raises(OptionError, match=r"\[nonsense\] is unknown"):
+        values_of("serve", Given(typed={}, config=str(path), arguments={}))
+
+
+def test_an_option_that_is_not_typed_is_not_given() -> None:
+    seen: list[Given] = []
+    settings = (
+        Setting(name="a_text", help="h"),
+        Setting(name="a_list", kind="list", help="h"),
+        Setting(name="a_switch", kind="switch", help="h"),
+    )
+
+    def run(given: Given) -> int:
+        seen.append(given)
+        return 0
+
+    command = settings_command("x", settings, run, help="h")
+    for words in ([], ["--a-text", "", "--a-list", "1", "--a-list", "2", "--a-switch"]):
+        command.main(words, standalone_mode=False)
+    assert seen[0].typed == {}
+    assert seen[1].typed == {"a_text": "", "a_list": ("1", "2"), "a_switch": "true"}
+
+
+def test_every_command_that_has_options_is_in_the_registry() -> None:
+    assert serve.COMMAND.name in SETTINGS
+    assert config.COMMAND.name not in SETTINGS
+
+
+def test_no_command_loads_torch_to_be_listed_or_explained() -> None:
+    program = (
+        "import sys; from keepwarm.commands.main import COMMANDS, main\n"
+        "for name in COMMANDS: main([name, '--help'])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=False, stdout=subprocess.DEVNULL
+    )
+    assert result.returncode == 0
