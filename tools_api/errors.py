@@ -284,6 +284,16 @@ def rate_limited(reason: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def not_read() -> ApiError:
+    """The process that reads large requests died or hung over this one."""
+    return ApiError(
+        "The request could not be read: its reader stopped. It may be sent again.",
+        code="request_not_read",
+        status=500,
+        type="server_error",
+    )
+
+
 def internal_error() -> ApiError:
     """Says nothing of the cause: that belongs in the log, not on the wire."""
     return ApiError(

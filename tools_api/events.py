@@ -10,7 +10,7 @@ not; what a builder returns validates against the published event types.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,12 @@ class ResumeTurn:
 ClientEvent = CreateRequest | ResumeTurn | CancelTurn | SteerRequest | ProcessedAck
 
 
-def decode(frame: str | bytes, limits: Limits = DEFAULT_LIMITS) -> ClientEvent:
-    """Read one frame from a client.
+def decode(
+    frame: str | bytes,
+    limits: Limits = DEFAULT_LIMITS,
+    models: Container[str] | None = None,
+) -> ClientEvent:
+    """Read one frame from a client. ``models``: names that a request may use; None: any.
 
     Raises:
         ApiError: the frame is refused; its ``stream_id`` is set if the frame had a valid one.
@@ -79,18 +83,20 @@ def decode(frame: str | bytes, limits: Limits = DEFAULT_LIMITS) -> ClientEvent:
     ):
         raise errors.invalid_stream_id()
     try:
-        return _decode(raw, stream_id, limits)
+        return _decode(raw, stream_id, limits, models)
     except ApiError as error:
         error.stream_id = stream_id
         raise
 
 
-def _decode(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> ClientEvent:
+def _decode(
+    raw: dict[str, Any], stream_id: str | None, limits: Limits, models: Container[str] | None
+) -> ClientEvent:
     match raw.get("type"):
         case None:
             raise errors.missing_parameter("type")
         case "response.create":
-            return parse_create(raw, stream_id, limits)
+            return parse_create(raw, stream_id, limits, models)
         case "response.cancel" | "keepwarm:response.cancel":
             response_id = raw.get("response_id")
             if response_id is not None and not isinstance(response_id, str):

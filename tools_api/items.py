@@ -219,11 +219,22 @@ def parse_items(
         return (Message(role="user", content=(part,)),)
     if not isinstance(raw, list):
         raise errors.invalid_type(path, "a string or an array", raw)
+    refuse_many_items(raw, path, limits)
+    return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
+
+
+def refuse_many_items(raw: object, path: str, limits: Limits) -> None:
+    """Refuse an ``input`` by its size, without a look at what stands in it.
+
+    Raises:
+        ApiError: too many items, or too many parts in all of them.
+    """
+    if not isinstance(raw, list):
+        return
     if len(raw) > limits.max_input_items:
         raise errors.invalid_value(path, f"more than {limits.max_input_items} items")
     if _count_parts(raw) > limits.max_input_parts:
         raise errors.invalid_value(path, f"more than {limits.max_input_parts} content parts")
-    return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
 
 
 def _count_parts(raw: list[Any]) -> int:

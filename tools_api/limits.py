@@ -24,8 +24,13 @@ class Limits:
     bounds the memory that a frame of brackets can claim."""
 
     max_inline_bytes: int = 8 * 1024
-    """A turn whose frame is larger is planned, and its new text tokenised, beside the event
-    loop, so that other connections do not wait for it."""
+    """A frame or body that is larger is read in a process of its own, its turn planned and its new
+    text tokenised beside the event loop, so that other connections do not wait for it."""
+    read_cpu_share: float = 0.5
+    """Of one core, what reading a tenant's larger frames may take in the long run; its further
+    ones wait."""
+    read_cpu_burst_s: float = 4.0
+    """What it may take at once, after a quiet time."""
 
     # One request.
     max_input_items: int = 8192
@@ -34,6 +39,8 @@ class Limits:
     """Parts in one message or tool output."""
     max_input_parts: int = 16_384
     """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
+    max_list_entries: int = 64
+    """Entries of ``include``, and of ``context_management``."""
     max_tools: int = 128
     """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64

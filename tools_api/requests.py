@@ -7,13 +7,14 @@ inside ``keepwarm`` are faults, null equals absent everywhere.
 """
 
 import hashlib
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import ConfigDict, Field
 
 from tools_api import errors
-from tools_api.items import Item, parse_items
+from tools_api.items import Item, parse_items, refuse_many_items
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
 from tools_api.tools import (
@@ -23,6 +24,7 @@ from tools_api.tools import (
     hosted_types,
     parse_tool_choice,
     parse_tools,
+    refuse_many_tools,
 )
 from tools_api.wire import WireModel, join, validate, without_nulls
 
@@ -208,40 +210,62 @@ class CreateRequest(WireModel):
         return (self.top_logprobs or 0) if "message.output_text.logprobs" in self.include else None
 
 
-def parse_create(raw: dict[str, Any], stream_id: str | None, limits: Limits) -> CreateRequest:
-    """Read the fields of a ``response.create`` event.
+def parse_create(
+    raw: dict[str, Any],
+    stream_id: str | None,
+    limits: Limits,
+    models: Container[str] | None = None,
+) -> CreateRequest:
+    """Read the fields of a ``response.create`` event. What costs little to refuse comes first:
+    the model, the sizes of arrays, then everything but tools and items.
+
+    Args:
+        models: names that a request may use; None: any.
 
     Raises:
         ApiError: the first fault, by its path.
     """
     raw = without_nulls(raw)
     _refuse_unsupported(raw)
-    fields = dict(raw)
+    model = raw.get("model")
+    if models is not None and isinstance(model, str) and model not in models:
+        raise errors.model_not_found(model)
+    _refuse_oversized(raw, limits)
+    fields = {key: value for key, value in raw.items() if key not in ("input", "tools")}
     fields["stream_id"] = stream_id
     cache_options = raw.get("prompt_cache_options")
     if isinstance(cache_options, dict) and cache_options.get("prewarm") is True:
         fields["generate"] = False
-    if "input" in raw:
-        fields["input"] = parse_items(raw["input"], "input", limits)
-    elif fields.get("generate", True) is not False and "previous_response_id" not in raw:
+    wants_input = fields.get("generate", True) is not False and "previous_response_id" not in raw
+    if wants_input and "input" not in raw:
         raise errors.missing_parameter("input")
-    fields["tools"] = parse_tools(raw.get("tools"), "tools", limits)
-    fields["tool_choice"] = parse_tool_choice(raw.get("tool_choice"), fields["tools"])
+    fields["tool_choice"] = ToolChoice()
     fields["text_format"], fields["verbosity"] = _parse_text(raw.get("text"), limits)
     fields["metadata"] = _parse_metadata(raw.get("metadata"), limits)
     fields["keepwarm"] = _parse_keepwarm(raw.get("keepwarm"), fields["metadata"], limits)
     for name in ("include", "context_management"):
         if isinstance(raw.get(name), list):
             fields[name] = tuple(raw[name])
-    fields["body_digest"] = b""
-    fields["hosted_tools"], fields["warnings"] = hosted_types(raw.get("tools")), ()
+    fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
     request = validate(CreateRequest, fields, "")
     if request.keepwarm.on_disconnect == "continue" and not request.store:
         raise errors.invalid_value(
             "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
         )
-    update = {"warnings": request_warnings(raw), "body_digest": _body_digest(raw, request)}
-    return request.model_copy(update=update)
+    return request.model_copy(update=_costly_fields(raw, request, limits))
+
+
+def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:
+    """Tools and items, and what is worked out of them. ``request``: the rest, checked."""
+    tools = parse_tools(raw.get("tools"), "tools", limits)
+    return {
+        "tools": tools,
+        "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
+        "hosted_tools": hosted_types(raw.get("tools")),
+        "warnings": request_warnings(raw),
+        "input": parse_items(raw.get("input", []), "input", limits),
+        "body_digest": _body_digest(raw, request),
+    }
 
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
@@ -253,6 +277,16 @@ def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     options = raw["keepwarm"].items()
     body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
     return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:
+    """Refuse by the lengths of arrays, before anything in them is looked at."""
+    refuse_many_items(raw.get("input"), "input", limits)
+    refuse_many_tools(raw.get("tools"), "tools", limits)
+    for name in ("include", "context_management"):
+        values = raw.get(name)
+        if isinstance(values, list) and len(values) > limits.max_list_entries:
+            raise errors.invalid_value(name, f"more than {limits.max_list_entries} entries")
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:

@@ -162,6 +162,16 @@ def parse_tools(
     return tuple(reader.tools.values())
 
 
+def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
+    """Refuse ``tools`` by their number, without a look at one.
+
+    Raises:
+        ApiError: too many.
+    """
+    if isinstance(raw, list) and len(raw) > limits.max_tools:
+        raise errors.invalid_value(path, f"more than {limits.max_tools} tools")
+
+
 def tool_warnings(raw: object) -> tuple[str, ...]:
     """What of ``tools``, which ``parse_tools`` has read, does not do here what it says."""
     entries = raw if isinstance(raw, list) else []
@@ -204,8 +214,7 @@ class _ToolReader:
     def read(self, raw: object, path: str, namespace: Namespace | None) -> None:
         if not isinstance(raw, list):
             raise errors.invalid_type(path, "an array", raw)
-        if len(raw) > self._limits.max_tools:
-            raise errors.invalid_value(path, f"more than {self._limits.max_tools} tools")
+        refuse_many_tools(raw, path, self._limits)
         for i, entry in enumerate(raw):
             self._read_entry(entry, join(path, i), namespace)
 

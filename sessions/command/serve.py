@@ -38,8 +38,10 @@ from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service
+from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub, LongWork
+from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
 from tools_api.chat_families import chat_format_for
 from tools_api.limits import DEFAULT_LIMITS
@@ -123,15 +125,19 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         )
         cleanup.push_async_callback(probe.stop)
         await probe.start()
+        tenants = Tenants(options.tenants.keys, options.tenants.policies)
+        service = _service(options, info, tenants)
+        reader = await _start_reader(info, service, cleanup)
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
-        tenants = Tenants(options.tenants.keys, options.tenants.policies)
         metrics = Metrics()
         hub, server = _assemble(
             options,
             info=info,
+            service=service,
             engine=engine,
             probe=probe,
+            reader=reader,
             planners=planners,
             tenants=tenants,
             metrics=metrics,
@@ -148,36 +154,74 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         gc.freeze()
         print(_ready_line(address, info), flush=True)
         ready.set()
-        told = asyncio.get_running_loop().create_task(stopping.wait())
-        await asyncio.wait({told, hub_task}, return_when=asyncio.FIRST_COMPLETED)
-        if hub_task.done():
-            hub_task.result()
+        await _until(stopping, hub_task)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
 
 
-def _assemble(
-    options: ServeOptions,
-    *,
-    info: EngineInfo,
-    engine: EngineProcess,
-    probe: GrammarProbe,
-    planners: Executor,
-    tenants: Tenants,
-    metrics: Metrics,
-) -> tuple[Hub, Server]:
+async def _until(stopping: asyncio.Event, hub_task: asyncio.Task[None]) -> None:
+    """Wait until the server is told to stop. Raises what the hub ended with, if it did."""
+    told = asyncio.get_running_loop().create_task(stopping.wait())
+    await asyncio.wait({told, hub_task}, return_when=asyncio.FIRST_COMPLETED)
+    if hub_task.done():
+        hub_task.result()
+
+
+def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Service:
     clock = time.monotonic
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
-    store = Store(limits=limits, prices=options.prices, clock=clock)
-    service = Service(
+    return Service(
         model=_served_model(options, info),
-        store=store,
+        store=Store(limits=limits, prices=options.prices, clock=clock),
         limits=limits,
         clock=clock,
         wall_clock=time.time,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
         quotas=Quotas(tenants, clock),
     )
+
+
+async def _start_reader(
+    info: EngineInfo, service: Service, cleanup: contextlib.AsyncExitStack
+) -> ReadProcess:
+    config = ReadConfig(
+        limits=service.limits,
+        models=service.model.aliases,
+        model_type=info.model_type,
+        specials=frozenset(service.model.tokenizer.specials),
+    )
+    reader = ReadProcess(config)
+    cleanup.push_async_callback(reader.stop)
+    await reader.start()
+    return reader
+
+
+def _reading(service: Service, reader: ReadProcess) -> Reading:
+    limits = service.limits
+    return Reading(
+        read=reader.read,
+        slots=FairSlots(1),
+        allowance=CpuAllowance(
+            share=limits.read_cpu_share, burst_s=limits.read_cpu_burst_s, clock=service.clock
+        ),
+        turns=TenantTurns(),
+        max_inline_bytes=limits.max_inline_bytes,
+    )
+
+
+def _assemble(
+    options: ServeOptions,
+    *,
+    info: EngineInfo,
+    service: Service,
+    engine: EngineProcess,
+    probe: GrammarProbe,
+    reader: ReadProcess,
+    planners: Executor,
+    tenants: Tenants,
+    metrics: Metrics,
+) -> tuple[Hub, Server]:
+    clock, store = service.clock, service.store
     dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)
     hub = Hub(
         engine=engine,
@@ -189,6 +233,7 @@ def _assemble(
             check_grammar=probe.check,
             in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
             planners=_PLANNERS,
+            reading=_reading(service, reader),
         ),
         metrics=metrics,
         dashboard=dashboard,
@@ -202,7 +247,7 @@ def _assemble(
         routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api),
         tenants=tenants,
         origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
-        limits=limits,
+        limits=service.limits,
         clock=clock,
     )
     return hub, server

@@ -295,15 +295,17 @@ class ConnectionStore:
     def response(self, response_id: str) -> StoredResponse | None:
         return self._private.get(response_id) or self._shared.get(response_id)
 
-    def history(self, items: Sequence[Item]) -> tuple[StoredResponse, int] | None:
+    def history(
+        self, items: Sequence[Item], digests: Sequence[bytes] | None = None
+    ) -> tuple[StoredResponse, int] | None:
         """The response whose history is the longest prefix of ``items``, and its length.
+        ``digests``: ``roll`` of each prefix of ``items``, if they are known.
 
         Only histories that end in model output count: what was never answered is no proof
         of being the same conversation.
         """
-        digests = [ROOT_DIGEST]
-        for item in items:
-            digests.append(roll(digests[-1], item))
+        if digests is None:
+            digests = list(itertools.accumulate(items, roll, initial=ROOT_DIGEST))
         for length in range(len(items), 0, -1):
             for table in (self._private, self._shared):
                 if not table.knows(digests[length]):

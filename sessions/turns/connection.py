@@ -25,22 +25,16 @@ from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs
 from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
-from sessions.turns.planning import find_lineage, grammar_param, plan_turn, turn_grammar
+from sessions.turns.planning import find_lineage, grammar_param, plan_turn
+from sessions.turns.reading import Prepared, Read, grammar_of, read_frame
 from sessions.turns.service import Service
 from sessions.turns.turn import Outcome, Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
-from tools_api.events import (
-    CancelTurn,
-    Event,
-    ResumeTurn,
-    SteerRequest,
-    decode,
-    encode,
-    response_of,
-)
-from tools_api.requests import CreateRequest, parse_create
+from tools_api.events import CancelTurn, ResumeTurn, SteerRequest, encode, response_of
+from tools_api.grammar import GrammarSpec
+from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
@@ -98,31 +92,32 @@ class Connection:
         """Take one client frame (protocol section 2). Never raises for what a client sent."""
         if self._closed:
             return Effects()
-        try:
-            event = decode(frame, self._service.limits)
-        except ApiError as error:
-            self._enqueue(error, error.stream_id, len(frame))
+        return self.take(read_frame(frame, self._service.read_context), len(frame))
+
+    def take(self, read: Read, num_bytes: int) -> Effects:
+        """Take a frame or body of ``num_bytes`` that has been read."""
+        if self._closed:
+            return Effects()
+        event = read.content
+        if isinstance(event, CreateRequest | ResumeTurn | ApiError):
+            self._put(event, num_bytes, read.prepared)
+        elif isinstance(event, CancelTurn):
+            self._cancel(event)
+        elif isinstance(event, SteerRequest):
+            self._refuse_steering(event)
+        return self._effects()
+
+    def _put(
+        self,
+        content: CreateRequest | ResumeTurn | ApiError,
+        num_bytes: int,
+        prepared: Prepared | None,
+    ) -> None:
+        waiting = Waiting(content, num_bytes, self._service.clock(), prepared)
+        if isinstance(content, ApiError):
+            self._enqueue(waiting, content.stream_id)
         else:
-            if isinstance(event, CreateRequest | ResumeTurn):
-                self._accept(event, len(frame))
-            elif isinstance(event, CancelTurn):
-                self._cancel(event)
-            elif isinstance(event, SteerRequest):
-                self._refuse_steering(event)
-        return self._effects()
-
-    def create(self, fields: Event, num_bytes: int) -> Effects:
-        """Take the fields of a ``response.create`` that came otherwise than in a frame."""
-        try:
-            self._accept(parse_create(fields, None, self._service.limits), num_bytes)
-        except ApiError as error:
-            self._enqueue(error, None, num_bytes)
-        return self._effects()
-
-    def ask_again(self, asked: ResumeTurn) -> Effects:
-        """Take a wish to resume a turn that came otherwise than in a frame."""
-        self._accept(asked, 0)
-        return self._effects()
+            self._accept(waiting, content)
 
     def look(self, log: TurnLog) -> Effects:
         """Take notice that something has changed about a turn that runs or is followed here."""
@@ -254,7 +249,7 @@ class Connection:
 
     # Taking requests in
 
-    def _accept(self, request: CreateRequest | ResumeTurn, num_bytes: int) -> None:
+    def _accept(self, waiting: Waiting, request: CreateRequest | ResumeTurn) -> None:
         if self._draining:
             self._send_error(_shutting_down(), request.stream_id)
         elif self._too_old():
@@ -264,7 +259,7 @@ class Connection:
         else:
             if isinstance(request, CreateRequest):
                 self._log_hosted(request)
-            self._enqueue(request, request.stream_id, num_bytes)
+            self._enqueue(waiting, request.stream_id)
 
     def _log_hosted(self, request: CreateRequest) -> None:
         if request.hosted_tools and not self._hosted_logged:
@@ -272,12 +267,8 @@ class Connection:
             tools = ",".join(request.hosted_tools)
             log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
 
-    def _enqueue(
-        self, content: CreateRequest | ResumeTurn | ApiError, stream_id: str | None, num_bytes: int
-    ) -> None:
-        service = self._service
-        waiting = Waiting(content, num_bytes, service.clock())
-        error = place(self._lanes, waiting, stream_id, service.limits)
+    def _enqueue(self, waiting: Waiting, stream_id: str | None) -> None:
+        error = place(self._lanes, waiting, stream_id, self._service.limits)
         if error is not None:
             self._send_error(error, stream_id)
 
@@ -341,6 +332,7 @@ class Connection:
             job = Job(
                 lane=lane,
                 request=waiting.content,
+                prepared=waiting.prepared,
                 num_bytes=waiting.num_bytes,
                 arrival_s=waiting.arrival_s,
             )
@@ -371,18 +363,24 @@ class Connection:
 
     def _prepare(self, job: Job) -> None:
         """What can be checked without knowing what the turn continues."""
-        request = job.request
         store, limits = self._service.store, self._service.limits
         try:
-            self._service.check_model(self._tenant, request.model)
+            self._service.check_model(self._tenant, job.request.model)
             if store.running_turns >= limits.max_queued_turns:
                 raise errors.overloaded(f"{store.running_turns} turns are open")
             self._service.quotas.begin_turn(self._tenant)
-            job.grammar = turn_grammar(self._service, request)
+            job.grammar = self._grammar(job)
         except Exception as error:
             self._begin(job, error)
             return
         self._enter_session(job)
+
+    def _grammar(self, job: Job) -> GrammarSpec | None:
+        if job.prepared is None:
+            return grammar_of(job.request, self._service.read_context)
+        if isinstance(job.prepared.grammar, ApiError):
+            raise job.prepared.grammar
+        return job.prepared.grammar
 
     def _enter_session(self, job: Job) -> None:
         """Wait for the named session's turn, if the request names one."""
@@ -398,7 +396,10 @@ class Connection:
         """Decide what the turn continues, and plan it: at once, or later if that takes long."""
         service, request = self._service, job.request
         try:
-            lineage = find_lineage(request, self._visible, job.session, service.new_id("sess"))
+            digests = None if job.prepared is None else job.prepared.digests
+            lineage = find_lineage(
+                request, self._visible, job.session, service.new_id("sess"), digests
+            )
         except Exception as error:
             self._begin(job, error)
             return

@@ -7,6 +7,7 @@ lane that it has to wait for, and at once otherwise.
 from dataclasses import dataclass
 
 from sessions.turns.lanes import Lanes
+from sessions.turns.reading import Prepared
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn
@@ -22,6 +23,8 @@ class Waiting:
     num_bytes: int
     """Of its frame."""
     arrival_s: float
+    prepared: Prepared | None = None
+    """What was worked out of it where it was read."""
 
 
 def place(

@@ -16,6 +16,7 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
+from sessions.turns.reading import Prepared
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
@@ -30,6 +31,7 @@ class Job:
     request: CreateRequest
     num_bytes: int
     arrival_s: float
+    prepared: Prepared | None = None
     check_id: str | None = None
     grammar: GrammarSpec | None = None
     session: Session | None = None

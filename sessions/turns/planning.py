@@ -27,12 +27,13 @@ from sessions.durable.transcript import (
     text_bytes,
 )
 from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.truncation import Context, Room, truncated
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
-from tools_api.grammar import GrammarSpec, grammar_for, param_at, place_of
+from tools_api.grammar import GrammarSpec, param_at, place_of
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.output_checks import OutputChecks, output_checks
@@ -68,28 +69,7 @@ class _Prompt:
 
 
 def template_options(model: ServedModel, request: CreateRequest) -> TemplateOptions:
-    thinking = request.reasoning.thinking and model.chat_format.thinking
-    return TemplateOptions(thinking=thinking)
-
-
-def turn_grammar(service: Service, request: CreateRequest) -> GrammarSpec | None:
-    """The constraint on the turn's output; None if it is free.
-
-    Raises:
-        ApiError: the model cannot do what ``tool_choice`` demands.
-    """
-    if not request.generate:
-        return None
-    return grammar_for(
-        service.model.chat_format,
-        request.tools,
-        request.tool_choice,
-        parallel_tool_calls=request.parallel_tool_calls,
-        text_format=request.text_format,
-        options=template_options(service.model, request),
-        lenient=request.keepwarm.lenient,
-        max_calls=service.limits.max_parallel_calls,
-    )
+    return options_of(request, model.chat_format)
 
 
 def turn_checks(request: CreateRequest) -> OutputChecks:
@@ -139,7 +119,11 @@ def _step(key: str | int) -> str:
 
 
 def find_lineage(
-    request: CreateRequest, visible: ConnectionStore, session: Session | None, new_name: str
+    request: CreateRequest,
+    visible: ConnectionStore,
+    session: Session | None,
+    new_name: str,
+    digests: Sequence[bytes] | None = None,
 ) -> Lineage:
     """Find what the turn continues.
 
@@ -149,6 +133,7 @@ def find_lineage(
     Args:
         session: the one the request names, if it does.
         new_name: for a session that has to be made.
+        digests: of each prefix of the input, if they are known.
 
     Raises:
         ApiError: ``previous_response_not_found``.
@@ -159,7 +144,7 @@ def find_lineage(
         parent = visible.response(request.previous_response_id)
         if parent is None:
             raise errors.previous_response_not_found(request.previous_response_id)
-    elif (found := visible.history(items)) is not None:
+    elif (found := visible.history(items, digests)) is not None:
         parent, length = found
         items = items[length:]
     elif session is not None:

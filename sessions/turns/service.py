@@ -11,6 +11,7 @@ from runtime.tokenizer import Tokenizer
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
 from sessions.quotas import Quotas
+from sessions.turns.reading import ReadContext
 from tools_api import errors
 from tools_api.chat_format import ChatFormat
 from tools_api.limits import Limits
@@ -72,3 +73,10 @@ class Service:
         known = asked is None or asked in model.aliases
         if not known or not self.quotas.allows_model(tenant, model.aliases):
             raise errors.model_not_found(asked or model.name)
+
+    @property
+    def read_context(self) -> ReadContext:
+        """What reading a frame needs to know of it."""
+        return ReadContext(
+            limits=self.limits, models=self.model.aliases, chat_format=self.model.chat_format
+        )

@@ -8,9 +8,7 @@ requests here, so that a history that is resent is found.
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,68 +19,24 @@ from sessions.http.message import json_response, refusal
 from sessions.turns.connection import Connection
 from sessions.turns.long_plans import takes_long
 from sessions.turns.planning import count_prompt, find_lineage
+from sessions.turns.reading import Read
 from sessions.turns.service import Service
+from sessions.wire.http_asking import Answer, Asking
+from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, TokenCount
 from sessions.wire.http_pages import Models
 from sessions.wire.http_responses import StoredResponses, asked_again
 from sessions.wire.http_turn import Asked, HttpTurn
 from sessions.wire.hub import Connect, Hub
 from tools_api import errors
-from tools_api.dialects.anthropic_messages import MESSAGES, count_tokens, token_count
-from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
-from tools_api.dialects.dialect import Dialect, DialectRequest
-from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter, input_tokens_body
+from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter
 from tools_api.errors import ApiError
-from tools_api.requests import TRACEPARENT, parse_create
-from tools_api.wire import parse_json
+from tools_api.requests import CreateRequest
 
 log = logging.getLogger(__name__)
 
 SESSION_HEADER = "x-session-id"
 REQUEST_HEADER = "idempotency-key"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCount:
-    """How an API lets its clients count a prompt's tokens."""
-
-    path: str
-    read: Callable[[Any], dict[str, Any]]
-    """From a body to the fields of the ``response.create`` that is counted."""
-    body: Callable[[int], dict[str, Any]]
-    """The answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """One API."""
-
-    path: str
-    dialect: Dialect
-    whole_histories: bool = False
-    """Its clients send all that was said, so that a session that only a header names is never
-    continued where it stands."""
-    count: TokenCount | None = None
-
-
-DIALECTS: tuple[Served, ...] = (
-    Served(
-        path="/v1/responses",
-        dialect=RESPONSES,
-        count=TokenCount(
-            path="/v1/responses/input_tokens",
-            read=lambda body: RESPONSES.read(body).create,
-            body=input_tokens_body,
-        ),
-    ),
-    Served(path="/v1/chat/completions", dialect=CHAT_COMPLETIONS, whole_histories=True),
-    Served(
-        path="/v1/messages",
-        dialect=MESSAGES,
-        whole_histories=True,
-        count=TokenCount(path="/v1/messages/count_tokens", read=count_tokens, body=token_count),
-    ),
-)
-"""Every API that makes turns."""
+SPAN_HEADER = "traceparent"
 
 
 class HttpApi:
@@ -122,7 +76,7 @@ class HttpApi:
                     Route(
                         path=served.count.path,
                         access=Access.TENANT,
-                        calls={"POST": partial(self._count, served, served.count)},
+                        calls={"POST": partial(self._count, served)},
                         dialect=served.dialect,
                     )
                 )
@@ -136,25 +90,48 @@ class HttpApi:
     def _create(self, served: Served, call: Call, exchange: Exchange) -> Pending | None:
         if not self._hub.ready:
             raise _not_now(self._hub)
-        asked = served.dialect.read(parse_json(call.body, self._service.limits, "body"))
-        by_header = _name_session(asked.create, call)
-        _name_request(asked.create, call)
-        _name_span(asked.create, call)
+        body = _body(served, call)
+        return self._asking(body, call, exchange, self._begin_turn)
+
+    def _begin_turn(self, body: Body, found: ReadBody, asking: Asking) -> Pending | None:
+        style = found.style
+        if style is None:
+            assert isinstance(found.read.content, ApiError)
+            raise found.read.content
+        if not self._hub.ready:  # no longer, after a while of reading
+            raise _not_now(self._hub)
+        dialect = body.served.dialect
         turn = HttpTurn(
             Asked(
-                tenant=call.principal.tenant,
-                dialect=served.dialect,
-                request=asked,
-                num_bytes=len(call.body),
+                tenant=asking.tenant,
+                dialect=dialect,
+                read=found.read,
+                streamed=style.streamed,
+                writer=dialect.writer(**style.settings),
+                num_bytes=len(body.data),
             ),
             hub=self._hub,
-            connect=self._connect(continues_heads=not (by_header and served.whole_histories)),
-            exchange=exchange,
+            connect=self._connect(
+                continues_heads=not (style.by_header and body.served.whole_histories)
+            ),
+            exchange=asking.exchange,
             max_unsent_bytes=self._service.limits.max_unsent_bytes,
             clock=self._service.clock,
         )
         turn.start()
         return None if turn.over else turn
+
+    def _asking(self, body: Body, call: Call, exchange: Exchange, answer: Answer) -> Pending | None:
+        asking = Asking(
+            tenant=call.principal.tenant,
+            body=body,
+            exchange=exchange,
+            reading=self._hub.reading,
+            context=self._service.read_context,
+            answer=answer,
+        )
+        asking.start()
+        return asking.pending
 
     def _connect(self, *, continues_heads: bool) -> Connect:
         def connect(connection_id: str, tenant: str) -> Connection:
@@ -189,9 +166,10 @@ class HttpApi:
             Asked(
                 tenant=call.principal.tenant,
                 dialect=RESPONSES,
-                request=DialectRequest(create={}, streamed=True, writer=ResponsesWriter()),
+                read=Read(content=asked),
+                streamed=True,
+                writer=ResponsesWriter(),
                 num_bytes=0,
-                resume=asked,
             ),
             hub=self._hub,
             connect=self._connect(continues_heads=True),
@@ -204,25 +182,33 @@ class HttpApi:
 
     # A prompt's length
 
-    def _count(
-        self, served: Served, count: TokenCount, call: Call, exchange: Exchange
-    ) -> Pending | None:
-        service, tenant = self._service, call.principal.tenant
-        fields = count.read(parse_json(call.body, service.limits, "body"))
-        by_header = _name_session(fields, call)
-        request = parse_create(fields, None, service.limits)
+    def _count(self, served: Served, call: Call, exchange: Exchange) -> Pending | None:
+        return self._asking(_body(served, call, counted=True), call, exchange, self._begin_count)
+
+    def _begin_count(self, body: Body, found: ReadBody, asking: Asking) -> Pending | None:
+        service, tenant, request = self._service, asking.tenant, found.read.content
+        if isinstance(request, ApiError):
+            raise request
+        assert isinstance(request, CreateRequest)
+        assert found.style is not None
         service.check_model(tenant, request.model)
         visible = self._visible(
-            "", tenant, continues_heads=not (by_header and served.whole_histories)
+            "", tenant, continues_heads=not (found.style.by_header and body.served.whole_histories)
         )
         name = request.keepwarm.session
         session = None if name is None else visible.known_session(name)
-        lineage = find_lineage(request, visible, session, "")
+        prepared = found.read.prepared
+        digests = None if prepared is None else prepared.digests
+        lineage = find_lineage(request, visible, session, "", digests)
         work = partial(count_prompt, request, lineage, service.model)
-        if not takes_long(service, request, lineage, len(call.body)):
-            exchange.answer(json_response(count.body(work())))
+        count = body.served.count
+        assert count is not None
+        if not takes_long(service, request, lineage, len(body.data)):
+            asking.exchange.answer(json_response(count.body(work())))
             return None
-        return _Counting(served, count, exchange, lambda: self._hub.beside(tenant, work))
+        return _Counting(
+            body.served, count, asking.exchange, lambda: self._hub.beside(tenant, work)
+        )
 
 
 class _Counting:
@@ -258,41 +244,16 @@ class _Counting:
         self._exchange.answer(answer)
 
 
-def _name_session(create: dict[str, Any], call: Call) -> bool:
-    """Let the header name the session where the body names none; whether it does."""
-    name = call.request.header(SESSION_HEADER)
-    options, metadata = create.get("keepwarm") or {}, create.get("metadata") or {}
-    if name is None or not isinstance(options, dict) or not isinstance(metadata, dict):
-        return False
-    if options.get("session") is not None or "keepwarm.session" in metadata:
-        return False
-    create["keepwarm"] = options | {"session": name}
-    return True
-
-
-def _name_request(create: dict[str, Any], call: Call) -> None:
-    """Take the request's id from the header.
-
-    Raises:
-        ApiError: the body has another one.
-    """
-    key, options = call.request.header(REQUEST_HEADER), create.get("keepwarm") or {}
-    if key is None or not isinstance(options, dict):
-        return
-    if options.get("request_id") not in (None, key):
-        raise errors.invalid_value("keepwarm.request_id", "the header Idempotency-Key has another")
-    create["keepwarm"] = options | {"request_id": key}
-
-
-def _name_span(create: dict[str, Any], call: Call) -> None:
-    """Let the header name the span above the turn where the body names none. One that is none is
-    as good as absent, as W3C Trace Context has it."""
-    parent = call.request.header("traceparent")
-    options = create.get("keepwarm") or {}
-    if parent is None or not isinstance(options, dict) or options.get("traceparent") is not None:
-        return
-    if re.fullmatch(TRACEPARENT, parent):
-        create["keepwarm"] = options | {"traceparent": parent}
+def _body(served: Served, call: Call, *, counted: bool = False) -> Body:
+    header = call.request.header
+    return Body(
+        served=served,
+        data=call.body,
+        session=header(SESSION_HEADER),
+        request_id=None if counted else header(REQUEST_HEADER),
+        span=None if counted else header(SPAN_HEADER),
+        counted=counted,
+    )
 
 
 def _not_now(hub: Hub) -> ApiError:

@@ -18,12 +18,13 @@ from websockets.frames import CloseCode
 
 from sessions.http.exchange import Exchange
 from sessions.http.message import HttpResponse, json_response, refusal
+from sessions.turns.reading import Read
 from sessions.wire.hub import Connect, Hub, Link
 from tools_api import errors
-from tools_api.dialects.dialect import Dialect, DialectRequest
+from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
-from tools_api.events import TERMINAL, ResumeTurn, type_of
+from tools_api.events import TERMINAL, type_of
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,11 @@ class Asked:
 
     tenant: str
     dialect: Dialect
-    request: DialectRequest
+    read: Read
+    streamed: bool
+    writer: DialectWriter
     num_bytes: int
     """Of its body."""
-    resume: ResumeTurn | None = None
-    """The turn is there already: its events are wanted."""
 
 
 class HttpTurn:
@@ -66,7 +67,7 @@ class HttpTurn:
         self._clock = clock
         self._begun = self._over = False
         self._wrote_at = clock()
-        writer = asked.request.writer
+        writer = asked.writer
         self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(orjson.loads(frame))
         if isinstance(writer, ResponsesWriter):
             self._feed = writer.feed_frame
@@ -74,10 +75,7 @@ class HttpTurn:
 
     def start(self) -> None:
         """Hand the request over; the answer may come at once."""
-        if self._asked.resume is not None:
-            self._hub.ask_again(self._link, self._asked.resume)
-            return
-        self._hub.create(self._link, self._asked.request.create, self._asked.num_bytes)
+        self._hub.take(self._link, self._asked.read, self._asked.num_bytes)
 
     @property
     def over(self) -> bool:
@@ -110,7 +108,7 @@ class HttpTurn:
 
     def tick(self, now: float) -> None:
         """Keep a silent stream alive."""
-        if self._asked.request.streamed and now - self._wrote_at >= HEARTBEAT_S:
+        if self._asked.streamed and now - self._wrote_at >= HEARTBEAT_S:
             self._write(HEARTBEAT)
 
     # Answering
@@ -123,7 +121,7 @@ class HttpTurn:
                 self._refuse(_error_in(frame))
                 return
             told = self._begun or any(pieces)
-            if self._asked.request.streamed and (told or kind != b"response.failed"):
+            if self._asked.streamed and (told or kind != b"response.failed"):
                 pieces.append(self._feed(frame))
                 if kind in TERMINAL:
                     self._finish(b"".join(pieces))
@@ -161,7 +159,7 @@ class HttpTurn:
 
     def _whole(self, frame: bytes) -> HttpResponse:
         response = orjson.loads(frame)["response"]
-        return json_response(self._asked.request.writer.whole(response))
+        return json_response(self._asked.writer.whole(response))
 
     def _refuse(self, error: ApiError) -> None:
         self._end()

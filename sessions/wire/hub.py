@@ -40,9 +40,11 @@ from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.reading import Read
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
-from tools_api.events import TERMINAL, ResumeTurn, type_of
+from sessions.wire.fair_reading import Reading
+from tools_api.events import TERMINAL, type_of
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,8 @@ class LongWork:
     """Makes a call beside the event loop, or none if it is cancelled before."""
     planners: int = 1
     """How many of those at a time; tenants take turns."""
+    reading: Reading
+    """Reads large frames and bodies."""
 
 
 Call = tuple[Link, Callable[[], Effects]]
@@ -134,6 +138,7 @@ class Hub:
         self._dashboard = dashboard
         self._clock = clock
         self._pause = pause
+        self.reading = long_work.reading
         self._planners = FairSlots(long_work.planners)
         self._links: dict[str, Link] = {}
         self._left_running: dict[str, Link] = {}
@@ -189,15 +194,10 @@ class Hub:
         if not link.gone:
             self._run([(link, partial(link.connection.receive, frame))])
 
-    def create(self, link: Link, fields: dict[str, Any], num_bytes: int) -> None:
-        """Take the fields of a ``response.create`` that came otherwise than in a frame."""
+    def take(self, link: Link, read: Read, num_bytes: int) -> None:
+        """Take a frame or body of a client that has been read."""
         if not link.gone:
-            self._run([(link, partial(link.connection.create, fields, num_bytes))])
-
-    def ask_again(self, link: Link, asked: ResumeTurn) -> None:
-        """Take a wish to resume a turn that came otherwise than in a frame."""
-        if not link.gone:
-            self._run([(link, partial(link.connection.ask_again, asked))])
+            self._run([(link, partial(link.connection.take, read, num_bytes))])
 
     def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
         """The turn of that response while it runs, on whichever of the tenant's connections."""

@@ -23,10 +23,15 @@ from websockets.server import ServerProtocol
 
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
+from sessions.turns.reading import Read
 from sessions.wire.hub import Hub, Link
+from sessions.wire.read_process import NoText, ReaderLost
+from tools_api import errors
 
 log = logging.getLogger(__name__)
 
+FRAMES_AHEAD = 64
+"""Of a client whose message is being read, so many more are looked at."""
 SLICE_BYTES = 16 * 1024
 """Bytes parsed at once."""
 TURN_S = 0.005
@@ -89,6 +94,8 @@ class WebSocketPeer(asyncio.Protocol):
         self._transport = socket.transport
         self._protocol = socket.protocol
         self._hub = hub
+        self._reading = hub.reading
+        self._tenant = principal.tenant
         self._max_unsent_bytes = max_unsent_bytes
         self._times = times
         self._metrics = metrics
@@ -98,7 +105,10 @@ class WebSocketPeer(asyncio.Protocol):
         self._frames: deque[Frame] = deque()
         self._message: bytearray | None = None
         self._message_opcode = Opcode.TEXT
-        self._resuming = False
+        self._resuming = self._working = False
+        self._message_open = False
+        """A message waits for its turn or is being read; those behind it wait for it."""
+        self._reader: asyncio.Task[None] | None = None
         self._heard_at = clock()
         self._pinged = False
         self._drop_at: float | None = None
@@ -116,11 +126,12 @@ class WebSocketPeer(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """Returning None lets the transport close."""
-        self._inbox.clear()
+        self._forget_messages()
         self._protocol.receive_eof()
         self._hub.disconnected(self._link)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_messages()
         self._hub.disconnected(self._link)
         self._on_lost(self)
 
@@ -171,22 +182,34 @@ class WebSocketPeer(asyncio.Protocol):
         if self._transport.is_closing():
             return
         until = self._clock() + TURN_S
-        while self._frames or self._inbox:
-            if self._frames:
+        self._working = True
+        while self._may_go_on():
+            if self._frames and not self._message_open:
                 self._take(self._frames.popleft())
             else:
                 self._parse_slice()
             if self._clock() >= until:
                 break
+        self._working = False
         self._write()
         if self._protocol.state is not State.OPEN:
             self._begin_end()
         if self._frames or self._inbox:
-            self._resuming = True
             self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._work)
+            self._later()
         elif not self._transport.is_reading():
             self._transport.resume_reading()
+
+    def _may_go_on(self) -> bool:
+        """Something has come that need not wait. Behind an open message little is looked at."""
+        if self._message_open:
+            return bool(self._inbox) and len(self._frames) < FRAMES_AHEAD
+        return bool(self._frames or self._inbox)
+
+    def _later(self) -> None:
+        if not self._resuming and self._may_go_on():
+            self._resuming = True
+            asyncio.get_running_loop().call_soon(self._work)
 
     def _parse_slice(self) -> None:
         data = self._inbox[:SLICE_BYTES]
@@ -213,15 +236,54 @@ class WebSocketPeer(asyncio.Protocol):
             self._take_message(data)
 
     def _take_message(self, data: bytes | bytearray | memoryview) -> None:
-        if self._message_opcode is not Opcode.TEXT:
-            self._hub.receive(self._link, bytes(data))
-            return
-        try:
-            text = str(data, "utf-8")
-        except UnicodeDecodeError:
-            self._protocol.fail(CloseCode.INVALID_DATA, "text frame is not UTF-8")
+        self._message_open = True
+        if len(data) <= self._reading.max_inline_bytes:
+            self._reading.turns.take(self._tenant, lambda: self._handle(data))
+        elif self._message_opcode is Opcode.TEXT:
+            loop = asyncio.get_running_loop()
+            self._reader = loop.create_task(self._read_beside(bytes(data)))
         else:
-            self._hub.receive(self._link, text)
+            self._handle(data)  # refused unread
+
+    def _handle(self, data: bytes | bytearray | memoryview) -> None:
+        """It is this message's turn."""
+        if self._drop_at is None:
+            if self._message_opcode is not Opcode.TEXT:
+                self._hub.receive(self._link, bytes(data))
+            else:
+                try:
+                    text = str(data, "utf-8")
+                except UnicodeDecodeError:
+                    self._protocol.fail(CloseCode.INVALID_DATA, "text frame is not UTF-8")
+                else:
+                    self._hub.receive(self._link, text)
+        self._message_done()
+
+    async def _read_beside(self, data: bytes) -> None:
+        read = Read(content=errors.internal_error())
+        try:
+            read = (await self._reading.beside(self._tenant, data)).read
+        except NoText:
+            self._protocol.fail(CloseCode.INVALID_DATA, "text frame is not UTF-8")
+        except ReaderLost:
+            read = Read(content=errors.not_read())
+        except Exception:
+            log.exception("frame cannot be read connection=%s", self._link.id)
+        if self._drop_at is None and self._protocol.state is State.OPEN:
+            self._hub.take(self._link, read, len(data))
+        self._message_done()
+
+    def _message_done(self) -> None:
+        self._message_open = False
+        if not self._working:
+            self._work()
+
+    def _forget_messages(self) -> None:
+        """Nobody waits for an answer to what has come."""
+        self._frames.clear()
+        self._inbox.clear()
+        if self._reader is not None:
+            self._reader.cancel()
 
     # Writing
 
@@ -238,6 +300,8 @@ class WebSocketPeer(asyncio.Protocol):
             return
         self._drop_at = self._clock() + self._times.close_s
         self._frames.clear()
+        if self._reader is not None:
+            self._reader.cancel()
         sent = self._protocol.close_sent
         if sent is not None and self._protocol.close_rcvd is None:
             self._metrics.connection_closed(sent.code)

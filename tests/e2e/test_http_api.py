@@ -474,6 +474,9 @@ class Shouts:
         create = {"input": body["said"]} | body.get("more", {})
         return DialectRequest(create=create, streamed=body.get("flow", False), writer=self)
 
+    def writer(self, **settings: bool) -> "Shouts":
+        return self
+
     def feed(self, event: dict[str, Any]) -> bytes:
         return f"data: {event['delta'].upper()}\n\n".encode() if "delta" in event else b""
 

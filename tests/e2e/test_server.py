@@ -199,7 +199,7 @@ def test_a_large_frame_travels_whole_and_one_beyond_the_limit_ends_with_1009(loo
     async def scenario(server: RunningServer) -> None:
         async with server.client(max_size=None) as client, server.client() as other:
             await client.send("x" * limit)
-            assert await client.recv() == f"{limit} characters"
+            assert await client.recv() == f"read {limit} bytes"
             await client.send("x" * (limit + 1))
             with pytest.raises(ConnectionClosed) as caught:
                 await client.recv()

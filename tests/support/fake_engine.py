@@ -25,8 +25,10 @@ from runtime.messages import (
 from runtime.process.engine_process import EngineDied, EngineStartError
 from sessions.durable.ledger import TurnReport, TurnUsage
 from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.reading import Read
 from sessions.turns.turn_plan import TurnPlan
 from tests.support.requests import make_request
+from tools_api.errors import ApiError
 from tools_api.grammar import GrammarSpec
 
 INFO = EngineInfo(
@@ -195,6 +197,12 @@ class EchoConnection:
                 return Effects(frames=(b"bye",), close=int(code))
             case _:
                 return Effects(frames=(f"{len(text)} characters".encode(),))
+
+    def take(self, read: Read, num_bytes: int) -> Effects:
+        content = read.content
+        told = content.code if isinstance(content, ApiError) else type(content).__name__
+        self.calls.append(f"took {told}")
+        return Effects(frames=(f"read {num_bytes} bytes".encode(),))
 
     def cancel(self, response_id: str) -> Effects:
         self.running.discard(response_id)

@@ -8,6 +8,7 @@ from sessions.turns.connection import Connection
 from sessions.wire.hub import Hub, LongWork
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO
+from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
 from tools_api.grammar import GrammarSpec
@@ -28,7 +29,9 @@ class HubBench:
             engine=self.engine,
             store=self.service.store,
             connect=self.connect,
-            long_work=LongWork(check_grammar=self._check),
+            long_work=LongWork(
+                check_grammar=self._check, reading=inline_reading(self.service.read_context)
+            ),
             metrics=self.metrics,
             dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
             clock=self.clock,

@@ -25,6 +25,7 @@ from sessions.wire.hub import Hub, LongWork
 from sessions.wire.server import Server, routes
 from sessions.wire.websocket_peer import SocketTimes
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine
+from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tools_api.grammar import GrammarSpec
 from tools_api.limits import DEFAULT_LIMITS, Limits
@@ -76,7 +77,9 @@ class RunningServer:
             engine=self.engine,
             store=store,
             connect=self._connect,  # type: ignore[arg-type]
-            long_work=LongWork(check_grammar=self._check),
+            long_work=LongWork(
+                check_grammar=self._check, reading=inline_reading(self.service.read_context)
+            ),
             metrics=self.metrics,
             dashboard=self.dashboard,
             clock=self._clock,

@@ -257,7 +257,7 @@ def test_a_grammar_that_breaks_is_an_internal_error_of_its_request_alone(
 
     client.create(input="hi", stream_id="a")
     with monkeypatch.context() as patch:
-        patch.setattr("sessions.turns.connection.turn_grammar", broken)
+        patch.setattr("sessions.turns.connection.grammar_of", broken)
         (event,) = client.create(input="hi", stream_id="b")
     assert (event["status"], event["error"]["code"]) == (500, None)
     assert "secret" not in event["error"]["message"]

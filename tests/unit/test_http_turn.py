@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from runtime.messages import CancelRequest
+from sessions.turns.reading import Read
 from sessions.wire.http_turn import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, Asked, HttpTurn
 from tests.support.exchange import KeptExchange
 from tests.support.fake_engine import play
@@ -16,6 +17,7 @@ from tests.support.speaking_engine import HELLO, Script, SpeakingEngine
 from tools_api.dialects.dialect import Dialect, DialectRequest
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
+from tools_api.requests import parse_create
 
 MAX_UNSENT = 20_000
 
@@ -45,6 +47,9 @@ class Shouting:
     def read(self, body: Any) -> DialectRequest:
         return DialectRequest(create=body, streamed=body.pop("stream", False), writer=self)
 
+    def writer(self, **settings: bool) -> "Shouting":
+        return self
+
     def feed(self, event: dict[str, Any]) -> bytes:
         if self.breaks:
             raise RuntimeError("broken")
@@ -65,11 +70,27 @@ class Shouting:
         return f"data: SORRY {error.code}\n\n".encode()
 
 
+def _read(bench: HubBench, create: dict[str, Any]) -> Read:
+    context = bench.service.read_context
+    try:
+        return Read(content=parse_create(create, None, context.limits, context.models))
+    except ApiError as error:
+        return Read(content=error)
+
+
 def begin(bench: HubBench, dialect: Dialect = RESPONSES, **body: Any) -> Turn:
     exchange = KeptExchange()
     body = {"model": "m", "input": "hi"} | body
+    asked = dialect.read(body)
     http = HttpTurn(
-        Asked(tenant="acme", dialect=dialect, request=dialect.read(body), num_bytes=100),
+        Asked(
+            tenant="acme",
+            dialect=dialect,
+            read=_read(bench, asked.create),
+            streamed=asked.streamed,
+            writer=asked.writer,
+            num_bytes=100,
+        ),
         hub=bench.hub,
         connect=bench.connect,
         exchange=exchange,

@@ -28,6 +28,7 @@ from tests.support.fake_engine import (
     play,
     tokens,
 )
+from tests.support.reading import inline_reading
 from tools_api.grammar import GrammarSpec
 
 
@@ -95,7 +96,9 @@ class Bench:
             engine=self.engine,
             store=self.store,  # type: ignore[arg-type]
             connect=EchoConnection,  # type: ignore[arg-type]
-            long_work=LongWork(check_grammar=self._check, in_thread=self._in_thread),
+            long_work=LongWork(
+                check_grammar=self._check, reading=inline_reading(), in_thread=self._in_thread
+            ),
             metrics=self.metrics,
             dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
             clock=self.clock,

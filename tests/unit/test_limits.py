@@ -49,6 +49,7 @@ def schema_of(size: int) -> dict[str, Any]:
 TABLE: list[tuple[str, int, Any, str, str | None]] = [
     ("max_json_depth", 5, lambda n: {"other": nested(n - 1)}, "invalid_json", None),
     ("max_json_values", 20, lambda n: {"other": [1] * (n - 3)}, "invalid_json", None),
+    ("max_list_entries", 3, lambda n: {"include": ["x"] * n}, "invalid_value", "include"),
     (
         "max_input_items",
         3,

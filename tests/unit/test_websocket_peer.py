@@ -1,7 +1,8 @@
 """Bytes to frames and back: one write per delivery, floods in slices, slow readers out."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,14 @@ from runtime.messages import CancelRequest, FinishReason
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
+from sessions.wire.fair_reading import Reading
+from sessions.wire.http_dialects import Body
 from sessions.wire.hub import Hub, LongWork
+from sessions.wire.read_process import NoText, Outcome, ReaderLost
 from sessions.wire.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
 from tests.support.clock import FakeClock
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
+from tests.support.reading import inline_reading
 
 TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
 MAX_UNSENT = 1000
@@ -71,7 +76,7 @@ class Store:
 class Bench:
     """A peer on a wire, and a client protocol that speaks to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading | None = None) -> None:
         self.clock = FakeClock()
         self.engine = HandEngine()
         self.metrics = Metrics()
@@ -79,7 +84,7 @@ class Bench:
             engine=self.engine,
             store=Store(),  # type: ignore[arg-type]
             connect=self._connect,  # type: ignore[arg-type]
-            long_work=LongWork(check_grammar=None),  # type: ignore[arg-type]
+            long_work=LongWork(check_grammar=None, reading=reading or inline_reading()),  # type: ignore[arg-type]
             metrics=self.metrics,
             dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
             clock=self.clock,
@@ -133,12 +138,19 @@ class Bench:
         return None if self.client.close_rcvd is None else self.client.close_rcvd.code
 
     async def settle(self) -> None:
-        for _ in range(30):
+        for _ in range(100):
             await asyncio.sleep(0)
 
 
-def run(scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    play(Bench, scenario)
+def run(
+    scenario: Callable[[Bench], Coroutine[Any, Any, None]], reading: Reading | None = None
+) -> None:
+    play(lambda: Bench(reading), scenario)
+
+
+def beside(read: Callable[[bytes | Body], Awaitable[Outcome]]) -> Reading:
+    """Frames of more than 20 bytes are read by ``read``."""
+    return replace(inline_reading(), max_inline_bytes=20, read=read)
 
 
 def test_a_text_frame_is_answered() -> None:
@@ -174,7 +186,9 @@ def test_all_frames_of_a_step_leave_in_one_write() -> None:
 def test_frames_that_arrive_together_are_taken_in_order() -> None:
     async def scenario(bench: Bench) -> None:
         bench.send("say 1", "say 2", "say 3")
-        assert bench.texts() == ["1", "2", "3"]
+        assert bench.texts() == ["1"], "one of a tenant in a turn of the loop"
+        await bench.settle()
+        assert bench.texts() == ["2", "3"]
 
     run(scenario)
 
@@ -187,6 +201,7 @@ def test_frames_cut_anywhere_by_the_network_arrive_whole(size: int) -> None:
         data = b"".join(bench.client.data_to_send())
         for start in range(0, len(data), size):
             bench.peer.data_received(data[start : start + size])
+        await bench.settle()
         assert bench.texts() == ["\u00e4bc", "def"]
 
     run(scenario)
@@ -200,6 +215,7 @@ def test_fragments_make_one_message_with_pings_between_them() -> None:
         bench.client.send_continuation(b"!", fin=True)
         bench.client.send_text(b"say next")
         bench.flush()
+        await bench.settle()
         frames = bench.received()
         assert [f.opcode for f in frames] == [Opcode.PONG, Opcode.TEXT, Opcode.TEXT]
         assert [bytes(f.data) for f in frames] == [b"p", b"\xc3\xa4!", b"next"]
@@ -268,6 +284,7 @@ def test_as_many_unsent_bytes_as_allowed_are_kept_and_then_the_reader_is_closed(
         bench.send(f"fill {MAX_UNSENT - header}")
         assert bench.wire.unread == MAX_UNSENT
         assert bench.close_code is None
+        await bench.settle()
         bench.send("say x")
         assert bench.close_code == 1008
         await bench.settle()
@@ -283,6 +300,7 @@ def test_as_many_unsent_bytes_as_allowed_are_kept_and_then_the_reader_is_closed(
 def test_nothing_follows_a_close() -> None:
     async def scenario(bench: Bench) -> None:
         bench.send("go a", "end 1012", "say late")
+        await bench.settle()
         bench.engine.say(tokens("a"))
         bench.peer.deliver([b"later"], None)
         bench.send("say even later")
@@ -385,6 +403,66 @@ def test_a_flood_of_frames_is_handled_in_turns_without_reading_more() -> None:
         assert bench.wire.reading
 
     run(scenario)
+
+
+def test_a_large_frame_is_read_beside_the_loop_and_those_behind_it_wait() -> None:
+    large = '{"type": "response.cancel", "stream_id": "a"' + " " * 30 + "}"
+    may_end = asyncio.Event()
+
+    async def slowly(job: bytes | Body) -> Outcome:
+        await may_end.wait()
+        return await inline_reading().read(job)
+
+    async def scenario(bench: Bench) -> None:
+        bench.send("say 1", large, "say 2")
+        await bench.settle()
+        assert bench.texts() == ["1"]
+        bench.client.send_ping(b"p")
+        bench.flush()
+        await bench.settle()
+        assert [f.opcode for f in bench.received()] == [Opcode.PONG], "a ping need not wait"
+        may_end.set()
+        await bench.settle()
+        assert bench.connection.calls == ["say 1", "took CancelTurn", "say 2"]
+        assert bench.texts() == [f"read {len(large)} bytes", "2"]
+
+    run(scenario, beside(slowly))
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer"), [(NoText(), 1007), (ReaderLost("gone"), "request_not_read")]
+)
+def test_a_large_frame_that_cannot_be_read_is_answered(fault: Exception, answer: int | str) -> None:
+    async def fails(_: bytes | Body) -> Outcome:
+        raise fault
+
+    async def scenario(bench: Bench) -> None:
+        bench.send("x" * 21, "say next")
+        await bench.settle()
+        if isinstance(answer, int):
+            assert bench.close_code == answer
+        else:
+            assert bench.connection.calls == [f"took {answer}", "say next"]
+
+    run(scenario, beside(fails))
+
+
+def test_a_client_that_goes_takes_the_frame_that_waits_to_be_read_with_it() -> None:
+    async def never(_: bytes | Body) -> Outcome:
+        raise AssertionError("nobody waits for it")
+
+    reading = beside(never)
+
+    async def scenario(bench: Bench) -> None:
+        async with reading.slots.place("other"):
+            bench.send("x" * 21)
+            await bench.settle()
+            bench.peer.connection_lost(None)
+            await bench.settle()
+        await bench.settle()
+        assert bench.connection.calls == ["close"]
+
+    run(scenario, reading)
 
 
 def test_a_flood_of_bytes_is_parsed_in_slices() -> None:

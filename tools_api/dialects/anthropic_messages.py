@@ -17,14 +17,20 @@ class _Messages:
         """Understand a body; see ``Dialect``."""
         with own_names():
             create, fields = anthropic_messages_request.create_fields(body)
+            settings = {
+                "thinking_shown": anthropic_messages_request.thinking_shown(fields),
+                "generates": "generate" not in create,
+            }
             return DialectRequest(
                 create=create,
                 streamed=a_flag(fields.get("stream"), "stream"),
-                writer=MessageWriter(
-                    thinking_shown=anthropic_messages_request.thinking_shown(fields),
-                    generates="generate" not in create,
-                ),
+                writer=self.writer(**settings),
+                settings=settings,
             )
+
+    def writer(self, **settings: bool) -> MessageWriter:
+        """See ``Dialect``."""
+        return MessageWriter(**settings)
 
     def error(self, error: ApiError) -> dict[str, Any]:
         """The body of an error; see ``Dialect``."""

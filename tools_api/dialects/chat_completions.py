@@ -17,14 +17,20 @@ class _ChatCompletions:
         """Understand a body; see ``Dialect``."""
         with own_names():
             create, fields = chat_completions_request.create_fields(body)
+            settings = {
+                "usage": chat_completions_request.usage_wanted(fields),
+                "logprobs": "include" in create,
+            }
             return DialectRequest(
                 create=create,
                 streamed=a_flag(fields.get("stream"), "stream"),
-                writer=CompletionWriter(
-                    usage=chat_completions_request.usage_wanted(fields),
-                    logprobs="include" in create,
-                ),
+                writer=self.writer(**settings),
+                settings=settings,
             )
+
+    def writer(self, **settings: bool) -> CompletionWriter:
+        """See ``Dialect``."""
+        return CompletionWriter(**settings)
 
     def error(self, error: ApiError) -> dict[str, Any]:
         """The body of an error; see ``Dialect``."""

@@ -7,7 +7,8 @@ transport (``sessions``) knows nothing of any dialect but this.
 Pure: no sockets, no sessions, no clock but the times that responses carry.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tools_api.errors import ApiError
@@ -39,6 +40,8 @@ class DialectRequest:
     """Fields of a ``response.create``, its ``type`` left out."""
     streamed: bool
     writer: DialectWriter
+    settings: Mapping[str, bool] = field(default_factory=dict)
+    """What the writer was made with; see ``Dialect.writer``."""
 
 
 class Dialect(Protocol):
@@ -50,6 +53,10 @@ class Dialect(Protocol):
         Raises:
             ApiError: it cannot be served; names the field as this API calls it.
         """
+        ...
+
+    def writer(self, **settings: bool) -> DialectWriter:
+        """A writer like that of a body that was read elsewhere, with these ``settings``."""
         ...
 
     def error(self, error: ApiError) -> dict[str, Any]:

@@ -47,6 +47,10 @@ class Responses:
             writer=ResponsesWriter(),
         )
 
+    def writer(self, **settings: bool) -> ResponsesWriter:
+        """It has no settings."""
+        return ResponsesWriter(**settings)
+
     def error(self, error: ApiError) -> dict[str, Any]:
         """The four keys that clients read, under ``error``."""
         return {"error": _fields(error)}

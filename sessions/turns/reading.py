@@ -1,0 +1,199 @@
+"""What is read of one frame or body: the event, and what a large one has worked out with it.
+
+The same functions serve the event loop, for what is small, and the process that reads what is
+large; that one also computes what would otherwise take the loop long: the digests that a history
+is looked up by, and the grammar of the tools. ``to_pieces`` and ``FromPieces`` carry it all from
+one process to the other. Knows neither sockets nor processes.
+
+Always true: what comes out of ``FromPieces`` equals what went into ``to_pieces``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from sessions.durable.transcript import ROOT_DIGEST, roll
+from tools_api import events
+from tools_api.chat_format import ChatFormat, TemplateOptions
+from tools_api.dialects.dialect_fields import NamedError
+from tools_api.errors import ApiError
+from tools_api.events import CancelTurn, ClientEvent, ProcessedAck, ResumeTurn, SteerRequest
+from tools_api.grammar import GrammarSpec, grammar_for
+from tools_api.limits import Limits
+from tools_api.packed_requests import Unpacker, pack
+from tools_api.requests import CreateRequest
+
+DIGEST_BYTES = 16
+HEAD, PART, DIGESTS, GRAMMAR, EVENT = range(1, 6)
+"""Kinds of pieces."""
+Piece = tuple[int, bytes]
+_EVENTS = {kind.__name__: kind for kind in (CancelTurn, ResumeTurn, SteerRequest, ProcessedAck)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadContext:
+    """What reading needs to know of the server."""
+
+    limits: Limits
+    models: frozenset[str]
+    """Names that a request may use."""
+    chat_format: ChatFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Worked out of a request beside the event loop."""
+
+    digests: tuple[bytes, ...]
+    """``roll`` of each prefix of ``input``, from the empty one on."""
+    grammar: GrammarSpec | ApiError | None
+    """As ``grammar_of`` gives or raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """One frame or body, read."""
+
+    content: ClientEvent | ApiError
+    prepared: Prepared | None = None
+    """None: it was small, or it is no create."""
+
+
+def read_frame(frame: str | bytes, context: ReadContext) -> Read:
+    """Read a client's frame; a faulty one gives its error."""
+    try:
+        return Read(content=events.decode(frame, context.limits, context.models))
+    except ApiError as error:
+        return Read(content=error)
+
+
+def prepared(read: Read, context: ReadContext) -> Read:
+    """The same with what a create will need."""
+    request = read.content
+    if not isinstance(request, CreateRequest):
+        return read
+    digests = tuple(accumulate(request.input, roll, initial=ROOT_DIGEST))
+    grammar: GrammarSpec | ApiError | None
+    try:
+        grammar = grammar_of(request, context)
+    except ApiError as error:
+        grammar = error
+    return Read(content=request, prepared=Prepared(digests=digests, grammar=grammar))
+
+
+def options_of(request: CreateRequest, chat_format: ChatFormat) -> TemplateOptions:
+    """How the request wants its context rendered."""
+    return TemplateOptions(thinking=request.reasoning.thinking and chat_format.thinking)
+
+
+def grammar_of(request: CreateRequest, context: ReadContext) -> GrammarSpec | None:
+    """The constraint on the turn's output; None if it is free.
+
+    Raises:
+        ApiError: the model cannot do what ``tool_choice`` demands.
+    """
+    if not request.generate:
+        return None
+    return grammar_for(
+        context.chat_format,
+        request.tools,
+        request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        text_format=request.text_format,
+        options=options_of(request, context.chat_format),
+        lenient=request.keepwarm.lenient,
+        max_calls=context.limits.max_parallel_calls,
+    )
+
+
+# From one process to the other
+
+
+def to_pieces(read: Read) -> Iterator[Piece]:
+    """What ``FromPieces`` makes the same of."""
+    content = read.content
+    if isinstance(content, ApiError):
+        yield EVENT, orjson.dumps({"ApiError": error_fields(content)})
+    elif not isinstance(content, CreateRequest):
+        yield EVENT, orjson.dumps({type(content).__name__: asdict(content)})
+    else:
+        head, *parts = pack(content)
+        yield HEAD, head
+        yield from ((PART, part) for part in parts)
+        if read.prepared is not None:
+            yield DIGESTS, b"".join(read.prepared.digests[1:])
+            yield GRAMMAR, orjson.dumps(_grammar_fields(read.prepared.grammar))
+
+
+class FromPieces:
+    """Takes pieces in their order; each costs little, however large the whole is."""
+
+    def __init__(self) -> None:
+        self._unpacker: Unpacker | None = None
+        self._event: ClientEvent | ApiError | None = None
+        self._digests: tuple[bytes, ...] | None = None
+        self._grammar: GrammarSpec | ApiError | None = None
+
+    def add(self, kind: int, data: bytes) -> None:
+        """One more piece.
+
+        Raises:
+            ValueError: there is no such kind, or it is out of order.
+        """
+        if kind == HEAD:
+            self._unpacker = Unpacker(data)
+        elif kind == PART and self._unpacker is not None:
+            self._unpacker.add(data)
+        elif kind == DIGESTS:
+            starts = range(0, len(data), DIGEST_BYTES)
+            self._digests = (ROOT_DIGEST, *(data[at : at + DIGEST_BYTES] for at in starts))
+        elif kind == GRAMMAR:
+            self._grammar = _grammar(orjson.loads(data))
+        elif kind == EVENT:
+            self._event = _event(orjson.loads(data))
+        else:
+            raise ValueError(f"piece of kind {kind}")
+
+    def read(self) -> Read:
+        """The whole. Raises ValueError where nothing came."""
+        if self._event is not None:
+            return Read(content=self._event)
+        if self._unpacker is None:
+            raise ValueError("no pieces")
+        ready = None
+        if self._digests is not None:
+            ready = Prepared(digests=self._digests, grammar=self._grammar)
+        return Read(content=self._unpacker.request(), prepared=ready)
+
+
+def error_fields(error: ApiError) -> dict[str, Any]:
+    """An error as JSON."""
+    names = ("message", "code", "param", "status", "type", "stream_id")
+    fields = {name: getattr(error, name) for name in names}
+    return fields | {"named": isinstance(error, NamedError)}
+
+
+def error_from(fields: dict[str, Any]) -> ApiError:
+    """The inverse of ``error_fields``."""
+    kind = NamedError if fields.pop("named") else ApiError
+    return kind(fields.pop("message"), **fields)
+
+
+def _event(told: dict[str, Any]) -> ClientEvent | ApiError:
+    ((name, fields),) = told.items()
+    return error_from(fields) if name == "ApiError" else _EVENTS[name](**fields)
+
+
+def _grammar_fields(grammar: GrammarSpec | ApiError | None) -> dict[str, Any] | None:
+    if isinstance(grammar, ApiError):
+        return {"error": error_fields(grammar)}
+    return None if grammar is None else {"spec": asdict(grammar)}
+
+
+def _grammar(told: dict[str, Any] | None) -> GrammarSpec | ApiError | None:
+    if told is None:
+        return None
+    return error_from(told["error"]) if "error" in told else GrammarSpec(**told["spec"])

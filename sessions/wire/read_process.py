@@ -1,0 +1,274 @@
+"""A process that reads large frames and bodies, and the event loop's end of it.
+
+Checking a large request takes the interpreter a fifth of a second, for which a thread would
+hold the event loop up as well. So a child (``python -m sessions.wire.read_process``) does it. It
+gets the bytes as they came and answers with typed pieces (``sessions.turns.reading``) over a
+socket pair: a prefix, JSON or digests behind it, no pickle; here each piece is taken in a turn of
+the loop of its own. One job at a time: whose turn it is is ``sessions.wire.fair_reading``'s
+business.
+
+Always true: a job ends within ``limit_s``; a child that dies, hangs or says something else is
+killed, and the next job begins a fresh one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from sessions.turns.reading import (
+    FromPieces,
+    Piece,
+    Read,
+    ReadContext,
+    prepared,
+    read_frame,
+    to_pieces,
+)
+from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Style, read_body
+from tools_api.chat_families import chat_format_for
+from tools_api.limits import Limits
+
+log = logging.getLogger(__name__)
+
+READ_LIMIT_S = 10.0
+"""A job that is not done by then has hung: the largest frame takes under a second."""
+_PREFIX = struct.Struct("<4sBI")
+_MAGIC = b"KWR1"
+_CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT = range(32, 38)
+"""Kinds of frames beside the pieces of ``sessions.turns.reading``."""
+_MAX_BYTES = 256 * 1024 * 1024
+
+
+class ReaderLost(Exception):
+    """The child died, hung or lost its mind over this job. The next one gets a fresh child."""
+
+
+class NoText(Exception):
+    """The frame is not UTF-8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """What the child has to know of the server; crosses to it as JSON."""
+
+    limits: Limits
+    models: frozenset[str]
+    model_type: str
+    specials: frozenset[str]
+    """Texts of the tokenizer's special tokens."""
+
+    def context(self) -> ReadContext:
+        """The same as what reading works with."""
+        chat_format = chat_format_for(self.model_type, self.specials.__contains__)
+        return ReadContext(limits=self.limits, models=self.models, chat_format=chat_format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a job gave."""
+
+    body: ReadBody
+    """Of a frame: without a style."""
+    cpu_s: float
+    """What it took the child."""
+
+
+class ReadProcess:
+    """One child at a time; one job at a time. All calls from one event loop."""
+
+    def __init__(self, config: ReadConfig, *, limit_s: float = READ_LIMIT_S) -> None:
+        self._config = config
+        self._limit_s = limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the child, without waiting until it has loaded what it needs."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "sessions.wire.read_process", str(theirs.fileno())]
+            environment = {"PATH": os.environ.get("PATH", "")}
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,
+                    env=environment,
+                )
+            except OSError:
+                ours.close()
+                raise
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        config = asdict(self._config)
+        config |= {"models": list(self._config.models), "specials": list(self._config.specials)}
+        self._writer.write(_frame(_CONFIG, orjson.dumps(config)))
+
+    async def stop(self) -> None:
+        """End the child. Safe to call twice."""
+        process, self._process = self._process, None
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = self._reader = None
+        if process is not None:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    async def read(self, job: bytes | Body) -> Outcome:
+        """Have a text frame or a body read.
+
+        Raises:
+            ReaderLost: there is no answer. NoText: the frame is none of text.
+        """
+        done = False
+        try:
+            if self._process is None or self._process.poll() is not None:
+                await self.stop()
+                await self.start()
+            async with asyncio.timeout(self._limit_s):
+                outcome = await self._ask(job)
+            done = True
+            return outcome
+        except NoText:
+            done = True
+            raise
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            log.error("reader lost, the next job gets another reason=%s", reason[:200])
+            raise ReaderLost(reason) from error
+        finally:
+            if not done:  # also where the caller is cancelled in mid-answer
+                await asyncio.shield(self.stop())
+
+    async def _ask(self, job: bytes | Body) -> Outcome:
+        assert self._writer is not None
+        self._writer.writelines(_job_frames(job))
+        pieces, style, is_text = FromPieces(), None, True
+        while True:
+            kind, data = await self._receive()
+            if kind == _END and not is_text:
+                raise NoText
+            if kind == _END:
+                return Outcome(
+                    body=ReadBody(read=pieces.read(), style=style),
+                    cpu_s=float(orjson.loads(data)["cpu_s"]),
+                )
+            if kind == _NO_TEXT:
+                is_text = False
+            elif kind == _STYLE:
+                style = Style(**orjson.loads(data))
+            else:
+                pieces.add(kind, data)
+            await asyncio.sleep(0)
+
+    async def _receive(self) -> Piece:
+        assert self._reader is not None
+        kind, size = _sizes(await self._reader.readexactly(_PREFIX.size))
+        return kind, await self._reader.readexactly(size)
+
+
+def _frame(kind: int, data: bytes) -> bytes:
+    return _PREFIX.pack(_MAGIC, kind, len(data)) + data
+
+
+def _sizes(prefix: bytes) -> tuple[int, int]:
+    magic, kind, size = _PREFIX.unpack(prefix)
+    if magic != _MAGIC or size > _MAX_BYTES:
+        raise ValueError(f"a frame that starts with {prefix!r}")
+    return kind, size
+
+
+def _job_frames(job: bytes | Body) -> Iterator[bytes]:
+    if isinstance(job, bytes):
+        yield _frame(_FRAME, b"")
+        data = job
+    else:
+        names = ("session", "request_id", "span", "counted")
+        told = {"path": job.served.path} | {name: getattr(job, name) for name in names}
+        yield _frame(_BODY, orjson.dumps(told))
+        data = job.data
+    yield _PREFIX.pack(_MAGIC, 0, len(data))
+    yield data
+
+
+# The child
+
+
+def answer_frames(kind: int, told: bytes, data: bytes, context: ReadContext) -> Iterator[bytes]:
+    """What the child answers to one job, the end apart."""
+    style: Style | None = None
+    if kind == _FRAME:
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError:
+            yield _frame(_NO_TEXT, b"")
+            return
+        read: Read = read_frame(text, context)
+    else:
+        fields = orjson.loads(told)
+        path = fields.pop("path")
+        served = next(each for each in DIALECTS if each.path == path)
+        body = read_body(Body(served=served, data=data, **fields), context)
+        read, style = body.read, body.style
+    if style is not None:
+        yield _frame(_STYLE, orjson.dumps(asdict(style)))
+    for piece in to_pieces(prepared(read, context)):
+        yield _frame(*piece)
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer jobs until the peer closes the socket."""
+    stream = connection.makefile("rwb")
+
+    def receive() -> tuple[int, bytes]:
+        kind, size = _sizes(stream.read(_PREFIX.size))
+        return kind, stream.read(size)
+
+    _, told = receive()
+    config = orjson.loads(told)
+    context = ReadConfig(
+        limits=Limits(**config["limits"]),
+        models=frozenset(config["models"]),
+        model_type=config["model_type"],
+        specials=frozenset(config["specials"]),
+    ).context()
+    while True:
+        kind, told = receive()
+        _, data = receive()
+        began = time.process_time()
+        for frame in answer_frames(kind, told, data, context):
+            stream.write(frame)
+        cpu_s = time.process_time() - began
+        stream.write(_frame(_END, orjson.dumps({"cpu_s": cpu_s})))
+        stream.flush()
+
+
+def main() -> None:
+    """Entry point of the child: one argument, the number of the inherited socket."""
+    # It ends with its socket, not by a signal that is meant for the service.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(struct.error, ConnectionError):  # the end of the socket
+        serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

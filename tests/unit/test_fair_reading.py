@@ -1,0 +1,145 @@
+"""Whose frame is next: one of a tenant in a turn of the loop, CPU time by the bucket."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sessions.fair_slots import FairSlots
+from sessions.turns.reading import Read
+from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
+from sessions.wire.http_dialects import Body, ReadBody
+from sessions.wire.read_process import Outcome, ReaderLost
+from tests.support.clock import FakeClock
+from tests.support.reading import inline_reading
+from tools_api.errors import ApiError
+
+ANSWER = ReadBody(read=Read(content=ApiError("no", code=None)), style=None)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_each_tenant_has_one_call_in_a_turn_of_the_loop() -> None:
+    async def scenario() -> None:
+        turns, made = TenantTurns(), list[str]()
+        for number in range(3):
+            turns.take("a", lambda number=number: made.append(f"a{number}"))  # type: ignore[misc]
+        turns.take("b", lambda: made.append("b0"))
+        assert made == ["a0", "b0"]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        turns.take("b", lambda: made.append("b1"))
+        assert made[2:] in (["a1", "b1"], ["b1"]), "who comes later does not wait for the flood"
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert [each for each in made if each[0] == "a"] == ["a0", "a1", "a2"]
+
+    run(scenario())
+
+
+def test_no_turn_of_the_loop_has_two_calls_of_a_tenant() -> None:
+    async def scenario() -> None:
+        turns, made, now = TenantTurns(), list[int](), 0
+        for _ in range(50):
+            turns.take("a", lambda: made.append(now))
+        for now in range(1, 200):  # noqa: B007
+            await asyncio.sleep(0)
+        assert len(made) == len(set(made)) == 50
+
+    run(scenario())
+
+
+def test_a_tenant_goes_on_when_it_has_paid_back_what_is_over_the_burst() -> None:
+    clock = FakeClock(10.0)
+    allowance = CpuAllowance(share=0.5, burst_s=2.0, clock=clock)
+    assert allowance.wait_s("a") == 0
+    allowance.spend("a", 2.0)
+    assert allowance.wait_s("a") == 0, "a burst may be used up"
+    allowance.spend("a", 1.0)
+    assert allowance.wait_s("a") == 2.0
+    assert allowance.wait_s("b") == 0
+    clock.advance(2.0)
+    assert allowance.wait_s("a") == 0
+    allowance.spend("a", 0.5)
+    assert allowance.wait_s("a") == 1.0
+    clock.advance(100)
+    allowance.spend("a", 2.0)
+    assert allowance.wait_s("a") == 0, "no more than a burst is saved up"
+
+
+class Bench:
+    """Jobs that take as long as the test says."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(0.0)
+        self.read: list[bytes] = []
+        self.may_end = asyncio.Event()
+        self.reading = Reading(
+            read=self._read,
+            slots=FairSlots(1),
+            allowance=CpuAllowance(share=0.5, burst_s=1.0, clock=self.clock),
+            turns=TenantTurns(),
+            max_inline_bytes=10,
+            pause=self._pause,
+        )
+
+    async def _read(self, job: bytes | Body) -> Outcome:
+        assert isinstance(job, bytes)
+        self.read.append(job)
+        await self.may_end.wait()
+        return Outcome(body=ANSWER, cpu_s=1.5)
+
+    async def _pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def test_tenants_take_turns_and_a_spender_waits_until_it_is_paid_back() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        jobs = [("a", b"a0"), ("a", b"a1"), ("a", b"a2"), ("b", b"b0")]
+        tasks = [asyncio.create_task(bench.reading.beside(*job)) for job in jobs]
+        await bench.settle()
+        assert bench.read == [b"a0"]
+        bench.may_end.set()
+        assert await asyncio.gather(*tasks) == [ANSWER] * 4
+        assert bench.read[:2] == [b"a0", b"b0"]
+        assert bench.clock() == pytest.approx(1.0 + 3.0), "paid back after a0 and after a1"
+
+    run(scenario())
+
+
+def test_a_caller_that_gives_up_withdraws_what_has_not_begun_and_pays_for_what_has() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        tasks = [asyncio.create_task(bench.reading.beside("a", job)) for job in (b"0", b"1")]
+        await bench.settle()
+        for task in tasks:
+            task.cancel()
+        await bench.settle()
+        bench.may_end.set()
+        await bench.settle()
+        assert bench.read == [b"0"]
+        assert bench.reading.allowance.wait_s("a") == 1.0
+
+    run(scenario())
+
+
+def test_a_lost_reader_is_the_callers_to_tell_and_the_place_is_free_again() -> None:
+    async def scenario() -> None:
+        async def lost(_: bytes | Body) -> Outcome:
+            raise ReaderLost("gone")
+
+        reading = replace(inline_reading(), read=lost)
+        for _ in range(2):
+            with pytest.raises(ReaderLost):
+                await reading.beside("a", b"x")
+
+    run(scenario())

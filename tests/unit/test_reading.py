@@ -1,0 +1,105 @@
+"""What is read in another process is what is read here, with what it has worked out."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from sessions.durable.transcript import ROOT_DIGEST, roll_all
+from sessions.turns.reading import (
+    GRAMMAR,
+    PART,
+    FromPieces,
+    Prepared,
+    Read,
+    ReadContext,
+    error_fields,
+    error_from,
+    grammar_of,
+    prepared,
+    read_frame,
+    to_pieces,
+)
+from tests.support.reading import CONTEXT
+from tests.support.sessions_rig import tool
+from tools_api.dialects.dialect_fields import NamedError
+from tools_api.errors import ApiError
+from tools_api.events import CancelTurn
+from tools_api.requests import CreateRequest
+
+FRAMES: list[dict[str, Any]] = [
+    {"type": "response.create", "input": [{"role": "user", "content": "a"}] * 3,
+     "tools": [tool("f")], "tool_choice": "required"},
+    {"type": "response.create", "input": "hi", "stream_id": "s"},
+    {"type": "response.create", "generate": False},
+    {"type": "response.create", "stream_id": "s", "model": "nobody's"},
+    {"type": "response.create", "input": "hi", "tools": [tool("f")],
+     "text": {"format": {"type": "json_object"}}, "tool_choice": "required"},
+    {"type": "response.cancel", "stream_id": "s"},
+    {"type": "response.steer", "previous_response_id": "r", "input": [1, {"a": None}]},
+    {"type": "response.processed", "response_id": "r"},
+    {"type": "no"},
+]  # fmt: skip
+
+
+def carried(read: Read) -> Read:
+    pieces = FromPieces()
+    for kind, data in to_pieces(read):
+        pieces.add(kind, data)
+    return pieces.read()
+
+
+def comparable(read: Read) -> Any:
+    def plain(value: Any) -> Any:
+        return error_fields(value) if isinstance(value, ApiError) else value
+
+    ready = read.prepared
+    return plain(read.content), ready and (ready.digests, plain(ready.grammar))
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame)[10:60])
+def test_what_is_read_comes_through_the_pieces_as_it_was(frame: dict[str, Any]) -> None:
+    read = prepared(read_frame(orjson.dumps(frame).decode(), CONTEXT), CONTEXT)
+    assert (read.prepared is not None) == isinstance(read.content, CreateRequest)
+    assert comparable(carried(read)) == comparable(read)
+
+
+def test_a_create_brings_its_digests_and_its_grammar() -> None:
+    read = carried(prepared(read_frame(orjson.dumps(FRAMES[0]).decode(), CONTEXT), CONTEXT))
+    request, ready = read.content, read.prepared
+    assert isinstance(request, CreateRequest)
+    assert isinstance(ready, Prepared)
+    lengths = range(len(request.input) + 1)
+    assert list(ready.digests) == [roll_all(ROOT_DIGEST, request.input[:n]) for n in lengths]
+    assert ready.grammar == grammar_of(request, CONTEXT) is not None
+
+
+def test_a_model_that_is_not_served_is_refused_before_its_input_is_looked_at() -> None:
+    frame = {"type": "response.create", "model": "x", "input": [{"type": "nonsense"}]}
+    error = read_frame(orjson.dumps(frame).decode(), CONTEXT).content
+    assert isinstance(error, ApiError)
+    assert error.code == "model_not_found"
+
+
+def test_an_error_keeps_whose_names_it_uses() -> None:
+    error = NamedError("m", code="c", param="p", status=404, type="t")
+    assert isinstance(error_from(error_fields(error)), NamedError)
+    assert not isinstance(error_from(error_fields(ApiError("m", code=None))), NamedError)
+
+
+def test_pieces_out_of_order_or_of_no_kind_are_faults() -> None:
+    for kind in (PART, 99):
+        with pytest.raises(ValueError, match="piece of kind"):
+            FromPieces().add(kind, b"{}")
+    with pytest.raises(ValueError, match="no pieces"):
+        FromPieces().read()
+    pieces = FromPieces()
+    pieces.add(GRAMMAR, b"null")
+    with pytest.raises(ValueError, match="no pieces"):
+        pieces.read()
+
+
+def test_an_event_stays_an_event() -> None:
+    read = carried(Read(content=CancelTurn(response_id="r", stream_id=None)))
+    assert read.content == CancelTurn(response_id="r", stream_id=None)
+    assert isinstance(CONTEXT, ReadContext)
