@@ -8,6 +8,7 @@ Elsewhere the same numbers are multiplied in float32: the same law, not its spee
 import torch
 from torch import Tensor
 
+from kernels.dispatch import triton_kernels
 from kernels.quantised_kv import quantise_fp8
 
 _HOPPER = (9, 0)
@@ -47,7 +48,8 @@ class Fp8Matrix:
         """``fp8_matmul_reference`` of ``x`` [rows, inputs] -> [rows, outputs]."""
         if not self._in_8_bits or x.shape[0] == 0:
             return fp8_matmul_reference(x, self._values, self._scales)
-        rounded, row_scales = quantise_fp8(x)
+        gpu = triton_kernels("fp8", x)
+        rounded, row_scales = (quantise_fp8 if gpu is None else gpu.quantise_fp8)(x)
         return torch._scaled_mm(
             rounded,
             self._values.t(),

@@ -1,7 +1,7 @@
 """Norm, rotation and KV write in one pass over the fused projection, in Triton.
 
 What ``kernels.qkv`` says, with everything between load and store in float32. Where the pool
-keeps 8 bits, numbers are rounded to e4m3 by whole-number arithmetic, to the nearest and even.
+keeps 8 bits, numbers are rounded as ``kernels.triton_fp8`` rounds them.
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
@@ -11,14 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.quantised_kv import FP8, SCALE_BYTES
+from kernels.triton_fp8 import LARGEST, STEP, VANISHING, e4m3, not_finite
 
 HEADS_EACH = 8
 """Heads of a program: what makes its loads long enough."""
 
 _SCALE_BYTES = tl.constexpr(SCALE_BYTES)
-_LARGEST = tl.constexpr(448.0)
-_STEP = tl.constexpr(1 / 448.0)
-_VANISHING = tl.constexpr(1e-30)
 
 
 @triton.jit
@@ -104,40 +102,21 @@ def _store_fp8(
 ):
     """``kernels.quantised_kv.quantise_fp8`` of the rows of ``keep``, into fp8 blocks."""
     HALF: tl.constexpr = HEAD_DIM // 2
-    damaged = _not_finite(low) | _not_finite(high)
+    damaged = not_finite(low) | not_finite(high)
     low, high = tl.where(damaged, 0.0, low), tl.where(damaged, 0.0, high)
     damaged = tl.max(damaged.to(tl.int32), 1) > 0
     largest = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 1)
-    some = largest > _VANISHING
-    inverse = tl.where(some, tl.div_rn(_LARGEST, tl.where(some, largest, 1.0)), 0.0)
-    scale = tl.where(damaged, float("nan"), tl.where(some, largest * _STEP, 0.0))
+    some = largest > VANISHING
+    inverse = tl.where(some, tl.div_rn(LARGEST, tl.where(some, largest, 1.0)), 0.0)
+    scale = tl.where(damaged, float("nan"), tl.where(some, largest * STEP, 0.0))
     start = (slot // BLOCK_SIZE * KV_HEADS + head) * (BLOCK_SIZE * (HEAD_DIM + _SCALE_BYTES))
     place = (start + slot % BLOCK_SIZE * HEAD_DIM)[:, None] + dims[None, :]
     values = ptr.to(tl.pointer_type(tl.uint8))
-    tl.store(values + place, _e4m3(low * inverse[:, None]), mask=keep)
-    tl.store(values + place + HALF, _e4m3(high * inverse[:, None]), mask=keep)
+    tl.store(values + place, e4m3(low * inverse[:, None]), mask=keep)
+    tl.store(values + place + HALF, e4m3(high * inverse[:, None]), mask=keep)
     scales = ptr.to(tl.pointer_type(tl.float32))
     place = (start + BLOCK_SIZE * HEAD_DIM) // _SCALE_BYTES + slot % BLOCK_SIZE
     tl.store(scales + place, scale, mask=tl.max(keep.to(tl.int32), 1) > 0)
-
-
-@triton.jit
-def _not_finite(number):
-    """Which float32 numbers are NaN or infinite."""
-    return (number.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
-
-
-@triton.jit
-def _e4m3(number):
-    """The byte that is nearest to a float32 of at most 448 (even, if two are)."""
-    bits = number.to(tl.uint32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    # Below 2 ** -6 steps are of 2 ** -9, which are those of a float32 around 2 ** 14.
-    around = size.to(tl.float32, bitcast=True) + 16384.0
-    small = around.to(tl.uint32, bitcast=True) - (141 << 23)
-    normal = (size + ((size >> 20) & 1) + 0x7FFFF - (120 << 23)) >> 20
-    byte = tl.where(size < (121 << 23), small, normal) | ((bits >> 24) & 0x80)
-    return byte.to(tl.uint8)
 
 
 @triton.jit

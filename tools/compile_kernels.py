@@ -34,6 +34,8 @@ from kernels.triton_elementwise import (
     norm_warps,
     silu_mul_kernel,
 )
+from kernels.triton_fp8 import COLUMNS_EACH as COLUMNS_OF_ROWS
+from kernels.triton_fp8 import quantise_rows_kernel
 from kernels.triton_grouped import COLUMNS_EACH as COLUMNS_OF_EXPERTS
 from kernels.triton_grouped import (
     FEW_ROWS,
@@ -141,6 +143,16 @@ def builds() -> Iterator[Build]:
             constants={"SIZE": hidden, "BLOCK": hidden},
             num_warps=norm_warps(hidden),
         )
+    yield Build(
+        name="quantise_rows 4096",
+        kernel=quantise_rows_kernel,
+        types=_pointers("bf16", "x")
+        | _pointers("u8", "values")
+        | _pointers("fp32", "scales")
+        | {"stride": "i32"},
+        constants={"SIZE": 4096, "BLOCK": COLUMNS_OF_ROWS},
+        num_warps=4,
+    )
     yield Build(
         name="silu_mul 12288",
         kernel=silu_mul_kernel,

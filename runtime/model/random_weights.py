@@ -2,7 +2,8 @@
 
 Each tensor has a generator of its own, keyed by the seed and the tensor's name, so the
 order of loading does not matter. Values are uniform, of 16 random bits each, which is quick
-to draw; nothing hangs on the shape of their distribution.
+to draw; nothing hangs on the shape of their distribution. A GPU draws its own, which are others
+than a CPU's: billions of numbers need not cross to it.
 """
 
 import math
@@ -28,12 +29,30 @@ class RandomWeights:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See ``WeightSource.tensor``; every name exists."""
         key = [self._seed, zlib.crc32(name.encode())]
-        generator = np.random.Generator(np.random.SFC64(key))
-        bits = generator.integers(-(1 << 15), 1 << 15, shape, dtype=np.int16)
-        values = torch.from_numpy(bits).float().mul_(math.sqrt(3) * _deviation(name, shape) / 2**15)
+        most = math.sqrt(3) * _deviation(name, shape)
+        if self._device.type == "cpu":
+            values = _drawn_on_host(key, shape, most)
+        else:
+            values = drawn_on_device(key, shape, most, self._dtype, self._device)
         if name.endswith("norm.weight"):
             values += 1
         return values.to(self._device, self._dtype)
+
+
+def _drawn_on_host(key: list[int], shape: tuple[int, ...], most: float) -> Tensor:
+    """Uniform float32 numbers between -``most`` and ``most``."""
+    generator = np.random.Generator(np.random.SFC64(key))
+    bits = generator.integers(-(1 << 15), 1 << 15, shape, dtype=np.int16)
+    return torch.from_numpy(bits).float().mul_(most / 2**15)
+
+
+def drawn_on_device(
+    key: list[int], shape: tuple[int, ...], most: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Uniform numbers between -``most`` and ``most``, by the device's own generator."""
+    seed = (key[0] << 32 | key[1]) & (2**63 - 1)
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.empty(shape, dtype=dtype, device=device).uniform_(-most, most, generator=generator)
 
 
 def _deviation(name: str, shape: tuple[int, ...]) -> float:

@@ -137,6 +137,11 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     device = resolve_device(config.device)
     if config.quantization == "fp8" and device.type == "cpu":
         raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
+    if config.quantization in ("int8", "int4") and device.type == "cuda":
+        raise LoadError(
+            f"quantization {config.quantization} is for a CPU: on a GPU it would widen whole "
+            "matrices for each product; --quantization fp8 is for GPUs"
+        )
     model = load_model(
         config.model,
         dtype=resolve_dtype(config.dtype, device),

@@ -21,6 +21,8 @@ from radix_cache.block_pool import BlockArray
 from runtime.model.kv_pool import KVPool
 from runtime.offload.disk import ByteRows
 
+PIECE_BLOCKS = 64
+"""Blocks that a GPU gathers at once: what a long move takes of its memory is used again."""
 _ROUNDED_BYTES = 1 << 26
 """Less host memory than this may be rounded up."""
 
@@ -57,7 +59,11 @@ class Copies(Protocol):
     def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy: ...
 
     def new_rows(self, count: int) -> ByteRows:
-        """Host memory that copies of this kind like best."""
+        """Host memory that copies of this kind like best, until ``drop_rows``."""
+        ...
+
+    def drop_rows(self, rows: ByteRows) -> None:
+        """Let go of what ``new_rows`` gave, once no copy is under way to or from it."""
         ...
 
 
@@ -102,6 +108,9 @@ class ThreadCopies:
     def new_rows(self, count: int) -> ByteRows:
         planes, _, size = self._planes.shape
         return np.empty((count, planes * size), dtype=np.uint8)
+
+    def drop_rows(self, rows: ByteRows) -> None:
+        """Memory that nobody names is the system's again."""
 
     def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
         return _ThreadCopy(self._worker.submit(self._copy, rows, targets, sources, down=True))
@@ -181,40 +190,57 @@ class StreamCopies:
         torch.cuda.check_error(int(cudart.cudaHostRegister(rows.ctypes.data, rows.nbytes, 0)))
         return rows
 
+    def drop_rows(self, rows: ByteRows) -> None:
+        """What torch pinned is torch's to keep; what was registered here is so no longer."""
+        if rows.nbytes >= _ROUNDED_BYTES:
+            cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            torch.cuda.check_error(int(cudart.cudaHostUnregister(rows.ctypes.data)))
+
     def down(self, sources: BlockArray, rows: ByteRows, targets: BlockArray) -> Copy:
-        index = upload(sources.astype(np.int64), self._device)
-        gathered = self._blocks.index_select(2, index).movedim(2, 0).contiguous()
-        flat = gathered.view(len(sources), -1).view(torch.uint8)
         start, end = _events()
-        self._stream.wait_stream(torch.cuda.current_stream())
+        kept: list[torch.Tensor] = []
+        for first in range(0, len(sources), PIECE_BLOCKS):
+            piece = slice(first, first + PIECE_BLOCKS)
+            index = upload(sources[piece].astype(np.int64), self._device)
+            gathered = self._blocks.index_select(2, index).movedim(2, 0).contiguous()
+            flat = gathered.view(len(index), -1).view(torch.uint8)
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                if not first:
+                    start.record()
+                places = np.arange(len(index), dtype=np.int32)
+                for row, place, count in runs(targets[piece], places):
+                    below = torch.from_numpy(rows[row : row + count])
+                    below.copy_(flat[place : place + count], non_blocking=True)
+            flat.record_stream(self._stream)
+            kept = [flat]
         with torch.cuda.stream(self._stream):
-            start.record()
-            places = np.arange(len(targets), dtype=np.int32)
-            for row, place, count in runs(targets, places):
-                below = torch.from_numpy(rows[row : row + count])
-                below.copy_(flat[place : place + count], non_blocking=True)
             end.record()
-        flat.record_stream(self._stream)
-        return _GatheredCopy(start, end, flat, rows)
+        return _GatheredCopy(start, end, *kept, rows)
 
     def up(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> Copy:
         start, end = _events()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             start.record()
-            flat = torch.empty(
-                (len(sources), rows.shape[1]), dtype=torch.uint8, device=self._device
-            )
-            places = np.arange(len(sources), dtype=np.int32)
-            for row, place, count in runs(sources, places):
-                below = torch.from_numpy(rows[row : row + count])
-                flat[place : place + count].copy_(below, non_blocking=True)
-            index = upload(targets.astype(np.int64), self._device)
-            blocks = flat.view(self._blocks.dtype)
-            blocks = blocks.view(len(sources), self._num_layers, 2, *self._block_shape)
-            self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
+            for first in range(0, len(sources), PIECE_BLOCKS):
+                piece = slice(first, first + PIECE_BLOCKS)
+                self._put(rows, sources[piece], targets[piece])
             end.record()
-        return _StreamCopy(start, end, flat, rows)
+        return _StreamCopy(start, end, rows)
+
+    def _put(self, rows: ByteRows, sources: BlockArray, targets: BlockArray) -> None:
+        """Bring rows to the device and put them in place, on the stream of copies, whose memory
+        the buffer between the two is."""
+        flat = torch.empty((len(sources), rows.shape[1]), dtype=torch.uint8, device=self._device)
+        places = np.arange(len(sources), dtype=np.int32)
+        for row, place, count in runs(sources, places):
+            below = torch.from_numpy(rows[row : row + count])
+            flat[place : place + count].copy_(below, non_blocking=True)
+        index = upload(targets.astype(np.int64), self._device)
+        blocks = flat.view(self._blocks.dtype)
+        blocks = blocks.view(len(sources), self._num_layers, 2, *self._block_shape)
+        self._blocks.index_copy_(2, index, blocks.movedim(0, 2))
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:

@@ -22,7 +22,7 @@ from radix_cache.nodes import Tier
 from radix_cache.transfers import BlockMove
 from runtime.model.kv_pool import KVPool
 from runtime.offload.checksums import HostChecksums, HostMemoryDamaged
-from runtime.offload.copies import Copies, Copy, StreamCopies, ThreadCopies
+from runtime.offload.copies import PIECE_BLOCKS, Copies, Copy, StreamCopies, ThreadCopies
 from runtime.offload.disk import ByteRows, KVStore
 
 _FIRST_BYTES = 1 << 26
@@ -74,6 +74,8 @@ class KVTransfer:
         self._worker = worker
         self._flights: list[_Flight] = []
         self._last: _Flight | None = None
+        self._staging: ByteRows | None = None
+        self._staged: dict[int, ByteRows] = {}
         self._bytes = {"device_host": 0, "host_device": 0}
         self._seconds = {"device_host": 0.0, "host_device": 0.0}
 
@@ -131,7 +133,7 @@ class KVTransfer:
         rows, places = self._host, move.source_blocks
         if move.source == Tier.DEVICE:
             places = np.arange(len(places), dtype=np.int32)
-            rows = self._copies.new_rows(len(places))
+            rows = self._staged[move.number] = self._staging_rows(len(places))
             self._down(move.source_blocks, rows, places)
         arrived = self._all_arrived()
 
@@ -141,6 +143,25 @@ class KVTransfer:
                 raise OSError("main memory does not hold what was written to it")
 
         self._store.write(move, rows, places, ready)
+
+    def _staging_rows(self, count: int) -> ByteRows:
+        """Rows that blocks pass through on their way to the disk: what an earlier move has given
+        back, where it is large enough."""
+        rows, self._staging = self._staging, None
+        if rows is not None and len(rows) >= count:
+            return rows
+        if rows is not None:
+            self._copies.drop_rows(rows)
+        return self._copies.new_rows(max(count, PIECE_BLOCKS))
+
+    def _give_back(self, rows: ByteRows) -> None:
+        """Keep the largest staging rows for the next move, and let the others go."""
+        if self._staging is not None and len(self._staging) >= len(rows):
+            self._copies.drop_rows(rows)
+            return
+        if self._staging is not None:
+            self._copies.drop_rows(self._staging)
+        self._staging = rows
 
     def _all_arrived(self) -> Callable[[], None]:
         """Returns once the copies ordered so far are done: they are done in order."""
@@ -199,6 +220,8 @@ class KVTransfer:
         if self._store is not None:
             for number, ok in self._store.take_over():
                 cache.moved(number, ok=ok)
+                if (rows := self._staged.pop(number, None)) is not None:
+                    self._give_back(rows)
         while self._refused:
             cache.moved(self._refused.pop(), ok=False)
 

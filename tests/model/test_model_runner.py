@@ -1,6 +1,7 @@
 """The forward pass over paged KV: identities that scheduling relies on."""
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from runtime.config import EngineConfig
 from runtime.messages import SamplingParams, TokenArray
 from runtime.model import runner as model_runner
 from runtime.model.batch import SequenceInput
+from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
-from runtime.model.runner import ModelRunner, _records
+from runtime.model.runner import ModelRunner, _records, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
@@ -214,3 +216,13 @@ def test_a_gpu_gives_most_of_what_is_free_to_keys_and_values(
     )
     assert order == ["emptied", "cuda"]
     assert model_runner._blocks_that_fit(config, model, torch.float32) == (4 << 30) // block
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_what_has_no_kernel_on_a_gpu_is_refused_before_anything_is_loaded(
+    quantization: Literal["int8", "int4"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = EngineConfig(model="random:qwen3-tiny", device="cuda", quantization=quantization)
+    with pytest.raises(LoadError, match=f"quantization {quantization} is for a CPU.*fp8"):
+        load_runner(config)

@@ -138,11 +138,18 @@ def test_much_host_memory_is_pinned_as_it_is_and_not_rounded_up(
     registered: list[tuple[int, int, int]] = []
     answers = [0, 2]
 
+    released: list[int] = []
+
     class Runtime:
         @staticmethod
         def cudaHostRegister(place: int, size: int, flags: int) -> int:
             registered.append((place, size, flags))
             return answers.pop(0)
+
+        @staticmethod
+        def cudaHostUnregister(place: int) -> int:
+            released.append(place)
+            return 0
 
     def check_error(code: int) -> None:
         if code:
@@ -154,5 +161,22 @@ def test_much_host_memory_is_pinned_as_it_is_and_not_rounded_up(
     rows = StreamCopies(pool).new_rows(3)
     assert rows.shape == host_rows(pool, 3).shape
     assert registered == [(rows.ctypes.data, rows.nbytes, 0)]
+    StreamCopies(pool).drop_rows(rows)
+    assert released == [rows.ctypes.data]
     with pytest.raises(RuntimeError, match="code 2"):
         StreamCopies(pool).new_rows(3)
+
+
+def test_long_moves_go_in_pieces_and_lose_nothing(
+    stream_pool: tuple[Timeline, KVPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline, pool = stream_pool
+    monkeypatch.setattr(kv_copies, "PIECE_BLOCKS", 2)
+    before = pool.blocks.clone()
+    copies, rows = StreamCopies(pool), host_rows(pool, 5)
+    copies.down(ids(4, 5, 1, 0, 2), rows, ids(2, 3, 0, 1, 4)).wait()
+    gathers = timeline.places("index_select")
+    assert [timeline.entries[at][2][2].numel() for at in gathers] == [2, 2, 1]
+    pool.blocks.zero_()
+    copies.up(rows, ids(2, 3, 0, 1, 4), ids(4, 5, 1, 0, 2)).wait()
+    assert torch.equal(pool.blocks[:, :, [0, 1, 2, 4, 5]], before[:, :, [0, 1, 2, 4, 5]])

@@ -4,6 +4,7 @@ import random
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -270,3 +271,41 @@ def test_a_stream_gathers_blocks_that_came_up_when_they_are_there(
     other, gathered = timeline.places("index_select")[-2:]
     assert timeline.before(placed, gathered)
     assert not timeline.before(placed, other)
+
+
+def test_moves_to_the_disk_pass_through_the_same_memory_again(tmp_path: Path) -> None:
+    class Counting(ThreadCopies):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.made: list[int] = []
+            self.dropped: list[int] = []
+
+        def new_rows(self, count: int) -> ByteRows:
+            self.made.append(count)
+            return super().new_rows(count)
+
+        def drop_rows(self, rows: ByteRows) -> None:
+            self.dropped.append(len(rows))
+
+    pool, writer = make_pool(), Later(random.Random(0))
+    size = pool.blocks[:, :, 0].numel() * 4
+    file = SlotFile(tmp_path, num_blocks=9, block_size=BLOCK_SIZE, block_bytes=size, identity="m")
+    with mock.patch("runtime.offload.transfer.ThreadCopies", Counting):
+        transfer = make_transfer(pool, AtOnce(), KVStore(file, writer))
+    copies = transfer._copies
+    assert isinstance(copies, Counting)
+    copies.made.clear()
+    cache = mock.Mock()
+    for slot in range(4):
+        transfer.move(order(Tier.DEVICE, Tier.DISK, ids(slot), ids(slot)))
+        writer.run_one()
+        transfer.report(cache)
+    assert (copies.made, copies.dropped) == ([64], [])
+    for slot in range(4, 6):  # two under way at once
+        transfer.move(order(Tier.DEVICE, Tier.DISK, ids(slot - 4), ids(slot)))
+    assert copies.made == [64, 64]
+    writer.run_one()
+    writer.run_one()
+    transfer.report(cache)
+    assert len(copies.dropped) == 1
+    assert cache.moved.call_count == 6

@@ -14,6 +14,7 @@ from runtime.messages import TokenArray
 from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
 from runtime.model.presets import random_model_config
+from runtime.model.random_weights import drawn_on_device
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
 from tests.support.hf_models import FAMILIES, make_model, save
@@ -257,3 +258,22 @@ def test_random_models_depend_on_their_seed_alone() -> None:
 def test_unknown_random_models_are_refused_with_the_known_ones() -> None:
     with pytest.raises(LoadError, match=r"no random model 'x'; there are: .*qwen3-tiny"):
         load_model("random:x", dtype=torch.float32, device=CPU)
+
+
+def test_what_a_gpu_draws_has_the_same_law_and_hangs_on_seed_and_name_alone() -> None:
+    cpu = torch.device("cpu")
+    first = drawn_on_device([0, 5], (400, 100), 0.3, torch.float32, cpu)
+    assert torch.equal(first, drawn_on_device([0, 5], (400, 100), 0.3, torch.float32, cpu))
+    assert first.abs().max() <= 0.3001
+    assert abs(float(first.std()) - 0.3 / 3**0.5) < 0.003
+    for other in ([1, 5], [0, 6]):
+        assert not torch.equal(first, drawn_on_device(other, (400, 100), 0.3, torch.float32, cpu))
+
+
+@pytest.mark.parametrize(("name", "billions"), [("qwen3-0.6b", 0.596), ("qwen3-8b", 8.19)])
+def test_large_random_models_have_the_sizes_of_their_names(name: str, billions: float) -> None:
+    config = random_model_config(name)
+    attention = (config.num_heads * 2 + config.num_kv_heads * 2) * config.head_dim
+    layer = config.hidden_size * (attention + 3 * config.intermediate_size)
+    embeddings = config.vocab_size * config.hidden_size * (1 if config.tie_embeddings else 2)
+    assert abs((config.num_layers * layer + embeddings) / 1e9 - billions) < 0.01
