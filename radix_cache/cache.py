@@ -26,6 +26,7 @@ from radix_cache.leases import Leases
 from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import Tier
+from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
@@ -67,7 +68,7 @@ class PrefixCache:
         self.block_size = config.block_size
         self.num_blocks = config.num_blocks
         self._reserve = config.reserve_blocks
-        self._debug = config.debug
+        self._debug, self._clock = config.debug, clock
         self._counters = Counters()
         idle = IdleLeaves(_tenant_shares(config, clock))
         self._pool = BlockPool(config.num_blocks)
@@ -376,6 +377,11 @@ class PrefixCache:
         return self._lower.load(runs)
 
     # Reporting
+
+    def picture(self, tenant: str | None, max_nodes: int) -> list[PicturedNode]:
+        """The upper part of the tree as ``tenant`` may see it (None: all of it), at most so
+        many nodes, parents first."""
+        return upper_part(self._tree, tenant=tenant, max_nodes=max_nodes, now=self._clock())
 
     def stats(self) -> CacheStats:
         """Counts of this moment; costs microseconds."""

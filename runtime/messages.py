@@ -135,7 +135,16 @@ class ReleaseBranch:
     branch_id: str
 
 
-EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureRequest:
+    """Show the upper part of the cache's tree, in the output of a step soon."""
+
+    tenant: str | None
+    """For this one's eyes; None: for the operator's."""
+    max_nodes: int
+
+
+EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch | PictureRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +158,8 @@ class SequenceStart:
     """Seconds between arrival in the engine and admission."""
     miss_causes: dict[str, int] = field(default_factory=dict)
     """Uncached prompt tokens by cause; the values add up to input - cached."""
+    evicted_ago_s: float | None = None
+    """Seconds since the first of the evicted tokens among them went; None: none was evicted."""
     ending_known: bool = True
     """The grammar, if there is one, has a known legal ending within the limit."""
 
@@ -240,11 +251,42 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PictureNode:
+    """A node of the cache's tree; its fields are those of ``radix_cache.picture.PicturedNode``."""
+
+    parent: int | None
+    owner: str
+    start: int
+    tokens: int
+    tier: int
+    klass: int
+    age: int
+    children: int
+    holders: int
+    branches: tuple[str, ...]
+    lease_s: float
+    head: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePicture:
+    """The upper part of the cache's tree, parents before their children."""
+
+    tenant: str | None
+    """As in the request."""
+    nodes: tuple[PictureNode, ...]
+    num_nodes: int
+    """Of the whole tree, all tenants' together; 0 where the picture is for one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
     """All that one engine step tells the front end."""
 
     outputs: tuple[SequenceOutput, ...]
     stats: StepStats
+    pictures: tuple[CachePicture, ...] = ()
+    """Of the cache, as they were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

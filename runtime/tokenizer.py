@@ -170,6 +170,10 @@ class Tokenizer:
         empty for an id that only the embedding has."""
         return self._token_bytes[token] or b""
 
+    def text_of(self, tokens: Iterable[int]) -> str:
+        """What tokens say, for people: special ones spelt out, broken characters marked."""
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
+
     def _encode_text(self, text: str) -> list[int]:
         if not text:
             return []

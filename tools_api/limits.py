@@ -98,6 +98,9 @@ class Limits:
     max_session_depth: int = 16
     """Sessions above each other by ``parent_session``."""
     max_open_connections: int = 1024
+    max_pages: int = 256
+    """Pages of the dashboard that are open and kept true."""
+    max_pages_per_tenant: int = 128
     max_queued_turns: int = 4096
     """Turns waiting in the engine; one more is ``server_is_overloaded``."""
 

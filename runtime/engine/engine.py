@@ -19,11 +19,13 @@ from runtime.engine.kv_memory import KVMemory
 from runtime.engine.open_requests import OpenRequests
 from runtime.engine.step_computation import Outlook, StepComputation
 from runtime.messages import (
+    CachePicture,
     CancelRequest,
     EngineInfo,
     EngineMessage,
     FinishReason,
     GenerationRequest,
+    PictureRequest,
     StepOutput,
     StepStats,
 )
@@ -91,6 +93,8 @@ class Engine:
         self._drafts = drafts
         self._clock = clock
         self._counters = _Counters()
+        self._pictures: list[CachePicture] = []
+        """Asked for and not yet told."""
         self._idle_step = False
         self._failed_steps = 0
         """In a row, of one sequence each."""
@@ -110,7 +114,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether ``step`` has something to do or to report."""
-        return bool(self._outputs or self._compilations.num_waiting or self._queues.has_work)
+        told = self._outputs or self._pictures
+        return bool(told or self._compilations.num_waiting or self._queues.has_work)
 
     def submit(self, messages: list[EngineMessage]) -> None:
         """Take messages in; their outputs come from ``step``. Never raises for a bad one."""
@@ -120,6 +125,8 @@ class Engine:
                 self._requests.open(message)
             elif isinstance(message, CancelRequest):
                 self._requests.cancel(message.request_id)
+            elif isinstance(message, PictureRequest):
+                self._pictures.append(self.memory.picture(message))
             else:
                 self._requests.forget_branch(message)
 
@@ -160,11 +167,13 @@ class Engine:
         self._requests.report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
         silent = len(self._counters.steps_s) < _MOST_SILENT_STEPS
-        if not self._outputs and not fell_idle and silent:
+        if not self._outputs and not self._pictures and not fell_idle and silent:
             return None
+        pictures, self._pictures = tuple(self._pictures), []
         outputs = self._outputs.take()
         emitted = sum(len(output.new_tokens) for output in outputs)
-        return StepOutput(outputs=outputs, stats=self._stats(step_s, emitted))
+        stats = self._stats(step_s, emitted)
+        return StepOutput(outputs=outputs, stats=stats, pictures=pictures)
 
     # One step
 

@@ -5,12 +5,16 @@ kept in step with each other. Knows no sequences and no model.
 """
 
 import time
+from dataclasses import asdict
+from typing import Final
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
 from runtime.engine.cache_report import CacheFields, CacheReport
+from runtime.messages import CachePicture, PictureNode, PictureRequest
 from runtime.offload.transfer import KVTransfer
 
+MAX_PICTURED_NODES: Final = 400
 _POLL_S = 0.002
 _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
@@ -44,6 +48,15 @@ class KVMemory:
     def report(self) -> CacheFields:
         """What is and what was since the last call."""
         return self._report.take()
+
+    def picture(self, request: PictureRequest) -> CachePicture:
+        """The upper part of the cache's tree."""
+        nodes = self.cache.picture(request.tenant, min(request.max_nodes, MAX_PICTURED_NODES))
+        return CachePicture(
+            tenant=request.tenant,
+            nodes=tuple(PictureNode(**asdict(node)) for node in nodes),
+            num_nodes=self.cache.stats().nodes if request.tenant is None else 0,
+        )
 
     def close(self) -> None:
         """Write the KV that sessions may come back for to the disk, if there is one, and end

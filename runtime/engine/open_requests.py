@@ -276,6 +276,7 @@ class OpenRequests:
             cached_tokens=sequence.cached.num_cached_tokens,
             queue_s=sequence.admitted_s - sequence.arrival_s,
             miss_causes=dict(sequence.cached.miss_causes),
+            evicted_ago_s=_ago_s(self._clock(), sequence.cached.evicted_s),
             ending_known=grammar is None or grammar.ends_within(sequence.request.max_new_tokens),
         )
 
@@ -309,3 +310,7 @@ def _lease_s(sequence: Sequence, reason: FinishReason | None) -> float | None:
         return 0.0
     hint = sequence.request.expected_tool_s
     return None if hint is None or not _ends_in_call(sequence) else hint + 2.0
+
+
+def _ago_s(now: float, then: float | None) -> float | None:
+    return None if then is None else max(now - then, 0.0)

@@ -18,11 +18,13 @@ import orjson
 from runtime.config import ConfigError, EngineConfig
 from runtime.messages import (
     Beat,
+    CachePicture,
     CancelRequest,
     EngineInfo,
     EngineMessage,
     GenerationRequest,
     Loading,
+    PictureRequest,
     ReleaseBranch,
     SequenceOutput,
     StepOutput,
@@ -132,6 +134,8 @@ def encode_messages(messages: list[EngineMessage]) -> bytes:
             arrays.append(message.new_tokens)
         elif isinstance(message, CancelRequest):
             rows.append(["cancel", 0, message.request_id])
+        elif isinstance(message, PictureRequest):
+            rows.append(["picture", 0, asdict(message)])
         else:
             rows.append(["release", 0, message.branch_id])
     return _pack(rows, arrays)
@@ -156,6 +160,8 @@ def _message(row: Any, reader: _Reader) -> EngineMessage:
         raise FrameError("tokens with a message that has none")
     if kind == "cancel":
         return CancelRequest(request_id=checked(CancelRequest, "request_id", value))
+    if kind == "picture":
+        return build(PictureRequest, value)
     if kind == "release":
         return ReleaseBranch(branch_id=checked(ReleaseBranch, "branch_id", value))
     raise FrameError(f"unknown message {str(kind)[:40]!r}")
@@ -170,7 +176,9 @@ def _list(value: Any, size: int | None = None) -> list[Any]:
 def encode_step(output: StepOutput) -> bytes:
     """Engine -> front end: what one step produced."""
     rows = [_output_row(each) for each in output.outputs]
-    header = {"outputs": rows, "stats": asdict(output.stats)}
+    header: dict[str, Any] = {"outputs": rows, "stats": asdict(output.stats)}
+    if output.pictures:
+        header["pictures"] = [asdict(picture) for picture in output.pictures]
     return _pack(header, [each.new_tokens for each in output.outputs])
 
 
@@ -211,6 +219,7 @@ def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
             report = StepOutput(
                 outputs=tuple(_sequence_output(row, reader) for row in rows),
                 stats=build(StepStats, value.get("stats")),
+                pictures=tuple(build(CachePicture, p) for p in _list(value.get("pictures", []))),
             )
     except (ValueError, WrongField) as error:
         raise FrameError(f"neither a step's output nor a beat: {error}") from error

@@ -222,7 +222,8 @@ def _assemble(
     metrics: Metrics,
 ) -> tuple[Hub, Server]:
     clock, store = service.clock, service.store
-    dashboard = Dashboard(sessions=store.sessions, clock=clock, version=__version__)
+    text_of = service.model.tokenizer.text_of
+    dashboard = Dashboard(store=store, clock=clock, version=__version__, text_of=text_of)
     hub = Hub(
         engine=engine,
         store=store,
@@ -244,7 +245,7 @@ def _assemble(
     server = Server(
         hub=hub,
         metrics=metrics,
-        routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api),
+        routes=routes(hub=hub, metrics=metrics, dashboard=dashboard, api=api, service=service),
         tenants=tenants,
         origins=OriginPolicy(allowed_origins=options.allowed_origins, check_host=tenants.open),
         limits=service.limits,

@@ -44,6 +44,8 @@ class Branches:
         self._places: dict[Hashable, tuple[_Branch, int]] = {}
         self._branches: dict[str, _Branch] = {}
         self._releases: list[ReleaseBranch] = []
+        self._lost: set[Hashable] = set()
+        """Entries that an engine held which is gone."""
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -98,6 +100,7 @@ class Branches:
 
     def drop(self, entry: Hashable) -> None:
         """Nobody can continue ``entry`` any more. Unknown entries are ignored."""
+        self._lost.discard(entry)
         place = self._places.pop(entry, None)
         if place is not None:
             place[0].num_entries -= 1
@@ -116,8 +119,13 @@ class Branches:
         """The engine died and knows no session any more."""
         for branch in list(self._branches.values()):
             self._lose(branch)
+        self._lost |= self._places.keys()
         self._places.clear()
         self._releases.clear()
+
+    def lost_with_engine(self, entry: Hashable | None) -> bool:
+        """Whether an engine that is gone held ``entry``, and none has held it since."""
+        return entry in self._lost and entry not in self._places
 
     def take_releases(self) -> tuple[ReleaseBranch, ...]:
         """What to tell the engine; each branch appears once in all calls together."""

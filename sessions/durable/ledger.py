@@ -7,11 +7,11 @@ model, as the engine counted them. Knows no transcript and no clock.
 Always true: a session's totals are the sums over its settled turns.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sessions.durable.account import Account
+from sessions.durable.miss_reasons import Miss
 
 _NANO = 1_000_000_000
 _MILLION = 1_000_000
@@ -199,12 +199,24 @@ class TurnReport:
     ttft_s: float | None
     """From the request's arrival to its first token; None if there was none."""
     total_s: float
-    miss_causes: Mapping[str, int] = field(default_factory=dict)
-    """Why prompt tokens were not cached: tokens by cause; together the uncached part."""
+    misses: tuple[Miss, ...] = ()
+    """Why prompt tokens had to be computed, the most of them first."""
+    parent_response_id: str | None = None
+    """The response this turn came behind."""
+    open_calls: int = 0
+    """Calls that wait for the client's tools."""
+    branch_id: str = ""
+    """The engine's branch that was written to; empty if the engine saw nothing of the turn."""
+
     model: str = ""
     """As the client called it."""
     traceparent: str | None = None
     """The client's span above this turn, in W3C Trace Context's words."""
+
+    @property
+    def miss_causes(self) -> dict[str, int]:
+        """Tokens by why they had to be computed; together the uncached part."""
+        return {miss.reason.value: miss.tokens for miss in self.misses}
 
     @property
     def out_of_budget(self) -> Literal["refused", "cut"] | None:

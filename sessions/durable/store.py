@@ -12,8 +12,8 @@ import itertools
 import sys
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from runtime.messages import ReleaseBranch
@@ -50,6 +50,12 @@ class SessionView:
     """Of ``account.KINDS`` those that are limited: tokens, and nano-dollars of ``cost``."""
     idle_s: float
     """Since the last change of state."""
+    budget: dict[str, int] = field(default_factory=dict)
+    """The bounds themselves, in the units of ``budget_left``."""
+    parent: str | None = None
+    """The session on whose budget it draws."""
+    depth: int = 0
+    """How many stand above it."""
 
 
 class _Tenant:
@@ -85,6 +91,11 @@ class Store:
         self._tenants: dict[str, _Tenant] = {}
 
     @property
+    def priced(self) -> bool:
+        """Some token costs something."""
+        return self._prices != PriceTable()
+
+    @property
     def running_turns(self) -> int:
         """Over all connections."""
         return len(self._running)
@@ -116,6 +127,18 @@ class Store:
         self.logs.expire()
         return self.branches.take_releases()
 
+    def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
+        """How many sessions are live (of one tenant; None: of all), and these, most recently
+        active first."""
+        if tenant is None:
+            tables = [each.sessions for each in self._tenants.values()]
+        else:
+            tables = [each.sessions for each in (self._tenants.get(tenant),) if each is not None]
+        newest = heapq.merge(
+            *(reversed(table.values()) for table in tables), key=lambda each: -each.last_active_s
+        )
+        return sum(map(len, tables)), newest
+
     def sessions(
         self, tenant: str | None = None, most: int = sys.maxsize
     ) -> tuple[int, list[SessionView]]:
@@ -127,15 +150,9 @@ class Store:
             tenant: only this one's; None: those of all.
             most: so many are shown.
         """
-        if tenant is None:
-            tables = [each.sessions for each in self._tenants.values()]
-        else:
-            tables = [each.sessions for each in (self._tenants.get(tenant),) if each is not None]
-        newest = heapq.merge(
-            *(reversed(table.values()) for table in tables), key=lambda each: -each.last_active_s
-        )
+        count, newest = self.live_sessions(tenant)
         shown = sorted(itertools.islice(newest, most), key=lambda each: -each.last_active_s)
-        return sum(map(len, tables)), list(map(self._view, shown))
+        return count, list(map(self.view, shown))
 
     def tenant_responses(self, tenant: str) -> ResponseTable:
         return self._tenant(tenant).responses
@@ -245,7 +262,8 @@ class Store:
             session.close()
             del tenant.sessions[session.name]
 
-    def _view(self, session: Session) -> SessionView:
+    def view(self, session: Session) -> SessionView:
+        """The session as it stands."""
         ledger = session.ledger
         return SessionView(
             session=session.name,
@@ -262,6 +280,9 @@ class Store:
                 kind: max(left, 0) for kind, left in ledger.account.left().bounds().items()
             },
             idle_s=self._clock() - session.last_active_s,
+            budget=ledger.account.budget.bounds(),
+            parent=None if session.parent is None else session.parent.name,
+            depth=sum(1 for _ in session.parents()),
         )
 
 
@@ -317,8 +338,14 @@ class ConnectionStore:
 
     def head(self, session: Session) -> StoredResponse | None:
         """What a turn that only names the session continues."""
-        if not self._continues_heads:
-            return None
+        return self._head(session) if self._continues_heads else None
+
+    def last_said(self, session: Session) -> Entry | None:
+        """Where the session stood when its last stored turn ended; None: unknown."""
+        found = self._head(session)
+        return None if found is None else found.entry
+
+    def _head(self, session: Session) -> StoredResponse | None:
         private = self._private_heads.get(session.name)
         found = None if private is None else self._private.get(private)
         if found is None and session.head_id is not None:

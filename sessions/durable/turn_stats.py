@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account
 from sessions.durable.ledger import Ledger, TurnUsage, dollars
+from sessions.durable.miss_reasons import Miss
 from tools_api.events import Event
 
 _SOFT = "budget: the soft limit {} is reached"
@@ -87,6 +88,8 @@ class TurnStats:
     accepted: int = 0
     forwards: int = 0
     cost: int = 0
+    misses: tuple[Miss, ...] = ()
+    """Why prompt tokens had to be computed."""
     warnings: tuple[str, ...] = ()
     """What the client should know of the turn, a short sentence each."""
     exhausted: bool = field(default=False)

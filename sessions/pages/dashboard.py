@@ -1,41 +1,38 @@
-"""The page for people, and the numbers it polls.
+"""What the dashboard knows: totals, turns, curves, the engine's last state.
 
-Keeps what no session remembers (totals since the start, the last turns, the engine's last
-state) and shows it beside the store's sessions. A tenant sees its own rows only; what
-concerns the whole machine is for operators. Money leaves here in dollars.
-
-The page is one document with its style and script inside and loads nothing else; its
-content security policy allows exactly those two by their hashes. What clients named
-themselves reaches the page as data only, never as markup.
+Keeps what no session remembers and shows it beside the store's sessions, to the live views
+(``sessions.pages.views``) and to ``/sessions.json``, which scripts and terminals poll. A tenant
+sees its own rows only; what concerns the whole machine is for operators. Money leaves here in
+dollars.
 """
 
-import base64
-import hashlib
 import itertools
-from collections import defaultdict, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage, dollars
-from sessions.durable.store import SessionView
+from sessions.durable.miss_reasons import MissReason
+from sessions.durable.store import Store
 from sessions.http.message import HttpResponse
+from sessions.pages.cache_picture import CachePictures
+from sessions.pages.history import History
 from sessions.pages.metrics import kv_usage
+from sessions.pages.rows import miss_rows, session_row, tokens, turn_row
+from sessions.pages.turn_log import TurnLog
 from sessions.tenants import Principal
 
 MAX_SESSIONS_SHOWN = 200
 MAX_TURNS_SHOWN = 30
 
-_ASSETS = Path(__file__).parent / "dashboard_assets"
-
 
 @dataclass(slots=True)
-class _Totals:
+class Totals:
     """Of all turns of one tenant since the server started."""
 
     streamed_tokens: int = 0
@@ -45,13 +42,41 @@ class _Totals:
     usage: TurnUsage = field(default_factory=TurnUsage)
     cost: int = 0
     saved: int = 0
+    missed: Counter[MissReason] = field(default_factory=Counter)
+    out_of_budget: int = 0
+    """Turns that a budget refused or cut."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Error events by code."""
 
     def add(self, report: TurnReport) -> None:
+        """Count a turn that has ended."""
         self.turns += 1
         self.failed += report.status == "failed"
         self.usage = self.usage + report.usage
         self.cost += report.cost
         self.saved += report.saved
+        self.out_of_budget += report.out_of_budget is not None
+        for miss in report.misses:
+            self.missed[miss.reason] += miss.tokens
+
+    def merge(self, other: "Totals") -> None:
+        """Count what ``other`` has counted."""
+        for name in ("streamed_tokens", "turns", "failed", "cost", "saved", "out_of_budget"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.usage = self.usage + other.usage
+        self.missed += other.missed
+        self.errors += other.errors
+
+    def numbers(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "streamed_tokens": self.streamed_tokens,
+            "turns": self.turns,
+            "failed": self.failed,
+            **tokens(self.usage),
+            "cost": dollars(self.cost),
+            "saved": dollars(self.saved),
+        }
 
 
 class Dashboard:
@@ -60,70 +85,123 @@ class Dashboard:
     def __init__(
         self,
         *,
-        sessions: Callable[[str | None, int], tuple[int, list[SessionView]]],
+        store: Store,
         clock: Callable[[], float],
         version: str,
+        text_of: Callable[[Sequence[int]], str],
     ) -> None:
-        """``sessions`` gives for a tenant (None: all) how many are live, and the most recently
-        active, so many at most."""
-        self._sessions = sessions
+        """``text_of``: what tokens say, for the picture of the cache."""
+        self.store = store
+        self.log = TurnLog()
+        self.history = History()
+        self.pictures = CachePictures(session_of_branch=self.log.session_of_branch, text_of=text_of)
+        self.restarts = 0
         self._clock = clock
         self._version = version
         self._started = clock()
         self._engine: EngineInfo | None = None
         self._engine_up = False
         self._stats = StepStats()
-        self._totals: defaultdict[str, _Totals] = defaultdict(_Totals)
+        self._totals: defaultdict[str, Totals] = defaultdict(Totals)
         self._turns: defaultdict[str, deque[tuple[int, float, TurnReport]]] = defaultdict(
             lambda: deque(maxlen=MAX_TURNS_SHOWN)
         )
         self._numbers = itertools.count()
-        self._page = _load_page()
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds, as all times that are handed out."""
+        return self._clock()
+
+    # What happens
 
     def engine_ready(self, info: EngineInfo) -> None:
+        """The engine has started."""
         self._engine = info
         self._engine_up = True
 
     def engine_died(self) -> None:
+        """The engine is gone, and what it did with it."""
         self._engine_up = False
         self._stats = StepStats()
+        self.pictures.forget()
+
+    def engine_restarted(self) -> None:
+        """Another engine has taken its place."""
+        self.restarts += 1
+        self.history.engine_restarted(self._clock())
 
     def step_finished(self, stats: StepStats) -> None:
+        """Take the engine's state after a step."""
         self._stats = stats
+        if stats.steps_cost_ratio:
+            self.history.steps_finished(stats, self._clock())
 
     def tokens_arrived(self, tenant: str, count: int) -> None:
+        """A turn of the tenant got tokens."""
         self._totals[tenant].streamed_tokens += count
 
     def turn_finished(self, report: TurnReport) -> None:
+        """Take a turn into totals, curves and its session's log."""
+        now = self._clock()
         self._totals[report.tenant].add(report)
-        self._turns[report.tenant].append((next(self._numbers), self._clock(), report))
+        self._turns[report.tenant].append((next(self._numbers), now, report))
+        self.log.add(report, now)
+        self.history.turn_finished(report, now)
 
-    def page(self) -> HttpResponse:
-        """The document; it holds no data and is the same for everyone."""
-        return self._page
+    def error_sent(self, tenant: str, code: str | None) -> None:
+        """An ``error`` event went to a client of the tenant; ``code`` is one of ours."""
+        self._totals[tenant].errors[code or "none"] += 1
+
+    def tick(self) -> None:
+        """Let time pass; once a second."""
+        self.history.sample(self._stats, self._clock())
+
+    # What is shown
+
+    @property
+    def known_tenants(self) -> set[str]:
+        """Those of whom something was heard."""
+        return set(self._totals)
+
+    def visible_tenants(self, principal: Principal) -> set[str]:
+        """Those of whom ``principal`` may see rows, as far as they have any."""
+        return set(self._totals) if principal.operator else {principal.tenant}
+
+    def totals(self, tenants: set[str]) -> Totals:
+        """Of these tenants together."""
+        together = Totals()
+        for name in tenants & self._totals.keys():
+            together.merge(self._totals[name])
+        return together
 
     def sessions(self, principal: Principal, *, num_connections: int) -> HttpResponse:
-        """``/sessions.json``: what the page shows, for ``principal``'s eyes."""
-        tenants = set(self._totals) if principal.operator else {principal.tenant}
+        """``/sessions.json``: the same for programs."""
+        tenants = self.visible_tenants(principal)
         owner = None if principal.operator else principal.tenant
-        num_sessions, views = self._sessions(owner, MAX_SESSIONS_SHOWN)
+        num_sessions, views = self.store.sessions(owner, MAX_SESSIONS_SHOWN)
         now = self._clock()
+        totals = self.totals(tenants)
+        server = self.server_facts(principal) | {"uptime_s": now - self._started}
+        if principal.operator:
+            server["connections"] = num_connections
         body = {
-            "server": self._server(principal, now, num_connections),
-            "engine": self._engine_state() if principal.operator else None,
-            "totals": self._sum(tenants),
+            "server": server,
+            "engine": self.engine_state() if principal.operator else None,
+            "totals": totals.numbers(),
+            "misses": miss_rows(totals.missed),
             "num_sessions": num_sessions,
-            "sessions": [_session(view) for view in views],
+            "sessions": [session_row(view) for view in views],
             "turns": self._last_turns(tenants, now),
         }
         return HttpResponse(
             status=HTTPStatus.OK, content_type="application/json", body=orjson.dumps(body)
         )
 
-    def _server(self, principal: Principal, now: float, num_connections: int) -> dict[str, Any]:
+    def server_facts(self, principal: Principal) -> dict[str, Any]:
+        """What changes only when the engine does."""
         facts: dict[str, Any] = {
             "version": self._version,
-            "uptime_s": now - self._started,
             "engine_up": self._engine_up,
             "operator": principal.operator,
         }
@@ -136,11 +214,15 @@ class Dashboard:
                 "max_context_tokens": self._engine.max_context_tokens,
                 "kv_capacity_tokens": self._engine.kv_capacity_tokens,
             }
-        if principal.operator:
-            facts["connections"] = num_connections
         return facts
 
-    def _engine_state(self) -> dict[str, Any]:
+    @property
+    def started_s(self) -> float:
+        """When the server started."""
+        return self._started
+
+    def engine_state(self) -> dict[str, Any]:
+        """As it was after its last step."""
         stats = self._stats
         return {
             "running": stats.running,
@@ -154,94 +236,7 @@ class Dashboard:
             },
         }
 
-    def _sum(self, tenants: set[str]) -> dict[str, Any]:
-        parts = [self._totals[name] for name in tenants if name in self._totals]
-        usage = sum((part.usage for part in parts), TurnUsage())
-        return {
-            "streamed_tokens": sum(part.streamed_tokens for part in parts),
-            "turns": sum(part.turns for part in parts),
-            "failed": sum(part.failed for part in parts),
-            **_tokens(usage),
-            "cost": dollars(sum(part.cost for part in parts)),
-            "saved": dollars(sum(part.saved for part in parts)),
-        }
-
     def _last_turns(self, tenants: set[str], now: float) -> list[dict[str, Any]]:
         found = [entry for name in tenants for entry in self._turns.get(name, ())]
         found.sort(key=lambda entry: entry[0], reverse=True)
-        return [_turn(report, now - at) for _, at, report in found[:MAX_TURNS_SHOWN]]
-
-
-def _tokens(usage: TurnUsage) -> dict[str, Any]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "forced_tokens": usage.forced_tokens,
-        "hit_ratio": _ratio(usage.cached_tokens, usage.input_tokens),
-    }
-
-
-def _session(view: SessionView) -> dict[str, Any]:
-    left = dict(view.budget_left)
-    return {
-        "session": view.session,
-        "tenant": view.tenant,
-        "state": view.state,
-        "turns": view.turns,
-        "input_tokens": view.input_tokens,
-        "cached_tokens": view.cached_tokens,
-        "output_tokens": view.output_tokens,
-        "forced_tokens": view.forced_tokens,
-        "hit_ratio": _ratio(view.cached_tokens, view.input_tokens),
-        "cost": dollars(view.cost),
-        "saved": dollars(view.saved),
-        "budget_left": left | {"cost": dollars(left["cost"])} if "cost" in left else left,
-        "idle_s": view.idle_s,
-    }
-
-
-def _turn(report: TurnReport, ago_s: float) -> dict[str, Any]:
-    usage = report.usage
-    decode_s = report.total_s - (report.ttft_s or 0.0)
-    return {
-        "session": report.session,
-        "tenant": report.tenant,
-        "turn": report.turn,
-        "status": report.status,
-        "reason": report.reason,
-        **_tokens(usage),
-        "cost": dollars(report.cost),
-        "ttft_s": report.ttft_s,
-        "tokens_per_s": (usage.output_tokens - 1) / decode_s
-        if usage.output_tokens > 1 and decode_s > 0
-        else None,
-        "ago_s": ago_s,
-    }
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _load_page() -> HttpResponse:
-    style = (_ASSETS / "dashboard.css").read_text(encoding="utf-8")
-    script = (_ASSETS / "dashboard.js").read_text(encoding="utf-8")
-    page = (_ASSETS / "dashboard.html").read_text(encoding="utf-8")
-    page = page.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script)
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    )
-    return HttpResponse(
-        status=HTTPStatus.OK,
-        content_type="text/html; charset=utf-8",
-        body=page.encode(),
-        headers=(("Content-Security-Policy", policy), ("Referrer-Policy", "no-referrer")),
-    )
-
-
-def _hash(source: str) -> str:
-    """The source expression of an inline block (Content Security Policy 3, section 2.3.1)."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+        return [turn_row(report, now - at) for _, at, report in found[:MAX_TURNS_SHOWN]]

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, dollars
+from sessions.durable.miss_reasons import MissReason
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -75,6 +76,8 @@ class Metrics:
         self._missed = self._counter(
             "missed_tokens", "Prompt tokens that had to be computed, by cause.", "cause"
         )
+        for reason in MissReason:
+            self._missed.labels(reason.value)
         self._output = self._counter("output_tokens", "Tokens emitted.")
         self._reasoning = self._counter("reasoning_tokens", "Emitted tokens that were thinking.")
         self._forced = self._counter("spec_forced_tokens", "Emitted tokens a grammar forced.")
@@ -273,8 +276,8 @@ class Metrics:
             self._hit_ratio.observe(usage.cached_tokens / usage.input_tokens)
         self._input.inc(usage.input_tokens)
         self._cached.inc(usage.cached_tokens)
-        for cause, tokens in report.miss_causes.items():
-            self._missed.labels(cause).inc(tokens)
+        for miss in report.misses:
+            self._missed.labels(miss.reason.value).inc(miss.tokens)
         self._output.inc(usage.output_tokens)
         self._reasoning.inc(usage.reasoning_tokens)
         self._forced.inc(usage.forced_tokens)

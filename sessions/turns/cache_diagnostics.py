@@ -39,7 +39,7 @@ class Comparison:
         if self.entry is None:
             return {"type": "comparison_response_not_found"}
         compared = chain_ids(self.entry.header, self.entry, prompt[:0])
-        shared = _shared_prefix(compared, prompt)
+        shared = shared_prefix(compared, prompt)
         if shared < min(len(compared), len(prompt)):
             tools_differ = self.entry.header.tools != header.tools
             return {
@@ -53,7 +53,7 @@ class Comparison:
         return {"type": "cache_hit"}
 
 
-def _shared_prefix(left: TokenArray, right: TokenArray) -> int:
+def shared_prefix(left: TokenArray, right: TokenArray) -> int:
     length = min(len(left), len(right))
     differing = np.flatnonzero(left[:length] != right[:length])
     return int(differing[0]) if len(differing) else length

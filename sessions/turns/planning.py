@@ -18,6 +18,7 @@ from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import (
     ROOT_DIGEST,
+    Entry,
     Renderer,
     Tail,
     check_calls,
@@ -30,7 +31,7 @@ from sessions.turns.cache_diagnostics import Comparison
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.truncation import Context, Room, truncated
-from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.turn_plan import Past, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
@@ -55,6 +56,8 @@ class Lineage:
     """Of the request's input, those that are not history."""
     comparison: Comparison | None = None
     """What the client wants the turn's cache hits compared with."""
+    said_before: Entry | None = None
+    """Where the session stood, if there is no parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,6 +160,7 @@ def find_lineage(
         session_name=new_name if session is None else session.name,
         items=items,
         comparison=_comparison(request, visible),
+        said_before=visible.last_said(session) if parent is None and session else None,
     )
 
 
@@ -189,8 +193,7 @@ def plan_turn(
     prompt = _fitting_prompt(whole, request, model, options)
     context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
-    context_left = model.max_context_tokens - prompt.num_tokens
-    wanted = _wanted_output(request, service.limits)
+    max_output, context_limited = _output_bound(request, prompt, service)
     checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
@@ -212,15 +215,22 @@ def plan_turn(
         open_calls=context.open_calls,
         digest=context.digest,
         options=options,
-        max_output=min(wanted, context_left) if request.generate else 0,
-        context_limited=wanted > context_left,
+        max_output=max_output,
+        context_limited=context_limited,
         grammar=grammar,
         banned_tokens=_banned_tokens(model, request, options),
         arrival_s=arrival_s,
         comparison=lineage.comparison,
+        past=Past(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
         checks=checks,
         warnings=_warnings(request, prompt) + checks.warnings(),
     )
+
+
+def _idle_s(session: Session | None, now: float) -> float | None:
+    if session is None or not session.turns_begun:
+        return None
+    return max(now - session.last_active_s, 0.0)
 
 
 def _banned_tokens(
@@ -244,6 +254,13 @@ def count_prompt(request: CreateRequest, lineage: Lineage, model: ServedModel) -
 def _wanted_output(request: CreateRequest, limits: Limits) -> int:
     asked = request.max_output_tokens
     return limits.default_output_tokens if asked is None else asked
+
+
+def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> tuple[int, bool]:
+    """Most output tokens, and whether the context decides that; 0 for a warm-up."""
+    left = service.model.max_context_tokens - prompt.num_tokens
+    wanted = _wanted_output(request, service.limits)
+    return min(wanted, left) if request.generate else 0, wanted > left
 
 
 def _warnings(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats
 from sessions.turns.metering import Meter
+from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
@@ -109,6 +110,7 @@ class Turn:
         self._attempts = 0
         self._meter = Meter(plan, ledger)
         self._claim: Claim | None = None
+        self._branch_id = ""
         self._queue_reported = False
 
     def start(self) -> TurnStep:
@@ -190,6 +192,7 @@ class Turn:
         self._attempts += 1
         self.request_id = f"{self.plan.response_id}.{self._attempts}"
         self._claim = self._branches.claim(self.plan.continued, rebuilt=self.plan.rebuilt)
+        self._branch_id = self._claim.branch_id
         now = self._service.clock()
         self._clock.submitted(now)
         step.requests.append(
@@ -243,6 +246,7 @@ class Turn:
                 self._submit(step, cached=start.cached_tokens if certain else 0)
                 return
         self._stats.begin(start)
+        self._stats.misses = account(prompt_of(self.plan, self._branches), start)
         self._clock.admitted(start.queue_s)
         if not start.ending_known:
             self._stats.warnings += (_ENDING_UNKNOWN,)
@@ -392,9 +396,12 @@ class Turn:
             queue_s=self._clock.queue_s,
             ttft_s=self._clock.ttft_s,
             total_s=self._clock.total_s,
-            miss_causes={} if self._stats.start is None else self._stats.start.miss_causes,
             model=plan.model,
             traceparent=plan.request.keepwarm.traceparent,
+            misses=self._stats.misses,
+            parent_response_id=plan.previous_response_id,
+            open_calls=0 if entry is None else len(entry.open_calls),
+            branch_id=self._branch_id,
         )
         return Outcome(report=report, entry=entry)
 

@@ -34,6 +34,19 @@ _TIERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Past:
+    """What the account of misses needs to know of the session."""
+
+    said: Entry | None = None
+    """Where the session stood, if the turn continues nothing."""
+    idle_s: float | None = None
+    """Since the session's last turn began or ended; None: there was none."""
+
+
+NO_PAST = Past()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnPlan:
     """One turn's context and limits."""
 
@@ -74,6 +87,7 @@ class TurnPlan:
     arrival_s: float
     comparison: Comparison | None = None
     """What the client wants the turn's cache hits compared with."""
+    past: Past = NO_PAST
     checks: OutputChecks = NO_CHECKS
     """What the grammar does not hold the output to."""
     warnings: tuple[str, ...] = ()

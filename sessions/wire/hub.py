@@ -240,6 +240,8 @@ class Hub:
     def tick(self) -> None:
         """Let time pass: connections grow old, the store drops what expired. Once a second."""
         self._run([(link, link.connection.tick) for link in self._links.values()])
+        self._dashboard.tick()
+        self._post(self._dashboard.pictures.take_requests())
         self._ticks += 1
         if self._ticks % SWEEP_EVERY_TICKS == 0:
             self._post(self._store.sweep())
@@ -266,6 +268,8 @@ class Hub:
     def _take_step(self, step: StepOutput) -> None:
         now = self._clock()
         calls: list[Call] = []
+        for picture in step.pictures:
+            self._dashboard.pictures.arrived(picture)
         for output in step.outputs:
             route = self._routes.get(output.request_id)
             if route is None:
@@ -306,6 +310,7 @@ class Hub:
             else:
                 break
         self._metrics.engine_restarted()
+        self._dashboard.engine_restarted()
         self.engine_ready(info)
 
     def _fail_all_turns(self) -> None:
@@ -402,7 +407,9 @@ class Hub:
                 listener(report)
         for frame in effects.frames:
             if frame.startswith(_ERROR_EVENT):
-                self._metrics.error_sent(orjson.loads(frame)["error"]["code"])
+                code = orjson.loads(frame)["error"]["code"]
+                self._metrics.error_sent(code)
+                self._dashboard.error_sent(link.tenant, code)
 
     def _expel(self, link: Link) -> None:
         """Forget a connection whose own state can no longer be trusted."""

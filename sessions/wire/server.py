@@ -15,9 +15,13 @@ from http import HTTPStatus
 from sessions.http.exchange import at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
+from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
+from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
+from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
+from sessions.turns.service import Service
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
 from sessions.wire.http_pages import Index
@@ -33,9 +37,12 @@ BACKLOG = 1024
 TICK_S = 1.0
 
 
-def routes(*, hub: Hub, metrics: Metrics, dashboard: Dashboard, api: HttpApi) -> list[Route]:
+def routes(
+    *, hub: Hub, metrics: Metrics, dashboard: Dashboard, api: HttpApi, service: Service
+) -> list[Route]:
     """Everything the port answers to."""
-    table = [*_pages(hub, metrics, dashboard), *api.routes()]
+    live = _live_pages(hub, dashboard, service)
+    table = [*_pages(hub, metrics, dashboard), *_dashboard_routes(live), *api.routes()]
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
     calls = {"GET": at_once(Index(sorted(listed)).show)}
     return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
@@ -55,18 +62,41 @@ def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
             ),
         ),
         Route(
-            path="/dashboard",
-            access=Access.TENANT,
-            for_browsers=True,
-            page=lambda _: dashboard.page(),
-        ),
-        Route(
             path="/sessions.json",
             access=Access.TENANT,
             for_browsers=True,
             page=lambda who: dashboard.sessions(who, num_connections=hub.num_connections),
         ),
     ]
+
+
+def _dashboard_routes(live: LivePages) -> list[Route]:
+    assets = Assets()
+    answers = {
+        "/dashboard": at_once(lambda _: assets.page()),
+        "/dashboard/assets/{id}": at_once(assets.show),
+        "/dashboard/events": live.events,
+        "/dashboard/items/{id}": at_once(live.items),
+    }
+    return [
+        Route(path=path, access=Access.TENANT, for_browsers=True, calls={"GET": answer})
+        for path, answer in answers.items()
+    ]
+
+
+def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
+    views = Views(
+        dashboard=dashboard,
+        wall_clock=service.wall_clock,
+        num_connections=lambda: hub.num_connections,
+    )
+    return LivePages(
+        views=views,
+        store=service.store,
+        limits=service.limits,
+        clock=service.clock,
+        ending=lambda: hub.draining,
+    )
 
 
 class Server:

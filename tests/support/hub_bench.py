@@ -2,11 +2,11 @@
 
 import asyncio
 
-from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.wire.hub import Hub, LongWork
 from tests.support.clock import FakeClock
+from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
@@ -33,7 +33,7 @@ class HubBench:
                 check_grammar=self._check, reading=inline_reading(self.service.read_context)
             ),
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
+            dashboard=make_dashboard(self.clock),
             clock=self.clock,
         )
         self.hub.engine_ready(INFO)

@@ -16,7 +16,6 @@ import uvloop
 from websockets.asyncio.client import ClientConnection, connect
 
 from sessions.http.front_door import OriginPolicy
-from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from sessions.turns.connection import Connection
@@ -24,6 +23,7 @@ from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub, LongWork
 from sessions.wire.server import Server, routes
 from sessions.wire.websocket_peer import SocketTimes
+from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
@@ -72,7 +72,7 @@ class RunningServer:
         self._real = real
         self.service = make_service(self._clock, limits=limits, tenants=tenants)
         store = self.service.store
-        self.dashboard = Dashboard(sessions=store.sessions, clock=self._clock, version="0")
+        self.dashboard = make_dashboard(self._clock, store)
         self.hub = Hub(
             engine=self.engine,
             store=store,
@@ -92,6 +92,7 @@ class RunningServer:
             metrics=self.metrics,
             dashboard=self.dashboard,
             api=HttpApi(hub=self.hub, service=self.service),
+            service=self.service,
         )
         self.server = Server(
             hub=self.hub,

@@ -1,22 +1,20 @@
-"""The page stands alone, and each principal sees the rows that are its own."""
+"""Each principal sees the rows that are its own, and totals that add up."""
 
-import base64
-import hashlib
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import orjson
-import pytest
 
 from runtime.messages import StepStats
-from sessions.durable.ledger import TurnReport, TurnUsage
-from sessions.durable.store import SessionView
-from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN, Dashboard
+from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage
+from sessions.durable.miss_reasons import Miss, MissReason
+from sessions.durable.store import SessionView, Store
+from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN
 from sessions.tenants import Principal, Role
 from tests.support.clock import FakeClock
+from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO as BY_HAND
+from tools_api.limits import Limits
 
 ACME = Principal(tenant="acme")
 OPERATOR = Principal(tenant="boss", role=Role.OPERATOR)
@@ -51,17 +49,24 @@ REPORT = TurnReport(
 INFO = replace(BY_HAND, model_name="tiny", load_s=0.1)
 
 
+class Views(Store):
+    """A store that shows what it is told to."""
+
+    def __init__(self, views: list[SessionView]) -> None:
+        super().__init__(limits=Limits(), prices=PriceTable(), clock=FakeClock())
+        self._views = views
+
+    def sessions(self, tenant: str | None = None, most: int = 0) -> tuple[int, list[SessionView]]:
+        found = [view for view in self._views if tenant in (None, view.tenant)]
+        return len(found), found[:most]
+
+
 class Board:
     """A dashboard with a clock in hand."""
 
     def __init__(self, views: list[SessionView] | None = None) -> None:
         self.clock = FakeClock(100.0)
-        self._views = views or []
-        self.dashboard = Dashboard(sessions=self._sessions, clock=self.clock, version="0.1.0")
-
-    def _sessions(self, tenant: str | None, most: int) -> tuple[int, list[SessionView]]:
-        found = [view for view in self._views if tenant in (None, view.tenant)]
-        return len(found), found[:most]
+        self.dashboard = make_dashboard(self.clock, Views(views or []))
 
     def shown(self, who: Principal = OPERATOR) -> dict[str, Any]:
         response = self.dashboard.sessions(who, num_connections=7)
@@ -180,68 +185,18 @@ def test_more_sessions_than_fit_are_counted_but_not_sent() -> None:
     assert seen["num_sessions"] == MAX_SESSIONS_SHOWN + 1
 
 
-class Page(HTMLParser):
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.attributes: list[tuple[str, str, str | None]] = []
-        self.blocks: dict[str, str] = {}
-        self._open = ""
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open = tag
-        self.attributes += [(tag, name, value) for name, value in attrs]
-
-    def handle_data(self, data: str) -> None:
-        if self._open in {"style", "script"}:
-            self.blocks[self._open] = self.blocks.get(self._open, "") + data
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = ""
-
-
-@pytest.fixture
-def page() -> tuple[Page, dict[str, str]]:
-    response = Board().dashboard.page()
-    policy = dict(response.headers)["Content-Security-Policy"]
-    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    return Page(response.body.decode()), rules
-
-
-def test_the_policy_allows_the_pages_own_style_and_script_and_nothing_else(
-    page: tuple[Page, dict[str, str]],
-) -> None:
-    parsed, rules = page
-    for tag in ("style", "script"):
-        digest = hashlib.sha256(parsed.blocks[tag].encode()).digest()
-        assert rules[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
-    assert rules["default-src"] == rules["frame-ancestors"] == "'none'"
-    assert rules["connect-src"] == "'self'"
-    assert "unsafe" not in str(rules)
-
-
-def test_the_page_loads_nothing_from_elsewhere(page: tuple[Page, dict[str, str]]) -> None:
-    parsed, _ = page
-    for tag, name, value in parsed.attributes:
-        assert name != "style", "inline style attributes are blocked by the policy"
-        assert not name.startswith("on"), "inline handlers are blocked by the policy"
-        if name in {"src", "href"}:
-            assert value is not None, tag
-            assert value.startswith("data:"), (tag, value)
-    assert not re.search(r"url\(|@import", parsed.blocks["style"])
-    script = parsed.blocks["script"]
-    assert re.findall(r"fetch\(([^,]+),", script) == ["DATA"]
-    assert re.findall(r"const DATA = (.+?);", script) == ['location.origin + "/sessions.json"']
-
-
-def test_the_script_never_writes_markup(page: tuple[Page, dict[str, str]]) -> None:
-    script = page[0].blocks["script"]
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
-
-
-def test_every_element_the_script_looks_up_is_on_the_page(
-    page: tuple[Page, dict[str, str]],
-) -> None:
-    parsed, _ = page
-    ids = {value for _, name, value in parsed.attributes if name == "id"}
-    assert set(re.findall(r'byId\("([\w-]+)"\)', parsed.blocks["script"])) <= ids
+def test_misses_errors_and_budgets_are_counted_for_their_tenant_alone() -> None:
+    board = Board()
+    evicted = Miss(reason=MissReason.EVICTED, tokens=15)
+    own = Miss(reason=MissReason.NEW_INPUT, tokens=5)
+    board.dashboard.turn_finished(replace(REPORT, misses=(evicted, own)))
+    board.dashboard.turn_finished(replace(REPORT, misses=(own,), reason="budget_exhausted"))
+    board.dashboard.error_sent("acme", "invalid_value")
+    board.dashboard.error_sent("other", None)
+    mine = board.dashboard.totals({"acme"})
+    assert (mine.out_of_budget, dict(mine.errors)) == (1, {"invalid_value": 1})
+    assert [(miss["reason"], miss["tokens"]) for miss in board.shown(ACME)["misses"]] == [
+        ("evicted", 15),
+        ("new_input", 10),
+    ]
+    assert board.dashboard.totals({"other"}).errors == {"none": 1}

@@ -15,11 +15,11 @@ from runtime.messages import (
     ReleaseBranch,
     StepStats,
 )
-from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
 from tests.support.clock import FakeClock
+from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import (
     INFO,
     EchoConnection,
@@ -100,7 +100,7 @@ class Bench:
                 check_grammar=self._check, reading=inline_reading(), in_thread=self._in_thread
             ),
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
+            dashboard=make_dashboard(self.clock),
             clock=self.clock,
             pause=self._pause,
         )

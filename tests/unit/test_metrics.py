@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.messages import StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.pages.metrics import Metrics, kv_usage
 from tests.support.fake_engine import INFO as BY_HAND
 
@@ -76,7 +77,7 @@ def used() -> Metrics:
             transfer_s_delta={"device_host": 0.5},
         )
     )
-    metrics.turn_finished(replace(report(), miss_causes={"evicted": 25}))
+    metrics.turn_finished(replace(report(), misses=(Miss(reason=MissReason.EVICTED, tokens=25),)))
     metrics.tokens_arrived(0.01)
     metrics.error_sent(None)
     metrics.grammar_checked(0.01, refused=True)
@@ -132,15 +133,16 @@ def test_a_finished_turn_counts_its_tokens_and_money() -> None:
 
 def test_turns_tell_why_tokens_were_not_cached_and_which_of_them_a_budget_ended() -> None:
     metrics = Metrics()
-    missed = {"evicted": 20, "first_sight": 5}
-    metrics.turn_finished(replace(report(), miss_causes=missed))
+    evicted = Miss(reason=MissReason.EVICTED, tokens=20)
+    new = Miss(reason=MissReason.NEW_INPUT, tokens=5)
+    metrics.turn_finished(replace(report(), misses=(evicted, new)))
     metrics.turn_finished(replace(report("failed"), reason="budget_exhausted"))
     metrics.turn_finished(replace(report("incomplete"), reason="budget_exhausted"))
     metrics.turn_finished(replace(report("incomplete"), reason="budget_exhausted"))
     metrics.turn_finished(replace(report("incomplete"), reason="max_output_tokens"))
     found = values(metrics)
     assert found["keepwarm_missed_tokens_total{cause=evicted}"] == 20
-    assert found["keepwarm_missed_tokens_total{cause=first_sight}"] == 5
+    assert found["keepwarm_missed_tokens_total{cause=new_input}"] == 5
     assert found["keepwarm_budget_refusals_total{outcome=refused}"] == 1
     assert found["keepwarm_budget_refusals_total{outcome=cut}"] == 2
 

@@ -10,6 +10,7 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.semconv.schemas import Schemas
 
 from sessions.durable.ledger import TurnReport, TurnUsage
+from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.pages import spans
 from sessions.pages.spans import SpanData, SpanQueue, turn_span
 from tests.support.clock import FakeClock
@@ -27,7 +28,7 @@ REPORT = TurnReport(
     queue_s=0.1,
     ttft_s=0.25,
     total_s=1.0,
-    miss_causes={"evicted": 25},
+    misses=(Miss(reason=MissReason.EVICTED, tokens=25),),
     model="default",
 )
 

@@ -13,7 +13,6 @@ from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
 from runtime.messages import CancelRequest, FinishReason
-from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
 from sessions.wire.fair_reading import Reading
@@ -22,6 +21,7 @@ from sessions.wire.hub import Hub, LongWork
 from sessions.wire.read_process import NoText, Outcome, ReaderLost
 from sessions.wire.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
 from tests.support.clock import FakeClock
+from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 from tests.support.reading import inline_reading
 
@@ -86,7 +86,7 @@ class Bench:
             connect=self._connect,  # type: ignore[arg-type]
             long_work=LongWork(check_grammar=None, reading=reading or inline_reading()),  # type: ignore[arg-type]
             metrics=self.metrics,
-            dashboard=Dashboard(sessions=lambda *_: (0, []), clock=self.clock, version="0"),
+            dashboard=make_dashboard(self.clock),
             clock=self.clock,
         )
         self.hub.engine_ready(INFO)

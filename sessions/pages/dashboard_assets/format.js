@@ -1,0 +1,64 @@
+// Numbers as people read them.
+
+export function count(n) {
+  if (n < 10000) return n.toLocaleString("en");
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (n >= size) return (n / size).toFixed(n < 10 * size ? 2 : n < 100 * size ? 1 : 0) + unit;
+  }
+}
+
+export const exact = (n) => n.toLocaleString("en");
+
+export function dollars(x) {
+  if (x === 0) return "$0";
+  if (x < 0.000001) return "<$0.000001";
+  const digits = x >= 100 ? 0 : x >= 0.1 ? 2 : Math.min(6, 1 - Math.floor(Math.log10(x)));
+  return "$" + x.toFixed(digits);
+}
+
+export function percent(ratio) {
+  if (ratio === null) return "–";
+  const value = 100 * ratio;
+  // Not rounded up to 100: a cache that missed anything did not hit everything.
+  return (value > 99 && value < 100 ? (Math.floor(value * 10) / 10).toFixed(1) : value.toFixed(0)) + "%";
+}
+
+export function duration(s) {
+  if (s === null || s === undefined) return "–";
+  if (s < 0.9995) return Math.round(s * 1000) + " ms";
+  if (s < 60) return s.toFixed(s < 10 ? 1 : 0) + " s";
+  if (s < 3600) return Math.floor(s / 60) + " min";
+  if (s < 86400) return Math.floor(s / 3600) + " h " + Math.floor((s % 3600) / 60) + " min";
+  return Math.floor(s / 86400) + " d " + Math.floor((s % 86400) / 3600) + " h";
+}
+
+export function ago(s) {
+  return s < 2 ? "now" : duration(Math.floor(s)).replace(".0", "");
+}
+
+export function left(bounds) {
+  const parts = [];
+  if ("cost" in bounds) parts.push(dollars(bounds.cost));
+  if ("input_uncached" in bounds) parts.push(count(bounds.input_uncached) + " in");
+  if ("input_cached" in bounds) parts.push(count(bounds.input_cached) + " cached");
+  if ("output" in bounds) parts.push(count(bounds.output) + " out");
+  if ("reasoning" in bounds) parts.push(count(bounds.reasoning) + " thinking");
+  return parts.join(" · ");
+}
+
+export const REASONS = {
+  new_input: "new input",
+  new_session: "new sessions",
+  tools_changed: "tools changed",
+  instructions_changed: "instructions changed",
+  options_changed: "template options changed",
+  history_changed: "history changed",
+  truncated: "truncated to fit",
+  evicted: "evicted",
+  expired: "lease ran out",
+  forked: "forked in a block",
+  restarted: "engine restarted",
+  model_changed: "model changed",
+  partial_block: "block not full",
+  not_kept: "no longer in the cache",
+};

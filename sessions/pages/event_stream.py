@@ -1,0 +1,95 @@
+"""A view of the dashboard that stays true: server-sent events, only what has changed.
+
+A view is a set of named parts, each a piece of JSON. A stream sends all of them once and from
+then on, at most once a second, those that are new (``null`` for those that are gone). A page
+that does not read is skipped until it does; nothing is queued for it. Format: HTML Living
+Standard, section 9.2.
+"""
+
+from collections.abc import Callable, Mapping
+
+import orjson
+
+from sessions.http.exchange import Exchange
+
+Parts = Mapping[str, bytes]
+"""JSON by name."""
+
+CONTENT_TYPE = "text/event-stream"
+HEARTBEAT_S = 15.0
+MAX_UNSENT_BYTES = 256 * 1024
+"""A page that has so much still to read gets nothing new."""
+
+
+def changes(before: Parts, after: Parts) -> bytes:
+    """What leads from one to the other, as a JSON object; empty if nothing does."""
+    new = [
+        orjson.dumps(name) + b":" + part for name, part in after.items() if before.get(name) != part
+    ]
+    gone = [orjson.dumps(name) + b":null" for name in before if name not in after]
+    return b"{" + b",".join(new + gone) + b"}" if new or gone else b""
+
+
+class EventStream:
+    """One open page. ``Pending`` to its connection."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        parts: Callable[[], Parts | None],
+        on_end: Callable[["EventStream"], None],
+        now: float,
+    ) -> None:
+        """
+        Args:
+            parts: the view as it is; None: the page may not see it any more.
+            on_end: called once, when the stream is over.
+        """
+        self._exchange = exchange
+        self._parts = parts
+        self._on_end = on_end
+        self._sent: Parts = {}
+        self._sent_s = now
+        self._over = False
+        exchange.begin(CONTENT_TYPE)
+        self._send(b"retry: 2000\nevent: parts\ndata: ", self._news(), now)
+
+    def tick(self, now: float) -> None:
+        """Send what has changed. Called about once a second."""
+        if self._over or self._exchange.unsent_bytes > MAX_UNSENT_BYTES:
+            return
+        news = self._news()
+        if news:
+            self._send(b"event: parts\ndata: ", news, now)
+        elif not self._over and now - self._sent_s >= HEARTBEAT_S:
+            self._send(b": still here", b"", now)
+
+    def client_gone(self) -> None:
+        """The page was closed."""
+        self._end()
+
+    def finish(self) -> None:
+        """The server says goodbye; the page will ask again."""
+        if not self._over:
+            self._end()
+            self._exchange.finish(b"event: bye\ndata: {}\n\n")
+
+    def _news(self) -> bytes:
+        after = self._parts()
+        if after is None:
+            self.finish()
+            return b""
+        news = changes(self._sent, after)
+        self._sent = after
+        return news
+
+    def _send(self, head: bytes, news: bytes, now: float) -> None:
+        if not self._over:
+            self._sent_s = now
+            self._exchange.write(head + news + b"\n\n")
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._on_end(self)

@@ -1,0 +1,172 @@
+"""Which sessions a page of the list shows: searched, filtered, sorted, cut into pages.
+
+Looks at sessions only; what is shown of those that remain is made by others, so that a list
+costs what it shows. Query parameters that make no sense are refused by name.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sessions.durable.session import Session, SessionState
+from sessions.http.message import HttpRequest
+from sessions.pages.turn_log import SessionLog
+from tools_api import errors
+
+PAGE_ROWS = 50
+MAX_PAGE = 199
+"""The last page that can be asked for, from 0."""
+MAX_SEARCH_CHARS = 256
+
+LogOf = Callable[[Session], SessionLog | None]
+_STATES = frozenset(state.value for state in SessionState)
+_SORTS = ("recent", "cost", "input", "output", "missed", "hit", "turns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What a page of the list was asked for."""
+
+    search: str = ""
+    """Part of a session's name, in any case."""
+    state: str = ""
+    tenant: str = ""
+    budget: bool = False
+    """Only sessions with a budget."""
+    several: bool = False
+    """Only sessions of more than one turn."""
+    failed: bool = False
+    """Only sessions with a turn that failed."""
+    sort: str = "recent"
+    page: int = 0
+
+    @property
+    def filters(self) -> bool:
+        """Some session may be left out."""
+        return bool(
+            self.search or self.state or self.tenant or self.budget or self.several or self.failed
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One page of the list."""
+
+    total: int
+    """Live sessions."""
+    matching: int
+    """Those of them that the query is about."""
+    sessions: list[Session]
+
+
+def read_query(request: HttpRequest) -> ListQuery:
+    """The query of a request.
+
+    Raises:
+        ApiError: a parameter has a value that it cannot have.
+    """
+    search = (request.query("q") or "")[:MAX_SEARCH_CHARS]
+    state = _choice(request, "state", _STATES | {""}, "")
+    page = request.query("page") or "0"
+    if not page.isascii() or not page.isdecimal() or len(page) > 4 or int(page) > MAX_PAGE:
+        raise errors.invalid_value("page", f"not a number from 0 to {MAX_PAGE}")
+    return ListQuery(
+        search=search.casefold(),
+        state=state,
+        tenant=request.query("tenant") or "",
+        budget=request.query("budget") == "1",
+        several=request.query("several") == "1",
+        failed=request.query("failed") == "1",
+        sort=_choice(request, "sort", frozenset(_SORTS), "recent"),
+        page=int(page),
+    )
+
+
+def find(query: ListQuery, total: int, newest: Iterator[Session], log_of: LogOf) -> Found:
+    """The page of the list.
+
+    Args:
+        total: how many ``newest`` are.
+        newest: all that may be seen, most recently active first.
+    """
+    first = query.page * PAGE_ROWS
+    if not query.filters and query.sort == "recent":
+        page = list(itertools.islice(newest, first, first + PAGE_ROWS))
+        return Found(total=total, matching=total, sessions=page)
+    kept = list(_filtered(query, newest, log_of)) if query.filters else list(newest)
+    if query.sort != "recent":
+        shown = heapq.nlargest(first + PAGE_ROWS, kept, key=_sort_key(query.sort, log_of))
+    else:
+        shown = kept
+    return Found(total=total, matching=len(kept), sessions=shown[first : first + PAGE_ROWS])
+
+
+def grouped(sessions: list[Session]) -> list[Session]:
+    """The same sessions, each directly behind its parent if that is among them."""
+    below: dict[int, list[Session]] = {}
+    roots: list[Session] = []
+    here = {id(each) for each in sessions}
+    for each in sessions:
+        under = each.parent is not None and id(each.parent) in here
+        (below.setdefault(id(each.parent), []) if under else roots).append(each)
+    ordered: list[Session] = []
+    waiting = roots[::-1]
+    while waiting:
+        each = waiting.pop()
+        ordered.append(each)
+        waiting += reversed(below.get(id(each), []))
+    return ordered
+
+
+def _filtered(query: ListQuery, newest: Iterable[Session], log_of: LogOf) -> Iterator[Session]:
+    """Cheap questions first."""
+    if query.tenant:
+        newest = (each for each in newest if each.tenant == query.tenant)
+    if query.several:
+        newest = (each for each in newest if each.turns_begun > 1)
+    if query.search:
+        newest = (each for each in newest if query.search in each.name.casefold())
+    if query.state:
+        newest = (each for each in newest if each.state.value == query.state)
+    if query.budget:
+        newest = (each for each in newest if each.ledger.account.budget.bounds())
+    if query.failed:
+        newest = (each for each in newest if _failed(log_of(each)))
+    yield from newest
+
+
+def _failed(log: SessionLog | None) -> bool:
+    return log is not None and log.failed > 0
+
+
+def _sort_key(sort: str, log_of: LogOf) -> Callable[[Session], float]:
+    match sort:
+        case "cost":
+            return lambda each: each.ledger.cost
+        case "input":
+            return lambda each: each.ledger.usage.input_tokens
+        case "output":
+            return lambda each: each.ledger.usage.output_tokens
+        case "turns":
+            return lambda each: each.ledger.turns
+        case "hit":
+            return _worst_hit
+    return lambda each: _avoidable(log_of(each))
+
+
+def _worst_hit(session: Session) -> float:
+    """Larger for a lower hit ratio; those that asked nothing come last."""
+    usage = session.ledger.usage
+    return 1 - usage.cached_tokens / usage.input_tokens if usage.input_tokens else -1.0
+
+
+def _avoidable(log: SessionLog | None) -> int:
+    return 0 if log is None else log.avoidable_tokens
+
+
+def _choice(request: HttpRequest, name: str, known: frozenset[str], default: str) -> str:
+    chosen = request.query(name) or default
+    if chosen not in known:
+        raise errors.invalid_value(name, f"not one of {', '.join(sorted(filter(None, known)))}")
+    return chosen

@@ -1,0 +1,116 @@
+"""What the live endpoints refuse, how many pages may be open, whose items are shown."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sessions.http.exchange import Pending
+from sessions.pages.live import LivePages
+from sessions.pages.views import Views
+from sessions.tenants import Principal, Role
+from tests.support.dashboards import make_dashboard
+from tests.support.exchange import KeptExchange, make_call
+from tests.support.sessions_rig import Rig
+from tools_api.errors import ApiError
+from tools_api.limits import Limits
+
+FEW = Limits(max_pages=3, max_pages_per_tenant=2)
+
+
+class Pages:
+    """The endpoints over a server's inside."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.ending = False
+        dashboard = make_dashboard(self.rig.clock, self.rig.store)
+        views = Views(dashboard=dashboard, wall_clock=lambda: 0.0, num_connections=lambda: 0)
+        self.live = LivePages(
+            views=views,
+            store=self.rig.store,
+            limits=FEW,
+            clock=self.rig.clock,
+            ending=lambda: self.ending,
+        )
+
+    def open(
+        self, query: str = "", tenant: str = "acme", **call: Any
+    ) -> tuple[KeptExchange, Pending | None]:
+        exchange = KeptExchange()
+        target = "/dashboard/events?" + query
+        return exchange, self.live.events(make_call(target=target, tenant=tenant, **call), exchange)
+
+
+def test_a_stream_begins_with_the_view() -> None:
+    exchange, _ = Pages().open("view=session&name=s1")
+    assert exchange.content_type == "text/event-stream"
+    assert b'"session":null' in exchange.writes[0]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("view=all", 400), ("view=curves&level=week", 400), ("page=x", 400), ("view=tenants", 403)],
+)
+def test_what_makes_no_sense_or_is_not_theirs_is_refused(query: str, status: int) -> None:
+    pages = Pages()
+    with pytest.raises(ApiError) as caught:
+        pages.open(query)
+    assert caught.value.status == status
+    assert pages.live.num_streams == 0
+
+
+def test_pages_are_bounded_for_a_tenant_and_in_all_and_closing_makes_room() -> None:
+    pages = Pages()
+    first = pages.open()[1]
+    pages.open()
+    with pytest.raises(ApiError) as caught:
+        pages.open()
+    assert caught.value.status == 429
+    pages.open(tenant="other")
+    with pytest.raises(ApiError):
+        pages.open(tenant="third")
+    assert first is not None
+    first.client_gone()
+    pages.open(tenant="third")
+    assert pages.live.num_streams == 3
+
+
+def test_to_ask_for_the_head_opens_nothing() -> None:
+    pages = Pages()
+    exchange, pending = pages.open(method="HEAD")
+    assert (exchange.status, pending, pages.live.num_streams) == (200, None, 0)
+
+
+def test_streams_end_when_the_server_takes_its_leave() -> None:
+    pages = Pages()
+    exchange, pending = pages.open()
+    pages.ending = True
+    assert pending is not None
+    pending.tick(1.0)
+    assert exchange.over
+    assert pages.live.num_streams == 0
+
+
+def test_items_are_shown_to_their_own_tenant_only() -> None:
+    pages = Pages()
+    response = pages.rig.connect("acme").turn(input="Say <b>hi</b>", instructions="Be brief")
+    found = pages.live.items(make_call(response["id"]))
+    for text in (b"Say <b>hi</b>", b"Be brief", b'"output"'):
+        assert text in found.body
+    operator = Principal(tenant="other", role=Role.OPERATOR)
+    for call in (
+        make_call(response["id"], tenant="other"),
+        replace(make_call(response["id"]), principal=operator),
+        make_call("resp_unknown"),
+    ):
+        with pytest.raises(ApiError) as caught:
+            pages.live.items(call)
+        assert caught.value.status == 404
+
+
+def test_what_was_not_stored_is_not_shown() -> None:
+    pages = Pages()
+    response = pages.rig.connect("acme").turn(input="Hi", store=False)
+    with pytest.raises(ApiError):
+        pages.live.items(make_call(response["id"]))

@@ -1,0 +1,108 @@
+"""The pictures of the dashboard in ``docs/images``: light, dark and on a phone.
+
+``python -m tools.screenshots`` serves a model, plays agents against it and lets a browser look:
+Playwright from the ``dev`` extra, and Debian's ``chromium`` or the one named by ``CHROMIUM``.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from examples.demo.child_server import child_server
+from tools.dashboard_load import play
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs/images"
+KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
+OPERATOR = "key-of-acmes-operator"
+PRICES = "input=3,cached=0.3,output=15"
+DESK = {"width": 1320, "height": 860}
+PHONE = {"width": 390, "height": 844}
+
+
+def chromium() -> str | None:
+    """The browser's command, None if there is none."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium")
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """A headless browser."""
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def opened(of: Browser, origin: str, key: str | None, **options: Any) -> Page:
+    """A page in a browser's context of its own, signed in with ``key``."""
+    if key is not None:
+        options["http_credentials"] = {"username": "any", "password": key}
+    context = of.new_context(base_url=origin, **options)
+    return context.new_page()
+
+
+def _settle(page: Page, address: str, wait_for: str) -> None:
+    page.goto(address)
+    page.wait_for_selector(wait_for)
+    page.wait_for_timeout(1600)
+
+
+def take(origin: str, folder: Path) -> None:
+    """All pictures."""
+    session = "/dashboard#session?tenant=acme&name=acme-"
+    shots = [
+        ("sessions", "/dashboard", "tbody tr", "light", DESK),
+        ("sessions-dark", "/dashboard", "tbody tr", "dark", DESK),
+        ("sessions-phone", "/dashboard", "tbody tr", "light", PHONE),
+        ("session", session + "support", ".turns tbody tr", "light", DESK),
+        ("session-fork", session + "refactor", ".turns tbody tr", "dark", DESK),
+        ("session-phone", session + "support", ".turns tbody tr", "dark", PHONE),
+        ("curves", "/dashboard#curves", "figure canvas", "light", DESK),
+        ("curves-dark", "/dashboard#curves", "figure canvas", "dark", DESK),
+        ("cache", "/dashboard#cache", "button.node", "light", DESK),
+        ("cache-dark", "/dashboard#cache", "button.node", "dark", DESK),
+        ("tenants", "/dashboard#tenants", "tbody tr", "light", DESK),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    with browser() as found:
+        for name, address, wait_for, scheme, size in shots:
+            page = opened(found, origin, OPERATOR, color_scheme=scheme, viewport=size)
+            _settle(page, address, wait_for)
+            if name.startswith("cache"):
+                page.locator("button.node").nth(0).click()
+                page.wait_for_timeout(300)
+            page.screenshot(path=folder / f"{name}.png")
+            page.context.close()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args(words)
+    with tempfile.TemporaryDirectory() as scratch:
+        keys = Path(scratch) / "keys"
+        rows = [f"{tenant} {key}" for tenant, key in KEYS.items()]
+        keys.write_text("\n".join([*rows, f"acme {OPERATOR} operator"]))
+        keys.chmod(0o600)
+        options = ["--model", arguments.model, "--price", PRICES, "--keys-file", str(keys)]
+        log = Path(scratch) / "server.log"
+        with child_server([*options, "--kv-cache-mib", "64", "--threads", "1"], log=log) as server:
+            asyncio.run(play(server.url, dict(KEYS)))
+            take(server.url.removesuffix("/v1"), arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
