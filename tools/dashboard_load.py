@@ -90,7 +90,8 @@ async def tool_loop(
     who: Agent, session: str, turns: int, tool_s: float, budget: Event | None = None
 ) -> Event:
     """Turns that each call a tool, which takes ``tool_s``; returns the last response."""
-    options: Event = {} if budget is None else {"keepwarm": {"budgets": {"session": budget}}}
+    bounds = [budget | {"scope": "session"}] if budget else []
+    options: Event = {"keepwarm": {"budget": bounds}} if bounds else {}
     forced: Event = {"tools": [PRICE], "tool_choice": "required"}
     response = await who.turn(session, "What do the red shoes cost?", **forced, **options)
     for number in range(1, turns):
