@@ -50,7 +50,7 @@ def drawn_on_device(
     key: list[int], shape: tuple[int, ...], most: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Uniform numbers between -``most`` and ``most``, by the device's own generator."""
-    seed = (key[0] << 32 | key[1]) & (2**63 - 1)
+    seed = zlib.crc32(repr(key).encode())  # some generators take no more than 32 bits
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(shape, dtype=dtype, device=device).uniform_(-most, most, generator=generator)
 
