@@ -38,7 +38,7 @@ MANIFESTS := pyproject.toml constraints.txt
 .PHONY: demo test test-all test-clients lint types ledger kernels clean
 
 demo: $(VENV)/.server
-	$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
+	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
 
 test: lint types
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)

@@ -56,7 +56,7 @@ from benchmarks.loop_workload import (
     play,
 )
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from runtime.model.runner import available_cores
 from tools_api.errors import ApiError
 

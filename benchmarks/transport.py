@@ -54,7 +54,7 @@ from benchmarks.transport_clients import (
     texts_of,
     web_socket,
 )
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 
 FRONT_END = "benchmarks.transport_server"
 BARE = "benchmarks.transport_bare"

@@ -1,1 +1,1 @@
-"""The example agent: a shop assistant with three tools, played against a real server."""
+"""The former place of the demo, for what still imports it from here."""

@@ -23,8 +23,8 @@ from sessions.command.settings import (
 
 HELP = f"""Show every option and where its value comes from.
 
-What is typed goes before the environment (KEEPWARM_PORT for --port of serve, KEEPWARM_CHAT_URL
-for --url of chat), that before the configuration file, that before the default. The file is
+What is typed goes before the environment (KEEPWARM_PORT for --port of serve, KEEPWARM_DEMO_URL
+for --url of demo), that before the configuration file, that before the default. The file is
 --config, else {CONFIG_VARIABLE}, else keepwarm/config.toml in $XDG_CONFIG_HOME or ~/.config; it is
 TOML, with a table for each command:
 

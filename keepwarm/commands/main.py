@@ -17,6 +17,8 @@ from tools_api.version import __version__
 
 COMMANDS = {
     "serve": "Serve a model over WebSocket and HTTP.",
+    "demo": "Serve a model and play an agent with three tools.",
+    "keys": "Make keys, and the rows that stand for them in a tenants file.",
     "top": "Watch a server's sessions in the terminal.",
     "config": "Show every option and where its value comes from.",
 }

@@ -3,10 +3,11 @@
 import os
 
 from keepwarm.commands.parameters import Given
+from keepwarm.demo.settings import DEMO_SETTINGS
 from sessions.command.options import SERVE_SETTINGS
 from sessions.command.settings import Setting, Values, config_path, read_config, resolve
 
-SETTINGS: dict[str, tuple[Setting, ...]] = {"serve": SERVE_SETTINGS}
+SETTINGS: dict[str, tuple[Setting, ...]] = {"serve": SERVE_SETTINGS, "demo": DEMO_SETTINGS}
 """By command: the tables of a configuration file."""
 
 

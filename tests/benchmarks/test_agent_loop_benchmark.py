@@ -38,7 +38,7 @@ from benchmarks.loop_workload import (
     play,
 )
 from benchmarks.report import DataMissing
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
 from tools_api.sdk.answers import Response, Usage

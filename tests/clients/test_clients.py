@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.clients.documented import Example, examples
 from tests.clients.environments import Environment, NotToBeHad, environment
 from tests.clients.table import CAPABILITIES, CLIENTS, Client

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 
 OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
 """Random weights: calls are forced and strings bounded, so that loops end. A model this small

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.support.wire_client import TERMINAL, WireClient
 
 BLOCK = 16

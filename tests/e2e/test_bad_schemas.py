@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples.demo.child_server import ChildServer
+from keepwarm.demo.child_server import ChildServer
 from tests.support.wire_client import WireClient
 
 VERDICT_S = 4.0

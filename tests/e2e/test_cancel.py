@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from openai import OpenAI
 
-from examples.demo.child_server import ChildServer
+from keepwarm.demo.child_server import ChildServer
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
 from tools_api.sdk.answers import TextDelta

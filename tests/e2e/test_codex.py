@@ -16,7 +16,7 @@ from openai import OpenAI
 from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.support.architecture import ROOT
 
 SAYS = {
@@ -78,7 +78,7 @@ def test_the_loop_in_the_readme_prints_the_right_answer(tmp_path: Path) -> None:
 )
 def test_the_demo_plays_one_session_and_then_eight(options: list[str], note: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.demo", *options],
+        [sys.executable, "-m", "keepwarm", "demo", *options],
         cwd=ROOT,
         capture_output=True,
         text=True,

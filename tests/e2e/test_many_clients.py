@@ -12,7 +12,7 @@ import psutil
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 
 NUM_CLIENTS = 64
 NUM_BLOCKS = 256

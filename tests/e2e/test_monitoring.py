@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
 

@@ -19,7 +19,7 @@ from agents import (
 from agents.exceptions import ModelBehaviorError
 from pydantic import BaseModel, Field, HttpUrl
 
-from examples.demo.child_server import ChildServer
+from keepwarm.demo.child_server import ChildServer
 
 Product = Literal["lamp", "desk"]
 

@@ -12,7 +12,7 @@ from openai.resources.responses.responses import AsyncResponsesConnection, Respo
 from openai.types.responses import Response, ResponsesServerEvent
 from pydantic import TypeAdapter
 
-from examples.demo.child_server import ChildServer
+from keepwarm.demo.child_server import ChildServer
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 EVENT = TypeAdapter[Any](ResponsesServerEvent)

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from examples.demo.child_server import ChildServer
+from keepwarm.demo.child_server import ChildServer
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 BLOCK = 16

@@ -18,7 +18,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.tenants import ApiKey
 from sessions.tenants_file import key_row
 from tests.support.stalled_model import StalledModel

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from tests.e2e.conftest import OPTIONS
 from tools_api.sdk.client import Client
 

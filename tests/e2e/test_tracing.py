@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from sessions.command.options import OptionError
 from sessions.command.tracing import Tracing
 

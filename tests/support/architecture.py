@@ -38,6 +38,7 @@ FOLDERS = (
     "sessions.top",
     "sessions.command",
     "keepwarm",
+    "keepwarm.demo",
     "keepwarm.commands",
 )
 """Every folder with modules, lower ones first: imports go from later folders to earlier ones."""

@@ -1,5 +1,6 @@
 """The commands as they are typed: help, failures in one line, where values come from."""
 
+import io
 import os
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from keepwarm.commands import config, serve
+from keepwarm.commands import config, demo, keys, serve
 from keepwarm.commands.main import COMMANDS, Commands, main
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import SETTINGS, values_of
 from sessions.command.settings import OptionError, Setting
+from sessions.tenants import ApiKey, Principal, Role, Tenants
+from sessions.tenants_file import key_row, read_tenants_file
 from tests.support.architecture import ROOT
 
 
@@ -148,8 +151,10 @@ def test_an_option_that_is_not_typed_is_not_given() -> None:
 
 
 def test_every_command_that_has_options_is_in_the_registry() -> None:
-    assert serve.COMMAND.name in SETTINGS
-    assert config.COMMAND.name not in SETTINGS
+    for command in (serve.COMMAND, demo.COMMAND):
+        assert command.name in SETTINGS
+    for command in (config.COMMAND, keys.COMMAND):
+        assert command.name not in SETTINGS
 
 
 def test_no_command_loads_torch_to_be_listed_or_explained() -> None:
@@ -162,3 +167,77 @@ def test_no_command_loads_torch_to_be_listed_or_explained() -> None:
         [sys.executable, "-c", program], cwd=ROOT, check=False, stdout=subprocess.DEVNULL
     )
     assert result.returncode == 0
+
+
+# Keys
+
+
+def test_a_new_key_is_printed_once_and_its_row_lets_it_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, out, _ = told(capsys, "keys", "new", "--name", "ci", "--tenant", "acme")
+    key = out.splitlines()[0].partition(": ")[2]
+    file = tmp_path / "tenants.toml"
+    file.write_text("".join(line + "\n" for line in out.splitlines()[1:]))
+    assert key not in file.read_text()
+    principal = Tenants(read_tenants_file(file).keys).authenticate(key)
+    assert principal == Principal(tenant="acme", key_name="ci")
+
+
+def test_a_key_can_go_straight_into_a_file_that_stays_good(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "tenants.toml"
+    made = [
+        told(capsys, "keys", "new", "--name", name, "--tenant", "t", "--role", "read-only",
+             "--append", str(file))[1].strip()
+        for name in ("a", "b")
+    ]  # fmt: skip
+    tenants = Tenants(read_tenants_file(file).keys)
+    assert [str(tenants.authenticate(key)) for key in made] == [
+        str(Principal(tenant="t", role=Role.READ_ONLY, key_name=name)) for name in ("a", "b")
+    ]
+    before = file.read_text()
+    status, out, err = told(
+        *(capsys, "keys", "new", "--name", "a", "--tenant", "t", "--append", str(file))
+    )
+    assert (status, out) == (1, "")
+    assert f"{file}: key 3: the name 'a' stands in the file twice" in err
+    assert file.read_text() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_row_of_a_key_that_exists_is_made_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a-good-old-key\n"))
+    status, out, _ = told(capsys, "keys", "hash", "--name", "n", "--tenant", "t")
+    assert (status, out) == (0, key_row(ApiKey.of("a-good-old-key", tenant="t", name="n")))
+    monkeypatch.setattr("sys.stdin", io.StringIO("short"))
+    assert told(capsys, "keys", "hash", "--name", "n", "--tenant", "t")[0] == 2
+
+
+def test_a_file_of_the_former_form_is_converted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    former, file = tmp_path / "keys", tmp_path / "tenants.toml"
+    former.write_text("acme key-of-acme\nops key-of-ops operator\n")
+    _, out, _ = told(capsys, "keys", "convert", str(former))
+    assert "key-of-acme" not in out
+    file.write_text(out)
+    assert read_tenants_file(file).keys == read_tenants_file(former).keys
+    _, out, _ = told(capsys, "keys", "check", str(former))
+    assert "holds the keys themselves" in out
+    assert "tenant ops, operator" in out
+    status, _, err = told(capsys, "keys", "check", str(tmp_path / "absent"))
+    assert (status, "No such file" in err) == (1, True)
+
+
+def test_a_demo_without_its_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = told(capsys, "demo", "--model", "/nowhere/model")
+    assert status == 1
+    (line,) = err.splitlines()
+    assert line == (
+        "keepwarm: error: --model /nowhere/model: no such folder; models are folders, default or "
+        "random:NAME"
+    )

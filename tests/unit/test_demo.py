@@ -1,13 +1,17 @@
 """The example agent's tools and its report."""
 
+import inspect
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from examples.demo.agent import MANY_SESSIONS, ONE_SESSION, PlayedTurn
-from examples.demo.report import DEED_WIDTH, HEADER, line, shortened, summary
-from examples.demo.shop import HOURS_AHEAD_OF_UTC, PRICES, City, Product, make_shop, shop_tools
+from keepwarm.demo.agent import MANY_SESSIONS, ONE_SESSION, PlayedTurn
+from keepwarm.demo.child_server import ServerDidNotStart, child_server
+from keepwarm.demo.play import is_trained, run_demo
+from keepwarm.demo.report import DEED_WIDTH, HEADER, line, shortened, summary
+from keepwarm.demo.settings import DEMO_SETTINGS
+from keepwarm.demo.shop import HOURS_AHEAD_OF_UTC, PRICES, City, Product, make_shop, shop_tools
 from tools_api.sdk.answers import Response, Usage
 from tools_api.sdk.tools import Tool
 
@@ -81,3 +85,23 @@ def test_the_summary_adds_up_what_the_cache_saved() -> None:
 def test_noise_of_a_random_model_cannot_break_the_table() -> None:
     assert shortened("a\nb\x1b[0m") == "a\ufffdb\ufffd[0m"
     assert len(shortened("x" * 500)) == DEED_WIDTH
+
+
+def test_the_default_model_is_trained_and_a_random_one_is_not() -> None:
+    assert is_trained("default")
+    assert not is_trained("random:qwen3-tiny")
+
+
+def test_a_users_own_settings_are_not_the_demos_servers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is found wrong is the model that was asked for, not the port of the environment."""
+    monkeypatch.setenv("KEEPWARM_HOST", "not a host")
+    monkeypatch.setenv("KEEPWARM_CONFIG", "/nowhere/config.toml")
+    with pytest.raises(ServerDidNotStart, match="/nowhere/model: no such folder"):
+        child_server(["--model", "/nowhere/model"], log=tmp_path / "log").__enter__()
+
+
+def test_every_setting_of_the_demo_is_an_argument_of_it() -> None:
+    arguments = set(inspect.signature(run_demo).parameters)
+    assert {setting.name for setting in DEMO_SETTINGS} == arguments

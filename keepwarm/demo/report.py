@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from examples.demo.agent import PlayedTurn
 from keepwarm import Usage
+from keepwarm.demo.agent import PlayedTurn
 
 HEADER = (
     f"{'session':<8}{'turn':>4}{'input':>7}{'cached':>8}{'output':>8}{'hit':>6}"

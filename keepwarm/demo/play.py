@@ -1,24 +1,21 @@
 """Serve a model, play the agent over one session and then over several at once.
 
-    python -m examples.demo [--model MODEL] [--sessions N] [--url URL]
-
-Needs no network, no GPU and no key. With ``--url`` it plays against a server that runs
-already; the costs are then by that server's prices.
+Needs no network, no GPU and no key.
 """
 
-import argparse
 import asyncio
 import importlib.util
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from examples.demo.agent import INSTRUCTIONS, MANY_SESSIONS, ONE_SESSION, PlayedTurn, ask
-from examples.demo.child_server import child_server
-from examples.demo.report import HEADER, line, summary
-from examples.demo.shop import make_shop, shop_tools
 from keepwarm import AsyncClient, Tool
+from keepwarm.demo.agent import INSTRUCTIONS, MANY_SESSIONS, ONE_SESSION, PlayedTurn, ask
+from keepwarm.demo.child_server import child_server
+from keepwarm.demo.report import HEADER, line, summary
+from keepwarm.demo.shop import make_shop, shop_tools
 
 PRICES = "input=1.00,cached=0.10,output=4.00"
 """Dollars per million tokens, of the order that providers ask for small models."""
@@ -33,10 +30,10 @@ This model has 1.3 million parameters and was trained to call tools, nothing els
 calls itself and is at times wrong; its model card (runtime/assets/default_model) says how often."""
 
 
-async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
+async def play(client: AsyncClient, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
     """Play and print both parts of the demo."""
     everything: list[PlayedTurn] = []
-    async with AsyncClient(url) as client:
+    async with client:
         print(
             f"\nOne session, {len(ONE_SESSION)} questions, only what is new on the wire:\n{HEADER}"
         )
@@ -64,7 +61,7 @@ async def play(url: str, tools: Sequence[Tool], *, forced: bool, sessions: int) 
 
 def is_trained(model: str) -> bool:
     """Whether ``keepwarm serve --model MODEL`` serves weights that have learnt something."""
-    folder = Path(model)
+    folder = Path(os.path.expanduser(model))
     if model == "default":
         runtime = importlib.util.find_spec("runtime")
         assert runtime is not None
@@ -73,30 +70,33 @@ def is_trained(model: str) -> bool:
     return any(folder.glob("*.safetensors"))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--model", default="default", help="as for keepwarm serve")
-    parser.add_argument("--sessions", type=int, default=8, help="sessions of the second part")
-    parser.add_argument("--url", help="play against this server, e.g. http://127.0.0.1:8080/v1")
-    parser.add_argument("--forced", action="store_true", help="force calls with --url as well")
-    options = parser.parse_args(arguments)
+def run_demo(
+    *, model: str, sessions: int, url: str | None, api_key: str | None, forced: bool
+) -> None:
+    """Play the demo and print it.
+
+    Args:
+        model: as for ``keepwarm serve``, which is started for it.
+        url: play against this server instead; the costs are then by its prices.
+        api_key: of the server at ``url``.
+        forced: name the tool of each turn, also where the model has learnt to choose.
+
+    Raises:
+        ServerDidNotStart: with its log.
+        ApiError, ConnectionLost: the server at ``url`` refuses, or is not there.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_shop(folder / "shop.sqlite")
-        url, forced = options.url, options.forced
-        if options.url is None:
-            serve = ["--model", options.model, *SERVE]
+        if url is None:
+            serve = ["--model", model, *SERVE]
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
-            url = server.url
             print(server.ready_line)
-            forced = forced or not is_trained(options.model)
+            forced = forced or not is_trained(model)
         if forced:
             print(RANDOM_NOTE)
-        elif options.url is None and options.model == "default":
+        elif url is None and model == "default":
             print(SMALL_NOTE)
         tools = shop_tools(folder / "shop.sqlite")
-        asyncio.run(play(url, tools, forced=forced, sessions=options.sessions))
-
-
-if __name__ == "__main__":
-    main()
+        client = AsyncClient(url or server.url, api_key=api_key if url else None)
+        asyncio.run(play(client, tools, forced=forced, sessions=sessions))

@@ -1,0 +1,31 @@
+"""``keepwarm demo``: the example agent against a server of its own."""
+
+import click
+
+from keepwarm import ApiError, ConnectionLost
+from keepwarm.commands.parameters import Given, settings_command
+from keepwarm.commands.registry import values_of
+from keepwarm.demo.child_server import ServerDidNotStart
+from keepwarm.demo.play import run_demo
+from keepwarm.demo.settings import DEMO_SETTINGS
+
+HELP = """Serve a model and play an agent with three tools: one session, then several at once.
+
+Needs no network, no GPU and no key."""
+
+
+def run(given: Given) -> int:
+    """Play it; returns the exit status."""
+    values = values_of("demo", given)
+    try:
+        run_demo(**values)
+    except ServerDidNotStart as error:
+        told = [line for line in str(error).splitlines() if "keepwarm: error: " in line]
+        reason = told[-1].partition(": error: ")[2] if told else str(error)
+        raise click.ClickException(reason) from error
+    except (ApiError, ConnectionLost) as error:
+        raise click.ClickException(str(error)) from error
+    return 0
+
+
+COMMAND = settings_command("demo", DEMO_SETTINGS, run, help=HELP)

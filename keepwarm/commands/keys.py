@@ -1,0 +1,132 @@
+"""``keepwarm keys``: keys, and the rows that stand for them in a tenants file.
+
+A key is shown once, when it is made; a file holds its digest alone.
+"""
+
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from sessions.tenants import ApiKey, KeyFileError, Role
+from sessions.tenants_file import TenantsFile, key_row, read_tenants_file
+
+KEY_BYTES = 32
+"""Random bytes of a key: too many to be guessed, so that a plain digest hides it."""
+
+_NAME = click.Option(["--name"], required=True, help="the key's name in logs; each has its own")
+_TENANT = click.Option(["--tenant"], required=True, help="the tenant it belongs to")
+_ROLE = click.Option(
+    ["--role"],
+    type=click.Choice([role.value for role in Role]),
+    default=Role.TENANT.value,
+    show_default=True,
+    help="what it is good for",
+)
+_FILE = click.Argument(["file"], type=click.Path(path_type=Path))
+
+
+def new(name: str, tenant: str, role: str, append: Path | None) -> int:
+    """Make a key; returns the exit status."""
+    key = "kw-" + secrets.token_urlsafe(KEY_BYTES)
+    row = _row(key, name, tenant, role)
+    if append is None:
+        click.echo(f"# the key, shown this once: {key}\n{row}", nl=False)
+        return 0
+    _append(append, row)
+    click.echo(f"the key, shown this once; its row is in {append}:", err=True)
+    click.echo(key)
+    return 0
+
+
+def digest(name: str, tenant: str, role: str) -> int:
+    """Print the row of a key that exists, read from standard input; returns the exit status."""
+    if sys.stdin.isatty():
+        key = click.prompt("key", hide_input=True, err=True)
+    else:
+        key = sys.stdin.readline()
+    click.echo(_row(key.strip(), name, tenant, role), nl=False)
+    return 0
+
+
+def convert(file: Path) -> int:
+    """Print a file in TOML, whichever form it has; returns the exit status."""
+    click.echo("\n".join(key_row(key) for key in _read(file).keys), nl=False)
+    return 0
+
+
+def check(file: Path) -> int:
+    """Say what a file holds, or what is wrong with it; returns the exit status."""
+    read = _read(file)
+    for key in read.keys:
+        who = key.principal
+        click.echo(f"{who.key_name}: tenant {who.tenant}, {who.role}, sha256 {key.sha256.hex()}")
+    if read.former:
+        click.echo(f"{file} holds the keys themselves; 'keepwarm keys convert' replaces them")
+    return 0
+
+
+def _row(key: str, name: str, tenant: str, role: str) -> str:
+    try:
+        return key_row(ApiKey.of(key, tenant=tenant, role=Role(role), name=name))
+    except KeyFileError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _read(file: Path) -> TenantsFile:
+    try:
+        return read_tenants_file(file)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _append(file: Path, row: str) -> None:
+    """Put a row behind what is in the file, if the file is good with it."""
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    draft = file.with_name(file.name + ".new")
+    try:
+        draft.write_text(f"{before}\n{row}" if before else row, encoding="utf-8")
+        read_tenants_file(draft)
+        draft.replace(file)
+    except KeyFileError as error:
+        raise click.ClickException(str(error).replace(str(draft), str(file), 1)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+COMMAND = click.Group(
+    "keys",
+    help="Make keys, and the rows that stand for them in a tenants file (serve --tenants-file).",
+    commands=[
+        click.Command(
+            "new",
+            callback=new,
+            params=[
+                _NAME,
+                _TENANT,
+                _ROLE,
+                click.Option(
+                    ["--append"],
+                    metavar="FILE",
+                    type=click.Path(path_type=Path),
+                    help="put the row into this file, and print the key alone",
+                ),
+            ],
+            help="Make a key. It is printed once, with its row.",
+        ),
+        click.Command(
+            "hash",
+            callback=digest,
+            params=[_NAME, _TENANT, _ROLE],
+            help="Print the row of a key that exists, read from standard input.",
+        ),
+        click.Command(
+            "convert",
+            callback=convert,
+            params=[_FILE],
+            help="Print a file of either form in TOML, with digests in place of keys.",
+        ),
+        click.Command("check", callback=check, params=[_FILE], help="Say what a file holds."),
+    ],
+)
