@@ -43,8 +43,9 @@ log = logging.getLogger(__name__)
 
 _NICENESS = 10
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 60
 _DYING_S = 5.0
+_ATTEMPTS = 3
 _FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 """No grammar ends the child by one of these."""
 _MAX_PASSED = 16_384
@@ -210,7 +211,7 @@ class GrammarProbe:
         return refused
 
 
-class _Disturbed(Exception):
+class _Disturbed(ProbeError):
     """Somebody interfered with the process; that says nothing about the grammar."""
 
 
@@ -236,21 +237,40 @@ class _Child:
         self._checks = 0
         with contextlib.suppress(OSError):  # from its first import on
             os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
-        try:
-            hello = await asyncio.wait_for(self._read(), _START_TIMEOUT_S)
-        except (TimeoutError, asyncio.IncompleteReadError):
-            hello = {"error": "the probe process did not start"}
+        hello = await self._hello()
         if "error" in hello:
             await self._end_process()
             raise ProbeError(hello["error"])
 
+    async def _hello(self) -> dict[str, Any]:
+        """What a process says when it is ready, or cannot be."""
+        assert self._process is not None
+        pid, reading = self._process.pid, asyncio.ensure_future(self._read())
+        try:
+            for _ in range(_START_TIMEOUT_S):
+                await asyncio.wait({reading}, timeout=1.0)
+                if reading.done():
+                    hello: dict[str, Any] = await reading
+                    return hello
+                if _is_stopped(pid):
+                    await self._end_process()
+                    raise _Disturbed("it was stopped while it started")
+        except asyncio.IncompleteReadError:
+            code = await self._end_process(dying=True)
+            if code is not None and -code in _FOREIGN_SIGNALS:
+                raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
+        finally:
+            reading.cancel()
+        await self._end_process()
+        raise ProbeError("the probe process did not start")
+
     async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
-        """Try a grammar, once more if somebody interfered with the process."""
-        for attempt in ("first", "second"):
+        """Try a grammar, again if somebody interfered with the process."""
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._check(spec)
             except _Disturbed as disturbed:
-                log.warning("grammar probe disturbed attempt=%s reason=%s", attempt, disturbed)
+                log.warning("grammar probe disturbed attempt=%d reason=%s", attempt, disturbed)
         return GrammarRefused(BROKEN)
 
     async def _check(self, spec: GrammarSpec) -> GrammarRefused | None:

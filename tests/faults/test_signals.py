@@ -1,0 +1,98 @@
+"""SIGKILL, SIGSTOP and SIGTERM to each process and to all, in each phase of a turn."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from tests.support.faults import HUNG_AFTER_S, PHASES, SPARE_S, Faulty, Outcome, play, until
+
+KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
+CHECK_S = 2.0
+"""A check that takes longer is given up: only then is a stopped probe noticed."""
+CYCLES = int(os.environ.get("KEEPWARM_FAULT_CYCLES", "8"))
+SEED = int(os.environ.get("KEEPWARM_FAULT_SEED", "1"))
+
+CASES: list[tuple[str, signal.Signals, str]] = [
+    *(("engine", KILL, phase) for phase in PHASES),
+    *(("engine", STOP, phase) for phase in ("idle", "prefill", "decode")),
+    *(("engine", TERM, phase) for phase in ("prefill", "decode")),
+    *(("one probe", KILL, phase) for phase in ("grammar", "decode")),
+    *(("both probes", KILL, phase) for phase in PHASES),
+    *(("both probes", STOP, phase) for phase in ("grammar",)),
+    *(("both probes", TERM, phase) for phase in ("grammar",)),
+    *(("server", STOP, phase) for phase in ("prefill", "decode")),
+]
+
+
+def harm(who: str, number: signal.Signals) -> Callable[[Faulty], None]:
+    def do(faulty: Faulty) -> None:
+        targets = {
+            "engine": lambda: [faulty.engine],
+            "one probe": lambda: faulty.probes[:1],
+            "both probes": lambda: faulty.probes,
+            "server": lambda: [faulty.process],
+        }[who]()
+        for process in targets:
+            process.send_signal(number)
+        if who == "server":  # stopped, and let go on
+            until(lambda: faulty.process.status() == psutil.STATUS_STOPPED)
+            faulty.process.send_signal(signal.SIGCONT)
+
+    return do
+
+
+def check(faulty: Faulty, who: str, number: signal.Signals, phase: str, outcome: Outcome) -> None:
+    """What this fault should look like from outside."""
+    died = who == "engine" and number != TERM
+    noticed_s = {"engine": HUNG_AFTER_S, "both probes": CHECK_S}.get(who, 0.0)
+    noticed_s *= number == STOP
+    # Beside other work everything takes longer, as the load itself tells.
+    spare_s = max(SPARE_S, outcome.load_s / 4)
+    assert outcome.recovery_s - outcome.load_s <= spare_s + noticed_s, outcome
+    causes = [line for line in outcome.lines if "engine died" in line]
+    assert len(causes) == died, outcome.lines
+    if died:
+        assert ("killed by SIGKILL" if number == KILL else "it hung") in causes[0]
+        assert 503 in outcome.ready, "it was never said that no turn can run"
+        assert outcome.ready[-1] == 200
+    else:
+        assert set(outcome.ready) == {200}
+        failed = outcome.terminal is not None and outcome.terminal["type"] == "response.failed"
+        assert not failed, outcome.terminal
+    if who != "engine" and phase == "grammar":
+        assert outcome.terminal is not None
+        assert outcome.terminal["type"] != "error", "a good grammar was refused"
+
+
+@pytest.mark.parametrize(
+    ("who", "number", "phase"), CASES, ids=[f"{w}-{n.name}-{p}" for w, n, p in CASES]
+)
+def test_a_turn_ends_once_and_the_next_one_runs(
+    faulty: Faulty, who: str, number: signal.Signals, phase: str
+) -> None:
+    check(faulty, who, number, phase, play(faulty, phase, harm(who, number)))
+
+
+def test_all_is_where_it_was_after_many_faults(faulty: Faulty) -> None:
+    """KEEPWARM_FAULT_CYCLES sets how many, KEEPWARM_FAULT_SEED which."""
+    rng = random.Random(SEED)
+    for cycle in range(CYCLES):
+        who, number, phase = rng.choice(CASES)
+        try:
+            check(faulty, who, number, phase, play(faulty, phase, harm(who, number)))
+        except AssertionError as error:
+            case = f"seed {SEED}, cycle {cycle}: {number.name} to {who} in {phase}"
+            raise AssertionError(f"{case}: {error}") from error
+    play(faulty, "grammar", lambda _: None)  # probes that were killed while idle are back
+    play(faulty, "grammar", lambda _: None)
+    until(lambda: back(faulty), 20)
+
+
+def back(faulty: Faulty) -> bool:
+    now, before = faulty.rest(), faulty.at_rest
+    # An engine that was replaced, or a thread made at first need, may differ by a few for good.
+    return all(now[name] <= before[name] + (2 if "threads" in name else 0) for name in before)

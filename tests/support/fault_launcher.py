@@ -1,0 +1,39 @@
+"""The command ``keepwarm``, with two signals more for the fault suite.
+
+SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how many asyncio tasks
+there are to the file that ``KEEPWARM_FAULT_REPORT`` names. The engine and the probes start as ever.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+JUMP_S = 3600.0
+_ahead_s = [0.0]
+_monotonic = time.monotonic
+
+
+def _shifted() -> float:
+    return _monotonic() + _ahead_s[0]
+
+
+def _jump(*_: object) -> None:
+    _ahead_s[0] += JUMP_S
+
+
+def _report(*_: object) -> None:
+    path = os.environ["KEEPWARM_FAULT_REPORT"]
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(str(len(asyncio.all_tasks())))
+    os.replace(path + ".part", path)
+
+
+if __name__ == "__main__":
+    time.monotonic = _shifted
+    signal.signal(signal.SIGUSR1, _jump)
+    signal.signal(signal.SIGUSR2, _report)
+    from keepwarm.__main__ import main
+
+    sys.exit(main(sys.argv[1:]))
