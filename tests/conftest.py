@@ -2,10 +2,14 @@
 
 import asyncio
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+# No test's server writes into the folder of whoever runs the tests.
+os.environ["KEEPWARM_JOURNAL"] = ":memory:"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

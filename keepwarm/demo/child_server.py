@@ -79,7 +79,7 @@ def _environment() -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith("KEEPWARM_") or name in kept
-    } | {"KEEPWARM_CONFIG": ""}
+    } | {"KEEPWARM_CONFIG": "", "KEEPWARM_JOURNAL": ":memory:"}
 
 
 def _entry(checkout: Path | None) -> str:

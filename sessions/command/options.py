@@ -20,6 +20,11 @@ from urllib.parse import urlsplit
 from runtime.child_environment import KEY_VARIABLE
 from runtime.config import BOUNDS, ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
+from sessions.command.journal_options import (
+    JOURNAL_SETTINGS,
+    JournalOptions,
+    read_journal_options,
+)
 from sessions.command.settings import Kind, OptionError, Setting, Values
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import is_loopback
@@ -52,6 +57,7 @@ class ServeOptions:
     log_format: LogFormat
     otlp_traces: str | None
     """Where spans go; None: there are none."""
+    journal: JournalOptions
     default_output_tokens: int
     """Of a turn that names no limit."""
 
@@ -207,6 +213,7 @@ def _engine_options() -> tuple[_EngineOption, ...]:
 _ENGINE = _engine_options()
 SERVE_SETTINGS: tuple[Setting, ...] = (
     *_OWN,
+    *JOURNAL_SETTINGS,
     *(option.setting for option in _ENGINE),
 )
 """Every option of ``keepwarm serve``."""
@@ -247,6 +254,7 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
         log_format=values["log_format"],
         otlp_traces=_collector(values["otlp_traces"], values.label("otlp_traces")),
         default_output_tokens=values["default_output_tokens"],
+        journal=read_journal_options(values, environment),
     )
 
 

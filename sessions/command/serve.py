@@ -24,6 +24,7 @@ from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import Tokenizer, TokenizerError
+from sessions.command.journal_options import fingerprint, with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_model
 from sessions.command.reload import reload_tenants, warn_of_former_form
@@ -32,6 +33,7 @@ from sessions.command.tracing import Tracing
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.http.front_door import OriginPolicy
+from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.quotas import Quotas
@@ -41,6 +43,7 @@ from sessions.turns.service import ServedModel, Service
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.hub import Hub, LongWork
+from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
 from tools_api.chat_families import chat_format_for
@@ -59,7 +62,7 @@ log = logging.getLogger(__name__)
 _PLANNERS = 2
 _PROBES = 2
 """Long prompts that are tokenised at once: one that takes seconds does not hold up all others."""
-_START_ERRORS = (OptionError, EngineStartError, ProbeError, TokenizerError)
+_START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
 def run(options: ServeOptions, explain: Callable[[str], str]) -> int:
@@ -116,17 +119,12 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         engine = EngineProcess(options.engine, command=engine_command(options.log_format))
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
-        probe = GrammarProbe(
-            Path(info.tokenizer_folder),
-            vocab_size=info.vocab_size,
-            model_type=info.model_type,
-            num_processes=_PROBES,
-            places=FairSlots(_PROBES),
-        )
-        cleanup.push_async_callback(probe.stop)
-        await probe.start()
+        probe = await _start_probe(info, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
         service = _service(options, info, tenants)
+        service, desk = with_journal(options.journal, fingerprint(info), service)
+        if desk is not None:
+            cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, cleanup)
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
@@ -141,6 +139,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             planners=planners,
             tenants=tenants,
             metrics=metrics,
+            desk=desk,
         )
         _reload_on_hangup(options.tenants_file, tenants, server)
         if tracing is not None:
@@ -179,6 +178,19 @@ def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Servi
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
         quotas=Quotas(tenants, clock),
     )
+
+
+async def _start_probe(info: EngineInfo, cleanup: contextlib.AsyncExitStack) -> GrammarProbe:
+    probe = GrammarProbe(
+        Path(info.tokenizer_folder),
+        vocab_size=info.vocab_size,
+        model_type=info.model_type,
+        num_processes=_PROBES,
+        places=FairSlots(_PROBES),
+    )
+    cleanup.push_async_callback(probe.stop)
+    await probe.start()
+    return probe
 
 
 async def _start_reader(
@@ -220,6 +232,7 @@ def _assemble(
     planners: Executor,
     tenants: Tenants,
     metrics: Metrics,
+    desk: JournalDesk | None,
 ) -> tuple[Hub, Server]:
     clock, store = service.clock, service.store
     text_of = service.model.tokenizer.text_of
@@ -235,6 +248,7 @@ def _assemble(
             in_thread=lambda work: asyncio.get_running_loop().run_in_executor(planners, work),
             planners=_PLANNERS,
             reading=_reading(service, reader),
+            journal=desk,
         ),
         metrics=metrics,
         dashboard=dashboard,

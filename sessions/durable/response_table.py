@@ -89,6 +89,11 @@ class ResponseTable:
         self._responses.move_to_end(response_id)
         return found[0]
 
+    def entry(self, response_id: str) -> Entry | None:
+        """The entry of a response that is here, which does not count as using it."""
+        found = self._responses.get(response_id)
+        return None if found is None else found[0].entry
+
     def knows(self, digest: bytes) -> bool:
         """Whether there may be a response whose history has this digest."""
         return digest in self._by_digest

@@ -36,6 +36,8 @@ class Session:
         self.turns_begun = 0
         self.parent: Session | None = None
         """Whose tree's budget its turns draw on as well."""
+        self.epoch = 0
+        """Of this server's claim to it, where several servers share sessions."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
         self._running: set[str] = set()
@@ -110,6 +112,10 @@ class Session:
         if open_calls is not None:
             self._open_calls = open_calls
         return None if self._granted is not None else self._grant_next()
+
+    def restore(self, *, head_id: str | None, turns_begun: int, open_calls: bool) -> None:
+        """Go on where a journal says that it stood."""
+        self.head_id, self.turns_begun, self._open_calls = head_id, turns_begun, open_calls
 
     def close(self) -> None:
         self._closed = True

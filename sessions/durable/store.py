@@ -86,6 +86,8 @@ class Store:
         """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()
         self.logs = TurnLogs(limits=limits, clock=clock)
+        self.lasting = False
+        """What is dropped here is in a journal: a session keeps the name of its head."""
         self._prices = prices
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
@@ -201,6 +203,44 @@ class Store:
         """The tenant's session of that name, None if there is none."""
         return self._tenant(tenant).sessions.get(name)
 
+    def adopt(
+        self, tenant: str, name: str, fill: Callable[[Session], None] = lambda _: None
+    ) -> None:
+        """Take a session in that has fallen out, unless it is here; ``fill`` makes it what it
+        was."""
+        if self.known_session(tenant, name) is None:
+            fill(self.session(tenant, name))
+
+    def session_of(self, tenant: str, name: str) -> Session:
+        """For a response of that session: the live one, or one that is closed and only says
+        its name."""
+        known = self.known_session(tenant, name)
+        if known is not None:
+            return known
+        gone = Session(name=name, tenant=tenant, ledger=Ledger(self._prices), now=self._clock())
+        gone.close()
+        return gone
+
+    def forget_session(self, tenant: str, name: str) -> None:
+        """Drop the session: another server has it, or it was deleted. Turns that run in it end
+        as they will."""
+        state = self._tenant(tenant)
+        session = state.sessions.get(name)
+        if session is not None:
+            self._close(state, [session])
+
+    def delete_response(self, tenant: str, response_id: str) -> bool:
+        """The response can no longer be named; what continues it goes on. False: there is none
+        of that id here."""
+        responses = self._tenant(tenant).responses
+        stored = responses.get(response_id)
+        if stored is None:
+            return False
+        responses.delete(response_id)
+        if stored.session.head_id == response_id:
+            stored.session.head_id = None
+        return True
+
     def revive(self, session: Session) -> Session:
         """The live session that goes on where ``session`` was: itself, or the one that has
         taken its name since it was dropped."""
@@ -238,7 +278,7 @@ class Store:
 
     def _dropped(self, response: StoredResponse) -> None:
         self.branches.drop(response.entry)
-        if response.session.head_id == response.id:
+        if response.session.head_id == response.id and not self.lasting:
             response.session.head_id = None
 
     def _make_room(self, tenant: _Tenant) -> None:
@@ -310,6 +350,7 @@ class ConnectionStore:
         self._shared = store.tenant_responses(tenant)
         self._continues_heads = continues_heads
         self._owns_private = private is None
+        self._closed = False
         private = private or store.private()
         self._private, self._private_heads = private.table, private.heads
 
@@ -351,6 +392,10 @@ class ConnectionStore:
         if found is None and session.head_id is not None:
             found = self._shared.get(session.head_id)
         return found
+
+    def lacks_head(self, session: Session) -> bool:
+        """The session has a newest response that is not in memory."""
+        return self._continues_heads and session.head_id is not None and self.head(session) is None
 
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)
@@ -401,6 +446,8 @@ class ConnectionStore:
         if private:
             self._private_heads[session.name] = response_id
             self._private.put(response)
+            if self._closed and self._owns_private:
+                self._private.clear()
         else:
             self._private_heads.pop(session.name, None)
             session.head_id = response_id
@@ -413,5 +460,6 @@ class ConnectionStore:
 
     def close(self) -> None:
         """Forget what was this connection's own."""
+        self._closed = True
         if self._owns_private:
             self._private.clear()

@@ -16,12 +16,29 @@ from sessions.journal.records import (
 )
 
 
+class Owner(Protocol):
+    """A server among those that share a journal."""
+
+    def beat(self) -> None:
+        """Say that this server lives."""
+        ...
+
+    def wanted(self) -> list[tuple[str, str]]:
+        """Tenant and name of this server's sessions that another one asks for."""
+        ...
+
+
 class Journal(Protocol):
     """All methods raise JournalError: ``JournalUnavailable`` if they may be called again."""
 
     @property
     def shared(self) -> bool:
         """Other servers append to it as well, so that sessions have to be claimed."""
+        ...
+
+    @property
+    def ownership(self) -> "Owner | None":
+        """Heartbeats and what others want, of one that is shared."""
         ...
 
     def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
@@ -62,6 +79,10 @@ class Journal(Protocol):
 
     def account(self, tenant: str, name: str) -> Account:
         """All zero for a name that nothing was added to."""
+        ...
+
+    def accounts_named(self, name: str) -> dict[str, Account]:
+        """Those of that name, by tenant."""
         ...
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from sessions.journal.encoding import HeaderCache, encode_turn
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import (
-    UNFENCED,
     Account,
     Reservation,
     SessionRecord,
     StoredTurn,
     TurnRecord,
+    new_session,
     session_account,
 )
 
@@ -33,6 +33,7 @@ class MemoryJournal:
     """One server's; not thread-safe."""
 
     shared = False
+    ownership = None
 
     def __init__(self, fingerprint: bytes = b"") -> None:
         self._fingerprint = fingerprint
@@ -52,7 +53,7 @@ class MemoryJournal:
         for entry in record.links:
             digest, body = self._cache.encoded(entry.header)
             self._headers[digest] = body
-        session = tenant.sessions.get(record.session) or _new(record.tenant, record.session)
+        session = tenant.sessions.get(record.session) or new_session(record.tenant, record.session)
         name = session_account(record.session)
         for account in (name, *record.accounts):
             tenant.accounts[account] = tenant.accounts.get(account, Account()).plus(record)
@@ -80,7 +81,8 @@ class MemoryJournal:
             head_seq=seq,
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
-            updated_s=record.created_s,
+            updated_s=max(session.updated_s, record.created_s),
+            options=record.options or session.options,
             account=tenant.accounts[name],
         )
 
@@ -105,10 +107,14 @@ class MemoryJournal:
 
     def set_options(self, tenant: str, name: str, options: bytes) -> None:
         sessions = self._tenant(tenant).sessions
-        sessions[name] = replace(sessions.get(name) or _new(tenant, name), options=options)
+        sessions[name] = replace(sessions.get(name) or new_session(tenant, name), options=options)
 
     def account(self, tenant: str, name: str) -> Account:
         return self._tenant(tenant).accounts.get(name, Account())
+
+    def accounts_named(self, name: str) -> dict[str, Account]:
+        states = self._tenants.items()
+        return {tenant: s.accounts[name] for tenant, s in states if name in s.accounts}
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         state = self._tenant(tenant)
@@ -218,18 +224,3 @@ class MemoryJournal:
 
     def _tenant(self, name: str) -> _Tenant:
         return self._tenants.setdefault(name, _Tenant())
-
-
-def _new(tenant: str, name: str) -> SessionRecord:
-    return SessionRecord(
-        tenant=tenant,
-        name=name,
-        owner="",
-        epoch=UNFENCED,
-        head_id=None,
-        head_seq=0,
-        turns_begun=0,
-        open_calls=False,
-        updated_s=0.0,
-        account=Account(),
-    )

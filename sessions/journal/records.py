@@ -56,6 +56,8 @@ class TurnRecord:
     """The response in whose entry the oldest link's parent is; None: there is no parent."""
     terminal: bytes = b""
     """The terminal event, as the client is sent it."""
+    options: bytes = b""
+    """What the session keeps from now on (``SessionRecord.options``); empty: as before."""
 
     @property
     def entry(self) -> Entry | None:
@@ -150,6 +152,31 @@ class Reservation:
     """JSON, the accounts' keeper's own."""
 
 
+TENANT_ACCOUNT = "tenant"
+"""The name of a tenant's account."""
+
+
 def session_account(session: str) -> str:
     """The name of a session's own account."""
     return f"session/{session}"
+
+
+def tree_account(session: str) -> str:
+    """The name of the account of a session and all below it."""
+    return f"tree/{session}"
+
+
+def new_session(tenant: str, name: str) -> SessionRecord:
+    """One that has had no turn."""
+    return SessionRecord(
+        tenant=tenant,
+        name=name,
+        owner="",
+        epoch=UNFENCED,
+        head_id=None,
+        head_seq=0,
+        turns_begun=0,
+        open_calls=False,
+        updated_s=0.0,
+        account=Account(),
+    )

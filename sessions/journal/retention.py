@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
-from sessions.journal.records import session_account
+from sessions.journal.records import session_account, tree_account
 from sessions.journal.sql import Cursor, SqlJournal
 
 Place = tuple[str, str, str]
@@ -106,6 +106,7 @@ def _forget(cursor: Cursor, tenant: str, name: str) -> None:
     for sql, key in (
         ("DELETE FROM session WHERE tenant = ? AND name = ?", name),
         ("DELETE FROM account WHERE tenant = ? AND name = ?", session_account(name)),
+        ("DELETE FROM account WHERE tenant = ? AND name = ?", tree_account(name)),
         ("DELETE FROM reservation WHERE tenant = ? AND session = ?", name),
     ):
         cursor.execute(sql, (tenant, key))

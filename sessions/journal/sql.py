@@ -226,6 +226,13 @@ class SqlJournal(abc.ABC):
         with self.reading() as cursor:
             return self.account_row(cursor, tenant, name)
 
+    def accounts_named(self, name: str) -> dict[str, Account]:
+        """See ``Journal``."""
+        with self.reading() as cursor:
+            sql = f"SELECT {rows.ACCOUNT} FROM account WHERE name = ?"
+            found = cursor.execute(sql, (name,)).fetchall()
+        return {row[0]: rows.read_account(row) for row in found}
+
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """See ``Journal``."""
         with self.reading() as cursor:
@@ -358,6 +365,7 @@ class _Batch:
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
             updated_ms=max(session.updated_ms, round(record.created_s * 1000)),
+            options=record.options or session.options,
         )
         journal.insert_turn(cursor, record, session, new_headers)
         for name in (session_account(record.session), *record.accounts):

@@ -17,7 +17,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -258,15 +258,15 @@ class SqliteJournal(SqlJournal):
             return self.session(tenant, session)
         return self._ownership.claim(tenant, session, wait_s)
 
-    def release(self, tenant: str, sessions: list[str] | tuple[str, ...]) -> None:
+    def release(self, tenant: str, sessions: Sequence[str]) -> None:
         """See ``Journal``."""
         if self.shared:
             self._ownership.release(tenant, sessions)
 
     @property
-    def ownership(self) -> Ownership:
-        """Heartbeats, and what others want of this server."""
-        return self._ownership
+    def ownership(self) -> Ownership | None:
+        """See ``Journal``."""
+        return self._ownership if self.shared else None
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         """See ``Journal``."""

@@ -19,7 +19,9 @@ from functools import partial
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
-from sessions.turns.effects import Effects, GrammarCheck, Outbox
+from sessions.journal.writer import Verdict
+from sessions.turns.commits import Commit, Ending, refused
+from sessions.turns.effects import Effects, Ended, GrammarCheck, Lookup, Outbox
 from sessions.turns.following import Following
 from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs
@@ -27,8 +29,9 @@ from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
 from sessions.turns.planning import find_lineage, grammar_param, plan_turn
 from sessions.turns.reading import Prepared, Read, grammar_of, read_frame
+from sessions.turns.recollection import Recalled, journal_error, wanted_by
 from sessions.turns.service import Service
-from sessions.turns.turn import Outcome, Turn, TurnStep
+from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import errors, events
 from tools_api.errors import ApiError
@@ -183,6 +186,32 @@ class Connection:
             self._begin(job, outcome)
         return self._effects()
 
+    def recalled(self, lookup_id: str, outcome: Recalled | Exception) -> Effects:
+        """Take notice that the journal was asked: what it knew is in memory. An unknown id (its
+        turn is gone) is ignored."""
+        job = self._jobs.of_lookup(lookup_id)
+        if job is not None:
+            job.lookup_id = None
+            if isinstance(outcome, Exception):
+                self._begin(job, journal_error(outcome))
+            else:
+                self._enter_session(job)
+        return self._effects()
+
+    def committed(self, response_id: str, verdict: Verdict) -> Effects:
+        """Take the verdict on a turn's record, and let its terminal event go."""
+        job = self._jobs.of_response(response_id)
+        if job is not None and job.ending is not None:
+            ending, entry = job.ending, job.ending.outcome.entry
+            if not verdict.written:
+                ending = refused(ending, verdict)
+                if entry is not None:
+                    self._service.store.branches.drop(entry)
+                if verdict.reason == "stale" and job.session is not None:
+                    self._service.store.forget_session(self._tenant, job.session.name)
+            self._end(job, ending)
+        return self._effects()
+
     def resume(self) -> Effects:
         """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
         for job in self._jobs:
@@ -208,7 +237,7 @@ class Connection:
         if self._draining:
             reason, message = "shutting_down", "The server is shutting down."
         for job in self._jobs:
-            if job.turn is not None:
+            if job.turn is not None and job.ending is None:
                 self._take(job, job.turn.fail(reason, message, now))
         return self._effects()
 
@@ -313,7 +342,7 @@ class Connection:
     def _stop(self, job: Job) -> None:
         if job.turn is None:
             self._refuse(job, errors.request_cancelled())
-        else:
+        elif job.ending is None:
             self._take(job, job.turn.stop(self._service.clock()))
 
     # From request to turn
@@ -373,7 +402,18 @@ class Connection:
         except Exception as error:
             self._begin(job, error)
             return
-        self._enter_session(job)
+        self._recall(job)
+
+    def _recall(self, job: Job) -> None:
+        """Ask the journal for what the request names and memory lacks."""
+        commits = self._service.commits
+        digests = None if job.prepared is None else job.prepared.digests
+        wanted = None if commits is None else wanted_by(job.request, self._visible, digests)
+        if not wanted:
+            self._enter_session(job)
+            return
+        job.lookup_id = f"{self._id}.lookup{next(self._numbers)}"
+        self._out.lookups.append(Lookup(lookup_id=job.lookup_id, wanted=wanted))
 
     def _grammar(self, job: Job) -> GrammarSpec | None:
         if job.prepared is None:
@@ -472,23 +512,44 @@ class Connection:
 
     def _take(self, job: Job, step: TurnStep) -> None:
         frames = list(map(encode, step.events))
-        self._following.tell(job, frames)
+        ending: Ending | None = None
+        if step.outcome is not None:
+            ending = Ending(outcome=step.outcome, terminal=frames.pop())
+        if frames:
+            self._following.tell(job, frames)
         self._out.requests += step.requests
         for message in step.requests:
             if isinstance(message, GenerationRequest):
                 self._jobs.sent(job, message.request_id)
             elif isinstance(message, CancelRequest):
                 self._jobs.withdrawn(message.request_id)
-        if step.outcome is not None:
-            self._end(job, step.outcome, frames)
+        if ending is not None:
+            self._commit(job, ending)
 
-    def _end(self, job: Job, outcome: Outcome, frames: Sequence[bytes]) -> None:
+    def _commit(self, job: Job, ending: Ending) -> None:
+        """Hold the terminal event until the turn's record is in the journal, if there is one."""
+        commits, report = self._service.commits, ending.outcome.report
+        spent = report.usage.input_tokens or report.cost
+        if commits is None or not (spent or ending.outcome.entry is not None):
+            self._end(job, ending)
+            return
         assert job.turn is not None
         assert job.session is not None
+        job.ending = ending
+        self._jobs.withdrawn(job.turn.request_id)
+        created_s = self._service.wall_clock()
+        record = commits.record(job.turn.plan, job.session, ending, created_s=created_s)
+        self._out.commits.append(Commit(record=record))
+
+    def _end(self, job: Job, ending: Ending) -> None:
+        assert job.turn is not None
+        assert job.session is not None
+        outcome, terminal = ending.outcome, ending.terminal
+        self._following.tell(job, [terminal])
         plan, session, entry = job.turn.plan, job.session, outcome.entry
         now = self._service.clock()
         if entry is not None:
-            wire = response_of(frames[-1])
+            wire = response_of(terminal)
             self._visible.keep(plan.response_id, entry, session, private=plan.private, wire=wire)
         open_calls = None if entry is None else bool(entry.open_calls)
         if job.log is not None:
@@ -502,6 +563,7 @@ class Connection:
         self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
         self._out.finished.append(outcome.report)
+        self._out.ended.append(Ended(response_id=plan.response_id, terminal=terminal))
         self._answered(job)
 
     def _answered(self, job: Job) -> None:
@@ -523,6 +585,8 @@ class Connection:
         who follows it, or for a client that may come back."""
         if job.turn is None:
             self._leave(job)
+            return
+        if job.ending is not None:
             return
         assert job.session is not None
         followed = job.log is not None and job.log.follower is not None

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
 from sessions.durable.turn_logs import TurnLog
+from sessions.turns.commits import Commit
+from sessions.turns.recollection import Wanted
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
 
@@ -31,6 +33,23 @@ class Planning:
     """To be handed back to ``Connection.planned``."""
     work: Callable[[], TurnPlan]
     """Reads only what never changes. May raise, ApiError for what the client did wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Something to be asked of the journal before a request can be planned."""
+
+    lookup_id: str
+    """To be handed back to ``Connection.recalled``."""
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A turn that has ended, and its terminal event."""
+
+    response_id: str
+    terminal: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +75,10 @@ class Effects:
     """Ids of grammar checks whose turn is gone."""
     plannings: tuple[Planning, ...] = ()
     """At most one of a connection is under way at a time. To be given up with the socket."""
+    commits: tuple[Commit, ...] = ()
+    """To be written to the journal, in order; the verdicts go to ``Connection.committed``, also
+    when the client is gone."""
+    lookups: tuple[Lookup, ...] = ()
     wake: tuple[str, ...] = ()
     """Ids of connections whose ``resume()`` must be called next (a named session became
     free for a turn that waits there). May name this connection."""
@@ -65,6 +88,8 @@ class Effects:
     """May name this connection. One that is gone needs no telling."""
     finished: tuple[TurnReport, ...] = ()
     """Turns that ended in this call, for metrics. Each is already logged."""
+    ended: tuple[Ended, ...] = ()
+    """The same turns, for who waits for their end."""
     close: int | None = None
     """Close the socket with this code once ``frames`` are written."""
 
@@ -78,10 +103,13 @@ class Outbox:
     grammar_checks: list[GrammarCheck] = field(default_factory=list)
     withdrawn_checks: list[str] = field(default_factory=list)
     plannings: list[Planning] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    lookups: list[Lookup] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
     cancels: list[tuple[str, str]] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     finished: list[TurnReport] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
 
     def effects(self, close: int | None) -> Effects:
         """What gathered, in the order in which it came."""
@@ -91,9 +119,12 @@ class Outbox:
             grammar_checks=tuple(self.grammar_checks),
             withdrawn_checks=tuple(self.withdrawn_checks),
             plannings=tuple(self.plannings),
+            commits=tuple(self.commits),
+            lookups=tuple(self.lookups),
             wake=tuple(self.wake),
             cancels=tuple(self.cancels),
             notices=tuple(self.notices),
             finished=tuple(self.finished),
+            ended=tuple(self.ended),
             close=close,
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
+from sessions.turns.commits import Ending
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
@@ -42,6 +43,10 @@ class Job:
     plan: TurnPlan | None = None
     """While it waits for the verdict on its grammar."""
     turn: Turn | None = None
+    ending: Ending | None = None
+    """The turn has ended and waits for its record to be committed."""
+    lookup_id: str | None = None
+    """While the journal is asked what the request names."""
     log: TurnLog | None = None
     """Of its events, if they can be resumed."""
     displaced: bool = False
@@ -82,6 +87,10 @@ class Jobs:
     def of_check(self, check_id: str) -> Job | None:
         """The job that waits for this verdict on its grammar."""
         return next((job for job in self._jobs if job.check_id == check_id), None)
+
+    def of_lookup(self, lookup_id: str) -> Job | None:
+        """The job that waits for this answer of the journal."""
+        return next((job for job in self._jobs if job.lookup_id == lookup_id), None)
 
     def of_response(self, response_id: str) -> Job | None:
         """The job whose turn runs under this id."""

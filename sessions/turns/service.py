@@ -11,6 +11,7 @@ from runtime.tokenizer import Tokenizer
 from sessions.durable.store import Store
 from sessions.durable.transcript import Renderer
 from sessions.quotas import Quotas
+from sessions.turns.commits import Commits
 from sessions.turns.reading import ReadContext
 from tools_api import errors
 from tools_api.chat_format import ChatFormat
@@ -62,6 +63,8 @@ class Service:
     """``new_id("resp")`` -> ``"resp_..."``; unique across the server and unguessable."""
     quotas: Quotas
     """What tenants may ask for."""
+    commits: Commits | None = None
+    """The records of turns, where there is a journal that lasts."""
 
     def check_model(self, tenant: str, asked: str | None) -> None:
         """``asked``: the name in the request, None if it has none.

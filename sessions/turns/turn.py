@@ -28,6 +28,7 @@ from sessions.durable.branches import Claim
 from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats
+from sessions.turns.commits import Outcome
 from sessions.turns.metering import Meter
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
@@ -44,15 +45,6 @@ _MAX_ATTEMPTS = 4
 _ENDING_UNKNOWN = (
     "No legal ending within this turn's limit is known: a limit that ends it cuts the output."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
-    """How a turn ended."""
-
-    report: TurnReport
-    entry: Entry | None
-    """What can be continued; None if the turn left nothing."""
 
 
 @dataclass(slots=True)

@@ -6,16 +6,15 @@ own, what a WebSocket keeps to itself (``store: false``) is kept for all of a te
 requests here, so that a history that is resent is found.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from sessions.durable.store import ConnectionStore
 from sessions.http.exchange import Call, Exchange, Handler, Pending, at_once
 from sessions.http.front_door import Access, Route
-from sessions.http.message import json_response, refusal
+from sessions.http.later import Later
+from sessions.http.message import HttpResponse, json_response
 from sessions.turns.connection import Connection
 from sessions.turns.long_plans import takes_long
 from sessions.turns.planning import count_prompt, find_lineage
@@ -56,10 +55,13 @@ class HttpApi:
             self._route(
                 "/v1/responses/{id}",
                 GET=self._show,
-                DELETE=at_once(self._stored.delete),
+                DELETE=self._stored.when_deleted,
             ),
-            self._route("/v1/responses/{id}/cancel", POST=at_once(self._stored.cancel)),
-            self._route("/v1/responses/{id}/input_items", GET=at_once(self._stored.input_items)),
+            self._route("/v1/responses/{id}/cancel", POST=self._stored.when_cancelled),
+            self._route(
+                "/v1/responses/{id}/input_items",
+                GET=self._stored.when_found(self._stored.input_items),
+            ),
         ]
         for served in DIALECTS:
             routes.append(
@@ -160,8 +162,7 @@ class HttpApi:
         """A response, or its events."""
         asked = asked_again(call)
         if asked is None:
-            exchange.answer(self._stored.show(call))
-            return None
+            return self._stored.when_found(self._stored.show)(call, exchange)
         turn = HttpTurn(
             Asked(
                 tenant=call.principal.tenant,
@@ -206,42 +207,13 @@ class HttpApi:
         if not takes_long(service, request, lineage, len(body.data)):
             asking.exchange.answer(json_response(count.body(work())))
             return None
-        return _Counting(
-            body.served, count, asking.exchange, lambda: self._hub.beside(tenant, work)
-        )
+        counted = self._counted(tenant, count, work)
+        return Later(asking.exchange, counted, body.served.dialect)
 
-
-class _Counting:
-    """A long prompt is counted beside the event loop."""
-
-    def __init__(
-        self,
-        served: Served,
-        count: TokenCount,
-        exchange: Exchange,
-        start: Callable[[], Any],
-    ) -> None:
-        self._served = served
-        self._count = count
-        self._exchange = exchange
-        self._task = asyncio.get_running_loop().create_task(self._run(start))
-
-    def client_gone(self) -> None:
-        """Nobody wants to know any more."""
-        self._task.cancel()
-
-    def tick(self, now: float) -> None:
-        """Nothing: an answer that is not streamed has no heartbeat."""
-
-    async def _run(self, start: Callable[[], Any]) -> None:
-        try:
-            answer = json_response(self._count.body(await start()))
-        except ApiError as error:
-            answer = refusal(error, self._served.dialect)
-        except Exception:
-            log.exception("count failed")
-            answer = refusal(errors.internal_error(), self._served.dialect)
-        self._exchange.answer(answer)
+    async def _counted(
+        self, tenant: str, count: TokenCount, work: Callable[[], int]
+    ) -> HttpResponse:
+        return json_response(count.body(await self._hub.beside(tenant, work)))
 
 
 def _body(served: Served, call: Call, *, counted: bool = False) -> Body:

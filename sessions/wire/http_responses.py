@@ -1,19 +1,23 @@
 """Responses by their id over HTTP: shown, deleted, cancelled, their input listed.
 
 What a tenant stored (``store: true``) or has running can be had; what is another tenant's, or
-was never stored, is not found, and a client cannot tell which. Answers at once; knows no
-socket.
+was never stored, is not found, and a client cannot tell which. What is only in the journal is
+fetched first. Knows no socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
 from sessions.durable.transcript import Entry, chain
-from sessions.http.exchange import Call
+from sessions.http.exchange import Call, Exchange, Handler, Pending
+from sessions.http.later import Later
 from sessions.http.message import HttpResponse, json_response
+from sessions.journal.errors import JournalError
+from sessions.turns.recollection import journal_error
 from sessions.wire.hub import Hub
+from sessions.wire.journal_desk import JournalDesk
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
@@ -43,21 +47,64 @@ class StoredResponses:
             raise errors.no_such_response(response_id)
         return json_response(encode(running[1].snapshot()))
 
-    def delete(self, call: Call) -> HttpResponse:
-        """``DELETE``: it cannot be continued any more; what continues it already goes on."""
-        tenant, response_id = call.principal.tenant, call.argument
-        if not self._store.tenant_responses(tenant).delete(response_id):
-            if self._hub.running(tenant, response_id) is not None:
-                raise errors.invalid_value("response_id", "the response runs; cancel it first")
-            raise errors.no_such_response(response_id)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
+    def when_found(self, answer: Callable[[Call], HttpResponse]) -> Handler:
+        """A handler of what can be answered once the response is in memory."""
 
-    def cancel(self, call: Call) -> HttpResponse:
+        def handle(call: Call, exchange: Exchange) -> Pending | None:
+            journal, tenant = self._hub.journal, call.principal.tenant
+            known = self._store.tenant_responses(tenant).get(call.argument) is not None
+            if journal is None or known or self._hub.running(tenant, call.argument) is not None:
+                exchange.answer(answer(call))
+                return None
+            return Later(exchange, self._found(journal, call, answer))
+
+        return handle
+
+    async def _found(
+        self, journal: JournalDesk, call: Call, answer: Callable[[Call], HttpResponse]
+    ) -> HttpResponse:
+        try:
+            await journal.find(call.principal.tenant, call.argument)
+        except JournalError as error:
+            raise journal_error(error) from error
+        return answer(call)
+
+    def when_deleted(self, call: Call, exchange: Exchange) -> Pending | None:
+        """``DELETE``, from the journal as well."""
+        if self._hub.journal is None:
+            exchange.answer(self.delete(call))
+            return None
+        return Later(exchange, self._deleted(self._hub.journal, call))
+
+    async def _deleted(self, journal: JournalDesk, call: Call) -> HttpResponse:
+        try:
+            hidden = await journal.hide(call.principal.tenant, call.argument)
+        except JournalError as error:
+            raise journal_error(error) from error
+        return self.delete(call, elsewhere=hidden)
+
+    def when_cancelled(self, call: Call, exchange: Exchange) -> Pending | None:
         """``POST .../cancel``: the response as it ended, on whichever connection it ran."""
         terminal = self._hub.cancel(call.principal.tenant, call.argument)
         if terminal is None:
             raise errors.response_not_found(call.argument)
-        return json_response(response_of(terminal))
+        if terminal.done():
+            exchange.answer(json_response(response_of(terminal.result())))
+            return None
+        return Later(exchange, _ended(terminal))
+
+    def delete(self, call: Call, *, elsewhere: bool = False) -> HttpResponse:
+        """``DELETE``: it cannot be continued any more; what continues it already goes on.
+
+        Args:
+            elsewhere: it has been deleted from the journal.
+        """
+        tenant, response_id = call.principal.tenant, call.argument
+        if not (self._store.delete_response(tenant, response_id) or elsewhere):
+            if self._hub.running(tenant, response_id) is not None:
+                raise errors.invalid_value("response_id", "the response runs; cancel it first")
+            raise errors.no_such_response(response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
     def input_items(self, call: Call) -> HttpResponse:
         """``GET .../input_items``: all that the model read as items, the newest first or, with
@@ -69,6 +116,10 @@ class StoredResponses:
         if _choice(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
         return json_response(_page(items, after=call.request.query("after"), limit=_limit(call)))
+
+
+async def _ended(terminal: Awaitable[bytes]) -> HttpResponse:
+    return json_response(response_of(await terminal))
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:

@@ -36,15 +36,17 @@ from runtime.process.engine_process import EngineDied, EngineLink, EngineStartEr
 from sessions.durable.ledger import TurnReport
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
+from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.effects import Effects, GrammarCheck, Lookup, Planning
 from sessions.turns.reading import Read
+from sessions.turns.recollection import Recalled
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.fair_reading import Reading
-from tools_api.events import TERMINAL, type_of
+from sessions.wire.journal_desk import JournalDesk
 from tools_api.grammar import GrammarSpec
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class LongWork:
     """How many of those at a time; tenants take turns."""
     reading: Reading
     """Reads large frames and bodies."""
+    journal: JournalDesk | None = None
+    """Keeps what turns leave; None: memory alone does."""
 
 
 Call = tuple[Link, Callable[[], Effects]]
@@ -151,6 +155,12 @@ class Hub:
         self._quiet: asyncio.Event | None = None
         self._numbers = itertools.count(1)
         self._ticks = 0
+        self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
+        """Who waits for the terminal event of a response."""
+        self._lookups: set[asyncio.Task[None]] = set()
+        self.journal = long_work.journal
+        if self.journal is not None:
+            self.journal.start(self._committed)
         self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property
@@ -205,16 +215,17 @@ class Hub:
         turn = None if link is None else link.connection.running(response_id)
         return None if link is None or turn is None else (link, turn)
 
-    def cancel(self, tenant: str, response_id: str) -> bytes | None:
-        """End a turn of the tenant. Returns its terminal event, which its own client gets as
-        well; None: no such turn runs."""
+    def cancel(self, tenant: str, response_id: str) -> asyncio.Future[bytes] | None:
+        """End a turn of the tenant. Returns its terminal event to come, which its own client
+        gets as well: it is there at once unless it waits for the journal. None: no such turn
+        runs."""
         link = self._linked(self._store.running_on(tenant, response_id) or "")
         if link is None:
             return None
-        effects = link.connection.cancel(response_id)
-        self._run([(link, lambda: effects)])
-        terminal = (f for f in effects.frames if f.startswith(_EVENT) and type_of(f) in TERMINAL)
-        return next(terminal, None)
+        terminal: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(response_id, []).append(terminal)
+        self._run([(link, partial(link.connection.cancel, response_id))])
+        return terminal
 
     def _linked(self, connection_id: str) -> Link | None:
         return self._links.get(connection_id) or self._left_running.get(connection_id)
@@ -400,6 +411,17 @@ class Hub:
                 self._checks[check_id].cancel()
         for planning in effects.plannings:
             link.planning = asyncio.get_running_loop().create_task(self._plan(link, planning))
+        for commit in effects.commits:
+            assert self.journal is not None
+            self.journal.commit(commit.record, link)
+        for lookup in effects.lookups:
+            asked = asyncio.get_running_loop().create_task(self._look_up(link, lookup))
+            self._lookups.add(asked)
+            asked.add_done_callback(self._lookups.discard)
+        for ended in effects.ended:
+            for waiting in self._awaited.pop(ended.response_id, ()):
+                if not waiting.done():
+                    waiting.set_result(ended.terminal)
         for report in effects.finished:
             self._metrics.turn_finished(report)
             self._dashboard.turn_finished(report)
@@ -447,6 +469,26 @@ class Hub:
         except Exception as error:
             outcome = error
         self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])
+
+    async def _look_up(self, link: Link, lookup: Lookup) -> None:
+        assert self.journal is not None
+        outcome: Recalled | Exception
+        try:
+            outcome = await self.journal.recall(link.tenant, lookup.wanted)
+            self.journal.take(link.tenant, outcome)
+        except Exception as error:
+            outcome = error
+        self._run([(link, partial(link.connection.recalled, lookup.lookup_id, outcome))])
+
+    def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
+        """What one commit wrote, or could not."""
+        calls: list[Call] = []
+        for ticket, verdict in pairs:
+            link = ticket.key
+            assert isinstance(link, Link)
+            response_id = ticket.record.response_id
+            calls.append((link, partial(link.connection.committed, response_id, verdict)))
+        self._run(calls)
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:
         if messages:

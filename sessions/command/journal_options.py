@@ -1,0 +1,154 @@
+"""Where a server keeps its journal: what the command line says, and opening it.
+
+Always true: without a word the journal is a file of its user's own, one for each tokenizer and
+chat format; with ``:memory:`` there is none.
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from runtime.messages import EngineInfo
+from sessions.command.settings import OptionError, Setting, Values
+from sessions.journal.adoption import Loader
+from sessions.journal.journal import Journal
+from sessions.journal.records import TENANT_ACCOUNT
+from sessions.journal.sqlite import SqliteJournal
+from sessions.turns.commits import Commits
+from sessions.turns.recollection import Recollection, spent_on
+from sessions.turns.service import Service
+from sessions.wire.journal_desk import JournalDesk
+
+MEMORY = ":memory:"
+_FORMAT = b"1"
+"""Raise it when a chat format writes the same items as other tokens."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOptions:
+    """A journal, completely described."""
+
+    place: str | None
+    """A file, ``:memory:`` or a PostgreSQL address; None: a file in the user's state folder."""
+    shared: bool
+    retokenise: bool
+    """Take over what other tokenizers' turns said."""
+    keep_s: float
+    state_folder: Path
+
+
+JOURNAL_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="journal",
+        metavar="FILE",
+        group="journal",
+        help="where sessions are kept so that they outlive the server: a file, or :memory: for "
+        "nowhere; default: a file in the user's state folder",
+    ),
+    Setting(
+        name="journal_shared",
+        kind="switch",
+        default=False,
+        group="journal",
+        help="let other servers of this host, started the same way, use the file as well",
+    ),
+    Setting(
+        name="journal_foreign",
+        choices=("unknown", "retokenise"),
+        default="unknown",
+        group="journal",
+        help="sessions of another tokenizer or chat format: unknown here, or taken over by "
+        "tokenising what was said anew",
+    ),
+    Setting(
+        name="journal_keep_days",
+        kind="number",
+        default=30.0,
+        bounds=(0.001, 36_500),
+        metavar="DAYS",
+        group="journal",
+        help="turns that are older are deleted once nothing continues them",
+    ),
+)
+
+
+def read_journal_options(values: Values, environment: Mapping[str, str]) -> JournalOptions:
+    """Raises OptionError: options contradict each other."""
+    place = values["journal"] or None
+    if values["journal_shared"] and place == MEMORY:
+        raise OptionError(
+            f"{values.label('journal_shared')} needs a journal that others can reach, "
+            f"{values.label('journal')} names none"
+        )
+    return JournalOptions(
+        place=place,
+        shared=values["journal_shared"],
+        retokenise=values["journal_foreign"] == "retokenise",
+        keep_s=values["journal_keep_days"] * 86_400,
+        state_folder=state_folder(environment),
+    )
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs keep what they cannot make again."""
+    home = environment.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(home) / "keepwarm"
+
+
+def fingerprint(info: EngineInfo) -> bytes:
+    """Of what makes token ids of items: the tokenizer and the chat format."""
+    state = xxhash.xxh3_128(_FORMAT)
+    state.update(f"{info.model_type}\0{info.vocab_size}\0".encode())
+    for name in _TOKENIZER_FILES:
+        file = Path(info.tokenizer_folder) / name
+        state.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
+    return state.digest()
+
+
+def journal_file(options: JournalOptions, of: bytes) -> Path:
+    """The file of a tokenizer's sessions; its folder is made."""
+    if options.place is not None:
+        return Path(options.place)
+    options.state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return options.state_folder / f"journal-{of.hex()[:12]}.sqlite3"
+
+
+def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
+    """None: nothing is to be kept.
+
+    Raises:
+        JournalError: it cannot be opened; the message is for people.
+    """
+    if options.place == MEMORY:
+        return None
+    owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    return SqliteJournal(
+        journal_file(options, of), fingerprint=of, owner=owner, shared=options.shared
+    )
+
+
+def with_journal(
+    options: JournalOptions, of: bytes, service: Service
+) -> tuple[Service, JournalDesk | None]:
+    """The service with its journal, if it is to have one, and who works with that.
+
+    Raises:
+        JournalError: as ``open_journal``.
+    """
+    journal = open_journal(options, of)
+    if journal is None:
+        return service, None
+    commits, store, renderer = Commits(journal), service.store, service.model.renderer
+    loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
+    recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
+    store.lasting = True
+    for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
+        store.tenant_accounts.of(tenant).spent = spent_on(account)
+    desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)
+    return replace(service, commits=commits), desk

@@ -1,0 +1,153 @@
+"""A turn's last event waits until its record is committed.
+
+When a turn has ended its record goes to the journal and its terminal event is held back; the
+verdict lets it go, or puts ``response.failed`` in its place. Tokens are not held up by it. Also
+here: what of a turn may be recorded at all.
+
+Always true: what a client was told has ended is in the journal; of a private turn, and of one
+that left nothing to continue, nothing that was said goes there.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from sessions.durable.ledger import TurnReport
+from sessions.durable.session import Session
+from sessions.durable.transcript import Entry, chain
+from sessions.journal.journal import Journal
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, tree_account
+from sessions.journal.writer import Verdict
+from sessions.turns.turn_plan import TurnPlan
+from tools_api.events import encode
+
+_FOREIGN_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """How a turn ended."""
+
+    report: TurnReport
+    entry: Entry | None
+    """What can be continued; None if the turn left nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A record to be written; the verdict is for ``Connection.committed``."""
+
+    record: TurnRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ending:
+    """A turn that has ended and waits for its record."""
+
+    outcome: Outcome
+    terminal: bytes
+
+
+class Commits:
+    """What every connection of a server with a journal shares about its records."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._foreign: dict[Entry, None] = {}
+
+    def rendered_anew(self, entry: Entry) -> None:
+        """This entry's ids are not those of the row it was made of: who continues it records it
+        with itself."""
+        if len(self._foreign) >= _FOREIGN_KEPT:
+            del self._foreign[next(iter(self._foreign))]
+        self._foreign[entry] = None
+
+    def record(
+        self, plan: TurnPlan, session: Session, ending: Ending, *, created_s: float
+    ) -> TurnRecord:
+        """The record of a turn that has ended."""
+        outcome = ending.outcome
+        report, request_id = outcome.report, plan.request.keepwarm.request_id
+        kept = outcome.entry is not None and not plan.private
+        links, base_id = self._links(plan, outcome.entry if kept else None)
+        return TurnRecord(
+            tenant=plan.tenant,
+            session=plan.session,
+            number=plan.number,
+            response_id=plan.response_id,
+            parent_id=plan.previous_response_id,
+            request_id=request_id,
+            request_digest=plan.request.body_digest if kept and request_id is not None else b"",
+            status=report.status,
+            reason=report.reason,
+            usage=report.usage,
+            price=session.ledger.prices,
+            cost=report.cost,
+            saved=report.saved,
+            accounts=_accounts(session),
+            created_s=created_s,
+            epoch=session.epoch,
+            links=links,
+            base_id=base_id,
+            terminal=ending.terminal if kept else b"",
+            options=session_options(session),
+        )
+
+    def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
+        """The entries that only this turn has, and the response that has what is before them."""
+        if entry is None:
+            return (), None
+        if entry.parent is None:
+            return (entry,), None
+        if entry.parent is plan.continued and entry.parent not in self._foreign:
+            return (entry,), plan.previous_response_id
+        return tuple(chain(entry))[::-1], None
+
+
+def _accounts(session: Session) -> tuple[str, ...]:
+    """What the turn's session draws on besides its own account."""
+    trees = (session.name, *(above.name for above in session.parents()))
+    return (*map(tree_account, trees), TENANT_ACCOUNT)
+
+
+def session_options(session: Session) -> bytes:
+    """What a session was told that holds for its later turns."""
+    options: dict[str, Any] = {}
+    for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
+        bounds = [account.budget.bounds(), account.soft.bounds()]
+        if any(bounds):
+            options[scope] = bounds
+    if session.outlives_sockets:
+        options["outlives_sockets"] = True
+    if session.parent is not None:
+        options["parent"] = session.parent.name
+    return orjson.dumps(options) if options else b""
+
+
+def refused(ending: Ending, verdict: Verdict) -> Ending:
+    """The turn failed after all: its record is not in the journal, so nobody may continue it."""
+    event: dict[str, Any] = orjson.loads(ending.terminal)
+    reason = {"stale": "session_moved", "unavailable": "journal_unavailable"}.get(
+        verdict.reason, "journal_failed"
+    )
+    response = event["response"] | {
+        "status": "failed",
+        "error": {"code": "server_error", "message": _message(verdict)},
+        "incomplete_details": None,
+        "completed_at": None,
+        "usage": None,
+    }
+    if isinstance(response.get("keepwarm"), dict):
+        response["keepwarm"] = response["keepwarm"] | {"reason": reason}
+    report = replace(ending.outcome.report, status="failed", reason=reason)
+    return Ending(
+        outcome=replace(ending.outcome, report=report, entry=None),
+        terminal=encode(event | {"type": "response.failed", "response": response}),
+    )
+
+
+def _message(verdict: Verdict) -> str:
+    if verdict.reason == "stale":
+        return verdict.message
+    return "The server could not record this turn."

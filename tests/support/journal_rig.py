@@ -1,0 +1,88 @@
+"""``Rig`` with a journal: records are committed, and what fell out is asked for.
+
+``hold`` keeps verdicts back, so that a test sees what waits for them; ``restart`` is a server
+that died and another that found its journal.
+"""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from sessions.journal.adoption import Loader
+from sessions.journal.journal import Journal
+from sessions.journal.writer import STALE, WRITTEN, Verdict
+from sessions.turns.commits import Commit, Commits
+from sessions.turns.effects import Effects
+from sessions.turns.recollection import Recalled, Recollection
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.sessions_rig import Client, Rig, make_service
+
+FINGERPRINT = b"f"
+
+
+class JournalRig(Rig):
+    """Commits and looks up at once, in order."""
+
+    def __init__(self, journal: Journal, *, fingerprint: bytes = FINGERPRINT, **options: Any):
+        self.journal = journal
+        self.fingerprint = fingerprint
+        self.retokenise = False
+        self.options = options
+        self.hold = False
+        self.held: list[tuple[Client, Commit]] = []
+        self.lookups = 0
+        self._numbers = itertools.count(1)
+        super().__init__(**options)
+        self._with_journal()
+
+    def restart(self) -> None:
+        """All that was in memory is gone."""
+        self.engine = ScriptedEngine()
+        self.service = make_service(self.clock, **self.options)
+        self.store, self.model = self.service.store, self.service.model
+        self._clients.clear()
+        self._routes.clear()
+        self.held.clear()
+        self._with_journal()
+
+    def _with_journal(self) -> None:
+        commits = Commits(self.journal)
+        self.service = replace(
+            self.service,
+            commits=commits,
+            new_id=lambda prefix: f"{prefix}_{next(self._numbers)}",
+        )
+        self.store.lasting = True
+        loader = Loader(
+            self.journal,
+            fingerprint=self.fingerprint,
+            retokenise=self.model.renderer if self.retokenise else None,
+        )
+        self.recollection = Recollection(
+            journal=self.journal, loader=loader, store=self.store, commits=commits
+        )
+
+    def carry(self, client: Client, effects: Effects) -> None:
+        super().carry(client, effects)
+        for lookup in effects.lookups:
+            self.lookups += 1
+            tenant = client.connection._tenant
+            outcome: Recalled | Exception
+            try:
+                outcome = self.recollection.read(tenant, lookup.wanted)
+                self.recollection.take(tenant, outcome)
+            except Exception as error:
+                outcome = error
+            self.carry(client, client.connection.recalled(lookup.lookup_id, outcome))
+        for commit in effects.commits:
+            self.held.append((client, commit))
+            if not self.hold:
+                self.commit()
+
+    def commit(self, verdict: Verdict | None = None) -> None:
+        """Write the record that waits longest, or say that it could not be."""
+        client, commit = self.held.pop(0)
+        if verdict is None:
+            (written,) = self.journal.append([commit.record])
+            verdict = WRITTEN if written else STALE
+        self.carry(client, client.connection.committed(commit.record.response_id, verdict))

@@ -1,0 +1,58 @@
+"""What of a turn is recorded, and what a turn becomes whose record is refused."""
+
+import orjson
+
+from sessions.journal.memory import MemoryJournal
+from sessions.journal.records import TurnRecord
+from sessions.journal.writer import STALE
+from sessions.turns.commits import Ending, refused
+from tests.support.journal_rig import JournalRig
+from tests.support.sessions_rig import END
+from tools_api.events import type_of
+
+
+def played(**fields: object) -> tuple[TurnRecord, Ending]:
+    rig = JournalRig(MemoryJournal(b"f"))
+    rig.hold = True
+    client = rig.connect()
+    client.create(input="hello", instructions="rules", **fields)
+    rig.reply("answer" + END)
+    (_, commit) = rig.held[0]
+    (job,) = client.connection._jobs
+    assert job.ending is not None
+    return commit.record, job.ending
+
+
+def test_a_record_holds_what_the_client_is_about_to_be_told() -> None:
+    record, ending = played(keepwarm={"session": "s", "request_id": "q"})
+    event = orjson.loads(record.terminal)
+    assert record.terminal == ending.terminal
+    assert event["response"]["id"] == record.response_id
+    assert event["response"]["usage"]["output_tokens"] == record.usage.output_tokens
+    assert (record.session, record.request_id, record.number) == ("s", "q", 1)
+    assert record.request_digest
+    assert record.entry is ending.outcome.entry
+    assert record.base_id is None
+
+
+def test_of_a_private_turn_only_what_it_cost_is_recorded() -> None:
+    record, ending = played(store=False, keepwarm={"session": "s", "request_id": "q"})
+    assert ending.outcome.entry is not None
+    assert (record.links, record.terminal, record.digest) == ((), b"", b"")
+    assert record.request_digest == b""
+    assert record.usage == ending.outcome.report.usage
+
+
+def test_a_turn_whose_record_is_refused_has_failed_under_the_same_number() -> None:
+    _, ending = played()
+    failed = refused(ending, STALE)
+    assert type_of(failed.terminal) == b"response.failed"
+    before, after = orjson.loads(ending.terminal), orjson.loads(failed.terminal)
+    assert after["sequence_number"] == before["sequence_number"]
+    assert after["response"]["error"]["code"] == "server_error"
+    assert after["response"]["usage"] is None
+    assert failed.outcome.entry is None
+    assert (failed.outcome.report.status, failed.outcome.report.reason) == (
+        "failed",
+        "session_moved",
+    )

@@ -1,0 +1,195 @@
+"""A running hub and a journal in a file: order, restarts, and a journal that is out of reach."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from sessions.journal.adoption import Loader
+from sessions.journal.errors import JournalUnavailable
+from sessions.journal.sqlite import SqliteJournal
+from sessions.pages.metrics import Metrics
+from sessions.turns.commits import Commits
+from sessions.turns.connection import Connection
+from sessions.turns.recollection import Recollection
+from sessions.wire import journal_desk
+from sessions.wire.http_responses import StoredResponses
+from sessions.wire.hub import Hub, LongWork
+from sessions.wire.journal_desk import JournalDesk
+from tests.support.clock import FakeClock
+from tests.support.dashboards import make_dashboard
+from tests.support.exchange import KeptExchange, make_call
+from tests.support.fake_engine import INFO
+from tests.support.reading import inline_reading
+from tests.support.sessions_rig import make_service
+from tests.support.speaking_engine import SpeakingEngine
+
+
+class Bench:
+    """A server's inside over a journal; ``ids`` go on from server to server."""
+
+    def __init__(self, path: Path, ids: Any, owner: str = "", *, shared: bool = False) -> None:
+        self.journal = SqliteJournal(path, fingerprint=b"f", owner=owner, shared=shared)
+        service = make_service(FakeClock(1000.0))
+        commits = Commits(self.journal)
+        self.service = replace(
+            service, commits=commits, new_id=lambda prefix: f"{prefix}_{next(ids)}"
+        )
+        service.store.lasting = True
+        loader = Loader(self.journal, fingerprint=b"f")
+        recollection = Recollection(
+            journal=self.journal, loader=loader, store=service.store, commits=commits
+        )
+        self.desk = JournalDesk(self.journal, recollection, service.store, keep_s=1e9)
+        self.engine = SpeakingEngine()
+        self.hub = Hub(
+            engine=self.engine,
+            store=service.store,
+            connect=lambda id_, tenant: Connection(
+                connection_id=id_, tenant=tenant, service=self.service
+            ),
+            long_work=LongWork(
+                check_grammar=self._check,
+                reading=inline_reading(self.service.read_context),
+                journal=self.desk,
+            ),
+            metrics=Metrics(),
+            dashboard=make_dashboard(service.clock),
+            clock=service.clock,
+        )
+        self.hub.engine_ready(INFO)
+        self.task = asyncio.get_running_loop().create_task(self.hub.run())
+
+    async def _check(self, *_: object) -> None:
+        return None
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await self.desk.close()
+
+
+class Client:
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.events: list[dict[str, Any]] = []
+        self.came = asyncio.Event()
+        self.link = bench.hub.open("acme", self)
+
+    def deliver(self, frames: Any, close: int | None) -> None:
+        self.events += [orjson.loads(frame) for frame in frames]
+        self.came.set()
+
+    async def turn(self, **fields: Any) -> dict[str, Any]:
+        event = {"type": "response.create", "input": "hi"} | fields
+        self.bench.hub.receive(self.link, json.dumps(event))
+        ends = ("response.completed", "response.failed", "response.incomplete", "error")
+        while not self.events or self.events[-1]["type"] not in ends:
+            self.came.clear()
+            await asyncio.wait_for(self.came.wait(), 20)
+        last = self.events[-1]
+        self.events.clear()
+        return last
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_turn_goes_on_at_the_next_server_over_socket_and_http(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ids = iter(range(1000))
+        bench = Bench(tmp_path / "j", ids)
+        first = (await Client(bench).turn())["response"]
+        await bench.close()
+        bench = Bench(tmp_path / "j", ids)
+        stored = StoredResponses(hub=bench.hub, store=bench.service.store)
+        exchange = KeptExchange()
+        assert stored.when_found(stored.show)(make_call(first["id"]), exchange) is not None
+        while not exchange.over:
+            await asyncio.sleep(0.001)
+        assert exchange.body == first
+        second = await Client(bench).turn(previous_response_id=first["id"])
+        assert second["type"] == "response.completed"
+        exchange = KeptExchange()
+        stored.when_deleted(make_call(first["id"], method="DELETE"), exchange)
+        while not exchange.over:
+            await asyncio.sleep(0.001)
+        assert exchange.body["deleted"]
+        await bench.close()
+        bench = Bench(tmp_path / "j", ids)
+        gone = await Client(bench).turn(previous_response_id=first["id"])
+        assert gone["error"]["code"] == "previous_response_not_found"
+        again = await Client(bench).turn(previous_response_id=second["response"]["id"])
+        assert again["type"] == "response.completed"
+        await bench.close()
+
+    run(scenario)
+
+
+def test_when_the_last_event_comes_the_record_is_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", iter(range(1000)))
+        clients = [Client(bench) for _ in range(8)]
+        for _ in range(5):
+            ended = await asyncio.gather(*(client.turn() for client in clients))
+            for event in ended:
+                assert bench.journal.turn("acme", event["response"]["id"]) is not None
+        await bench.close()
+
+    run(scenario)
+
+
+def test_a_journal_out_of_reach_for_a_while_keeps_turns_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_desk, "RETRY_S", 0.001)
+    monkeypatch.setattr("sessions.journal.writer.RETRY_S", 0.001)
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", iter(range(1000)))
+        first = await Client(bench).turn()
+        append, turn, failures = bench.journal.append, bench.journal.turn, [3, 3]
+
+        def failing(which: int, call: Any) -> Any:
+            def fail(*given: Any) -> Any:
+                if failures[which]:
+                    failures[which] -= 1
+                    raise JournalUnavailable("gone")
+                return call(*given)
+
+            return fail
+
+        bench.journal.append = failing(0, append)  # type: ignore[method-assign]
+        bench.journal.turn = failing(1, turn)  # type: ignore[method-assign]
+        bench.service.store.tenant_responses("acme").clear()
+        second = await Client(bench).turn(previous_response_id=first["response"]["id"])
+        assert second["type"] == "response.completed"
+        assert failures == [0, 0]
+        await bench.close()
+
+    run(scenario)
+
+
+def test_two_servers_take_turns_at_one_chain(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ids = iter(range(1000))
+        benches = [Bench(tmp_path / "j", ids, owner, shared=True) for owner in ("a", "b")]
+        clients = [Client(bench) for bench in benches]
+        parent: dict[str, Any] = {}
+        for n in range(6):
+            event = await clients[n % 2].turn(keepwarm={"session": "s"}, **parent)
+            assert event["type"] == "response.completed", event
+            assert event["response"]["keepwarm"]["turn"] == n + 1
+            parent = {"previous_response_id": event["response"]["id"]}
+        session = benches[0].journal.session("acme", "s")
+        assert session is not None
+        assert (session.account.turns, session.epoch) == (6, 6)
+        for bench in benches:
+            await bench.close()
+
+    run(scenario)

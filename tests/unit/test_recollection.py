@@ -1,0 +1,351 @@
+"""Turns that outlive their server: what fell out of memory equals what comes back."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessions.durable.transcript import Entry, chain_ids
+from sessions.journal.errors import JournalBusy, JournalDamaged, JournalUnavailable
+from sessions.journal.journal import Journal
+from sessions.journal.memory import MemoryJournal
+from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.writer import STALE, Verdict
+from tests.support.journal_rig import JournalRig
+from tests.support.journals import assert_same_chain
+from tests.support.sessions_rig import END, Client, call, tool
+from tools_api.limits import Limits
+
+PRIVATE = "the secret of a private turn"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    journal: Journal = MemoryJournal(b"f")
+    if request.param == "sqlite":
+        journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    yield JournalRig(journal, prices=None)
+    journal.close()
+
+
+def entry_of(rig: JournalRig, response_id: str, tenant: str = "acme") -> Entry:
+    stored = rig.store.tenant_responses(tenant).get(response_id)
+    assert stored is not None
+    return stored.entry
+
+
+def test_a_chain_goes_on_after_a_restart_with_the_same_tokens(rig: JournalRig) -> None:
+    client = rig.connect()
+    first = client.turn("one" + END, input="a", instructions="be brief")
+    second = client.turn("two" + END, previous_response_id=first["id"], input="b",
+                         instructions="be brief")  # fmt: skip
+    before = entry_of(rig, second["id"])
+    rig.restart()
+    client = rig.connect()
+    client.create(previous_response_id=second["id"], input="c", instructions="be brief")
+    assert rig.lookups == 1
+    asked = rig.engine.last
+    ids = chain_ids(before.header, before, before.input_ids[:0]).tolist()
+    assert asked.new_tokens.tolist()[: len(ids)] == ids
+    rig.reply("three" + END)
+    assert client.response["status"] == "completed"
+    assert client.response["keepwarm"]["turn"] == 3
+    third = entry_of(rig, client.response["id"])
+    assert_same_chain(third.parent, before)
+
+
+def test_a_session_goes_on_by_its_name_with_its_account_and_budget(rig: JournalRig) -> None:
+    client = rig.connect()
+    named = {"session": "s", "budget": {"output": 100}}
+    client.turn("one" + END, input="a", keepwarm=named)
+    left = client.response["keepwarm"]["budget"]["left"]
+    rig.restart()
+    client = rig.connect()
+    again = client.turn("two" + END, input="b", keepwarm={"session": "s"})
+    assert again["previous_response_id"] is not None
+    assert again["keepwarm"]["turn"] == 2
+    assert again["keepwarm"]["budget"]["left"]["output"] == left["output"] - 4
+
+
+def test_a_tree_of_sessions_has_spent_what_it_spent_before(rig: JournalRig) -> None:
+    tree = {"session": "root", "budget": {"scope": "tree", "output": 20}}
+    rig.connect().turn("one" + END, input="a", keepwarm=tree)
+    child = {"session": "child", "parent_session": "root"}
+    rig.connect().turn("two" + END, input="b", keepwarm=child)
+    for restarted in (False, True):
+        if restarted:
+            rig.restart()
+        client = rig.connect()
+        client.turn("thr" + END, input="c", keepwarm={"session": "child"})
+        assert client.response["status"] == "completed"
+    spent = rig.store.session("acme", "root").ledger.tree.spent
+    assert spent.output == 16
+    rig.restart()
+    client = rig.connect()
+    client.create(input="d", keepwarm={"session": "other", "parent_session": "root"})
+    assert rig.engine.last.max_new_tokens == 4
+
+
+def test_a_history_that_is_resent_is_found_after_a_restart(rig: JournalRig) -> None:
+    client = rig.connect()
+    said: list[Any] = [{"role": "user", "content": "a"}]
+    first = client.turn("one" + END, input=said)
+    rig.restart()
+    client = rig.connect()
+    said += [*first["output"], {"role": "user", "content": "b"}]
+    again = client.turn("two" + END, input=said)
+    assert again["previous_response_id"] == first["id"]
+    client.turn(input=[{"role": "user", "content": "never said"}])
+    assert client.response["previous_response_id"] is None
+
+
+def test_an_unknown_response_and_another_tenants_are_refused_alike(rig: JournalRig) -> None:
+    mine = rig.connect().turn(input="a")
+    rig.restart()
+    refusals = []
+    for response_id in (mine["id"], "resp_unknown"):
+        client = rig.connect("other")
+        client.create(previous_response_id=response_id, input="b")
+        refusals.append((client.last["error"]["code"], client.last["status"]))
+    assert refusals == [("previous_response_not_found", 400)] * 2
+
+
+def test_the_last_event_waits_for_the_record_and_tokens_do_not(rig: JournalRig) -> None:
+    rig.hold = True
+    client = rig.connect()
+    client.create(input="a")
+    rig.reply("one" + END)
+    assert "output_item.done" in client.types()
+    assert "completed" not in client.types()
+    assert client.connection.num_active == 1
+    client.create(input="b")
+    assert client.types()[-1] != "created"
+    rig.commit()
+    assert client.types().count("completed") == 1
+    assert client.types()[-1] == "in_progress" or "created" in client.types()[-2:]
+
+
+def test_a_turn_whose_record_is_refused_fails_and_cannot_be_continued(rig: JournalRig) -> None:
+    rig.hold = True
+    client = rig.connect()
+    for verdict, reason in (
+        (STALE, "session_moved"),
+        (Verdict(written=False, reason="unavailable"), "journal_unavailable"),
+    ):
+        client.create(input="a", keepwarm={"session": "s"})
+        rig.reply("one" + END)
+        numbers = [
+            event["sequence_number"] for event in client.events if "sequence_number" in event
+        ]
+        rig.commit(verdict)
+        assert client.last["type"] == "response.failed"
+        assert client.last["sequence_number"] == numbers[-1] + 1
+        assert client.response["status"] == "failed"
+        assert client.response["keepwarm"]["reason"] == reason
+        failed = client.response["id"]
+        client.create(previous_response_id=failed, input="b")
+        assert client.last["error"]["code"] == "previous_response_not_found"
+    assert rig.store.running_turns == 0
+    assert len(rig.store.branches) == 0
+
+
+def test_a_client_that_goes_while_its_record_is_written_finds_the_turn(rig: JournalRig) -> None:
+    rig.hold = True
+    client = rig.connect()
+    client.create(input="a")
+    rig.reply("one" + END)
+    client.disconnect()
+    rig.kill_engine()
+    rig.commit()
+    response_id = rig.reports[-1].response_id
+    assert rig.reports[-1].status == "completed"
+    rig.hold = False
+    again = rig.connect().turn("two" + END, previous_response_id=response_id, input="b")
+    assert again["status"] == "completed"
+
+
+def test_nothing_that_a_private_turn_said_is_in_the_journal(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    rig = JournalRig(journal)
+    client = rig.connect()
+    private = client.turn(PRIVATE + END, input=PRIVATE, store=False, instructions=PRIVATE)
+    client.turn("more" + END, previous_response_id=private["id"], input="b", store=False)
+    journal.close()
+    for file in tmp_path.iterdir():
+        assert PRIVATE.encode() not in file.read_bytes(), file
+    again = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    assert again.turn("acme", private["id"]) is None
+    (session,) = again.sessions("acme")
+    assert session.account.turns == 2
+    assert session.account.usage.output_tokens == len(PRIVATE) + 1 + len("more") + 1
+    again.close()
+
+
+def test_a_session_of_another_tokenizer_is_unknown_or_rendered_anew(rig: JournalRig) -> None:
+    client = rig.connect()
+    first = client.turn("one" + END, input="a", instructions="be brief")
+    rig.fingerprint = b"other"
+    rig.restart()
+    client = rig.connect()
+    client.create(previous_response_id=first["id"], input="b", instructions="be brief")
+    assert client.last["error"]["code"] == "previous_response_not_found"
+    rig.retokenise = True
+    rig.restart()
+    client = rig.connect()
+    second = client.turn("two" + END, previous_response_id=first["id"], input="b",
+                         instructions="be brief")  # fmt: skip
+    assert second["status"] == "completed"
+    kept = entry_of(rig, second["id"])
+    said = [item.to_wire() for item in (*kept.input_items, *kept.output_items)]
+    assert kept.parent is not None
+    assert len(kept.parent.input_items) == 2
+    assert said[-1]["content"][0]["text"] == "two"
+    rig.journal._fingerprint = b"other"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JournalBusy("held"), "server_is_overloaded"),
+        (JournalUnavailable("/a/path: locked"), "server_is_overloaded"),
+        (JournalDamaged("torn"), None),
+    ],
+)
+def test_a_journal_that_cannot_be_asked_refuses_the_turn(
+    rig: JournalRig, error: Exception, code: str | None
+) -> None:
+    def broken(*_: object) -> Any:
+        raise error
+
+    rig.recollection.read = broken  # type: ignore[method-assign]
+    client = rig.connect()
+    client.create(previous_response_id="resp_1", input="b")
+    assert client.last["error"]["code"] == code
+    assert "/a/path" not in json.dumps(client.last)
+    assert client.connection.num_active == 0
+
+
+# All kinds of turns
+
+
+def say(client: Client, reply: str, **fields: Any) -> dict[str, Any]:
+    """A turn, or its refusal: a response that waits for outputs of calls is not continued."""
+    client.create(**fields)
+    if client.last["type"] == "error":
+        return {"output": []}
+    client.rig.reply(reply)
+    return client.response
+
+
+Play = Callable[[Client, random.Random, list[str]], None]
+
+
+def plain(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, f"answer {chance.random()}\u2028é" + END, input="plain", **behind(chance, known))
+
+
+def cut_short(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, "cut", input="short", max_output_tokens=3, **behind(chance, known))
+
+
+def warm_up(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, "", input="warm", generate=False, **behind(chance, known))
+
+
+def nothing_new(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, "", input=[], instructions="only", generate=False)
+
+
+def calling(client: Client, chance: random.Random, known: list[str]) -> None:
+    response = say(client, call("look", '{"b": 1.50}') + END, input="call", tools=[tool("look")],
+                           **behind(chance, known))  # fmt: skip
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    outputs = [
+        {"type": "function_call_output", "call_id": item["call_id"], "output": "seen \x00"}
+        for item in calls
+    ]
+    if outputs and chance.random() < 0.7:
+        say(client, "so" + END, input=outputs, tools=[tool("look")],
+                    previous_response_id=response["id"])  # fmt: skip
+
+
+def truncating(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, "kept" + END, input="long " * 120, truncation="auto", **behind(chance, known))
+
+
+def named(client: Client, chance: random.Random, known: list[str]) -> None:
+    say(client, "named" + END, input="n", keepwarm={"session": f"s{chance.randrange(3)}"})
+
+
+def forked(client: Client, chance: random.Random, known: list[str]) -> None:
+    name = {"session": f"f{chance.randrange(3)}"}
+    say(client, "forked" + END, input="f", keepwarm=name, **behind(chance, known))
+
+
+def with_system(client: Client, chance: random.Random, known: list[str]) -> None:
+    said = [{"role": "system", "content": "rules"}, {"role": "user", "content": "u"}]
+    say(client, "ruled" + END, input=said)
+
+
+def stopped(client: Client, chance: random.Random, known: list[str]) -> None:
+    client.create(input="stop me", **behind(chance, known))
+    if client.last["type"] == "error":
+        return
+    client.rig.emit("half")
+    client.send(type="response.cancel")
+
+
+def left(client: Client, chance: random.Random, known: list[str]) -> None:
+    other = client.rig.connect()
+    other.create(input="gone", **behind(chance, known))
+    if other.last["type"] != "error":
+        client.rig.emit("half")
+    other.disconnect()
+
+
+def behind(chance: random.Random, known: list[str]) -> dict[str, str]:
+    return {"previous_response_id": chance.choice(known)} if known and chance.random() < 0.8 else {}
+
+
+KINDS: list[Play] = [
+    plain, cut_short, warm_up, nothing_new, calling, truncating, named, forked, with_system,
+    stopped, left,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
+    rig: JournalRig, seed: int
+) -> None:
+    """Half of the turns continue one that had to be loaded."""
+    chance = random.Random(seed)
+    rig.options["limits"] = Limits()
+    rig.options["max_context_tokens"] = 1500
+    rig.restart()
+    kept: dict[str, Entry] = {}
+    wires: dict[str, bytes] = {}
+    for _ in range(60):
+        client = rig.connect()
+        chance.choice(KINDS)(client, chance, list(kept))
+        table = rig.store.tenant_responses("acme")
+        for response_id in list(table._responses):
+            stored = table.get(response_id)
+            if stored is not None and response_id not in kept:
+                kept[response_id], wires[response_id] = stored.entry, stored.wire
+        if chance.random() < 0.3:
+            rig.restart()
+    assert len(kept) > 20
+    rig.restart()
+    for response_id, entry in kept.items():
+        rig.recollection.take("acme", rig.recollection.read_response("acme", response_id))
+        stored = rig.store.tenant_responses("acme").get(response_id)
+        assert stored is not None
+        assert_same_chain(stored.entry, entry)
+        assert stored.wire == wires[response_id]
+    charged = sum(session.account.cost for session in rig.journal.sessions())
+    assert charged == sum(report.cost for report in rig.reports)
+    turns = sum(session.account.turns for session in rig.journal.sessions())
+    assert turns == len(rig.reports)
