@@ -106,10 +106,12 @@ def find_shared_prefixes(
             by_first.setdefault(int(block_tables[index, 0]), []).append(index)
     groups: list[tuple[list[int], int]] = []
     for members in by_first.values():
+        if len(members) < 2:
+            continue
         same = (block_tables[members] == block_tables[members[0]]).all(axis=0)
         equal = len(same) if same.all() else int(same.argmin())
         length = min(equal * block_size, *(starts[index] for index in members))
-        if len(members) > 1 and length >= _WORTH_TOKENS:
+        if length >= _WORTH_TOKENS:
             groups.append((members, length // _WHOLE * _WHOLE))
     if not groups:
         return None

@@ -175,11 +175,16 @@ def padded_prefixes(shared: SharedPrefixes | None, bucket: Bucket) -> SharedPref
     )
     if shared is None:
         return filled
-    saved = ((shared.members >= 0).sum(1) - 1) * shared.lengths
-    best = saved.argsort(descending=True, stable=True)[:PREFIX_GROUPS]
-    width = min(shared.members.shape[1], bucket.sequences)
-    filled.members[: len(best), :width] = shared.members[best, :width]
-    filled.lengths[: len(best)] = shared.lengths[best]
-    for row, length in zip(filled.members, filled.lengths.tolist(), strict=True):
-        filled.skips[row[row >= 0].long()] = length
+    members, lengths, skips = shared.members, shared.lengths, shared.skips
+    if len(lengths) > PREFIX_GROUPS:
+        saved = ((members >= 0).sum(1) - 1) * lengths
+        order = saved.argsort(descending=True, stable=True)
+        left_out = members[order[PREFIX_GROUPS:]]
+        skips = skips.clone()
+        skips[left_out[left_out >= 0].long()] = 0
+        members, lengths = members[order[:PREFIX_GROUPS]], lengths[order[:PREFIX_GROUPS]]
+    width = min(members.shape[1], bucket.sequences)
+    filled.members[: len(lengths), :width] = members[:, :width]
+    filled.lengths[: len(lengths)] = lengths
+    filled.skips[: len(skips)] = skips
     return filled

@@ -110,9 +110,9 @@ def test_shared_prefixes_are_filled_up_with_groups_of_nobody() -> None:
     bucket = Bucket(sequences=8, tokens=8, logits=8, decode_width=1, shared=True)
     filled = padded_prefixes(shared, bucket)
     assert filled.members.shape == (PREFIX_GROUPS, 8)
-    assert filled.members[:2, :2].tolist() == [[1, 4], [0, 2]]
+    assert filled.members[:2, :2].tolist() == [[0, 2], [1, 4]]
     assert (filled.members[2:] == -1).all()
-    assert filled.lengths.tolist() == [128, 64] + [0] * (PREFIX_GROUPS - 2)
+    assert filled.lengths.tolist() == [64, 128] + [0] * (PREFIX_GROUPS - 2)
     assert filled.skips.tolist() == [64, 128, 64, 0, 128, 0, 0, 0]
 
 
