@@ -16,7 +16,7 @@ from pydantic import Field
 
 from tools_api import errors
 from tools_api.limits import Limits
-from tools_api.wire import WireModel, join, validate
+from tools_api.wire import LateWireModel, join, validate
 
 INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -32,7 +32,7 @@ _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|(?:#|//)[^
 _DIRECTIVES = frozenset({"import", "ignore"})
 
 
-class CustomFormat(WireModel):
+class CustomFormat(LateWireModel):
     """``format`` of a custom tool: free text, or text that a grammar binds."""
 
     type: Literal["text", "grammar"] = "text"

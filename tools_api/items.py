@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tools_api import errors
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.wire import WireModel, join, validate
+from tools_api.wire import LateWireModel, join, validate
 
 Role = Literal["user", "assistant", "system", "developer"]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -26,7 +26,7 @@ Id = Annotated[str, Field(max_length=512)]
 class TextPart(BaseModel):
     """One piece of a message. Made here alone, of checked parts, and by the thousand."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     type: Literal["input_text", "output_text", "refusal"]
     text: str
@@ -50,7 +50,7 @@ class TextPart(BaseModel):
         }
 
 
-class Message(WireModel):
+class Message(LateWireModel):
     """What a user, the model or the application said, in parts of text."""
 
     type: Literal["message"] = "message"
@@ -73,7 +73,7 @@ class Message(WireModel):
         return wire if self.phase is None else wire | {"phase": self.phase}
 
 
-class FunctionCall(WireModel):
+class FunctionCall(LateWireModel):
     """A call by the model; outputs answer to ``call_id``, while ``id`` is the item's own."""
 
     type: Literal["function_call"] = "function_call"
@@ -98,7 +98,7 @@ class FunctionCall(WireModel):
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
 
-class CustomToolCall(WireModel):
+class CustomToolCall(LateWireModel):
     """A call of a custom tool by the model: its input is a text, not JSON."""
 
     type: Literal["custom_tool_call"] = "custom_tool_call"
@@ -129,7 +129,7 @@ class CustomToolCall(WireModel):
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
 
-class FunctionCallOutput(WireModel):
+class FunctionCallOutput(LateWireModel):
     """What a tool gave for the call of the same ``call_id``; a failure is text as well."""
 
     type: Literal["function_call_output"] = "function_call_output"
@@ -147,7 +147,7 @@ class FunctionCallOutput(WireModel):
         }
 
 
-class CustomToolCallOutput(WireModel):
+class CustomToolCallOutput(LateWireModel):
     """What a custom tool gave for the call of the same ``call_id``."""
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
@@ -169,7 +169,7 @@ class CustomToolCallOutput(WireModel):
         }
 
 
-class Reasoning(WireModel):
+class Reasoning(LateWireModel):
     """What the model thought; read again only by models whose format has think blocks."""
 
     type: Literal["reasoning"] = "reasoning"

@@ -20,7 +20,7 @@ from pydantic import Field
 from tools_api import errors
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.wire import WireModel, depth_of, join, validate
+from tools_api.wire import LateWireModel, depth_of, join, validate
 
 HOSTED_TOOLS = frozenset(
     {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp", "shell"}
@@ -33,7 +33,7 @@ _FUNCTION_KEYS = ("type", "name", "description", "parameters", "strict")
 _WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
 
 
-class Namespace(WireModel):
+class Namespace(LateWireModel):
     """A name that stands in front of its tools' names; an MCP server, mostly."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -44,7 +44,7 @@ class Namespace(WireModel):
         return f"{self.name}__{name}"
 
 
-class FunctionTool(WireModel):
+class FunctionTool(LateWireModel):
     """What the model may call; ``parse_tools`` checks its sizes."""
 
     type: Literal["function"] = "function"

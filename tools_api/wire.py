@@ -27,6 +27,13 @@ class WireModel(BaseModel):
         return without_nulls(raw) if isinstance(raw, dict) else raw
 
 
+class LateWireModel(WireModel):
+    """A WireModel whose validator is made when it is first used: what a client imports stays
+    quick to import."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
 Model = TypeVar("Model", bound=WireModel)
 
 
