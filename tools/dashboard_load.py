@@ -87,18 +87,30 @@ def results(response: Event, text: str) -> list[Event]:
 
 
 async def tool_loop(
-    who: Agent, session: str, turns: int, tool_s: float, budget: Event | None = None
+    who: Agent,
+    session: str,
+    turns: int,
+    tool_s: float,
+    *,
+    budget: Event | None = None,
+    changes_at: int | None = None,
 ) -> Event:
-    """Turns that each call a tool, which takes ``tool_s``; returns the last response."""
+    """Turns that each call a tool, which takes ``tool_s``; returns the last response.
+
+    Args:
+        changes_at: in this turn, from 0, a second tool is there.
+    """
     bounds = [budget | {"scope": "session"}] if budget else []
     options: Event = {"keepwarm": {"budget": bounds}} if bounds else {}
-    forced: Event = {"tools": [PRICE], "tool_choice": "required"}
+    forced: Event = {"tools": [PRICE], "tool_choice": "required", "max_output_tokens": 120}
     response = await who.turn(session, "What do the red shoes cost?", **forced, **options)
     for number in range(1, turns):
         answers = results(response, f"article {number} costs {20 + number} dollars")
         if response.get("status") != "completed" or not answers:
             break
         await asyncio.sleep(tool_s)
+        if number == changes_at:
+            forced["tools"] = [PRICE, STOCK]
         response = await who.turn(session, input=answers, **forced)
     return response
 
@@ -138,5 +150,7 @@ async def play(url: str, keys: dict[str, str | None], *, tool_s: float = 0.4) ->
             await changing(who, f"{tenant}-digest", "instructions")
             for number in range(6):
                 await who.turn(f"{tenant}-question-{number}", f"Question {number}: any news?")
-            await tool_loop(who, f"{tenant}-support", 6, tool_s, {"cost": 0.006})
+            await tool_loop(
+                who, f"{tenant}-support", 6, tool_s, budget={"cost": 0.004}, changes_at=4
+            )
             await tool_loop(who, f"{tenant}-shopper", 8, tool_s / 4)

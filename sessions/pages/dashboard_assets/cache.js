@@ -55,7 +55,7 @@ function update(cache, page) {
 
 function place(node, y, above) {
   node.y = y;
-  node.path = `${above}/${node.start}.${node.tokens}.${node.owner}.${(node.text ?? "").slice(0, 40)}`;
+  node.path = `${above}/${node.start}.${node.tokens}.${node.owner}.${(node.text ?? "").slice(0, 40).replaceAll("/", "∕")}`;
   let at = y;
   for (const child of node.below) {
     place(child, at, node.path);

@@ -84,7 +84,8 @@ export function sparkline(node, values, top) {
   node.classList.toggle("none", known.length < 2);
   if (known.length < 2) return node.replaceChildren();
   const most = top ?? Math.max(...known.map(([value]) => value), 1e-9);
-  const x = (index) => ((120 * index) / (values.length - 1)).toFixed(1);
+  const first = Math.min(known[0][1], values.length - 10); // a young server fills the line sooner
+  const x = (index) => ((120 * (index - first)) / (values.length - 1 - first)).toFixed(1);
   const y = (value) => (28 - 26 * (value / most)).toFixed(1);
   const points = known.map(([value, index]) => `${x(index)},${y(value)}`);
   const area = `${x(known[0][1])},30 ${points.join(" ")} ${x(known.at(-1)[1])},30`;

@@ -1,0 +1,394 @@
+"""The dashboard in a real browser: its numbers, its stories, its manners.
+
+Needs ``chromium`` (Debian's, or the one that ``CHROMIUM`` names) and, for the check of
+accessibility, npm; skipped by name without.
+"""
+
+import asyncio
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from prometheus_client.parser import text_string_to_metric_families
+
+from examples.demo.child_server import ChildServer, child_server
+from sessions.tenants import ApiKey, Role
+from sessions.tenants_file import key_row
+from tests.support.architecture import ROOT
+from tools.dashboard_load import agent, forking, play, tool_loop
+from tools.screenshots import browser, chromium, opened
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
+
+ACME, GLOBEX, BOSS, READER = "key-of-acme", "key-of-globex", "key-of-the-boss", "key-that-reads"
+ROLES = {
+    ACME: ("acme", Role.TENANT),
+    GLOBEX: ("globex", Role.TENANT),
+    BOSS: ("acme", Role.OPERATOR),
+    READER: ("acme", Role.READ_ONLY),
+}
+MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1"]
+PRICES = ["--price", "input=3,cached=0.3,output=15"]
+MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+AXE = Path(__file__).parent / "axe"
+VIEWS = ("#sessions", "#curves", "#curves?level=day", "#cache", "#tenants")
+WAIT_MS = 15_000
+
+
+def write_keys(path: Path, keys: dict[str, tuple[str, Role]]) -> None:
+    rows = [
+        key_row(ApiKey.of(key, tenant=tenant, role=role)) for key, (tenant, role) in keys.items()
+    ]
+    path.write_text("\n".join(rows))
+    path.chmod(0o600)
+
+
+def in_thread(story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Agents beside the browser, whose own loop holds this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(story())).result(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "tenants.toml"
+    write_keys(path, ROLES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(keys_file: Path) -> Iterator[ChildServer]:
+    options = [*MODEL, *PRICES, "--tenants-file", str(keys_file)]
+    with child_server(options, log=keys_file.with_name("server.log")) as serving:
+        keys = {"acme": ACME, "globex": GLOBEX}
+        in_thread(lambda: play(serving.url, dict(keys), tool_s=0.02))
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+class Desk:
+    """Pages that are watched for errors."""
+
+    def __init__(self, chrome: Browser, server: ChildServer) -> None:
+        self._chrome = chrome
+        self.origin = server.url.removesuffix("/v1")
+        self.errors: list[str] = []
+
+    def open(self, key: str | None, address: str = "", **options: Any) -> Page:
+        page = opened(self._chrome, self.origin, key, **options)
+        page.set_default_timeout(WAIT_MS)
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto("/dashboard" + address)
+        return page
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.errors.append(message.text)
+
+
+@pytest.fixture
+def desk(chrome: Browser, server: ChildServer) -> Iterator[Desk]:
+    made = Desk(chrome, server)
+    yield made
+    for context in chrome.contexts:
+        context.close()
+    assert not made.errors
+
+
+def session_address(tenant: str, name: str) -> str:
+    return "#session?" + urlencode({"tenant": tenant, "name": name})
+
+
+def metrics(origin: str) -> dict[str, float]:
+    """Sample values by name, labels behind it."""
+    text = httpx.get(f"{origin}/metrics", headers={"Authorization": f"Bearer {BOSS}"}).text
+    return {
+        sample.name + "".join(sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_at_a_quiet_point_the_page_metrics_and_the_ledgers_say_the_same(desk: Desk) -> None:
+    page = desk.open(BOSS)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    counted = metrics(desk.origin)
+    tile = page.locator("#hit")
+    for name in ("input", "cached", "output"):
+        shown = int(tile.get_attribute(f"data-{name}") or "")
+        assert shown == counted[f"keepwarm_{name}_tokens_total"] > 0
+    cost = float(page.locator("#saved").get_attribute("data-cost") or "")
+    assert cost == pytest.approx(counted["keepwarm_cost_dollars_total"], abs=1e-12)
+    reasons = page.locator("#why li").evaluate_all(
+        "all => all.map(each => [each.dataset.reason, Number(each.dataset.tokens)])"
+    )
+    missed = {name: n for name, n in counted.items() if "missed_tokens_total" in name and n}
+    assert {f"keepwarm_missed_tokens_total{reason}": n for reason, n in reasons} == missed
+    assert sum(missed.values()) == (
+        counted["keepwarm_input_tokens_total"] - counted["keepwarm_cached_tokens_total"]
+    )
+    basic = httpx.BasicAuth("any", BOSS)
+    ledgers = httpx.get(f"{desk.origin}/sessions.json", auth=basic).json()["sessions"]
+    assert len(ledgers) == page.locator("tbody tr").count()
+    for name in ("input", "cached", "output"):
+        whole = sum(ledger[f"{name}_tokens"] for ledger in ledgers)
+        assert whole == counted[f"keepwarm_{name}_tokens_total"]
+
+
+def test_a_sessions_turns_add_up_to_its_account_and_say_why(desk: Desk) -> None:
+    page = desk.open(ACME, session_address("acme", "acme-report"))
+    rows = page.locator(".turns tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(1)).to_contain_text(re.compile(r"tools changed at token \d+"))
+    expect(page.locator(".account")).to_contain_text("tools changed at token")
+    whole = sum(
+        int(text.replace(",", "")) for text in page.locator(".t-prompt b").all_inner_texts()
+    )
+    expect(page.locator(".account article").first).to_contain_text(f"of {whole:,} tokens")
+    page.goto("/dashboard" + session_address("acme", "acme-digest"))
+    expect(page.locator(".turns tbody tr").nth(1)).to_contain_text("instructions changed at token")
+
+
+def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
+    desk: Desk, server: ChildServer
+) -> None:
+    page = desk.open(ACME, session_address("acme", "followed"))
+    expect(page.locator(".empty")).to_contain_text("no such session")
+
+    async def tools() -> None:
+        async with agent(server.url, ACME) as who:
+            await tool_loop(who, "followed", 3, 0.05, budget={"output": 400})
+
+    in_thread(tools)
+    expect(page.locator(".session-head .chip").first).to_have_text("waiting for tools")
+    expect(page.locator(".turns tbody tr")).to_have_count(3)
+    expect(page.locator(".turns tbody tr").first).to_contain_text("waiting for tools")
+
+    async def beyond() -> None:
+        async with agent(server.url, ACME) as who:
+            await who.turn("followed-2", "Go on.", keepwarm={"budget": [{"output": 10}]})
+            await who.turn("followed-2", "And on.")
+            await forking(who, "forked")
+
+    in_thread(beyond)
+    page.goto("/dashboard" + session_address("acme", "followed-2"))
+    expect(page.locator(".turns")).to_contain_text("budget exhausted")
+    expect(page.locator(".account")).to_contain_text("10 of 10 used")
+    page.goto("/dashboard" + session_address("acme", "forked"))
+    expect(page.locator('.graph[aria-label="forks"]')).to_have_count(1)
+    page.locator("summary").first.click()
+    expect(page.locator(".items").first).to_contain_text("And now?")
+
+
+def test_keys_see_what_is_their_own_and_no_more(desk: Desk) -> None:
+    for key in (ACME, READER):
+        page = desk.open(key)
+        expect(page.locator("tbody tr").first).to_be_visible()
+        names = page.locator("tbody th").all_inner_texts()
+        assert names
+        assert not [name for name in names if "globex" in name]
+        expect(page.locator('nav a[data-view="tenants"]')).to_be_hidden()
+        expect(page.locator("#running")).to_be_hidden()
+        page.goto("/dashboard" + session_address("globex", "globex-report"))
+        expect(page.locator(".empty")).to_contain_text("no such session")
+        page.goto("/dashboard#cache")
+        expect(page.locator("button.node").first).to_be_visible()
+        assert "globex" not in page.content()
+        page.context.close()
+    page = desk.open(BOSS, "#tenants")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.goto("/dashboard" + session_address("globex", "globex-report"))
+    expect(page.locator(".t-more").first).to_have_text("not yours")
+
+
+def test_the_list_is_searched_filtered_and_sorted(desk: Desk) -> None:
+    page = desk.open(BOSS)
+    page.locator("#search").fill("QUESTION-3")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("#tally")).to_contain_text("2 of")
+    page.locator("#search").fill("no such name")
+    expect(page.locator(".empty")).to_contain_text("None of")
+    page.locator("#search").fill("")
+    page.locator("#several").check()
+    expect(page.locator('tr[data-session="acme-question-0"]')).to_have_count(0)
+    page.locator("#sort").select_option("hit")
+    expect(page.locator("tbody tr").first).to_contain_text("report")
+    assert "sort=hit" in page.url
+
+
+def test_names_with_markup_are_shown_as_they_are_and_run_nowhere(
+    desk: Desk, server: ChildServer
+) -> None:
+    async def named() -> None:
+        async with agent(server.url, ACME) as who:
+            await who.turn(MARKUP, f"Say {MARKUP}", instructions=MARKUP)
+
+    in_thread(named)
+    page = desk.open(BOSS)
+    expect(page.locator("tbody th a").first).to_have_text(MARKUP)
+    for address in ("#curves", "#cache", "#tenants", session_address("acme", MARKUP)):
+        page.goto("/dashboard" + address)
+        expect(page.locator("#view > *").first).to_be_visible()
+    page.locator("summary").first.click()
+    expect(page.locator(".items").first).to_contain_text("window.hacked=1")
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(desk: Desk, scheme: str) -> None:
+    source = _axe()
+    page = desk.open(BOSS, color_scheme=scheme, bypass_csp=True)
+    found = []
+    for address in (*VIEWS, session_address("acme", "acme-support")):
+        page.goto("about:blank")
+        page.goto("/dashboard" + address)
+        expect(page.locator("#status")).to_have_text("engine up")
+        page.wait_for_selector("tbody tr, canvas, button.node")
+        page.evaluate(source)
+        report = page.evaluate("axe.run()")
+        found += [
+            (address, each["id"], each["nodes"][0]["html"][:200])
+            for each in report["violations"]
+            if each["impact"] in {"serious", "critical"}
+        ]
+    assert found == []
+
+
+def test_the_keyboard_reaches_everything_and_phones_do_not_scroll_sideways(desk: Desk) -> None:
+    page = desk.open(BOSS, viewport={"width": 390, "height": 844})
+    expect(page.locator("tbody tr").first).to_be_visible()
+    for address in (*VIEWS, session_address("acme", "acme-support")):
+        page.goto("/dashboard" + address)
+        page.wait_for_selector("tbody tr, canvas, button.node")
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, address
+    page.goto("/dashboard#cache")
+    expect(page.locator("button.node").first).to_be_visible()
+    paths = page.locator("button.node").evaluate_all("all => all.map(each => each.dataset.path)")
+    above = next(i for i, path in enumerate(paths) if any(p.startswith(path + "/") for p in paths))
+    page.locator("button.node").nth(above).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("aside")).to_contain_text("Sessions (")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.path").startswith(paths[above] + "/")
+
+
+def test_a_wrong_key_gets_nothing_and_a_revoked_one_is_told(
+    desk: Desk, server: ChildServer, keys_file: Path
+) -> None:
+    context = desk.open(ACME)
+    expect(context.locator("#status")).to_have_text("engine up")
+    try:
+        write_keys(keys_file, {key: role for key, role in ROLES.items() if key != ACME})
+        server.process.send_signal(signal.SIGHUP)
+        expect(context.locator("#status")).to_contain_text("key refused")
+    finally:
+        write_keys(keys_file, ROLES)
+        server.process.send_signal(signal.SIGHUP)
+    expect(context.locator("#status")).to_have_text("engine up", timeout=30_000)
+    for key in ("wrong-key-of-acme", None):
+        auth = None if key is None else httpx.BasicAuth("any", key)
+        for path in ("/dashboard", "/dashboard/events", "/dashboard/assets/dashboard.js"):
+            assert httpx.get(desk.origin + path, auth=auth).status_code == 401
+    desk.errors.clear()  # the browser tells of the stream that was cut, and of each 401
+
+
+def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    options = [*MODEL, "--port", str(port)]
+    page = None
+    for life in range(2):
+        with child_server(options, log=tmp_path / f"server{life}.log") as serving:
+            if page is None:
+                page = opened(chrome, serving.url.removesuffix("/v1"), None)
+                page.goto("/dashboard")
+                page.locator("#search").fill("kept")
+            expect(page.locator("#status")).to_have_text("engine up", timeout=30_000)
+
+            async def ask(url: str = serving.url, name: str = f"kept-{life}") -> None:
+                async with agent(url) as who:
+                    await who.turn(name, "Hello")
+
+            in_thread(ask)
+            expect(page.locator("tbody th")).to_have_text([f"kept-{life}"])
+            # Without prices the page speaks of tokens, and says how to see money.
+            expect(page.locator("#saved-sub")).to_contain_text("--price")
+        expect(page.locator("#status")).to_have_text(re.compile("not reachable|restarting"))
+    assert page is not None
+    page.context.close()
+
+
+def test_a_hundred_open_pages_are_all_kept_true_and_slow_nobody(server: ChildServer) -> None:
+    port = int(server.url.rsplit(":", 1)[1].removesuffix("/v1"))
+
+    async def story() -> tuple[float, float, int]:
+        alone_s = await _turns(server, "alone")
+        head = f"GET /dashboard/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        head += f"Authorization: Bearer {ACME}\r\n\r\n"
+        pages = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        for _, writer in pages:
+            writer.write(head.encode())
+        for reader, _ in pages:
+            assert b" 200 " in await reader.readline()
+        beside_s = await _turns(server, "beside")
+        told = 0
+        for reader, writer in pages:
+            async with asyncio.timeout(20):
+                while b"beside" not in await reader.readuntil(b"\n\n"):
+                    pass
+            told += 1
+            writer.close()
+        return alone_s, beside_s, told
+
+    alone_s, beside_s, told = in_thread(story)
+    assert told == 100
+    assert beside_s < 4 * alone_s + 2.0
+
+
+async def _turns(server: ChildServer, session: str) -> float:
+    """Seconds for five turns."""
+    async with agent(server.url, ACME) as who:
+        began = time.monotonic()
+        for _ in range(5):
+            await who.turn(session, "Hello")
+        return time.monotonic() - began
+
+
+def _axe() -> str:
+    """The source of axe-core as it is pinned; skips where npm or its registry is not to be had."""
+    folder = ROOT / ".venv-clients/axe"
+    lock = (AXE / "package-lock.json").read_bytes()
+    if not (folder / "package-lock.json").is_file() or (
+        (folder / "package-lock.json").read_bytes() != lock
+    ):
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("axe-core: there is no npm on the path")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(AXE, folder)
+        command = [npm, "ci", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(folder)
+            assert "EINTEGRITY" not in done.stderr
+            pytest.skip("axe-core: npm cannot fetch it here")
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
