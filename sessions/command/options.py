@@ -25,6 +25,7 @@ from sessions.command.journal_options import (
     JournalOptions,
     read_journal_options,
 )
+from sessions.command.prices import PriceError, PriceFile, read_price_file
 from sessions.command.settings import Kind, OptionError, Setting, Values
 from sessions.durable.ledger import PriceTable
 from sessions.http.front_door import is_loopback
@@ -52,6 +53,8 @@ class ServeOptions:
     """Where they were read from, to be read again on SIGHUP."""
     allowed_origins: frozenset[str]
     prices: PriceTable
+    price_file: PriceFile | None
+    """If there is one, it decides."""
     drain_s: float
     log_level: str
     log_format: LogFormat
@@ -109,6 +112,13 @@ _OWN = (
         default="",
         metavar="input=D,cached=D,output=D",
         help="dollars per million prompt tokens computed, prompt tokens cached, output tokens",
+    ),
+    Setting(
+        name="prices",
+        kind="path",
+        metavar="FILE",
+        help="the same for each model, TOML: a table [models.NAME] with input, cached, output and, "
+        "where thinking costs otherwise, reasoning; [models.default] is for all others",
     ),
     Setting(
         name="drain_seconds",
@@ -249,6 +259,7 @@ def read_serve_options(values: Values, environment: Mapping[str, str]) -> ServeO
             _origin(text, values.label("allow_origin")) for text in values["allow_origin"]
         ),
         prices=_price_table(values["price"], values.label("price")),
+        price_file=_price_file(values),
         drain_s=values["drain_seconds"],
         log_level=values["log_level"],
         log_format=values["log_format"],
@@ -310,6 +321,18 @@ def _read_tenants(values: Values, path: Path | None) -> TenantsFile:
             return read_tenants_file(path)
         return TenantsFile(keys=(single_key(single),), former=False)
     except KeyFileError as error:
+        raise OptionError(f"{label}: {error}") from error
+
+
+def _price_file(values: Values) -> PriceFile | None:
+    path, label = values["prices"], values.label("prices")
+    if not path:
+        return None
+    if values["price"]:
+        raise OptionError(f"{label} and {values.label('price')} are given: choose one")
+    try:
+        return read_price_file(path)
+    except PriceError as error:
         raise OptionError(f"{label}: {error}") from error
 
 

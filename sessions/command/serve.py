@@ -27,9 +27,12 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 from sessions.command.journal_options import fingerprint, with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_model
+from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
+from sessions.durable.budgets import bounds_of
+from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
 from sessions.http.front_door import OriginPolicy
@@ -169,9 +172,16 @@ async def _until(stopping: asyncio.Event, hub_task: asyncio.Task[None]) -> None:
 def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Service:
     clock = time.monotonic
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
+    model = _served_model(options, info)
+    store = Store(
+        limits=limits,
+        prices=_prices(options, model),
+        clock=clock,
+        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+    )
     return Service(
-        model=_served_model(options, info),
-        store=Store(limits=limits, prices=options.prices, clock=clock),
+        model=model,
+        store=store,
         limits=limits,
         clock=clock,
         wall_clock=time.time,
@@ -191,6 +201,19 @@ async def _start_probe(info: EngineInfo, cleanup: contextlib.AsyncExitStack) -> 
     cleanup.push_async_callback(probe.stop)
     await probe.start()
     return probe
+
+
+def _prices(options: ServeOptions, model: ServedModel) -> PriceTable:
+    """What the served model costs.
+
+    Raises:
+        PriceError: as ``check_budgets`` and ``PriceFile.of``.
+    """
+    prices = options.prices
+    if options.price_file is not None:
+        prices = options.price_file.of((model.name, *sorted(model.aliases - {"default"})))
+    check_budgets(options.tenants.policies, prices)
+    return prices
 
 
 async def _start_reader(

@@ -159,6 +159,19 @@ def test_prices_are_dollars_per_million_tokens() -> None:
     )
 
 
+def test_a_price_file_takes_the_place_of_one_price(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text("[models.m]\ninput = 1\ncached = 0\noutput = 2\n")
+    found = options("--prices", str(path))
+    assert found.price_file is not None
+    assert found.price_file.of(["m"]).output == 2 * 10**9
+    with pytest.raises(OptionError, match="--prices and --price are given"):
+        options("--prices", str(path), "--price", "output=1")
+    path.write_text("[models.m]\n")
+    with pytest.raises(OptionError, match=r"--prices: .*prices\.toml: models\.m\.input is missing"):
+        options("--prices", str(path))
+
+
 def test_origins_may_be_given_more_than_once() -> None:
     found = options("--allow-origin", "https://A.example", "--allow-origin", "http://b:8000")
     assert found.allowed_origins == {"https://a.example", "http://b:8000"}

@@ -1,0 +1,133 @@
+"""The price file: what tokens of each model cost, in TOML.
+
+    [models.default]
+    input = 0.20
+    cached = 0.02
+    output = 1.00
+
+Numbers are read as decimals, so that a price is exactly what stands there; whole nano-dollars per
+million tokens are the smallest there is.
+
+Always true: a file is taken whole or not at all, and a message names the file and the entry.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from sessions.command.settings import OptionError
+from sessions.durable.ledger import PriceTable
+from sessions.tenants import TenantPolicy
+
+MAX_DOLLARS = 1_000_000
+_NANO = 1_000_000_000
+_FIELDS = {
+    "input": "input_uncached",
+    "cached": "input_cached",
+    "output": "output",
+    "reasoning": "reasoning",
+}
+_NEEDED = ("input", "cached", "output")
+
+
+class PriceError(OptionError):
+    """Prices cannot be used; the message is one line for the person who wrote them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceFile:
+    """What stands in a price file."""
+
+    path: Path
+    tables: Mapping[str, PriceTable]
+    """By the name of the model."""
+
+    def of(self, names: Iterable[str]) -> PriceTable:
+        """The prices of the model that has these names: of the first that the file has, or else
+        of ``default``.
+
+        Raises:
+            PriceError: it has none of them.
+        """
+        names = tuple(dict.fromkeys(names))
+        for name in (*names, "default"):
+            if name in self.tables:
+                return self.tables[name]
+        there = ", ".join(sorted(self.tables)) or "none"
+        raise PriceError(
+            f"{self.path} has no prices of the model {' or '.join(names)}; it has those of {there}"
+        )
+
+
+def read_price_file(path: Path) -> PriceFile:
+    """Read a price file.
+
+    Raises:
+        PriceError: it cannot be read, or an entry is missing, unknown or no price.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PriceError(f"{path} cannot be read: {error}") from error
+    try:
+        return PriceFile(path=path, tables=_tables(document))
+    except PriceError as error:
+        raise PriceError(f"{path}: {error}") from None
+
+
+def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> None:
+    """Refuse a tenant's budget of money where nothing costs any.
+
+    Raises:
+        PriceError: some tenant has one.
+    """
+    for tenant, policy in policies.items():
+        if prices.free and policy.budget.cost is not None:
+            raise PriceError(
+                f"tenants {tenant}: a budget of money needs prices; set --prices or --price"
+            )
+
+
+def nano_per_million(number: object) -> int:
+    """A price in dollars per million tokens as whole nano-dollars.
+
+    Raises:
+        PriceError: it is no number from 0 to 1,000,000, or finer than a nano-dollar.
+    """
+    if not isinstance(number, int | Decimal) or isinstance(number, bool):
+        raise PriceError("not a number of dollars")
+    exact = Decimal(number)
+    if not exact.is_finite() or not 0 <= exact <= MAX_DOLLARS:
+        raise PriceError(f"not from 0 to {MAX_DOLLARS} dollars")
+    nano = exact * _NANO
+    if nano != int(nano):
+        raise PriceError("finer than a billionth of a dollar per million tokens")
+    return int(nano)
+
+
+def _tables(document: dict[str, Any]) -> dict[str, PriceTable]:
+    models = document.get("models")
+    if set(document) != {"models"} or not isinstance(models, dict) or not models:
+        raise PriceError("expected tables [models.NAME] and nothing else")
+    return {name: _table(name, entry) for name, entry in models.items()}
+
+
+def _table(name: str, entry: object) -> PriceTable:
+    if not isinstance(entry, dict):
+        raise PriceError(f"models.{name} is no table")
+    for field in entry:
+        if field not in _FIELDS:
+            raise PriceError(f"models.{name}.{field} is unknown; known: {', '.join(_FIELDS)}")
+    for field in _NEEDED:
+        if field not in entry:
+            raise PriceError(f"models.{name}.{field} is missing")
+    prices = {}
+    for field, number in entry.items():
+        try:
+            prices[_FIELDS[field]] = nano_per_million(number)
+        except PriceError as error:
+            raise PriceError(f"models.{name}.{field} is {error}") from None
+    return PriceTable(**prices)
