@@ -8,16 +8,17 @@ Always true: what is spent and held within the budgets that were set stays withi
 nobody holds more than ``left`` and nobody spends more than was held.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class BudgetExceeded(Exception):
     """A budget does not hold this turn. It was not started, or goes no further."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """Tokens of the served model, and nano-dollars."""
+class Amount(NamedTuple):
+    """Tokens of the served model, and nano-dollars. Made and added for every account of every
+    turn, hence a tuple."""
 
     input_uncached: int = 0
     """Prompt tokens that had to be computed."""
@@ -30,26 +31,39 @@ class Amount:
     cost: int = 0
     """Nano-dollars."""
 
-    def __add__(self, other: "Amount") -> "Amount":
+    def plus(self, other: "Amount") -> "Amount":
+        a, b, c, d, e = self
+        k, x, m, n, o = other
+        return Amount(a + k, b + x, c + m, d + n, e + o)
+
+    def minus(self, other: "Amount") -> "Amount":
+        a, b, c, d, e = self
+        k, x, m, n, o = other
+        return Amount(a - k, b - x, c - m, d - n, e - o)
+
+    def least(self, other: "Amount") -> "Amount":
+        """Of each kind the smaller one."""
+        a, b, c, d, e = self
+        k, x, m, n, o = other
         return Amount(
-            input_uncached=self.input_uncached + other.input_uncached,
-            input_cached=self.input_cached + other.input_cached,
-            output=self.output + other.output,
-            reasoning=self.reasoning + other.reasoning,
-            cost=self.cost + other.cost,
+            a if a < k else k,
+            b if b < x else x,
+            c if c < m else m,
+            d if d < n else n,
+            e if e < o else o,
         )
 
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(
-            input_uncached=self.input_uncached - other.input_uncached,
-            input_cached=self.input_cached - other.input_cached,
-            output=self.output - other.output,
-            reasoning=self.reasoning - other.reasoning,
-            cost=self.cost - other.cost,
-        )
+
+NOTHING = Amount()
+_UNBOUNDED = 1 << 200
+UNBOUNDED_AMOUNT = Amount(*5 * (_UNBOUNDED,))
+"""More of everything than any bound, whatever is taken off."""
+KINDS = Amount._fields
 
 
-KINDS = tuple(field.name for field in fields(Amount))
+def is_bound(left: int) -> bool:
+    """Whether something bounds a kind of which ``left`` is left of an account's ``limits``."""
+    return left < _UNBOUNDED >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,35 +84,55 @@ class Budget:
 NO_BUDGET = Budget()
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Account:
     """Mutable; belongs to a session, a tree of sessions, a tenant or a turn."""
 
-    scope: str
-    """``turn``, ``session``, ``tree`` or ``tenant``: whose budget it is, in words of an error."""
-    budget: Budget = NO_BUDGET
-    """May be replaced; what was spent stays."""
-    soft: Budget = NO_BUDGET
-    """From here on turns carry a warning."""
-    spent: Amount = field(default_factory=Amount)
-    held: Amount = field(default_factory=Amount)
-    """By turns that run."""
+    __slots__ = ("_budget", "held", "limits", "scope", "soft", "spent")
+
+    def __init__(
+        self,
+        *,
+        scope: str,
+        budget: Budget = NO_BUDGET,
+        soft: Budget = NO_BUDGET,
+        spent: Amount = NOTHING,
+    ) -> None:
+        """
+        Args:
+            scope: ``turn``, ``session``, ``tree`` or ``tenant``: whose budget it is, in words of
+                an error.
+            soft: from here on turns carry a warning.
+        """
+        self.scope = scope
+        self.soft = soft
+        self.spent = spent
+        self.held = NOTHING
+        """By turns that run."""
+        self.budget = budget
+
+    @property
+    def budget(self) -> Budget:
+        """May be replaced; what was spent stays."""
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Budget) -> None:
+        self._budget = budget
+        bounds = budget.bounds()
+        self.limits = UNBOUNDED_AMOUNT._replace(**bounds) if bounds else UNBOUNDED_AMOUNT
+        """The budget, with ``UNBOUNDED_AMOUNT`` where it has no bound."""
 
     @property
     def used(self) -> bool:
         """Something is spent or held."""
-        return Amount() != self.spent + self.held
+        return self.spent.plus(self.held) != NOTHING
 
     def left(self) -> Budget:
         """What is left of each bound, what running turns hold taken off; negative where the
         budget was lowered below what is spent."""
         if self.budget is NO_BUDGET:
             return NO_BUDGET
-        return self._minus(self.spent + self.held)
-
-    def unspent(self) -> Budget:
-        """The same, as if no turn ran."""
-        return self._minus(self.spent)
+        return self._minus(self.spent.plus(self.held))
 
     def beyond_soft(self) -> list[str]:
         """Kinds whose soft limit is reached."""

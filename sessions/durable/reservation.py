@@ -9,7 +9,17 @@ Always true: an account's turns never hold more than is left of any of its bound
 consumes was held before it was told to the client; a turn gives back all it holds once.
 """
 
-from sessions.durable.account import Account, Amount, Budget, BudgetExceeded
+from operator import gt
+
+from sessions.durable.account import (
+    NO_BUDGET,
+    NOTHING,
+    UNBOUNDED_AMOUNT,
+    Account,
+    Amount,
+    BudgetExceeded,
+    is_bound,
+)
 from sessions.durable.ledger import PriceTable, TurnUsage, dollars
 
 GRANT_TOKENS = 256
@@ -36,7 +46,7 @@ class Reservation:
         self._prices = prices
         self._whole = whole
         self._thinks = thinks
-        self._held = Amount()
+        self._held = NOTHING
         self._prompt = TurnUsage()
         self._max_output = 0
         self.ceiling = 0
@@ -77,23 +87,44 @@ class Reservation:
             BudgetExceeded: the prompt, or not even one output token, fits; nothing is held.
         """
         self.release()
-        prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
-        self._prompt, self._max_output = prompt, max_output
-        for account in self._accounts:
-            _check_prompt(account.scope, account.left(), prompt, self._prices)
-        if self._thinks and max_output and self._fitting_reasoning(1)[0] < 1:
-            raise BudgetExceeded("no reasoning token is left in a budget of this turn")
+        self._prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
+        self._max_output = max_output
+        room, unspent = self._room()
+        self._check_prompt(room)
         most = max_output if most is None else most
-        first = most if self._whole else min(most, GRANT_TOKENS)
-        granted = self._fitting(first, [account.left() for account in self._accounts])
-        if granted < min(1, max_output):
+        first = self._fitting(most if self._whole else min(most, GRANT_TOKENS), room)
+        if first < min(1, max_output):
             self.granted = self.ceiling = 0
             raise BudgetExceeded(f"the {self._short_scope()}'s budget has no output token left")
-        self.ceiling = granted
+        if self._thinks and max_output and room.reasoning < 1:
+            raise BudgetExceeded("no reasoning token is left in a budget of this turn")
+        self.ceiling = first
         if not self._whole:
-            unspent = [account.unspent() for account in self._accounts]
-            self.ceiling = max(self._fitting(most, unspent), granted)
-        self._hold(granted)
+            self.ceiling = max(self._fitting(most, unspent), first)
+        self._hold(first, room)
+
+    def adjust(self, *, uncached: int, cached: int) -> None:
+        """The engine has found so much of the prompt: hold it so, and the same output where
+        that still fits, else less.
+
+        Raises:
+            BudgetExceeded: as for ``admit``.
+        """
+        prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
+        cost = self._prices.most(prompt, self.granted, self._held.reasoning)
+        held = self._held._replace(input_uncached=uncached, input_cached=cached, cost=cost)
+        more = held.minus(self._held)
+        if any(not _holds(account, more) for account in self._accounts):
+            self.admit(
+                uncached=uncached,
+                cached=cached,
+                max_output=self._max_output,
+                most=self.ceiling,
+            )
+            return
+        self._prompt, self._held = prompt, held
+        for account in self._accounts:
+            account.held = account.held.plus(more)
 
     def allow(self, output: int) -> int:
         """How many of ``output`` tokens, counted from the turn's first, it may tell, after a
@@ -108,92 +139,111 @@ class Reservation:
         cost = self._prices.cost(usage)
         spent = amount_of(usage, cost)
         for account in self._accounts:
-            account.spent = account.spent + spent
+            account.spent = account.spent.plus(spent)
         return cost
 
     def release(self) -> None:
         """Give back all that is held. May be called again."""
-        held, self._held = self._held, Amount()
+        held, self._held = self._held, NOTHING
         self.granted = 0
-        for account in self._accounts:
-            account.held = account.held - held
+        if held is not NOTHING:
+            for account in self._accounts:
+                account.held = account.held.minus(held)
 
     def _top_up(self, output: int) -> None:
-        held, granted, self._held = self._held, self.granted, Amount()
-        for account in self._accounts:
-            account.held = account.held - held
+        granted = self.granted
+        self.release()
         wanted = min(max(granted, output) + GRANT_TOKENS, self.ceiling)
-        fitting = self._fitting(wanted, [account.left() for account in self._accounts])
-        self._hold(max(fitting, granted))
+        room, _ = self._room()
+        self._hold(max(self._fitting(wanted, room), granted), room)
 
-    def _hold(self, granted: int) -> None:
+    def _hold(self, granted: int, room: Amount) -> None:
         """Hold the prompt and so many output tokens."""
         self.granted = granted
         self.top_up_at = granted - LOW_TOKENS if granted < self.ceiling else granted
-        reasoning, self.reasoning = self._fitting_reasoning(granted)
+        reasoning = min(granted, max(room.reasoning, 0)) if self._thinks else 0
+        bounded = self._thinks and is_bound(room.reasoning)
+        self.reasoning = reasoning if bounded else None
         prompt = self._prompt
-        self._held = Amount(
-            input_uncached=prompt.uncached_tokens,
-            input_cached=prompt.cached_tokens,
-            output=granted,
-            reasoning=reasoning,
-            cost=self._prices.most(prompt, granted, reasoning),
+        self._held = held = Amount(
+            prompt.uncached_tokens,
+            prompt.cached_tokens,
+            granted,
+            reasoning,
+            self._prices.most(prompt, granted, reasoning),
         )
         for account in self._accounts:
-            account.held = account.held + self._held
+            account.held = account.held.plus(held)
 
-    def _fitting_reasoning(self, granted: int) -> tuple[int, int | None]:
-        """Reasoning tokens to hold, and the bound on them if there is one."""
-        if not self._thinks:
-            return 0, None
-        bounds = [account.left().reasoning for account in self._accounts]
-        known = [bound for bound in bounds if bound is not None]
-        if not known:
-            return granted, None
-        bound = max(min(known), 0)
-        return min(granted, bound), bound
+    def _fitting(self, output: int, room: Amount) -> int:
+        """Of ``output`` tokens those that fit behind the prompt."""
+        if is_bound(room.cost):
+            affordable = self._prices.affordable(self._prompt, room.cost, thinks=self._thinks)
+            if affordable is not None:
+                output = min(output, affordable)
+        return min(output, room.output)
 
-    def _fitting(self, output: int, lefts: list[Budget]) -> int:
-        """Of ``output`` tokens those that fit in what is left everywhere."""
-        for left in lefts:
-            if left.output is not None:
-                output = min(output, left.output)
-            if left.cost is not None:
-                affordable = self._prices.affordable(self._prompt, left.cost, thinks=self._thinks)
-                if affordable is not None:
-                    output = min(output, affordable)
-        return output
+    def _room(self) -> tuple[Amount, Amount]:
+        """What is left everywhere, and what would be if other turns held nothing."""
+        left = unspent = UNBOUNDED_AMOUNT
+        for account in self._accounts:
+            if account.budget is not NO_BUDGET:
+                free = account.limits.minus(account.spent)
+                unspent = unspent.least(free)
+                left = left.least(free.minus(account.held))
+        return left, unspent
+
+    def _check_prompt(self, room: Amount) -> None:
+        prompt = self._prompt
+        cost = self._prices.cost(prompt)
+        wanted = Amount(prompt.uncached_tokens, prompt.cached_tokens, cost=cost)
+        if any(map(gt, wanted, room)):
+            for account in self._accounts:
+                _refuse_prompt(account, wanted)
 
     def _short_scope(self) -> str:
         """Whose budget has no output token left."""
-        short = (a.scope for a in self._accounts if self._fitting(1, [a.left()]) < 1)
-        return next(short, "session")
+        for account in self._accounts:
+            left = account.limits.minus(account.spent).minus(account.held)
+            if self._fitting(1, left) < 1:
+                return account.scope
+        return "session"
+
+
+def _holds(account: Account, more: Amount) -> bool:
+    """Whether what is more than nothing of ``more`` is left."""
+    limits, spent, held = account.limits, account.spent, account.held
+    for kind, count in enumerate(more):
+        if count > 0 and count > limits[kind] - spent[kind] - held[kind]:
+            return False
+    return True
 
 
 def amount_of(usage: TurnUsage, cost: int) -> Amount:
     """A turn's usage as what it spends."""
     return Amount(
-        input_uncached=usage.uncached_tokens,
-        input_cached=usage.cached_tokens,
-        output=usage.output_tokens,
-        reasoning=usage.reasoning_tokens,
-        cost=cost,
+        usage.uncached_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        cost,
     )
 
 
-def _check_prompt(scope: str, left: Budget, prompt: TurnUsage, prices: PriceTable) -> None:
-    whose = f"the {scope}'s budget"
-    for kind, count, bound in (
-        ("uncached", prompt.uncached_tokens, left.input_uncached),
-        ("cached", prompt.cached_tokens, left.input_cached),
+def _refuse_prompt(account: Account, prompt: Amount) -> None:
+    """Raise BudgetExceeded if it is this account's budget that does not hold the prompt."""
+    left = account.limits.minus(account.spent).minus(account.held)
+    whose = f"the {account.scope}'s budget"
+    for name, count, room in (
+        ("uncached", prompt.input_uncached, left.input_uncached),
+        ("cached", prompt.input_cached, left.input_cached),
     ):
-        if bound is not None and count > bound:
+        if count > room:
             raise BudgetExceeded(
-                f"the prompt has {count} {kind} tokens, {whose} has {max(bound, 0)} left"
+                f"the prompt has {count} {name} tokens, {whose} has {max(room, 0)} left"
             )
-    cost = prices.cost(prompt)
-    if left.cost is not None and cost > left.cost:
+    if prompt.cost > left.cost:
         raise BudgetExceeded(
-            f"the prompt costs {dollars(cost):.9f} dollars, {whose} has "
+            f"the prompt costs {dollars(prompt.cost):.9f} dollars, {whose} has "
             f"{dollars(max(left.cost, 0)):.9f} left"
         )

@@ -6,32 +6,56 @@ Knows the turn's plan and what the engine reported; what is held and why is
 Always true: tokens that are told were held before; what was held is settled or given back, once.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from runtime.messages import SequenceOutput
 from sessions.durable.account import Account
 from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import Ledger, TurnUsage
 from sessions.durable.reservation import Reservation
-from sessions.turns.output_reader import OutputReader
 from sessions.turns.turn_plan import TurnPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a turn wants to consume."""
+
+    prompt_tokens: int
+    max_output: int
+    """Without a budget; 0 for a warm-up."""
+    bound: bool
+    """A grammar may bind its output, so that it has to have room to end legally."""
+    thinks: bool
+    own: tuple[Account, ...] = ()
+    """Accounts of this turn alone."""
+
+
+class Written(Protocol):
+    """What a turn has written so far."""
+
+    tokens: list[int]
+
+    def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
+        """As ``OutputReader.before_reasoning``."""
+        ...
 
 
 class Meter:
     """From a turn's start to its end."""
 
-    def __init__(self, plan: TurnPlan, ledger: Ledger) -> None:
-        self._plan = plan
+    def __init__(self, needs: Needs, ledger: Ledger) -> None:
+        self._needs = needs
         self._ledger = ledger
         self._cut = False
         self._open = False
         """Something is held."""
         self._reservation = Reservation(
-            (*_own(plan), *ledger.accounts),
-            ledger.prices,
-            whole=plan.grammar is not None,
-            thinks=plan.options.thinking and plan.max_output > 0,
+            (*needs.own, *ledger.accounts), ledger.prices, whole=needs.bound, thinks=needs.thinks
         )
+        self.ask_at = 0
+        """With up to so many output tokens a step need not be looked at by ``within_budget``."""
 
     @property
     def limit(self) -> int:
@@ -54,7 +78,14 @@ class Meter:
         Raises:
             BudgetExceeded: it does not fit; nothing is held.
         """
-        self._admit(cached, None)
+        self._open = False
+        self._reservation.admit(
+            uncached=self._needs.prompt_tokens - cached,
+            cached=cached,
+            max_output=self._needs.max_output,
+        )
+        self._open = True
+        self._set_mark()
 
     def adjust(self, *, cached: int) -> None:
         """The engine has said how many tokens it found: hold the prompt so, and no more output
@@ -63,27 +94,19 @@ class Meter:
         Raises:
             BudgetExceeded: as for ``admit``.
         """
-        self._admit(cached, self.limit)
-
-    def _admit(self, cached: int, most: int | None) -> None:
         self._open = False
-        self._reservation.admit(
-            uncached=self._plan.prompt_tokens - cached,
-            cached=cached,
-            max_output=self._plan.max_output,
-            most=most,
-        )
+        self._reservation.adjust(uncached=self._needs.prompt_tokens - cached, cached=cached)
         self._open = True
+        self._set_mark()
 
-    def within_budget(self, output: SequenceOutput, reader: OutputReader) -> SequenceOutput:
+    def within_budget(self, output: SequenceOutput, written: Written) -> SequenceOutput:
         """What of a step's tokens may be told: all of them, in the same object, or those that
         are held."""
-        reservation, told, new = self._reservation, len(reader.tokens), len(output.new_tokens)
-        if told + new <= reservation.top_up_at and reservation.reasoning is None:
-            return output
+        reservation, told, new = self._reservation, len(written.tokens), len(output.new_tokens)
         kept = max(reservation.allow(told + new) - told, 0)
+        self._set_mark()
         if reservation.reasoning is not None:
-            kept = reader.before_reasoning(output.new_tokens[:kept], reservation.reasoning)
+            kept = written.before_reasoning(output.new_tokens[:kept], reservation.reasoning)
         if kept == new:
             return output
         self._cut = True
@@ -99,13 +122,23 @@ class Meter:
         self._ledger.settled(usage, cost)
         return cost
 
+    def _set_mark(self) -> None:
+        bounded = self._reservation.reasoning is not None
+        self.ask_at = -1 if bounded else self._reservation.top_up_at
+
     def withdraw(self) -> None:
         """Give back what is held, if anything is."""
         self._open = False
         self._reservation.release()
 
 
-def _own(plan: TurnPlan) -> tuple[Account, ...]:
-    """The account of a turn that brings a budget for itself."""
+def needs_of(plan: TurnPlan) -> Needs:
+    """What a planned turn wants to consume, and the account that it brings."""
     own = [budget for budget in plan.request.keepwarm.budget if budget.scope == "turn"]
-    return tuple(Account(scope="turn", budget=bounds_of(budget)) for budget in own)
+    return Needs(
+        prompt_tokens=plan.prompt_tokens,
+        max_output=plan.max_output,
+        bound=plan.grammar is not None,
+        thinks=plan.options.thinking and plan.max_output > 0,
+        own=tuple(Account(scope="turn", budget=bounds_of(budget)) for budget in own),
+    )

@@ -29,7 +29,7 @@ from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
 from sessions.durable.turn_stats import TurnClock, TurnStats
 from sessions.turns.commits import Outcome
-from sessions.turns.metering import Meter
+from sessions.turns.metering import Meter, needs_of
 from sessions.turns.miss_account import account, prompt_of
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
@@ -100,7 +100,7 @@ class Turn:
             warnings=plan.warnings,
         )
         self._attempts = 0
-        self._meter = Meter(plan, ledger)
+        self._meter = Meter(needs_of(plan), ledger)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = False
@@ -128,7 +128,9 @@ class Turn:
             if output.request_id != self.request_id or step.outcome is not None:
                 return step
         if len(output.new_tokens):
-            kept = self._meter.within_budget(output, self._reader)
+            kept = output
+            if len(self._reader.tokens) + len(output.new_tokens) > self._meter.ask_at:
+                kept = self._meter.within_budget(output, self._reader)
             self._clock.token(now)
             self._stats.add(kept)
             step.events += self.events.write(self._reader.read(kept.new_tokens, kept.logprobs))

@@ -8,7 +8,6 @@ how many operations; see CONTRIBUTING.md.
 import os
 import random
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -94,8 +93,8 @@ class World:
         self.check_all()
         for name in TENANTS:
             account = self.rig.store.tenant_accounts.of(name)
-            held = Amount(**orjson.loads(orjson.dumps(asdict(account.held))))
-            self.spent[name] = account.spent + held
+            held = Amount(**orjson.loads(orjson.dumps(account.held._asdict())))
+            self.spent[name] = account.spent.plus(held)
             self.lost[name] += held.cost
         self.start()
 

@@ -6,15 +6,14 @@ from sessions.durable.account import KINDS, NO_BUDGET, Account, Amount, Budget
 def test_amounts_add_and_subtract_kind_by_kind() -> None:
     one = Amount(input_uncached=1, input_cached=2, output=3, reasoning=4, cost=5)
     two = Amount(input_uncached=10, input_cached=20, output=30, reasoning=40, cost=50)
-    assert [getattr(one + two, kind) for kind in KINDS] == [11, 22, 33, 44, 55]
-    assert two - one + one == two
+    assert [getattr(one.plus(two), kind) for kind in KINDS] == [11, 22, 33, 44, 55]
+    assert two.minus(one).plus(one) == two
 
 
 def test_what_is_held_is_not_left() -> None:
     account = Account(scope="session", budget=Budget(output=10, cost=100))
     account.spent, account.held = Amount(output=3, cost=30), Amount(output=4, cost=80)
     assert account.left() == Budget(output=3, cost=-10)
-    assert account.unspent() == Budget(output=7, cost=70)
 
 
 def test_without_a_budget_nothing_is_bounded() -> None:
@@ -27,7 +26,9 @@ def test_without_a_budget_nothing_is_bounded() -> None:
 def test_used_means_spent_or_held() -> None:
     assert not Account(scope="tree").used
     assert Account(scope="tree", spent=Amount(output=1)).used
-    assert Account(scope="tree", held=Amount(cost=1)).used
+    held = Account(scope="tree")
+    held.held = Amount(cost=1)
+    assert held.used
 
 
 def test_a_soft_limit_is_reached_by_what_is_spent() -> None:

@@ -132,9 +132,18 @@ def test_what_the_engine_was_asked_for_is_not_raised() -> None:
     reservation = turn(own)
     reservation.admit(uncached=100, cached=0, max_output=50)
     assert reservation.ceiling == 10
-    reservation.admit(uncached=0, cached=100, max_output=50, most=10)
+    reservation.adjust(uncached=0, cached=100)
     assert (reservation.ceiling, reservation.limited) == (10, True)
     assert own.held.cost == 3750 + 6000
+    reservation.adjust(uncached=100, cached=0)
+    assert (reservation.ceiling, own.held.cost) == (10, 15000 + 6000)
+    own.budget = Budget(cost=150 * 100 + 600 * 9)
+    reservation.adjust(uncached=100, cached=0)
+    assert reservation.ceiling == 10, "what is held already stays held"
+    own.budget = Budget(cost=100 * 150 + 600 * 9, input_cached=10)
+    with pytest.raises(BudgetExceeded, match="cached"):
+        reservation.adjust(uncached=80, cached=20)
+    assert own.held == Amount()
 
 
 def test_reasoning_has_a_bound_of_its_own() -> None:
@@ -196,7 +205,7 @@ def test_no_schedule_of_turns_spends_more_than_any_budget(seed: int) -> None:
                 continue
             most = told if reservation.reasoning is None else min(told, reservation.reasoning)
             usage = used(uncached, cached, told, rng.randint(0, most) if thinks else 0)
-            total = total + amount_of(usage, reservation.settle(usage))
+            total = total.plus(amount_of(usage, reservation.settle(usage)))
             continue
         uncached, cached, thinks = rng.randint(0, 200), rng.randint(0, 200), rng.random() < 0.3
         reservation = turn(
@@ -210,9 +219,16 @@ def test_no_schedule_of_turns_spends_more_than_any_budget(seed: int) -> None:
         except BudgetExceeded:
             assert reservation.held == Amount()
             continue
-        open_turns.append((reservation, uncached, cached, 0, thinks))
+        prompt = uncached + cached
+        cached = rng.randint(0, prompt)
+        try:
+            reservation.adjust(uncached=prompt - cached, cached=cached)
+        except BudgetExceeded:
+            assert reservation.held == Amount()
+            continue
+        open_turns.append((reservation, prompt - cached, cached, 0, thinks))
     for reservation, *_ in open_turns:
         reservation.release()
     assert [each.held for each in accounts] == [Amount()] * 4
     assert accounts[2].spent == accounts[3].spent == total
-    assert accounts[0].spent + accounts[1].spent == total
+    assert accounts[0].spent.plus(accounts[1].spent) == total
