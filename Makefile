@@ -11,6 +11,9 @@
 # environment of its own under .venv-clients, pinned with hashes. It needs pip's and npm's
 # registries the first time; a client that cannot be had is skipped by name, with the reason.
 #
+# make sanitize runs the tests of the compiled CPU kernels, and wrong frames against an engine, with
+# AddressSanitizer in the kernels: some minutes, with a C++ compiler that has libasan.
+#
 # Variables:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
 #   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
@@ -35,7 +38,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 KERNELS_VENV := .venv-kernels
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all test-clients lint types ledger kernels clean
+.PHONY: demo test test-all test-clients lint types ledger kernels sanitize clean
 
 demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
@@ -63,8 +66,19 @@ kernels: $(KERNELS_VENV)/.ready
 	$(KERNELS_VENV)/bin/python -m pytest $(PYTEST_OPTIONS) tests/gpu
 	$(KERNELS_VENV)/bin/python -m tools.compile_kernels
 
+# AddressSanitizer for the kernels of kernels/native: their own tests, and wrong frames against an
+# engine. Python and torch are as ever, so leaks are not looked for.
+SANITIZED_TESTS ?= tests/model/test_native_library.py tests/model/test_cpu_attention.py \
+	tests/model/test_tiled_matrix.py tests/model/test_masked_sampling.py tests/model/test_qkv.py \
+	tests/model/test_norm.py tests/model/test_kv_write.py tests/campaigns/test_frames_fuzz.py
+
+sanitize: $(VENV)/.dev
+	CXX=$(CURDIR)/tools/sanitizing_cxx XDG_CACHE_HOME=$(CURDIR)/.sanitize \
+	  LD_PRELOAD=$$(c++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 \
+	  $(BIN)/python -m pytest --timeout 1800 $(PYTEST_OPTIONS) $(SANITIZED_TESTS)
+
 clean:
-	rm -rf $(VENV) $(KERNELS_VENV) .venv-clients build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.
