@@ -72,6 +72,9 @@ class Limits:
     """Responses that run at once; further ones wait."""
     max_waiting_responses: int = 256
     """Creates that wait in the lanes of a connection; one more is ``server_is_overloaded``."""
+    max_held_per_connection: int = 64 * MIB
+    """Memory that its requests hold, as parsed, from their arrival to their answer; one more is
+    ``server_is_overloaded``, and so with the two like it below."""
     connection_age_s: float = 3600.0
     """Older connections answer a new create with ``websocket_connection_limit_reached``."""
     max_unsent_bytes: int = 8 * MIB
@@ -97,6 +100,9 @@ class Limits:
     """A turn that ended so long ago keeps its last event alone."""
     max_session_depth: int = 16
     """Sessions above each other by ``parent_session``."""
+    max_held_per_tenant: int = 256 * MIB
+    max_held_bytes: int = 1024 * MIB
+    """Of all tenants together."""
     max_open_connections: int = 1024
     max_pages: int = 256
     """Pages of the dashboard that are open and kept true."""

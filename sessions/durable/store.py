@@ -26,6 +26,7 @@ from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
 from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
+from sessions.durable.weights import HeldBytes
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
@@ -82,6 +83,7 @@ class Store:
         self.limits = limits
         self.tenant_accounts = TenantAccounts(tenant_budget)
         self.branches = Branches()
+        self.held = HeldBytes(limits)
         self._running: dict[str, tuple[str, str]] = {}
         """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()

@@ -19,6 +19,7 @@ import orjson
 
 from runtime.messages import TokenArray
 from runtime.tokenizer import Tokenizer, UnsplittableText
+from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
 from tools_api.items import (
@@ -59,6 +60,13 @@ class Header:
     options: TemplateOptions
     ids: TokenArray
 
+    @property
+    def size_bytes(self) -> int:
+        """What it holds in memory, roughly."""
+        opening = 0 if self.opening is None else item_bytes(self.opening)
+        tools = sum(map(tool_bytes, self.tools))
+        return self.ids.nbytes * 2 + text_held(self.instructions) + opening + tools
+
     def same_tokens(self, other: "Header") -> bool:
         return self is other or np.array_equal(self.ids, other.ids)
 
@@ -85,6 +93,8 @@ class Entry:
     """Complete calls that wait for their output."""
     digest: bytes
     """Rolling digest over all items up to here; see ``roll``."""
+    frame_bytes: int = 0
+    """Of the frame it came from, unless that repeated what is held already."""
 
     @property
     def own_tokens(self) -> int:
@@ -92,16 +102,17 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What this entry alone holds in memory, roughly."""
+        """What this entry alone holds in memory, roughly; not less than its frame."""
         items = (*self.input_items, *self.output_items)
         own_header = self.parent is None or self.parent.header is not self.header
-        return (
+        held = (
             512
             + self.input_ids.nbytes
             + self.output_ids.nbytes
-            + sum(map(_held_bytes, items))
-            + (self.header.ids.nbytes * 2 if own_header else 0)
+            + sum(map(item_bytes, items))
+            + (self.header.size_bytes if own_header else 0)
         )
+        return max(held, self.frame_bytes)
 
 
 def chain(entry: Entry | None) -> Iterator[Entry]:
@@ -303,11 +314,6 @@ class Renderer:
             return self._tokenizer.encode(segments)
         except UnsplittableText as error:
             raise errors.invalid_value("input", str(error)) from error
-
-
-def _held_bytes(item: Item) -> int:
-    sealed = item.encrypted_content if isinstance(item, Reasoning) else None
-    return 256 + text_bytes(item) + len(sealed or "")
 
 
 def text_bytes(item: Item) -> int:

@@ -19,6 +19,7 @@ from functools import partial
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
+from sessions.durable.weights import Hold, request_bytes
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Commit, Ending, refused
 from sessions.turns.effects import Effects, Ended, GrammarCheck, Lookup, Outbox
@@ -257,7 +258,7 @@ class Connection:
         self._close_with = SERVICE_RESTART
         for job in [job for job in self._jobs if job.turn is None]:
             self._refuse(job, _shutting_down())
-        for lane, waiting in self._lanes.drop_waiting():
+        for lane, waiting in self._drop_waiting():
             content = waiting.content
             error = content if isinstance(content, ApiError) else _shutting_down()
             self._send_error(error, lane.stream_id)
@@ -267,7 +268,7 @@ class Connection:
         """The client is gone: cancel its turns and forget what was local to it. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._lanes.drop_waiting()
+            self._drop_waiting()
             self._following.leave()
             for job in self._jobs:
                 if job.log is not None and job.log.follower is job:
@@ -297,9 +298,28 @@ class Connection:
             log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
 
     def _enqueue(self, waiting: Waiting, stream_id: str | None) -> None:
-        error = place(self._lanes, waiting, stream_id, self._service.limits)
+        try:
+            waiting.hold = self._hold(waiting)
+            error = place(self._lanes, waiting, stream_id, self._service.limits)
+        except ApiError as too_much:
+            error = too_much
         if error is not None:
+            _let_go(waiting)
             self._send_error(error, stream_id)
+
+    def _hold(self, waiting: Waiting) -> Hold | None:
+        if not isinstance(waiting.content, CreateRequest):
+            return None
+        ready = waiting.prepared
+        held_bytes = request_bytes(waiting.content) if ready is None else ready.held_bytes
+        held_bytes = max(held_bytes, waiting.num_bytes)
+        return self._service.store.held.take(self._tenant, self._id, held_bytes)
+
+    def _drop_waiting(self) -> list[tuple[Lane[Waiting], Waiting]]:
+        dropped = self._lanes.drop_waiting()
+        for _, waiting in dropped:
+            _let_go(waiting)
+        return dropped
 
     def _refuse_steering(self, request: SteerRequest) -> None:
         job = self._jobs.of_response(request.previous_response_id)
@@ -362,6 +382,7 @@ class Connection:
                 lane=lane,
                 request=waiting.content,
                 prepared=waiting.prepared,
+                hold=waiting.hold,
                 num_bytes=waiting.num_bytes,
                 arrival_s=waiting.arrival_s,
             )
@@ -498,8 +519,7 @@ class Connection:
         if job.request.keepwarm.on_disconnect is not None:
             session.outlives_sockets = job.request.keepwarm.on_disconnect == "continue"
         number = session.begin(plan.response_id, job.ticket, service.clock())
-        if number != plan.number:
-            plan = replace(plan, number=number)
+        plan = replace(plan, number=number, frame_bytes=_new_bytes(job))
         service.store.turn_began(plan.response_id, self._tenant, self._id)
         job.session, job.ticket, job.plan = session, None, None
         self._following.begin(job, plan.response_id, private=plan.private)
@@ -637,6 +657,18 @@ class Connection:
             out.frames.clear()
         out.requests += self._service.store.branches.take_releases()
         return out.effects(close)
+
+
+def _new_bytes(job: Job) -> int:
+    """Of the frame, unless part of it is history that is held already."""
+    repeats = job.lineage is not None and len(job.lineage.items) < len(job.request.input)
+    return 0 if repeats else job.num_bytes
+
+
+def _let_go(waiting: Waiting) -> None:
+    """It will not be taken up."""
+    if waiting.hold is not None:
+        waiting.hold.give_back()
 
 
 def _shutting_down() -> ApiError:

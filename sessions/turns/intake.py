@@ -6,6 +6,7 @@ lane that it has to wait for, and at once otherwise.
 
 from dataclasses import dataclass
 
+from sessions.durable.weights import Hold
 from sessions.turns.lanes import Lanes
 from sessions.turns.reading import Prepared
 from tools_api import errors
@@ -25,6 +26,8 @@ class Waiting:
     arrival_s: float
     prepared: Prepared | None = None
     """What was worked out of it where it was read."""
+    hold: Hold | None = None
+    """Of a create: the memory it takes until it is answered."""
 
 
 def place(

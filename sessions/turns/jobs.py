@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
+from sessions.durable.weights import Hold
 from sessions.turns.commits import Ending
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
@@ -33,6 +34,7 @@ class Job:
     num_bytes: int
     arrival_s: float
     prepared: Prepared | None = None
+    hold: Hold | None = None
     check_id: str | None = None
     grammar: GrammarSpec | None = None
     session: Session | None = None
@@ -70,8 +72,10 @@ class Jobs:
         self._jobs[job] = None
 
     def remove(self, job: Job) -> None:
-        """The job is answered."""
+        """The job is answered: what it held is given back."""
         del self._jobs[job]
+        if job.hold is not None:
+            job.hold.give_back()
 
     def sent(self, job: Job, request_id: str) -> None:
         """The job's turn has a request at the engine."""

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from sessions.durable.transcript import ROOT_DIGEST, roll
+from sessions.durable.weights import request_bytes
 from tools_api import events
 from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.dialects.dialect_fields import NamedError
@@ -27,7 +28,7 @@ from tools_api.packed_requests import Unpacker, pack
 from tools_api.requests import CreateRequest
 
 DIGEST_BYTES = 16
-HEAD, PART, DIGESTS, GRAMMAR, EVENT = range(1, 6)
+HEAD, PART, DIGESTS, GRAMMAR, EVENT, HELD = range(1, 7)
 """Kinds of pieces."""
 Piece = tuple[int, bytes]
 _EVENTS = {kind.__name__: kind for kind in (CancelTurn, ResumeTurn, SteerRequest, ProcessedAck)}
@@ -51,6 +52,8 @@ class Prepared:
     """``roll`` of each prefix of ``input``, from the empty one on."""
     grammar: GrammarSpec | ApiError | None
     """As ``grammar_of`` gives or raises it."""
+    held_bytes: int
+    """As ``request_bytes`` weighs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,11 @@ def prepared(read: Read, context: ReadContext) -> Read:
         grammar = grammar_of(request, context)
     except ApiError as error:
         grammar = error
-    return Read(content=request, prepared=Prepared(digests=digests, grammar=grammar))
+    held_bytes = request_bytes(request)
+    return Read(
+        content=request,
+        prepared=Prepared(digests=digests, grammar=grammar, held_bytes=held_bytes),
+    )
 
 
 def options_of(request: CreateRequest, chat_format: ChatFormat) -> TemplateOptions:
@@ -126,6 +133,7 @@ def to_pieces(read: Read) -> Iterator[Piece]:
         if read.prepared is not None:
             yield DIGESTS, b"".join(read.prepared.digests[1:])
             yield GRAMMAR, orjson.dumps(_grammar_fields(read.prepared.grammar))
+            yield HELD, b"%d" % read.prepared.held_bytes
 
 
 class FromPieces:
@@ -136,6 +144,7 @@ class FromPieces:
         self._event: ClientEvent | ApiError | None = None
         self._digests: tuple[bytes, ...] | None = None
         self._grammar: GrammarSpec | ApiError | None = None
+        self._held_bytes = 0
 
     def add(self, kind: int, data: bytes) -> None:
         """One more piece.
@@ -152,6 +161,8 @@ class FromPieces:
             self._digests = (ROOT_DIGEST, *(data[at : at + DIGEST_BYTES] for at in starts))
         elif kind == GRAMMAR:
             self._grammar = _grammar(orjson.loads(data))
+        elif kind == HELD:
+            self._held_bytes = int(data)
         elif kind == EVENT:
             self._event = _event(orjson.loads(data))
         else:
@@ -165,7 +176,9 @@ class FromPieces:
             raise ValueError("no pieces")
         ready = None
         if self._digests is not None:
-            ready = Prepared(digests=self._digests, grammar=self._grammar)
+            ready = Prepared(
+                digests=self._digests, grammar=self._grammar, held_bytes=self._held_bytes
+            )
         return Read(content=self._unpacker.request(), prepared=ready)
 
 

@@ -425,6 +425,7 @@ class Turn:
             num_tokens=plan.tokens_before + len(plan.input_ids) + len(tokens),
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
+            frame_bytes=plan.frame_bytes,
         )
 
 

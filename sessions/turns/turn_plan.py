@@ -90,6 +90,8 @@ class TurnPlan:
     past: Past = NO_PAST
     checks: OutputChecks = NO_CHECKS
     """What the grammar does not hold the output to."""
+    frame_bytes: int = 0
+    """Of the frame that asked for it, unless that repeated a history."""
     warnings: tuple[str, ...] = ()
     """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
 

@@ -105,7 +105,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._frames: deque[Frame] = deque()
         self._message: bytearray | None = None
         self._message_opcode = Opcode.TEXT
-        self._resuming = self._working = False
+        self._resuming = self._working = self._ends = False
         self._message_open = False
         """A message waits for its turn or is being read; those behind it wait for it."""
         self._reader: asyncio.Task[None] | None = None
@@ -144,9 +144,6 @@ class WebSocketPeer(asyncio.Protocol):
             self._close(close, frames)
             return
         self._write(frames)
-        if self._transport.get_write_buffer_size() > self._max_unsent_bytes:
-            log.warning("client does not read, closing connection=%s", self._link.id)
-            self._close(CloseCode.POLICY_VIOLATION)
 
     # Time
 
@@ -290,6 +287,9 @@ class WebSocketPeer(asyncio.Protocol):
     def _close(self, code: int, frames: Sequence[bytes] = (), reason: str | None = None) -> None:
         """Send the last frames and a close frame."""
         self._write(frames)
+        if self._ends:
+            return  # the frames were too many
+        self._ends = True
         self._protocol.send_close(code, reason or _REASONS.get(code, ""))
         self._write()
         self._begin_end()
@@ -298,6 +298,7 @@ class WebSocketPeer(asyncio.Protocol):
         """A close frame has been sent: nothing more is for the client, nor from it."""
         if self._drop_at is not None:
             return
+        self._ends = True
         self._drop_at = self._clock() + self._times.close_s
         self._frames.clear()
         if self._reader is not None:
@@ -319,6 +320,17 @@ class WebSocketPeer(asyncio.Protocol):
         self._transport.write(b"".join(writes))
         if ends:
             self._transport.write_eof()
+        if self._transport.get_write_buffer_size() > self._max_unsent_bytes:
+            self._refuse_to_wait()
+
+    def _refuse_to_wait(self) -> None:
+        """The client does not read: it is closed, and dropped if it goes on asking."""
+        if self._ends:
+            if self._transport.get_write_buffer_size() > 2 * self._max_unsent_bytes:
+                self._transport.abort()
+            return
+        log.warning("client does not read, closing connection=%s", self._link.id)
+        self._close(CloseCode.POLICY_VIOLATION)
 
 
 def _text_header(length: int) -> bytes:

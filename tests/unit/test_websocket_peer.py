@@ -465,6 +465,22 @@ def test_a_client_that_goes_takes_the_frame_that_waits_to_be_read_with_it() -> N
     run(scenario, reading)
 
 
+def test_a_flood_of_pings_whose_pongs_are_not_read_ends_the_connection() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.wire.reads_at_once = False
+        for _ in range(50 * MAX_UNSENT // 6):
+            bench.client.send_ping(b"")
+        data = b"".join(bench.client.data_to_send())
+        for start in range(0, len(data), 600):
+            bench.peer.data_received(data[start : start + 600])
+            await bench.settle()
+            assert bench.wire.unread <= 2 * MAX_UNSENT + 600
+        assert bench.connection.calls == ["close"]
+        assert bench.wire.aborted or bench.close_code == 1008
+
+    run(scenario)
+
+
 def test_a_flood_of_bytes_is_parsed_in_slices() -> None:
     async def scenario(bench: Bench) -> None:
         bench.clock.tick_s = TURN_S

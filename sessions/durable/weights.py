@@ -1,0 +1,142 @@
+"""What requests, items and tools hold in memory, and how much of it may be held at once.
+
+The figures are estimates in the safe direction: a thing is never weighed at less than half of
+what the process grows by when it keeps it (a test holds them to that, for items of every kind).
+Waiting requests are held to three bounds: of their connection, their tenant and the server.
+
+Always true: what the account holds is the sum of what was taken and not yet given back.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from sys import getsizeof
+
+import orjson
+
+from tools_api import errors
+from tools_api.errors import ApiError
+from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
+from tools_api.limits import MIB, Limits
+from tools_api.requests import CreateRequest
+from tools_api.tools import FunctionTool
+
+REQUEST_BYTES = 4096
+_OBJECT_BYTES = 640
+_PART_BYTES = 560
+_LIST_ENTRY_BYTES = 16
+_JSON_BYTES = {b"{": 240, b"[": 100, b'"': 32, b",": 40}
+"""Above its text, what each of these stands for takes once it is parsed."""
+
+
+def item_bytes(item: Item) -> int:
+    """Of one item with all its texts, also those that no model reads."""
+    texts: list[str | None] = [item.id, item.status]
+    parts = 0
+    match item:
+        case Message():
+            texts += [part.text for part in item.content]
+            parts = len(item.content)
+        case FunctionCall():
+            texts += [item.call_id, item.name, item.namespace, item.arguments]
+        case CustomToolCall():
+            texts += [item.call_id, item.name, item.namespace, item.input]
+        case Reasoning():
+            texts += [item.encrypted_content, *item.content, *item.summary]
+        case _:
+            texts += [item.call_id, item.output]
+    held = sum(getsizeof(text) + _LIST_ENTRY_BYTES for text in texts if text is not None)
+    return _OBJECT_BYTES + parts * _PART_BYTES + held
+
+
+def tool_bytes(tool: FunctionTool) -> int:
+    """Of one tool with its schema."""
+    custom = tool.custom
+    texts = (tool.name, tool.description, tool.place, custom and custom.definition)
+    held = sum(getsizeof(text) for text in texts if text is not None)
+    return 3 * _OBJECT_BYTES + held + json_bytes(orjson.dumps(tool.parameters))
+
+
+def json_bytes(text: bytes) -> int:
+    """Of what ``text`` becomes when it is parsed."""
+    return len(text) + sum(text.count(sign) * each for sign, each in _JSON_BYTES.items())
+
+
+def text_held(text: str | None) -> int:
+    """Of a text that may be absent."""
+    return 0 if text is None else getsizeof(text)
+
+
+def request_bytes(request: CreateRequest) -> int:
+    """Of a whole request."""
+    schema = request.text_format.json_schema
+    return (
+        REQUEST_BYTES
+        + text_held(request.instructions)
+        + text_held(request.text_format.description)
+        + (0 if schema is None else json_bytes(orjson.dumps(schema)))
+        + sum(map(item_bytes, request.input))
+        + sum(map(tool_bytes, request.tools))
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """What one request holds, until it is given back."""
+
+    account: "HeldBytes"
+    tenant: str
+    connection_id: str
+    num_bytes: int
+
+    def give_back(self) -> None:
+        """The request is answered. May be called again."""
+        held, self.num_bytes = self.num_bytes, 0
+        self.account.change(self.tenant, self.connection_id, -held)
+
+
+class HeldBytes:
+    """Of all requests that are not answered yet."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_tenant: Counter[str] = Counter()
+        self._by_connection: Counter[str] = Counter()
+        self.total = 0
+
+    def take(self, tenant: str, connection_id: str, num_bytes: int) -> Hold:
+        """Hold so many bytes more.
+
+        Raises:
+            ApiError: that is more than the connection, the tenant or the server may; nothing
+                is held.
+        """
+        bounds: Iterable[tuple[str, int, int]] = (
+            (
+                "connection",
+                self._by_connection[connection_id],
+                self._limits.max_held_per_connection,
+            ),
+            ("tenant", self._by_tenant[tenant], self._limits.max_held_per_tenant),
+            ("server", self.total, self._limits.max_held_bytes),
+        )
+        for whose, held, most in bounds:
+            if held + num_bytes > most:
+                raise _too_much(whose, held, num_bytes, most)
+        self.change(tenant, connection_id, num_bytes)
+        return Hold(self, tenant, connection_id, num_bytes)
+
+    def change(self, tenant: str, connection_id: str, num_bytes: int) -> None:
+        """Hold so much more, or less."""
+        self.total += num_bytes
+        for account, name in ((self._by_tenant, tenant), (self._by_connection, connection_id)):
+            account[name] += num_bytes
+            if not account[name]:
+                del account[name]
+
+
+def _too_much(whose: str, held: int, num_bytes: int, most: int) -> ApiError:
+    return errors.overloaded(
+        f"open requests of this {whose} hold {held / MIB:.1f} MiB, this one needs "
+        f"{num_bytes / MIB:.1f} more, {most / MIB:g} are allowed"
+    )

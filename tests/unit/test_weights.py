@@ -1,0 +1,185 @@
+"""Weights are never below half of what the process grows by; what waits is held to three bounds."""
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sessions.durable.transcript import Entry, Header, Tail
+from sessions.durable.weights import HeldBytes, request_bytes
+from tests.support.entries import entry
+from tests.support.sessions_rig import END, Rig
+from tools_api.chat_format import TemplateOptions
+from tools_api.errors import ApiError
+from tools_api.limits import DEFAULT_LIMITS, Limits
+from tools_api.requests import CreateRequest, parse_create
+
+COPIES = 40
+text = st.one_of(
+    st.text(max_size=40),
+    st.integers(0, 3000).map(lambda n: "x" * n),
+    st.integers(1, 300).map(lambda n: "x" * n + "\U0001f600"),
+)
+ids = st.one_of(st.just({}), text.map(lambda value: {"id": value[:512]}))
+some = st.lists(text, max_size=12)
+
+
+def parts(kind: str) -> st.SearchStrategy[list[Any]]:
+    return some.map(lambda texts: [{"type": kind, "text": each} for each in texts])
+
+
+def item(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.builds(lambda own, more: own | more, st.fixed_dictionaries(fields), ids)
+
+
+items = st.one_of(
+    item(role=st.just("user"), content=st.one_of(text, parts("input_text"))),
+    item(role=st.just("assistant"), content=parts("output_text"), status=st.just("completed")),
+    item(type=st.just("reasoning"), summary=parts("summary_text"), content=parts("reasoning_text")),
+    item(type=st.just("reasoning"), encrypted_content=text),
+    item(type=st.just("function_call"), call_id=text.map(lambda t: ("c" + t)[:512]),
+         name=st.just("f"), arguments=text),
+    item(type=st.just("custom_tool_call"), call_id=st.just("c"), name=st.just("f"), input=text),
+    item(type=st.just("function_call_output"), call_id=st.just("c"), output=text),
+    item(type=st.just("custom_tool_call_output"), call_id=st.just("c"),
+         output=parts("input_text")),
+)  # fmt: skip
+schemas = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(0, 1), text),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=8), st.dictionaries(st.text(max_size=10), inner, max_size=8)
+    ),
+    max_leaves=60,
+)
+
+
+def grown_by(make: Callable[[], Any]) -> int:
+    """What is held after ``make``, whose result is kept meanwhile."""
+    make()  # what is made once, for the first of its kind
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = make()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    del kept
+    return grown
+
+
+def read(frame: bytes) -> CreateRequest:
+    return parse_create(orjson.loads(frame), None, DEFAULT_LIMITS)
+
+
+def entry_of(request: CreateRequest) -> Entry:
+    plain = entry(size=0)
+    header = Header(
+        instructions=request.instructions,
+        opening=None,
+        tools=request.tools,
+        options=TemplateOptions(),
+        ids=plain.header.ids,
+    )
+    return Entry(
+        parent=None,
+        header=header,
+        opening=None,
+        input_items=request.input,
+        input_ids=plain.input_ids,
+        output_items=(),
+        output_ids=plain.output_ids,
+        tail=Tail.CLOSED_OUTPUT,
+        num_tokens=0,
+        open_calls=frozenset(),
+        digest=b"",
+    )
+
+
+@given(item=items)
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+def test_an_entry_weighs_at_least_half_of_what_the_process_grows_by(item: dict[str, Any]) -> None:
+    frame = orjson.dumps({"input": [item] * COPIES})
+    made = entry_of(read(frame))
+    grown = grown_by(lambda: read(frame))
+    assert made.size_bytes >= grown / 2, (item, made.size_bytes, grown)
+    assert request_bytes(read(frame)) >= grown / 2
+
+
+@given(schema=st.dictionaries(st.text(max_size=10), schemas, max_size=8))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_tools_weigh_at_least_half_of_what_the_process_grows_by(schema: dict[str, Any]) -> None:
+    schema.pop("type", None)
+    tools = [{"type": "function", "name": f"f{n}", "parameters": schema} for n in range(40)]
+    frame = orjson.dumps({"input": "", "tools": tools})
+    grown = grown_by(lambda: read(frame))
+    assert entry_of(read(frame)).size_bytes >= grown / 2
+    assert request_bytes(read(frame)) >= grown / 2
+
+
+def test_an_entry_weighs_at_least_its_frame() -> None:
+    rig = Rig()
+    client = rig.connect()
+    client.turn(input="hi", user="u" * 500, unknown="x" * 30_000)
+    store = rig.store.tenant_responses("acme")
+    assert store.num_bytes >= 30_000
+
+
+def test_each_bound_holds_at_its_limit_and_one_byte_beyond() -> None:
+    limits = replace(
+        Limits(), max_held_per_connection=10, max_held_per_tenant=20, max_held_bytes=30
+    )
+    held = HeldBytes(limits)
+    taken = [held.take("t", "1", 10), held.take("t", "2", 10), held.take("u", "3", 10)]
+    for tenant, connection, whose in (("t", "1", "connection"), ("t", "9", "tenant")):
+        with pytest.raises(ApiError, match=f"of this {whose} hold"):
+            held.take(tenant, connection, 1)
+    with pytest.raises(ApiError, match="of this server hold") as caught:
+        held.take("v", "9", 1)
+    assert caught.value.code == "server_is_overloaded"
+    taken[0].give_back()
+    taken[0].give_back()
+    assert held.total == 20
+    held.take("v", "9", 10)
+    assert held.total == 30
+
+
+def test_what_a_request_holds_is_given_back_when_it_is_answered_or_dropped() -> None:
+    rig = Rig()
+    client = rig.connect()
+    client.turn(input="hi")
+    assert rig.store.held.total == 0
+    client.create(input="one")
+    client.create(input="two")
+    client.create(input="three", tools="none")
+    assert rig.store.held.total > 0
+    rig.reply("ok" + END)
+    rig.reply("ok" + END)
+    assert rig.store.held.total == 0
+    client.create(input="one")
+    client.create(input="two")
+    client.disconnect()
+    assert rig.store.held.total == 0
+
+
+def test_a_request_too_many_is_refused_and_the_others_run() -> None:
+    frame = read(orjson.dumps({"input": "x" * 3000}))
+    room = 2 * request_bytes(frame) + 100
+    rig = Rig(limits=replace(Limits(), max_held_per_connection=room))
+    client = rig.connect()
+    client.create(input="x" * 3000)
+    client.create(input="x" * 3000)
+    (refused,) = client.create(input="x" * 3000)
+    assert refused["error"]["code"] == "server_is_overloaded"
+    assert refused["status"] == 503
+    rig.reply("ok" + END)
+    assert client.types().count("completed") == 1
