@@ -16,6 +16,7 @@ import xxhash
 from runtime.messages import EngineInfo
 from sessions.command.settings import OptionError, Setting, Values
 from sessions.journal.adoption import Loader
+from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.records import TENANT_ACCOUNT
 from sessions.journal.sqlite import SqliteJournal
@@ -25,6 +26,7 @@ from sessions.turns.service import Service
 from sessions.wire.journal_desk import JournalDesk
 
 MEMORY = ":memory:"
+_POSTGRES = ("postgresql://", "postgres://")
 _FORMAT = b"1"
 """Raise it when a chat format writes the same items as other tokens."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -48,8 +50,9 @@ JOURNAL_SETTINGS: tuple[Setting, ...] = (
         name="journal",
         metavar="FILE",
         group="journal",
-        help="where sessions are kept so that they outlive the server: a file, or :memory: for "
-        "nowhere; default: a file in the user's state folder",
+        help="where sessions are kept so that they outlive the server: a file, "
+        "postgresql://... (shared by all that name it), or :memory: for nowhere; default: a file "
+        "in the user's state folder",
     ),
     Setting(
         name="journal_shared",
@@ -128,9 +131,21 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
     if options.place == MEMORY:
         return None
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    if options.place is not None and options.place.startswith(_POSTGRES):
+        return _postgres(options.place, of, owner)
     return SqliteJournal(
         journal_file(options, of), fingerprint=of, owner=owner, shared=options.shared
     )
+
+
+def _postgres(address: str, of: bytes, owner: str) -> Journal:
+    try:
+        from sessions.journal.postgres import PostgresJournal
+    except ImportError as error:
+        raise JournalError(
+            "a journal in PostgreSQL needs the extra 'postgres': pip install 'keepwarm[postgres]'"
+        ) from error
+    return PostgresJournal(address, fingerprint=of, owner=owner)
 
 
 def with_journal(

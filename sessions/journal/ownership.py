@@ -8,6 +8,7 @@ and its append writes nothing, so that a wrong guess costs a turn and never a re
 Always true: a session changes its owner only together with its epoch, which grows.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -32,6 +33,19 @@ class Waiter(Protocol):
     def wait(self, seconds: float) -> None:
         """Let the owner come to it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemWaiter:
+    """The time of this machine."""
+
+    def clock(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,7 @@ CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
 CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
 """
 VERSION = 1
+FIRST_EPOCH = 1
 
 
 class Cursor(Protocol):
@@ -104,6 +105,11 @@ class SqlJournal(abc.ABC):
     @abc.abstractmethod
     def reading(self) -> contextlib.AbstractContextManager[Cursor]:
         """One state of the database. Both raise JournalError alone."""
+
+    def lock_name(self, cursor: Cursor, kind: str, tenant: str, name: str) -> None:
+        """Keep others from making a row of that name until the transaction ends; where only one
+        transaction writes at a time there is nothing to be done."""
+        del cursor, kind, tenant, name
 
     # Writing
 
@@ -160,6 +166,7 @@ class SqlJournal(abc.ABC):
     def set_options(self, tenant: str, name: str, options: bytes) -> None:
         """See ``Journal``."""
         with self.writing() as cursor:
+            self.lock_name(cursor, "session", tenant, name)
             session = self.session_row(cursor, tenant, name, lock=True) or self.new_session(
                 tenant, name
             )
@@ -190,7 +197,7 @@ class SqlJournal(abc.ABC):
         )
 
     def new_session(self, tenant: str, name: str) -> SessionRow:
-        epoch = 1 if self._shared else UNFENCED
+        epoch = FIRST_EPOCH if self._shared else UNFENCED
         owner = self.owner if self._shared else ""
         return SessionRow(tenant=tenant, name=name, owner=owner, epoch=epoch)
 
@@ -379,6 +386,9 @@ class _Batch:
         if key not in self._sessions:
             journal, cursor = self._journal, self._cursor
             found = journal.session_row(cursor, tenant, name, lock=True)
+            if found is None:
+                journal.lock_name(cursor, "session", tenant, name)
+                found = journal.session_row(cursor, tenant, name, lock=True)
             self._sessions[key] = found or journal.new_session(tenant, name)
         return self._sessions[key]
 
@@ -386,13 +396,16 @@ class _Batch:
         journal = self._journal
         if not journal.shared:
             return True
-        claimed = record.epoch == session.epoch or not session.head_seq
-        return session.owner == journal.owner and claimed
+        epoch = record.epoch or FIRST_EPOCH  # of a session that this server has made itself
+        return session.owner == journal.owner and session.epoch == epoch
 
     def _charge(self, key: tuple[str, str], record: TurnRecord) -> None:
         account = self._accounts.get(key)
         if account is None:
             account = self._journal.account_row(self._cursor, *key, lock=True)
+            if not account.turns:
+                self._journal.lock_name(self._cursor, "account", *key)
+                account = self._journal.account_row(self._cursor, *key, lock=True)
         self._accounts[key] = account.plus(record)
 
     def write(self) -> None:

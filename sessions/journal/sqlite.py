@@ -16,9 +16,7 @@ import os
 import secrets
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sessions.journal import retention
@@ -30,7 +28,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import MarkFile, read_mark
-from sessions.journal.ownership import Ownership
+from sessions.journal.ownership import Ownership, SystemWaiter
 from sessions.journal.records import SessionRecord
 from sessions.journal.sql import SCHEMA, VERSION, Cursor, SqlJournal
 
@@ -48,19 +46,6 @@ _LATER = frozenset(
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 MIGRATIONS: tuple[str, ...] = (SCHEMA.format(blob="BLOB"),)
 """What brings a file from each version to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class SystemWaiter:
-    """The time of this machine."""
-
-    def clock(self) -> float:
-        """Monotonic seconds."""
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        """Sleep."""
-        time.sleep(seconds)
 
 
 class SqliteJournal(SqlJournal):

@@ -12,6 +12,7 @@ import pytest
 
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalUnavailable
+from sessions.journal.journal import Journal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
 from sessions.turns.commits import Commits
@@ -33,8 +34,16 @@ from tests.support.speaking_engine import SpeakingEngine
 class Bench:
     """A server's inside over a journal; ``ids`` go on from server to server."""
 
-    def __init__(self, path: Path, ids: Any, owner: str = "", *, shared: bool = False) -> None:
-        self.journal = SqliteJournal(path, fingerprint=b"f", owner=owner, shared=shared)
+    def __init__(
+        self,
+        path: Path,
+        ids: Any,
+        owner: str = "",
+        *,
+        shared: bool = False,
+        journal: Journal | None = None,
+    ) -> None:
+        self.journal = journal or SqliteJournal(path, fingerprint=b"f", owner=owner, shared=shared)
         service = make_service(FakeClock(1000.0))
         commits = Commits(self.journal)
         self.service = replace(
@@ -186,6 +195,9 @@ def test_two_servers_take_turns_at_one_chain(tmp_path: Path) -> None:
             assert event["type"] == "response.completed", event
             assert event["response"]["keepwarm"]["turn"] == n + 1
             parent = {"previous_response_id": event["response"]["id"]}
+        for _ in range(3):  # of one server's making: it need not claim it
+            event = await clients[0].turn(keepwarm={"session": "mine"})
+            assert event["type"] == "response.completed", event
         session = benches[0].journal.session("acme", "s")
         assert session is not None
         assert (session.account.turns, session.epoch) == (6, 6)

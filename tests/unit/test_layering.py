@@ -49,6 +49,7 @@ CLIENT_CLOSURE = {
     )
 } | {"tools_api.wire"}
 LATE_IMPORTS = {
+    "sessions.command.journal_options",
     "keepwarm.__main__",
     "runtime.process.engine_process",
     "sessions.command.tracing",

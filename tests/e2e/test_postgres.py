@@ -1,0 +1,152 @@
+"""The journal in a real PostgreSQL: its promises, and two servers that share it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sessions.journal.errors import JournalNewer, JournalUnavailable
+from sessions.journal.ownership import DEAD_MS, Ownership
+from sessions.journal.postgres import PostgresJournal
+from tests.support.journals import record
+from tests.support.postgres import MISSING, PROGRAMS, postgres
+from tests.unit import test_journal as promises
+from tests.unit.test_journal_desk import Bench, Client
+
+pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
+_databases = itertools.count(1)
+
+for _name in dir(promises):
+    # Every promise that is made of all journals is asked of this one too.
+    _test = getattr(promises, _name)
+    if _name.startswith("test_") and "journal" in getattr(_test, "__annotations__", {}):
+        globals()[_name] = _test
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as address:
+        yield address
+
+
+@pytest.fixture
+def address(server: str) -> str:
+    """Of an empty database."""
+    name = f"journal{next(_databases)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return server.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def journal(address: str) -> Iterator[PostgresJournal]:
+    opened = opened_as(address, "a")
+    yield opened
+    opened.close()
+
+
+def opened_as(address: str, owner: str) -> PostgresJournal:
+    return PostgresJournal(address, fingerprint=b"f", owner=owner)
+
+
+def test_two_servers_take_turns_at_one_chain_a_hundred_times(address: str) -> None:
+    async def scenario() -> None:
+        ids = iter(range(10_000))
+        journals = [opened_as(address, owner) for owner in ("a", "b")]
+        benches = [Bench(Path(), ids, journal=journal) for journal in journals]
+        clients = [Client(bench) for bench in benches]
+        parent: dict[str, str] = {}
+        for n in range(100):
+            event = await clients[n % 2].turn(keepwarm={"session": "s"}, **parent)
+            assert event["type"] == "response.completed", event
+            assert event["response"]["keepwarm"]["turn"] == n + 1
+            parent = {"previous_response_id": event["response"]["id"]}
+        session = journals[0].session("acme", "s")
+        assert session is not None
+        assert session.account.turns == 100
+        assert len(journals[0].session_turns("acme", "s")) == 100
+        for bench in benches:
+            await bench.close()
+
+    # The owner looks for wishes every 250 ms: the test need not wait that long.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sessions.wire.journal_desk.POLL_S", 0.01)
+        patch.setattr("sessions.journal.ownership.ASK_AGAIN_S", 0.005)
+        asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_an_owner_that_slept_is_refused_when_it_wakes(address: str) -> None:
+    """As after SIGSTOP: its heartbeats stop, another takes over, its append comes late."""
+    a, b = opened_as(address, "a"), opened_as(address, "b")
+    first = record("r1")
+    assert a.append([first]) == [True]
+    now_ms = [1000]
+    for journal in (a, b):
+        own = Ownership(journal=journal, now_ms=lambda _: now_ms[0], waiter=a.ownership.waiter)
+        object.__setattr__(journal, "_ownership", own)
+    a.ownership.beat()
+    now_ms[0] += DEAD_MS + 1
+    claimed = b.claim("t", "s", 0.0)
+    assert claimed is not None
+    assert claimed.epoch == 2
+    late, other = record("r2", parent=first, epoch=1), record("r9", session="mine")
+    assert a.append([late, other]) == [False, True]
+    assert a.turn("t", "r2") is None
+    assert b.append([record("r3", parent=first, epoch=2)]) == [True]
+    session = b.session("t", "s")
+    assert session is not None
+    assert (session.account.turns, session.head_id) == (2, "r3")
+    a.close()
+    b.close()
+
+
+def test_two_servers_that_make_the_same_rows_at_once_lose_none(address: str) -> None:
+    a, b = opened_as(address, "a"), opened_as(address, "b")
+
+    def fill(journal: PostgresJournal, letter: str) -> None:
+        for n in range(50):
+            turn = record(f"{letter}{n}", session=f"{letter}{n}", accounts=("tenant",))
+            while True:
+                try:
+                    assert journal.append([turn]) == [True]
+                    break
+                except JournalUnavailable:
+                    continue
+
+    async def both() -> None:
+        await asyncio.gather(asyncio.to_thread(fill, a, "a"), asyncio.to_thread(fill, b, "b"))
+
+    asyncio.run(both())
+    assert a.account("t", "tenant").turns == 100
+    a.close()
+    b.close()
+
+
+def test_a_server_that_cuts_its_connections_is_asked_again(journal: PostgresJournal) -> None:
+    journal.append([record("r1")])
+    with psycopg.connect(journal._address, autocommit=True) as other:
+        others = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        other.execute(
+            f"SELECT pg_terminate_backend(pid) FROM ({others} AND datname IS NOT NULL) AS x"
+        )
+    with pytest.raises(JournalUnavailable):
+        journal.append([record("r2")])
+    assert journal.append([record("r2")]) == [True]
+    assert journal.turn("t", "r1") is not None
+
+
+def test_an_address_nobody_listens_at_is_said_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(JournalUnavailable) as refused:
+        opened_as(f"postgresql:///x?host={tmp_path}", "a")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_journal_of_a_newer_program_is_left_alone(address: str) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE journal SET commits = 99")
+    with pytest.raises(JournalNewer, match="update keepwarm"):
+        opened_as(address, "a")
