@@ -17,6 +17,7 @@ from tools_api.version import __version__
 
 COMMANDS = {
     "serve": "Serve a model over WebSocket and HTTP.",
+    "chat": "Talk to a session of a server, with tools of your own.",
     "demo": "Serve a model and play an agent with three tools.",
     "keys": "Make keys, and the rows that stand for them in a tenants file.",
     "top": "Watch a server's sessions in the terminal.",

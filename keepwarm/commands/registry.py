@@ -2,12 +2,17 @@
 
 import os
 
+from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given
 from keepwarm.demo.settings import DEMO_SETTINGS
 from sessions.command.options import SERVE_SETTINGS
 from sessions.command.settings import Setting, Values, config_path, read_config, resolve
 
-SETTINGS: dict[str, tuple[Setting, ...]] = {"serve": SERVE_SETTINGS, "demo": DEMO_SETTINGS}
+SETTINGS: dict[str, tuple[Setting, ...]] = {
+    "serve": SERVE_SETTINGS,
+    "chat": CHAT_SETTINGS,
+    "demo": DEMO_SETTINGS,
+}
 """By command: the tables of a configuration file."""
 
 

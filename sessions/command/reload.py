@@ -19,7 +19,7 @@ def warn_of_former_form(path: Path, *, former: bool) -> None:
         log.warning(
             "tenants file holds the keys themselves file=%s replacement=%s",
             path,
-            "TOML with the sha256 of each key, see docs/commands.md",
+            "what 'keepwarm keys convert' makes of it",
         )
 
 

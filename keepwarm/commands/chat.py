@@ -1,0 +1,208 @@
+"""``keepwarm chat``: a session of a server, in the terminal, with one's own tools.
+
+The session has a name under which the server keeps it, so that it can be gone on with later and
+from elsewhere. Ctrl-C ends the turn, or at the prompt the conversation; Ctrl-D ends it too.
+"""
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from keepwarm import (
+    ApiError,
+    Client,
+    ConnectionLost,
+    FunctionCall,
+    GenerationOptions,
+    Response,
+    Session,
+    TooManyTurns,
+    TurnFailed,
+)
+from keepwarm.commands.chat_settings import CHAT_SETTINGS
+from keepwarm.commands.parameters import Given, settings_command
+from keepwarm.commands.registry import values_of
+from keepwarm.commands.screen import Screen, printable
+from keepwarm.commands.tools_file import tools_of
+from sessions.command.settings import OptionError, Values
+
+HELP = """Talk to a session of a server in the terminal.
+
+With --tools FILE the model calls what @tool made in that Python file. --resume goes on with the
+last conversation, or with the session of that name. Ctrl-C ends a turn, Ctrl-D the conversation;
+/usage shows what it took."""
+PROMPT = "> "
+LAST = "last"
+USAGE = "/usage"
+_FAILURES = (ApiError, ConnectionLost, TurnFailed, TooManyTurns)
+
+
+class Conversation:
+    """What is said in one session."""
+
+    def __init__(
+        self, session: Session, screen: Screen, options: GenerationOptions, *, resumed: bool
+    ) -> None:
+        """``resumed``: the server should know the session; that it does not is told."""
+        self._session = session
+        self._screen = screen
+        self._options = options
+        self._expected = resumed
+
+    def take(self, lines: Iterator[str]) -> int:
+        """Answer each line; returns 1 if the last one could not be, else 0."""
+        status = 0
+        for text in lines:
+            if text.strip() == USAGE:
+                self._screen.whole(usage(self._session))
+            elif text.strip():
+                status = self._answer(text)
+        if self._session.stats.turns:
+            self._screen.whole(f"go on with: keepwarm chat --resume {self._session.name}", dim=True)
+        return status
+
+    def _answer(self, text: str) -> int:
+        try:
+            with contextlib.closing(self._session.stream(text, **self._options)) as events:
+                for event in events:
+                    self._screen.show(event)
+                    if isinstance(event, Response):
+                        self._look_at(event)
+        except KeyboardInterrupt:
+            self._screen.whole("note: the turn was cancelled")
+        except _FAILURES as error:
+            self._screen.whole(f"error: {error}", fg="red")
+            return 1
+        return 0
+
+    def _look_at(self, response: Response) -> None:
+        if self._expected and response.keepwarm.get("turn") == 1:
+            self._screen.whole("note: the server did not know this session; it begins here")
+        self._expected = False
+        if response.status == "incomplete" and not response.cancelled:
+            self._screen.whole(f"note: cut short ({response.incomplete_reason})", fg="yellow")
+
+
+def run(given: Given) -> int:
+    """Talk until the input ends; returns the exit status."""
+    values = values_of("chat", given)
+    resume, state = given.arguments["resume"], _state_file(os.environ)
+    name = session_name(values, resume, state)
+    tools = [] if values["tools"] is None else tools_of(values["tools"])
+    defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
+    with Client(base_url(values), api_key=values["api_key"]) as client:
+        session = client.session(name=name, approve=_approve, tools=tools, **defaults)
+        _remember(state, name)
+        talk = Conversation(session, Screen.here(), _options(values), resumed=resume is not None)
+        return talk.take(_lines())
+
+
+def usage(session: Session) -> str:
+    """What the session has taken through this object, in a line."""
+    stats = session.stats
+    used = stats.usage
+    cost = "" if not stats.cost else f", ${stats.cost:.6f}"
+    return (
+        f"{stats.turns} turns, {used.input_tokens} input tokens ({used.hit_ratio:.0%} cached), "
+        f"{used.output_tokens} output tokens{cost}"
+    )
+
+
+def base_url(values: Values) -> str:
+    """The address with its path, which may be left out.
+
+    Raises:
+        OptionError: it is no address.
+    """
+    url: str = values["url"]
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+        raise OptionError(f"{values.label('url')} {url!r} is not of the form http://host:port")
+    return url if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
+
+
+def session_name(values: Values, resume: str | None, state: Path) -> str:
+    """Which session it is.
+
+    Args:
+        resume: a name, ``LAST``, or None.
+        state: holds the name of the last one.
+
+    Raises:
+        OptionError: there is no last one, or two names are given.
+    """
+    named: str | None = values["session"]
+    if resume is None:
+        return named or f"chat-{secrets.token_hex(4)}"
+    if named and values.found("session").origin == "typed":
+        raise OptionError("--session and --resume are given: --resume NAME is enough")
+    if resume != LAST:
+        return resume
+    try:
+        return state.read_text(encoding="utf-8").strip()
+    except OSError:
+        raise OptionError("--resume: there was no conversation yet; name a session") from None
+
+
+def _options(values: Values) -> GenerationOptions:
+    options: GenerationOptions = {"temperature": values["temperature"]}
+    if values["max_output_tokens"] is not None:
+        options["max_output_tokens"] = values["max_output_tokens"]
+    return options
+
+
+def _state_file(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(home) / "keepwarm" / "last_chat"
+
+
+def _remember(state: Path, name: str) -> None:
+    with contextlib.suppress(OSError):  # a conversation needs no home folder
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text(name + "\n", encoding="utf-8")
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, or stands in a file."""
+    prompt = PROMPT if sys.stdin.isatty() else ""
+    if prompt:
+        with contextlib.suppress(ImportError):
+            import_module("readline")  # so that lines can be edited
+    while True:
+        try:
+            yield input(prompt)
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+def _approve(call: FunctionCall, arguments: Mapping[str, Any]) -> bool | str:
+    """Ask whoever sits there; nobody does where input is a file."""
+    if not sys.stdin.isatty():
+        return "nobody is there to approve it"
+    return click.confirm(printable(f"run {call.name}({call.arguments})?"), default=False, err=True)
+
+
+COMMAND = settings_command(
+    "chat",
+    CHAT_SETTINGS,
+    run,
+    help=HELP,
+    more=[
+        click.Option(
+            ["--resume"],
+            is_flag=False,
+            flag_value=LAST,
+            default=None,
+            metavar="[NAME]",
+            help="go on with the session of that name; without one with the last conversation",
+        )
+    ],
+)
