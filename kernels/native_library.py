@@ -404,6 +404,7 @@ def _compiled() -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = Path(folder) / "made.so"
             sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
+            _LOG.info("compiling the CPU kernels, once for this machine; it takes some seconds")
             command = [compiler, *_FLAGS, "-o", str(made), *sources]
             subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S

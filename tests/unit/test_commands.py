@@ -11,6 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from keepwarm.commands import config, demo, keys, serve
+from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.main import COMMANDS, Commands, main
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import SETTINGS, values_of
@@ -154,6 +155,7 @@ def test_an_option_that_is_not_typed_is_not_given() -> None:
 def test_every_command_that_has_options_is_in_the_registry() -> None:
     for command in (serve.COMMAND, demo.COMMAND):
         assert command.name in SETTINGS
+    assert SETTINGS["chat"] is CHAT_SETTINGS
     for command in (config.COMMAND, keys.COMMAND):
         assert command.name not in SETTINGS
 
