@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from keepwarm.commands import config, demo, keys, serve
+from keepwarm.commands import config, demo, doctor, keys, serve
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.main import COMMANDS, Commands, main
 from keepwarm.commands.parameters import Given, settings_command
@@ -156,7 +156,7 @@ def test_every_command_that_has_options_is_in_the_registry() -> None:
     for command in (serve.COMMAND, demo.COMMAND):
         assert command.name in SETTINGS
     assert SETTINGS["chat"] is CHAT_SETTINGS
-    for command in (config.COMMAND, keys.COMMAND):
+    for command in (config.COMMAND, keys.COMMAND, doctor.COMMAND):
         assert command.name not in SETTINGS
 
 

@@ -1,0 +1,60 @@
+"""What torch and the compiled kernels say of this machine, for ``keepwarm doctor``.
+
+Runs in a process of its own (``python -m runtime.process.device_report``), so that a broken torch
+is a report and not a crash; prints one JSON object.
+"""
+
+import importlib.metadata
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+import torch
+
+from kernels.native_library import build_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """What a model would run on."""
+
+    torch: str
+    """Version, with the name of its build."""
+    cuda: str | None
+    """Version that torch was built for; None: a CPU build."""
+    gpus: tuple[str, ...]
+    """Each with its memory in GiB."""
+    threads: int
+    """CPU threads of a forward pass."""
+    cpu_kernels: str
+    """Name of the library that is compiled for this machine; ``none`` where torch has to do."""
+    triton: str | None
+    """Version; None: not installed."""
+
+
+def device_report() -> DeviceReport:
+    """Look. Compiles the CPU kernels if that was not done before, which takes some seconds."""
+    return DeviceReport(
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),
+        threads=torch.get_num_threads(),
+        cpu_kernels=build_name(),
+        triton=_triton(),
+    )
+
+
+def _gpu(number: int) -> str:
+    properties = torch.cuda.get_device_properties(number)
+    return f"{properties.name}, {properties.total_memory / (1 << 30):.0f} GiB"
+
+
+def _triton() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    json.dump(asdict(device_report()), sys.stdout)

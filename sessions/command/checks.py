@@ -1,0 +1,207 @@
+"""What could keep a server from starting or from being fast, each with what to do about it.
+
+Every check looks and changes nothing. What needs torch is asked of a child process.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sessions.command.options import ServeOptions, cache_folder
+from sessions.command.preflight import fault_of_model
+from tools_api.limits import DEFAULT_LIMITS
+from tools_api.version import __version__
+
+Verdict = Literal["ok", "note", "fault"]
+DEVICE_TIMEOUT_S = 180.0
+"""Loading torch, and compiling the CPU kernels for the first time."""
+_LEAST_FREE_MIB = 256
+_SPARE_FILES = 64
+"""Files that a server has open beside its connections."""
+_MIB = 1024 * 1024
+_PACKAGES = (
+    *("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11"),
+    *("websockets", "orjson", "pydantic", "prometheus-client", "uvloop", "click"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+    """What to do; empty where nothing is."""
+
+
+def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Everything that is looked at, what takes long last."""
+    yield versions()
+    yield foreign_kernels()
+    yield model(options.engine.model)
+    yield port(options.host, options.port)
+    yield open_files()
+    yield folder("cache", cache_folder(environment), _LEAST_FREE_MIB)
+    if options.engine.disk_kv_folder:
+        wanted = options.engine.disk_kv_bytes // _MIB
+        yield folder("KV on disk", Path(options.engine.disk_kv_folder), wanted)
+    yield from device()
+
+
+def versions() -> Finding:
+    """Which versions of what is needed are installed."""
+    found, missing = [f"keepwarm {__version__}", f"python {platform.python_version()}"], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        advice = f"missing: {', '.join(missing)}; pip install 'keepwarm[server]'"
+        return Finding(what="versions", verdict="fault", found=", ".join(found), advice=advice)
+    return Finding(what="versions", verdict="ok", found=", ".join(found))
+
+
+def foreign_kernels() -> Finding:
+    """Whether another distribution has the name of one of our packages."""
+    try:
+        version = importlib.metadata.version("kernels")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(what="packages", verdict="ok", found="no foreign package named kernels")
+    return Finding(
+        what="packages",
+        verdict="fault",
+        found=f"the distribution kernels {version} has the name of a package of ours",
+        advice="use an environment without it: pip uninstall kernels, then install keepwarm again",
+    )
+
+
+def model(name: str) -> Finding:
+    """Whether there is a model of that name, as far as its small files tell."""
+    fault = fault_of_model(name)
+    if fault is None:
+        return Finding(what="model", verdict="ok", found=name)
+    advice = "--model default is the model that comes along"
+    return Finding(what="model", verdict="fault", found=fault, advice=advice)
+
+
+def port(host: str, number: int) -> Finding:
+    """Whether a server could listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        return Finding(
+            what="port",
+            verdict="fault",
+            found=f"cannot listen on {host}, port {number}: {error.strerror}",
+            advice="if it is a keepwarm that runs there, use it; else --port 0 takes a free one",
+        )
+    return Finding(what="port", verdict="ok", found=f"{host}, port {number} is free")
+
+
+def open_files() -> Finding:
+    """Whether as many connections may be open as the server lets in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DEFAULT_LIMITS.max_open_connections + _SPARE_FILES
+    found = f"{_limit(soft)} open files (hard limit {_limit(hard)})"
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return Finding(what="limits", verdict="ok", found=found)
+    advice = f"{DEFAULT_LIMITS.max_open_connections} connections need {wanted}: ulimit -n {wanted}"
+    return Finding(what="limits", verdict="note", found=found, advice=advice)
+
+
+def _limit(number: int) -> str:
+    return "no limit of" if number == resource.RLIM_INFINITY else str(number)
+
+
+def folder(what: str, path: Path, wanted_mib: int) -> Finding:
+    """Whether there is room in a folder that may yet have to be made, and leave to write."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    free_mib = shutil.disk_usage(there).free // _MIB
+    found = f"{path}: {free_mib} MiB free"
+    name = f"disk, {what}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding(
+            what=name, verdict="fault", found=found, advice=f"{there}: no leave to write"
+        )
+    if free_mib < wanted_mib:
+        advice = f"{wanted_mib} MiB are wanted there"
+        return Finding(what=name, verdict="fault", found=found, advice=advice)
+    return Finding(what=name, verdict="ok", found=found)
+
+
+# What torch says
+
+
+def device() -> list[Finding]:
+    """What a model would run on, asked of a child process."""
+    command = [sys.executable, "-m", "runtime.process.device_report"]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=DEVICE_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return [_no_torch(f"no answer within {DEVICE_TIMEOUT_S:g} s")]
+    with contextlib.suppress(ValueError):
+        return read_device(json.loads(asked.stdout))
+    lines = asked.stderr.strip().splitlines()
+    return [_no_torch(lines[-1] if lines else f"exit status {asked.returncode}")]
+
+
+def _no_torch(reason: str) -> Finding:
+    advice = "torch does not load here: install it again, for your machine's CPU or CUDA"
+    return Finding(what="device", verdict="fault", found=reason, advice=advice)
+
+
+def read_device(report: Mapping[str, Any]) -> list[Finding]:
+    """What a ``DeviceReport`` means."""
+    gpus, threads = report["gpus"], report["threads"]
+    build = f"torch {report['torch']}"
+    if not gpus:
+        found = f"CPU, {threads} threads, {build}"
+        advice = "" if report["cuda"] is None else "torch is built for CUDA and sees no GPU"
+        where = Finding(
+            what="device", verdict="note" if advice else "ok", found=found, advice=advice
+        )
+        return [where, _cpu_kernels(report)]
+    found = f"{'; '.join(gpus)}, {build}"
+    where = Finding(what="device", verdict="ok", found=found)
+    if report["triton"] is None:
+        advice = "pip install 'keepwarm[gpu]', or KEEPWARM_KERNELS=torch to do without them"
+        return [
+            where,
+            Finding(what="kernels", verdict="fault", found="no Triton", advice=advice),
+        ]
+    return [where, Finding(what="kernels", verdict="ok", found=f"Triton {report['triton']}")]
+
+
+def _cpu_kernels(report: Mapping[str, Any]) -> Finding:
+    name = report["cpu_kernels"]
+    if name == "none":
+        return Finding(
+            what="kernels",
+            verdict="note",
+            found="the CPU kernels are not compiled; torch does their work, slower",
+            advice="install a C++ compiler (Debian: g++), or set CXX; unset KEEPWARM_NATIVE",
+        )
+    return Finding(what="kernels", verdict="ok", found=f"CPU kernels compiled ({name})")
