@@ -174,13 +174,14 @@ class SqliteJournal(SqlJournal):
                 yield cursor
                 cursor.execute("UPDATE journal SET commits = commits + 1 WHERE id = 1")
                 sql = "SELECT commits FROM journal WHERE id = 1"
-                (self._commits,) = cursor.execute(sql).fetchone()
+                (commits,) = cursor.execute(sql).fetchone()
                 cursor.execute("COMMIT")
             except BaseException:
                 if cursor.connection.in_transaction:
                     cursor.execute("ROLLBACK")
                 raise
-            self._mark.write(self._commits)
+            self._commits = commits  # not before: a commit may fail, as on a disk that is full
+            self._mark.write(commits)
             self._unsynced.set()
 
     @contextlib.contextmanager

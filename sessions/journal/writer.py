@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sessions.journal.errors import JournalError, JournalUnavailable
+from sessions.journal.errors import JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.records import TurnRecord
 
@@ -124,11 +124,8 @@ class JournalWriter:
                 if self._clock() >= give_up:
                     return [_failed("unavailable", error)] * len(batch)
                 self._pause(RETRY_S)
-            except JournalError as error:
-                log.exception("journal cannot be written turns=%d", len(batch))
-                return [_failed("error", error)] * len(batch)
             except Exception as error:
-                log.exception("journal failed turns=%d", len(batch))
+                log.exception("journal cannot be written turns=%d", len(batch))
                 return self._one_by_one(batch, error)
             else:
                 return [WRITTEN if mine else STALE for mine in owned]

@@ -11,7 +11,12 @@ import pytest
 from sessions.durable.transcript import Header
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import HeaderCache, decode_header, decode_turn, encode_header
-from sessions.journal.errors import JournalBusy, JournalDamaged, JournalUnavailable
+from sessions.journal.errors import (
+    JournalBusy,
+    JournalDamaged,
+    JournalError,
+    JournalUnavailable,
+)
 from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.memory import MemoryJournal
@@ -241,12 +246,17 @@ class Slow(MemoryJournal):
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.failures: list[Exception] = []
         self.refused: set[str] = set()
+        self.unfit: dict[str, Exception] = {}
+        """What a record of that name raises, and all that are in one commit with it."""
 
     def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
         self.begun.set()
         self.go_on.wait(10)
         if self.failures:
             raise self.failures.pop(0)
+        for turn in turns:
+            if turn.response_id in self.unfit:
+                raise self.unfit[turn.response_id]
         self.batches.append([turn.response_id for turn in turns])
         super().append([turn for turn in turns if turn.response_id not in self.refused])
         return [turn.response_id not in self.refused for turn in turns]
@@ -300,12 +310,25 @@ def test_a_journal_out_of_reach_is_tried_again_then_given_up() -> None:
     assert answers == [("r0", Verdict(written=False, reason="unavailable", message="full"))]
 
 
-def test_a_record_that_cannot_be_written_takes_no_other_with_it() -> None:
+@pytest.mark.parametrize("error", [RuntimeError("x"), JournalError("x"), JournalDamaged("x")])
+def test_a_record_that_cannot_be_written_takes_no_other_with_it(error: Exception) -> None:
     journal = Slow()
-    journal.go_on.set()
-    journal.failures = [RuntimeError("at first")]
-    answers = asyncio.run(written(journal, ["r0"]))
-    assert answers == [("r0", Verdict(written=False, reason="error", message="at first"))]
+    journal.unfit = {"r2": error}
+    answers = asyncio.run(written(journal, ["r0", "r1", "r2", "r3"]))
+    refused = Verdict(written=False, reason="error", message="x")
+    assert [verdict for _, verdict in answers] == [*[Verdict(written=True)] * 2, refused,
+                                                   Verdict(written=True)]  # fmt: skip
+    assert journal.batches == [["r0"], ["r1"], ["r3"]]
+
+
+def test_a_request_id_that_is_taken_refuses_its_own_turn_alone(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    journal.append([record("r0", request_id="q")])
+    with pytest.raises(JournalError):
+        journal.append([record("r1", session="a"), record("r2", session="b", request_id="q")])
+    assert journal.turn("t", "r1") is None, "all of a commit or nothing"
+    assert journal.append([record("r1", session="a")]) == [True]
+    journal.close()
 
 
 # Rows and the mark

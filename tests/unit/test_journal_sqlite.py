@@ -1,6 +1,7 @@
 """The journal's file: its locks, its mark, what it says when it cannot be used, and damage."""
 
 import random
+import resource
 import shutil
 import sqlite3
 import stat
@@ -283,3 +284,23 @@ def test_a_damaged_file_gives_a_named_error_or_an_exact_answer(
         shutil.rmtree(image.parent)
     print(seen)
     assert seen.get("exact", 0) < 100
+
+
+def test_a_commit_that_failed_is_none_that_was_lost(tmp_path: Path) -> None:
+    """The disk is full at the very commit, and then the server is stopped."""
+    path = tmp_path / "j"
+    journal = opened(path)
+    journal.append([record("r1")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = Path(f"{path}-wal").stat().st_size + 1000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
+    try:
+        with pytest.raises(JournalUnavailable):
+            journal.append([record("r2", size=300)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.close()
+    journal = opened(path)
+    assert journal.turn("t", "r1") is not None
+    assert journal.append([record("r2", size=300)]) == [True]
+    journal.close()
