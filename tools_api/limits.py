@@ -104,6 +104,12 @@ class Limits:
     max_held_bytes: int = 1024 * MIB
     """Of all tenants together."""
     max_open_connections: int = 1024
+    """Sockets that have asked something; health checks are answered above it as well."""
+    max_unread_connections: int = 512
+    """Sockets beside those whose first request head is still unread; the oldest goes first."""
+    max_connections_per_tenant: int = 768
+    max_connections_per_address: int = 768
+    """Of IPv6 the first 64 bits count; loopback, where proxies are, is not bounded."""
     max_pages: int = 256
     """Pages of the dashboard that are open and kept true."""
     max_pages_per_tenant: int = 128

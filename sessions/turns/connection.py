@@ -180,6 +180,14 @@ class Connection:
             self._refuse(job, errors.invalid_json_schema(param, refusal))
         return self._effects()
 
+    def grammar_unchecked(self, check_id: str) -> Effects:
+        """The probe could not try the grammar, which is no fault of the client's."""
+        job = self._jobs.of_check(check_id)
+        if job is not None:
+            job.check_id = None
+            self._refuse(job, errors.overloaded("the grammar cannot be tried just now"))
+        return self._effects()
+
     def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
         """Take what a plan's work gave or raised. An unknown id (its turn is gone) is ignored."""
         job = self._long_plans.returned(planning_id)

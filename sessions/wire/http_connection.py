@@ -23,7 +23,7 @@ from websockets.server import ServerProtocol
 
 from sessions.http.exchange import Call, Pending
 from sessions.http.framing import HttpFraming
-from sessions.http.front_door import Admission, FrontDoor
+from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor
 from sessions.http.message import (
     HttpError,
     HttpRequest,
@@ -43,8 +43,11 @@ from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
-Upgrade = Callable[[OpenSocket, Principal], asyncio.Protocol]
+Upgrade = Callable[["HttpConnection", OpenSocket, Principal], asyncio.Protocol]
 """Makes the protocol that owns the socket from then on."""
+Closed = Callable[["HttpConnection", Principal | None], ApiError | None]
+"""Why this connection is not served just now (overload); asked with None on arrival, then for
+whoever asks something."""
 
 AHEAD_BYTES = 64 * 1024
 """What a client may send ahead of the answer it waits for; then nothing more is read."""
@@ -63,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         *,
         front_door: FrontDoor,
         upgrade: Upgrade,
-        closed_because: Callable[[bool], ApiError | None],
+        closed_because: Closed,
         limits: Limits,
         times: SocketTimes,
         metrics: Metrics,
@@ -72,8 +75,6 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         """
         Args:
-            closed_because: what is to be told to everybody just now (overload), or None; asked with
-                True on arrival, with False before a WebSocket is opened.
             on_lost: called when the transport is gone or has been handed over.
         """
         self._front_door = front_door
@@ -85,6 +86,8 @@ class HttpConnection(asyncio.Protocol):
         self._clock = clock
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
+        self.address = ""
+        """Of the client."""
         self._framing = HttpFraming()
         self._request: HttpRequest | None = None
         self._admission: Admission | None = None
@@ -128,7 +131,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
-        error = self._closed_because(True)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        error = self._closed_because(self, None)
         if error is not None:
             self._last = True
             self.answer(refusal(error))
@@ -274,13 +279,18 @@ class HttpConnection(asyncio.Protocol):
         except Exception:
             log.exception("page failed")
             verdict = refusal(errors.internal_error())
+        tenant = ANONYMOUS if isinstance(verdict, HttpResponse) else verdict.principal
+        full = self._closed_because(self, tenant)
+        self._last = self._last or full is not None
         if isinstance(verdict, HttpResponse):
             # A client that was about to ask whether to send its body may send it or not.
             self._last = self._last or self._framing.client_waits
             self.answer(verdict)
             return
         self._admission = verdict
-        if request.body_bytes > self._max_body_bytes:
+        if full is not None:
+            self._refuse(full)
+        elif request.body_bytes > self._max_body_bytes:
             self._refuse(self._too_large(), last=True)
         elif self._framing.client_waits:
             self._socket.write(self._framing.proceed())
@@ -306,8 +316,6 @@ class HttpConnection(asyncio.Protocol):
             self._next_request()
         elif admission.handler is not None:
             self._call(admission)
-        elif (error := self._closed_because(False)) is not None:
-            self._refuse(error, last=True)
         else:
             self._open_websocket(admission.principal)
 
@@ -435,7 +443,7 @@ class HttpConnection(asyncio.Protocol):
         self._metrics.http_answered(response.status_code)
         head, rest = self._framing.switch(response)
         self._socket.write(head)
-        peer = self._upgrade(OpenSocket(transport=self._socket, protocol=protocol), principal)
+        peer = self._upgrade(self, OpenSocket(transport=self._socket, protocol=protocol), principal)
         self._ended = True
         self._socket.set_protocol(peer)
         self._transport = None

@@ -444,22 +444,23 @@ class Hub:
         del self._checks[check_id]
 
     async def _check(self, link: Link, check: GrammarCheck) -> None:
-        message: str | None = "the schema could not be checked"
-        block: int | None = None
-        path: tuple[str | int, ...] | None = None
         asked = self._clock()
         try:
             refusal = await self._long_work.check_grammar(check.spec, link.tenant)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
-        else:
-            message = None
-            self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
-            if refusal is not None:
-                message, block, path = refusal.reason, refusal.block, refusal.path
-        verdict = partial(
-            link.connection.grammar_checked, check.check_id, message, block=block, path=path
-        )
+            self._run([(link, partial(link.connection.grammar_unchecked, check.check_id))])
+            return
+        self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
+        verdict = partial(link.connection.grammar_checked, check.check_id, None)
+        if refusal is not None:
+            verdict = partial(
+                link.connection.grammar_checked,
+                check.check_id,
+                refusal.reason,
+                block=refusal.block,
+                path=refusal.path,
+            )
         self._run([(link, verdict)])
 
     async def _plan(self, link: Link, planning: Planning) -> None:

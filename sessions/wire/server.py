@@ -22,10 +22,12 @@ from sessions.pages.metrics import CONTENT_TYPE, Metrics
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
+from sessions.wire.descriptors import DescriptorWatch
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
 from sessions.wire.http_pages import Index
 from sessions.wire.hub import Hub
+from sessions.wire.seats import Seats
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes, WebSocketPeer
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -121,6 +123,8 @@ class Server:
         self._clock = clock
         self._times = times or SocketTimes()
         self._sockets: set[HttpConnection | WebSocketPeer] = set()
+        self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(limits, self._make_room)
+        self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -173,15 +177,20 @@ class Server:
             on_lost=self._forget,
         )
         self._sockets.add(newcomer)
+        silent = self._seats.greet(newcomer)
+        if silent is not None:
+            silent.abort()
         return newcomer
 
-    def _closed_because(self, on_arrival: bool) -> ApiError | None:
-        most = self._limits.max_open_connections
+    def _closed_because(
+        self, asking: HttpConnection, principal: Principal | None
+    ) -> ApiError | None:
         if self._hub.draining:
             return errors.overloaded("it is shutting down")
-        if on_arrival and len(self._sockets) > most and not self._make_room():
-            return errors.overloaded(f"{most} connections are open")
-        return None
+        if principal is None:
+            return None
+        reason = self._seats.seat(asking, asking.address, principal.tenant)
+        return None if reason is None else errors.overloaded(reason)
 
     def _make_room(self) -> bool:
         """End the HTTP connection that has been idle for longest, if there is one."""
@@ -197,7 +206,9 @@ class Server:
     def _http_connections(self) -> list[HttpConnection]:
         return [each for each in self._sockets if isinstance(each, HttpConnection)]
 
-    def _open(self, opened: OpenSocket, principal: Principal) -> WebSocketPeer:
+    def _open(
+        self, opener: HttpConnection, opened: OpenSocket, principal: Principal
+    ) -> WebSocketPeer:
         peer = WebSocketPeer(
             socket=opened,
             hub=self._hub,
@@ -209,10 +220,12 @@ class Server:
             on_lost=self._forget,
         )
         self._sockets.add(peer)
+        self._seats.pass_on(opener, peer, principal.tenant)
         return peer
 
     def _forget(self, gone: HttpConnection | WebSocketPeer) -> None:
         self._sockets.discard(gone)
+        self._seats.forget(gone)
         if not self._sockets:
             self._all_gone.set()
 
@@ -222,6 +235,7 @@ class Server:
         for each in list(self._sockets):
             each.tick(now)
         self._hub.tick()
+        self._descriptors.tick()
 
     async def _tick_forever(self) -> None:
         while True:

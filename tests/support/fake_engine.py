@@ -225,6 +225,9 @@ class EchoConnection:
             close=1012 if self.draining and not self.running else None,
         )
 
+    def grammar_unchecked(self, check_id: str) -> Effects:
+        return Effects(frames=(f"unchecked {check_id}".encode(),))
+
     def grammar_checked(
         self,
         check_id: str,

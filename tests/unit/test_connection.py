@@ -1014,3 +1014,15 @@ def test_warnings_stand_in_every_event_that_has_a_keepwarm_object(
         e["response"].get("keepwarm", {}).get("warnings") for e in client.events if "response" in e
     ]
     assert [bool(warnings) for warnings in told] == [stats] * 3
+
+
+def test_a_grammar_that_could_not_be_tried_is_our_fault_and_the_lane_goes_on() -> None:
+    rig = Rig()
+    client = rig.connect()
+    rig.checks_pass = False
+    client.create(input="hi", tools=[tool("f")], tool_choice="required")
+    ((_, check),) = rig.checks
+    rig.carry(client, client.connection.grammar_unchecked(check.check_id))
+    assert (client.last["status"], client.last["error"]["code"]) == (503, "server_is_overloaded")
+    rig.checks_pass = True
+    assert client.turn(input="again")["status"] == "completed"

@@ -1,0 +1,93 @@
+"""Which open sockets have a seat: bounded for the server, for each tenant and for each address.
+
+A socket whose first request head is still unread has none: such ones are bounded by themselves,
+the oldest goes first, so that thousands of silent ones keep nobody out. Those that were asked
+something are seated, and stay so until they end. Knows nothing of what a socket is.
+
+Always true: a socket is unread or seated, not both, from ``greet`` to ``forget``.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import Generic, TypeVar
+
+from tools_api.limits import Limits
+
+Socket = TypeVar("Socket")
+
+
+class Seats(Generic[Socket]):
+    """Of one server."""
+
+    def __init__(self, limits: Limits, make_room: Callable[[], bool]) -> None:
+        """``make_room`` ends a seated socket that nobody needs, if there is one."""
+        self._limits = limits
+        self._make_room = make_room
+        self._unread: dict[Socket, None] = {}
+        self._seated: dict[Socket, tuple[str, str]] = {}
+        """With their addresses and tenants; a tenant is "" where none was named."""
+        self._of_address: Counter[str] = Counter()
+        self._of_tenant: Counter[str] = Counter()
+
+    def greet(self, newcomer: Socket) -> Socket | None:
+        """A socket is open. Returns the one that has to go: the oldest that has said nothing."""
+        self._unread[newcomer] = None
+        if len(self._unread) <= self._limits.max_unread_connections:
+            return None
+        oldest = next(iter(self._unread))
+        del self._unread[oldest]
+        return oldest
+
+    def seat(self, each: Socket, address: str, tenant: str) -> str | None:
+        """Its first request has come. Returns why it can have no seat; nothing is changed then."""
+        if each in self._seated:
+            return None
+        limits, address = self._limits, network_of(address)
+        if len(self._seated) >= limits.max_open_connections and not self._make_room():
+            return f"{limits.max_open_connections} connections are open"
+        most = limits.max_connections_per_tenant
+        if tenant and self._of_tenant[tenant] >= most:
+            return f"{most} connections of this tenant are open"
+        most = limits.max_connections_per_address
+        if address and self._of_address[address] >= most:
+            return f"{most} connections from this address are open"
+        self._unread.pop(each, None)
+        self._take(each, address, tenant)
+        return None
+
+    def pass_on(self, old: Socket, new: Socket, tenant: str) -> None:
+        """``new`` has taken over the transport of ``old``, which has a seat; for ``tenant``."""
+        address, _ = self._seated[old]
+        self.forget(old)
+        self._take(new, address, tenant)
+
+    def forget(self, gone: Socket) -> None:
+        """It is closed. Unknown ones are ignored."""
+        self._unread.pop(gone, None)
+        if gone not in self._seated:
+            return
+        address, tenant = self._seated.pop(gone)
+        for counts, name in ((self._of_address, address), (self._of_tenant, tenant)):
+            counts[name] -= 1
+            if counts[name] <= 0:
+                del counts[name]
+
+    def _take(self, each: Socket, address: str, tenant: str) -> None:
+        self._seated[each] = (address, tenant)
+        self._of_address[address] += 1
+        self._of_tenant[tenant] += 1
+
+
+def network_of(address: str) -> str:
+    """What one client can have many addresses of: of IPv6 the first 64 bits, of IPv4 all. ""
+    for the machine's own, where a proxy speaks for many."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.is_loopback:
+        return ""
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        return str(IPv6Address(int(parsed) >> 64 << 64)) + "/64"
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)

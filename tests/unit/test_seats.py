@@ -1,0 +1,73 @@
+"""Seats for those that have asked something, a reserve for those that have not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sessions.wire.seats import Seats, network_of
+from tools_api.limits import Limits
+
+
+def seats(idle: list[str] | None = None, **limits: Any) -> Seats[str]:
+    def make_room() -> bool:
+        if not idle:
+            return False
+        made.forget(idle.pop())
+        return True
+
+    made: Seats[str] = Seats(replace(Limits(), **limits), make_room)
+    return made
+
+
+def test_of_those_that_have_said_nothing_the_oldest_goes_at_one_beyond() -> None:
+    made = seats(max_unread_connections=2)
+    assert [made.greet(each) for each in "abc"] == [None, None, "a"]
+    assert made.seat("b", "1.1.1.1", "t") is None
+    assert made.greet("d") is None, "b has a seat and leaves its place"
+    assert made.greet("e") == "c"
+    made.forget("d")
+    assert made.greet("f") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "second", "reason"),
+    [
+        ("max_open_connections", ("2.2.2.2", "u"), "1 connections are open"),
+        ("max_connections_per_tenant", ("2.2.2.2", "t"), "1 connections of this tenant are open"),
+        (
+            "max_connections_per_address",
+            ("1.1.1.1", "u"),
+            "1 connections from this address are open",
+        ),
+    ],
+)
+def test_each_bound_holds_at_its_limit_and_one_beyond(
+    limit: str, second: tuple[str, str], reason: str
+) -> None:
+    made = seats(**{limit: 1})
+    made.greet("a")
+    made.greet("b")
+    assert made.seat("a", "1.1.1.1", "t") is None
+    assert made.seat("a", "1.1.1.1", "t") is None, "its next request"
+    assert made.seat("b", *second) == reason
+    made.forget("a")
+    made.forget("a")
+    assert made.seat("b", *second) is None
+
+
+def test_an_idle_one_gives_way_and_a_successor_keeps_the_seat() -> None:
+    made = seats(["a"], max_open_connections=1)
+    assert made.seat("a", "1.1.1.1", "t") is None
+    assert made.seat("b", "1.1.1.1", "t") is None
+    made.pass_on("b", "B", "t")
+    made.forget("b")
+    assert made.seat("c", "1.1.1.1", "t") is not None
+    made.forget("B")
+    assert made.seat("c", "1.1.1.1", "t") is None
+
+
+def test_one_client_can_have_64_bits_of_addresses() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:2%eth0") == "2001:db8::/64"
+    assert network_of("::ffff:1.2.3.4") == network_of("1.2.3.4") == "1.2.3.4"
+    assert network_of("") == network_of("127.0.0.1") == network_of("::1") == ""
