@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from benchmarks.report import Bar, parser, report
-from runtime.messages import SequenceOutput
+from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
 from sessions.turns.metering import Meter, Needs
@@ -33,6 +33,9 @@ PLENTY = Budget(
 )
 
 
+START = SequenceStart(input_tokens=PROMPT_TOKENS, cached_tokens=960, queue_s=0.0)
+
+
 class _Turn:
     """One running turn: what it has written, and its meter."""
 
@@ -44,7 +47,7 @@ class _Turn:
         )
         self.meter = Meter(needs, ledger)
         self.meter.admit(cached=900)
-        self.meter.adjust(cached=960)
+        self.meter.begin(START)
 
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """Nobody thinks here."""

@@ -10,12 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from runtime.messages import SequenceOutput
-from sessions.durable.account import Account
+from runtime.messages import SequenceOutput, SequenceStart
+from sessions.durable.account import Account, BudgetExceeded
 from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import Ledger, TurnUsage
 from sessions.durable.reservation import Reservation
 from sessions.turns.turn_plan import TurnPlan
+
+_ENDING_UNAFFORDABLE = (
+    "no legal ending of this turn's output is known within what is left of its budgets"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +91,22 @@ class Meter:
         self._open = True
         self._set_mark()
 
-    def adjust(self, *, cached: int) -> None:
+    def begin(self, start: SequenceStart) -> None:
         """The engine has said how many tokens it found: hold the prompt so, and no more output
         than it was asked for.
 
         Raises:
-            BudgetExceeded: as for ``admit``.
+            BudgetExceeded: as for ``admit``; or a budget might cut what a grammar binds.
         """
-        self._open = False
-        self._reservation.adjust(uncached=self._needs.prompt_tokens - cached, cached=cached)
+        if not self._open:
+            return
+        self._open, asked = False, self.limit
+        if self.uncached != start.input_tokens - start.cached_tokens:
+            cached = start.cached_tokens
+            self._reservation.adjust(uncached=self._needs.prompt_tokens - cached, cached=cached)
+        if self.limited and not start.ending_known and self.limit == asked:
+            self._reservation.release()
+            raise BudgetExceeded(_ENDING_UNAFFORDABLE)
         self._open = True
         self._set_mark()
 

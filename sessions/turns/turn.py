@@ -228,17 +228,16 @@ class Turn:
     def _begin(self, start: SequenceStart, step: TurnStep) -> None:
         """The engine has looked at its cache, and the input is held as it says. If less was
         there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
-        if self._meter.uncached != start.input_tokens - start.cached_tokens:
-            cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
-            if not self._admit(step, lambda: self._meter.adjust(cached=start.cached_tokens)):
-                step.requests.append(cancel)
-                return
-            if self._meter.limit < asked and self.plan.grammar is not None:
-                step.requests.append(cancel)
-                self._withdraw()
-                certain = self._attempts < _MAX_ATTEMPTS
-                self._submit(step, cached=start.cached_tokens if certain else 0)
-                return
+        cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
+        if not self._admit(step, lambda: self._meter.begin(start)):
+            step.requests.append(cancel)
+            return
+        if self._meter.limit < asked and self.plan.grammar is not None:
+            step.requests.append(cancel)
+            self._withdraw()
+            certain = self._attempts < _MAX_ATTEMPTS
+            self._submit(step, cached=start.cached_tokens if certain else 0)
+            return
         self._stats.begin(start)
         self._stats.misses = account(prompt_of(self.plan, self._branches), start)
         self._clock.admitted(start.queue_s)

@@ -7,7 +7,7 @@ import pytest
 from runtime.messages import FinishReason
 from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable
-from tests.support.sessions_rig import END, Client, Rig
+from tests.support.sessions_rig import END, Client, Rig, tool
 
 PRICES = PriceTable.per_million(input_uncached=1.0, input_cached=0.1, output=2.0)
 
@@ -156,3 +156,24 @@ def test_however_a_turn_ends_what_it_told_is_spent_and_nothing_stays_held(
     assert (account.spent.output, account.held) == (30, Amount())
     (report,) = rig.reports
     assert report.cost == account.spent.cost == PRICES.cost(report.usage)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_budget_cuts_no_call_whose_ending_is_not_known(rig: Rig, limited: bool) -> None:
+    client = rig.connect()
+    client.create(
+        input="hi",
+        tools=[tool("look", x={"type": "string"})],
+        tool_choice="required",
+        max_output_tokens=50,
+        keepwarm={"session": "s", "budget": {"output": 40 if limited else 60}},
+    )
+    rig.emit("x", ending_known=False)
+    if not limited:
+        assert "No legal ending" in client.events[1]["response"]["keepwarm"]["warnings"][0]
+        return
+    assert client.last["type"] == "response.failed"
+    assert "no legal ending" in client.response["error"]["message"]
+    assert rig.engine.cancelled
+    account = rig.store.session("acme", "s").ledger.account
+    assert (account.spent, account.held) == (Amount(), Amount())
