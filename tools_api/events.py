@@ -166,6 +166,13 @@ def type_of(frame: bytes) -> bytes:
     return frame[start : frame.index(b'"', start)]
 
 
+def number_of(frame: bytes) -> int:
+    """The sequence number of an event that ``encode`` wrote."""
+    head = _HEAD.match(frame)
+    assert head is not None
+    return int(head[1].rpartition(b":")[2])
+
+
 def relaned(frame: bytes, stream_id: str | None) -> bytes:
     """The same event for another lane; ``frame`` is one that ``encode`` wrote."""
     head = _HEAD.match(frame)

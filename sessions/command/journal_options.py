@@ -162,7 +162,7 @@ def with_journal(
     commits, store, renderer = Commits(journal), service.store, service.model.renderer
     loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
     recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
-    store.lasting = True
+    store.lasting = store.logs.lasting = True
     for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
         store.tenant_accounts.of(tenant).spent = spent_on(account)
     desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)

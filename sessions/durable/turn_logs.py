@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tools_api.events import relaned
+from tools_api.events import number_of, relaned
 from tools_api.limits import Limits
 
 _RECORD_BYTES = 512
@@ -92,6 +92,8 @@ class TurnLogs:
     def __init__(self, *, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
+        self.lasting = False
+        """What is dropped here is in a journal, and comes back by ``adopt``."""
         self._by_request: dict[tuple[str, str], TurnLog] = {}
         self._by_response: dict[str, TurnLog] = {}
         self._ended: dict[str, OrderedDict[TurnLog, None]] = {}
@@ -122,6 +124,20 @@ class TurnLogs:
         log.response_id, log.listed = response_id, listed
         self._by_response[response_id] = log
 
+    def adopt(self, log: TurnLog, response_id: str, last: bytes) -> None:
+        """Take in a turn that ended before this server knew it: its last event is there. One
+        that is known already stays as it is."""
+        if response_id in self._by_response:
+            return
+        if log.request_id is not None:
+            if self.of_request(log.tenant, log.request_id) is not None:
+                return
+            self.reserve(log)
+        self.start(log, response_id, listed=True)
+        log.first = number_of(last)
+        self.append(log, [last])
+        self.close(log)
+
     def append(self, log: TurnLog, frames: Sequence[bytes]) -> None:
         """Keep the turn's next events; the oldest go where they are too many bytes."""
         log.frames.extend(frames)
@@ -143,7 +159,7 @@ class TurnLogs:
         log = self.of_response(tenant, response_id)
         if log is None or not log.ended:
             return
-        if log.request_id is None:
+        if log.request_id is None or self.lasting:
             self._drop(log)
         else:
             self._shorten(log)
@@ -162,7 +178,7 @@ class TurnLogs:
                 age_s = now - log.ended_s
                 if age_s <= self._limits.resume_s:
                     break
-                if age_s > self._limits.stored_response_ttl_s:
+                if self.lasting or age_s > self._limits.stored_response_ttl_s:
                     self._drop(log)
                 else:
                     self._shorten(log)

@@ -30,7 +30,7 @@ from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
 from sessions.turns.planning import find_lineage, grammar_param, plan_turn
 from sessions.turns.reading import Prepared, Read, grammar_of, read_frame
-from sessions.turns.recollection import Recalled, journal_error, wanted_by
+from sessions.turns.recollection import Recalled, Wanted, journal_error, wanted_by
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
@@ -198,11 +198,15 @@ class Connection:
     def recalled(self, lookup_id: str, outcome: Recalled | Exception) -> Effects:
         """Take notice that the journal was asked: what it knew is in memory. An unknown id (its
         turn is gone) is ignored."""
-        job = self._jobs.of_lookup(lookup_id)
-        if job is not None:
+        job, waited = self._jobs.of_lookup(lookup_id), self._following.waited(lookup_id)
+        if waited is not None:
+            self._resume_recalled(*waited, outcome)
+        elif job is not None:
             job.lookup_id = None
             if isinstance(outcome, Exception):
                 self._begin(job, journal_error(outcome))
+            elif job.id_looked_up and not job.taken_up:
+                self._take_up(job)
             else:
                 self._enter_session(job)
         return self._effects()
@@ -397,7 +401,33 @@ class Connection:
             self._jobs.add(job)
             self._take_up(job)
 
+    def _look_up(self, wanted: Wanted) -> str:
+        """Ask the journal; returns the id with which the answer comes."""
+        lookup_id = f"{self._id}.lookup{next(self._numbers)}"
+        self._out.lookups.append(Lookup(lookup_id=lookup_id, wanted=wanted))
+        return lookup_id
+
     def _resume_turn(self, lane: Lane[Waiting], asked: ResumeTurn) -> None:
+        """Follow the turn, once the journal has been asked where memory lacks it."""
+        known = self._following.knows(request_id=asked.request_id, response_id=asked.response_id)
+        if known or self._service.commits is None:
+            self._follow_found(lane, asked)
+            return
+        wanted = Wanted(request_id=asked.request_id, ended=asked.response_id)
+        self._following.wait_for(self._look_up(wanted), lane, asked)
+
+    def _resume_recalled(
+        self, lane: Lane[Waiting], asked: ResumeTurn, outcome: Recalled | Exception
+    ) -> None:
+        if not isinstance(outcome, Exception):
+            self._follow_found(lane, asked)
+            return
+        error = journal_error(outcome)
+        self._lanes.done(lane)
+        refusal = error if isinstance(error, ApiError) else errors.internal_error()
+        self._send_error(refusal, lane.stream_id)
+
+    def _follow_found(self, lane: Lane[Waiting], asked: ResumeTurn) -> None:
         try:
             log = self._following.found(asked)
         except ApiError as error:
@@ -408,11 +438,18 @@ class Connection:
 
     def _take_up(self, job: Job) -> None:
         """Start a request, or follow the turn that its id has started already."""
+        request_id = job.request.keepwarm.request_id
+        known = self._following.knows(request_id=request_id, response_id=None)
+        if not (known or job.id_looked_up or self._service.commits is None):
+            job.id_looked_up = True
+            job.lookup_id = self._look_up(Wanted(request_id=request_id))
+            return
         try:
             log = self._following.claim(job)
         except ApiError as error:
             self._refuse(job, error)
             return
+        job.taken_up = True
         if log is None:
             self._prepare(job)
         else:
@@ -441,8 +478,7 @@ class Connection:
         if not wanted:
             self._enter_session(job)
             return
-        job.lookup_id = f"{self._id}.lookup{next(self._numbers)}"
-        self._out.lookups.append(Lookup(lookup_id=job.lookup_id, wanted=wanted))
+        job.lookup_id = self._look_up(wanted)
 
     def _grammar(self, job: Job) -> GrammarSpec | None:
         if job.prepared is None:

@@ -36,11 +36,28 @@ class Following:
         self._logs = logs
         self._lanes = lanes
         self._outbox = outbox
+        self._looked_up: dict[str, tuple[Lane[Waiting], ResumeTurn]] = {}
+        """Wishes that wait for the journal, by the lookup's id."""
         self._follows: dict[TurnLog, tuple[Follow, Lane[Waiting]]] = {}
 
     def __len__(self) -> int:
-        """Lanes that follow a turn which a request before theirs began."""
-        return len(self._follows)
+        """Lanes that follow a turn which a request before theirs began, or wait to."""
+        return len(self._follows) + len(self._looked_up)
+
+    def wait_for(self, lookup_id: str, lane: Lane[Waiting], asked: ResumeTurn) -> None:
+        """The journal is asked whether it has the turn."""
+        self._looked_up[lookup_id] = (lane, asked)
+
+    def waited(self, lookup_id: str) -> tuple[Lane[Waiting], ResumeTurn] | None:
+        """The journal has been asked; None: the lookup was for something else."""
+        return self._looked_up.pop(lookup_id, None)
+
+    def knows(self, *, request_id: str | None, response_id: str | None) -> bool:
+        """Whether memory has a turn of that id, so that nobody else need be asked."""
+        logs = self._logs
+        if request_id is not None:
+            return logs.of_request(self._tenant, request_id) is not None
+        return response_id is None or logs.of_response(self._tenant, response_id) is not None
 
     def in_lane(self, stream_id: str | None) -> TurnLog | None:
         """What the lane follows."""
@@ -66,7 +83,7 @@ class Following:
                 body_digest=job.request.body_digest,
             )
             self._logs.reserve(log)
-        elif log.body_digest != job.request.body_digest:
+        elif log.body_digest not in (b"", job.request.body_digest):
             raise errors.request_id_reused()
         elif log.response_id is not None:
             return log
@@ -129,6 +146,7 @@ class Following:
 
     def leave(self) -> None:
         """The connection closes: nobody follows here any more."""
+        self._looked_up.clear()
         for log, (follow, lane) in list(self._follows.items()):
             self._end(log, lane)
             if log.follower is follow:

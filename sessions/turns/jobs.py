@@ -48,6 +48,10 @@ class Job:
     ending: Ending | None = None
     """The turn has ended and waits for its record to be committed."""
     lookup_id: str | None = None
+    id_looked_up: bool = False
+    """The journal was asked whether the request's id was used."""
+    taken_up: bool = False
+    """It is known that the id was not."""
     """While the journal is asked what the request names."""
     log: TurnLog | None = None
     """Of its events, if they can be resumed."""

@@ -22,22 +22,26 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore, Store
 from sessions.durable.transcript import ROOT_DIGEST, holds, roll
+from sessions.durable.turn_logs import TurnLog
 from sessions.journal.adoption import LoadedChain, Loader, link_up
+from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import JournalBusy, JournalError, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.records import SessionRecord, new_session, tree_account
+from sessions.journal.records import SessionRecord, StoredTurn, new_session, tree_account
 from sessions.turns.commits import Commits
 from tools_api import errors
-from tools_api.events import response_of
+from tools_api.events import encode, failed, response_of
 from tools_api.items import Call, Item, Message, Reasoning
 from tools_api.requests import CreateRequest
+from tools_api.responses import ResponseObject
 
 log = logging.getLogger(__name__)
 
 CLAIM_WAIT_S = 10.0
 """How long a session's owner is given to let go."""
 _MAX_TWINS = 8
+_BEYOND_ANY = 2**31 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,12 +59,17 @@ class Wanted:
     owns_first: bool = False
     """The turn will run in the session of the first of them."""
     items: tuple[Item, ...] = ()
+    request_id: str | None = None
+    """A turn that this id may have started."""
+    ended: str | None = None
+    """A response whose last event is wanted."""
     histories: list[tuple[int, bytes]] = field(default_factory=list)
     """Lengths of beginnings of ``items`` that a response may have said, and their digests; the
     longest first."""
 
     def __bool__(self) -> bool:
-        return bool(self.session or self.parent or self.responses or self.histories)
+        turn = self.request_id or self.ended
+        return bool(self.session or self.parent or self.responses or self.histories or turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,6 +80,8 @@ class Recalled:
     """With each what it and all below it spent; a session's parents before it."""
     chains: tuple[tuple[LoadedChain, bytes], ...] = ()
     """With each its response object, deflated."""
+    ended: tuple[StoredTurn, TurnBody] | None = None
+    """The turn whose last event is wanted."""
 
 
 def wanted_by(
@@ -163,7 +174,16 @@ class Recollection:
         return Recalled(
             sessions=tuple(self._with_parents(sessions)),
             chains=tuple((chain, _packed(chain)) for chain in chains),
+            ended=self._ended(tenant, wanted),
         )
+
+    def _ended(self, tenant: str, wanted: Wanted) -> tuple[StoredTurn, TurnBody] | None:
+        row = None
+        if wanted.request_id is not None:
+            row = self._journal.turn_of_request(tenant, wanted.request_id)
+        elif wanted.ended is not None:
+            row = self._journal.turn(tenant, wanted.ended)
+        return None if row is None else (row, decode_turn(row))
 
     def _with_parents(
         self, sessions: Sequence[SessionRecord]
@@ -234,6 +254,17 @@ class Recollection:
             self._store.adopt(tenant, record.name, partial(self._fill, record, tree))
         for chain, packed in recalled.chains:
             self._take_chain(tenant, chain, packed)
+        if recalled.ended is not None:
+            self._take_ended(*recalled.ended)
+
+    def _take_ended(self, row: StoredTurn, body: TurnBody) -> None:
+        log = TurnLog(
+            tenant=row.tenant,
+            owner="",
+            request_id=row.request_id,
+            body_digest=body.request_digest,
+        )
+        self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row))
 
     def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
         session.restore(
@@ -270,6 +301,21 @@ class Recollection:
                 packed=packed,
             )
         )
+
+
+def _nothing_left(row: StoredTurn) -> bytes:
+    """The last event of a turn of which the journal has the usage only: it failed, or was left
+    or kept private. Its number is beyond any, so that whoever missed something gets it."""
+    response = ResponseObject(
+        id=row.response_id,
+        request=CreateRequest(),
+        model="",
+        created_at=int(row.created_s),
+        previous_response_id=row.parent_id,
+    )
+    message = "The turn ended, and nothing of it was kept."
+    wire = response.wire(status="failed", error=("server_error", message))
+    return encode(failed(_BEYOND_ANY, wire))
 
 
 def _options(record: SessionRecord) -> dict[str, Any]:

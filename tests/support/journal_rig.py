@@ -52,7 +52,7 @@ class JournalRig(Rig):
             commits=commits,
             new_id=lambda prefix: f"{prefix}_{next(self._numbers)}",
         )
-        self.store.lasting = True
+        self.store.lasting = self.store.logs.lasting = True
         loader = Loader(
             self.journal,
             fingerprint=self.fingerprint,

@@ -16,6 +16,7 @@ from tools_api.events import (
     SteerRequest,
     decode,
     encode,
+    number_of,
     parse_resume,
     relaned,
     response_of,
@@ -123,7 +124,7 @@ def test_every_builder_is_in_the_table() -> None:
         for name, function in inspect.getmembers(events, inspect.isfunction)
         if function.__module__ == events.__name__ and not name.startswith("_")
     }
-    assert public - {decode, encode, parse_resume, relaned, response_of, type_of} == {
+    assert public - {decode, encode, number_of, parse_resume, relaned, response_of, type_of} == {
         build for build, _, _ in BUILT
     }
 

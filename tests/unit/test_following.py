@@ -1,12 +1,16 @@
 """Clients that lose their socket come back: nothing is lost, said twice, or charged twice."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.messages import FinishReason
+from sessions.journal.sqlite import SqliteJournal
+from tests.support.journal_rig import JournalRig
 from tests.support.sessions_rig import END, Client, Rig, call, tool
 from tools_api.events import encode
 from tools_api.limits import Limits
@@ -330,3 +334,80 @@ def test_a_refused_steering_is_an_event_like_the_others(rig: Rig) -> None:
     again = rig.connect()
     again.create(**CREATE)
     assert again.events == first.events
+
+
+# After a restart
+
+
+@pytest.fixture
+def lasting(tmp_path: Path) -> Iterator[JournalRig]:
+    journal = SqliteJournal(tmp_path / "journal", fingerprint=b"f")
+    yield JournalRig(journal, prices=None)
+    journal.close()
+
+
+@pytest.mark.parametrize("how", ["create", "by request", "by response"])
+def test_after_a_restart_a_turn_is_its_last_event(lasting: JournalRig, how: str) -> None:
+    client = lasting.connect()
+    client.create(**CREATE)
+    play(lasting, STEPS)
+    last = client.last
+    assert last["type"] == "response.completed"
+    lasting.restart()
+    again = lasting.connect()
+    for _ in range(2):
+        if how == "create":
+            again.create(**CREATE)
+        elif how == "by request":
+            again.send(type="keepwarm:response.resume", request_id="r1", after_sequence=3)
+        else:
+            wish = {"response_id": last["response"]["id"], "after_sequence": 3}
+            again.send(type="keepwarm:response.resume", **wish)
+        assert again.last == last
+    assert len(again.events) == 2
+    assert again.connection.num_active == 0
+    assert not lasting.engine.requests, "nothing started"
+    again.create(**CREATE | {"input": "Other?"})
+    assert code(again) == "request_id_reused"
+    lasting.connect("other").create(**CREATE | {"input": "Other?"})
+    assert lasting.clients[-1].last["type"] == "response.created"
+
+
+def test_after_a_restart_what_has_all_gets_nothing(lasting: JournalRig) -> None:
+    client = lasting.connect()
+    client.create(**CREATE)
+    play(lasting, STEPS)
+    lasting.restart()
+    again = lasting.connect()
+    after = client.last["sequence_number"]
+    again.send(type="keepwarm:response.resume", request_id="r1", after_sequence=after)
+    assert again.events == []
+    assert again.connection.num_active == 0
+
+
+def test_after_a_restart_a_turn_that_left_nothing_has_failed(lasting: JournalRig) -> None:
+    client = lasting.connect()
+    client.create(**CREATE | {"store": False, "keepwarm": {"request_id": "r1"}})
+    play(lasting, STEPS)
+    lasting.restart()
+    again = lasting.connect()
+    again.create(**CREATE | {"store": False, "keepwarm": {"request_id": "r1"}})
+    assert again.last["type"] == "response.failed"
+    assert again.last["response"]["output"] == []
+    assert not lasting.engine.requests
+
+
+def test_with_a_journal_an_id_that_is_new_starts_its_turn(lasting: JournalRig) -> None:
+    client = lasting.connect()
+    client.send(type="keepwarm:response.resume", request_id="r1")
+    assert code(client) == "response_not_found"
+    client.create(**CREATE)
+    lasting.reply("one" + END)
+    client.turn("x" + END, input="go on", previous_response_id=client.response["id"])
+    again = lasting.connect()
+    again.create(**CREATE)
+    assert again.last["type"] == "response.completed"
+    assert len(lasting.engine.requests) == 2
+    lasting.clock.advance(Limits().resume_s + 1)
+    lasting.store.sweep()
+    assert len(lasting.store.logs) == 0, "the journal has them"
