@@ -77,7 +77,7 @@ class SqliteJournal(SqlJournal):
         self._found_damaged: str | None = None
         self._lock_file = _locked(path, shared=shared)
         try:
-            with _said(path):
+            with said(path):
                 self._commits, identity, clean = self._prepare()
         except BaseException:
             self._close_files()
@@ -166,7 +166,7 @@ class SqliteJournal(SqlJournal):
     @contextlib.contextmanager
     def writing(self) -> Iterator[Cursor]:
         """See ``SqlJournal``."""
-        with self._write_lock, _said(self.path):
+        with self._write_lock, said(self.path):
             self._refuse_damaged()
             cursor = self._connection().cursor()
             cursor.execute("BEGIN IMMEDIATE")
@@ -187,7 +187,7 @@ class SqliteJournal(SqlJournal):
     @contextlib.contextmanager
     def reading(self) -> Iterator[Cursor]:
         """See ``SqlJournal``."""
-        with _said(self.path):
+        with said(self.path):
             self._refuse_damaged()
             cursor = self._connection().cursor()
             cursor.execute("BEGIN")
@@ -215,7 +215,7 @@ class SqliteJournal(SqlJournal):
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
-            with _said(self.path):
+            with said(self.path):
                 work()
         except JournalDamaged as error:
             self._found_damaged = str(error)
@@ -271,7 +271,7 @@ class SqliteJournal(SqlJournal):
         with self.writing() as cursor:
             retention.sweep_headers(cursor)
             self._kept_headers.clear()
-        with self._write_lock, _said(self.path):
+        with self._write_lock, said(self.path):
             cursor = self._connection().cursor()
             cursor.execute("VACUUM")
             (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -339,7 +339,7 @@ def _lost(path: Path, found: int, marked: int) -> JournalDamaged:
 
 
 @contextlib.contextmanager
-def _said(path: Path) -> Iterator[None]:
+def said(path: Path) -> Iterator[None]:
     """SQLite's errors in the journal's words."""
     try:
         yield

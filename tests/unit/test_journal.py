@@ -25,6 +25,7 @@ from sessions.journal.records import Reservation, TurnRecord, session_account
 from sessions.journal.rows import read_turn, turn_columns
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.view import SqliteView
 from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import PRICE, assert_same_chain, record
 from tools_api.chat_format import TemplateOptions
@@ -188,6 +189,15 @@ def test_options_of_a_session_are_kept_before_its_first_turn(journal: Journal) -
     session = journal.session("t", "s")
     assert session is not None
     assert (session.options, session.head_id) == (b'{"budget":1}', "r1")
+
+
+def test_a_file_can_be_looked_at_while_it_is_used(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    view = SqliteView(tmp_path / "j")
+    journal.append([record("r1")])
+    assert [session.name for session in view.sessions()] == ["s"]
+    view.close()
+    journal.close()
 
 
 # Encoding

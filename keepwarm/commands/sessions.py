@@ -1,0 +1,199 @@
+"""``keepwarm sessions``: what is in a journal, and what is to be taken out of it.
+
+``list`` and ``show`` look at a file while a server uses it; ``delete`` and ``vacuum`` have it to
+themselves; ``recover`` reads a damaged one.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from sessions.command.journal_options import state_folder
+from sessions.durable.ledger import dollars
+from sessions.journal.encoding import decode_turn
+from sessions.journal.errors import JournalError, JournalInUse
+from sessions.journal.records import SessionRecord, StoredTurn
+from sessions.journal.recovery import recover as recover_file
+from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.view import SqliteView
+
+_JOURNAL = click.Option(
+    ["--journal"],
+    type=click.Path(path_type=Path),
+    envvar="KEEPWARM_JOURNAL",
+    help="the journal's file; default: those in the user's state folder",
+)
+_TENANT = click.Option(["--tenant"], default="default", show_default=True, help="whose session")
+_JSON = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
+_NAME = click.Argument(["name"])
+
+
+def show_all(journal: Path | None, tenant: str | None, as_json: bool) -> int:
+    """Print the sessions, the most recently used first; returns the exit status."""
+    with _refusals():
+        found = [_session(s) for path in _files(journal) for s in _read_sessions(path, tenant)]
+    _print(found, as_json, ("tenant", "session", "turns", "input", "output", "cost", "head"))
+    return 0
+
+
+def show(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
+    """Print the turns of a session, the oldest first; returns the exit status."""
+    with _refusals():
+        for path in _files(journal):
+            with closing(SqliteView(path)) as view:
+                if view.session(tenant, name) is not None:
+                    turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
+                    _print(turns, as_json, ("response", "parent", "status", "input", "output"))
+                    return 0
+    raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
+
+
+def delete(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
+    """Delete a session and what stands on it; returns the exit status."""
+    with _refusals():
+        for path in _files(journal):
+            with closing(SqliteJournal(path, fingerprint=b"")) as opened:
+                if opened.session(tenant, name) is not None:
+                    ended = opened.delete_session(tenant, name)
+                    _print([{"deleted": name, "ended": list(ended)}], as_json, ("deleted", "ended"))
+                    return 0
+    raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
+
+
+def vacuum(journal: Path | None) -> int:
+    """Leave nothing of what was deleted in the files; returns the exit status."""
+    with _refusals():
+        for path in _files(journal):
+            with closing(SqliteJournal(path, fingerprint=b"")) as opened:
+                click.echo(f"{path}: {opened.vacuum()} bytes smaller")
+    return 0
+
+
+def recover(source: Path, target: Path) -> int:
+    """Save what is whole of a damaged journal; returns the exit status: 1 if not all was."""
+    with _refusals():
+        report = recover_file(source, target)
+    for line in report.lost:
+        click.echo(f"lost: {line}", err=True)
+    click.echo(f"{target}: {report.turns} turns of {report.sessions} sessions")
+    return 1 if report.lost else 0
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except JournalInUse as error:
+        raise click.ClickException("a server uses the journal: stop it first") from error
+    except JournalError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _files(journal: Path | None) -> Sequence[Path]:
+    if journal is not None:
+        if str(journal).startswith(("postgres:", "postgresql:")):
+            raise click.ClickException("of a journal in PostgreSQL ask its own tools")
+        if not journal.is_file():
+            raise click.ClickException(f"{journal}: no such file")
+        return [journal]
+    found = sorted(state_folder(os.environ).glob("journal-*.sqlite3"))
+    if not found:
+        raise click.ClickException("there is no journal yet; --journal names another file")
+    return found
+
+
+def _read_sessions(path: Path, tenant: str | None) -> list[SessionRecord]:
+    with closing(SqliteView(path)) as view:
+        return view.sessions(tenant)
+
+
+def _session(record: SessionRecord) -> dict[str, Any]:
+    account = record.account
+    return {
+        "tenant": record.tenant,
+        "session": record.name,
+        "turns": account.turns,
+        "input": account.usage.input_tokens,
+        "cached": account.usage.cached_tokens,
+        "output": account.usage.output_tokens,
+        "cost": dollars(account.cost),
+        "head": record.head_id,
+        "updated_s": record.updated_s,
+    }
+
+
+def _turn(turn: StoredTurn) -> dict[str, Any]:
+    body = decode_turn(turn)
+    return {
+        "response": turn.response_id,
+        "parent": turn.parent_id,
+        "status": body.status,
+        "input": body.usage.input_tokens,
+        "cached": body.usage.cached_tokens,
+        "output": body.usage.output_tokens,
+        "cost": dollars(body.cost),
+        "created_s": turn.created_s,
+    }
+
+
+def _print(found: Sequence[dict[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
+    if as_json:
+        click.echo(orjson.dumps(list(found)).decode())
+        return
+    lines = [list(columns), *([_cell(each[name]) for name in columns] for each in found)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(columns))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)
+
+
+COMMAND = click.Group(
+    "sessions",
+    help="Show what is in a journal, and take things out of it.",
+    commands=[
+        click.Command(
+            "list",
+            callback=show_all,
+            params=[_JOURNAL, click.Option(["--tenant"], help="only this one's"), _JSON],
+            help="List the sessions, the most recently used first.",
+        ),
+        click.Command(
+            "show",
+            callback=show,
+            params=[_JOURNAL, _TENANT, _NAME, _JSON],
+            help="List the turns of a session.",
+        ),
+        click.Command(
+            "delete",
+            callback=delete,
+            params=[_JOURNAL, _TENANT, _NAME, _JSON],
+            help="Delete a session, and say which forks of it end.",
+        ),
+        click.Command(
+            "vacuum",
+            callback=vacuum,
+            params=[_JOURNAL],
+            help="Leave nothing of what was deleted in the file.",
+        ),
+        click.Command(
+            "recover",
+            callback=recover,
+            params=[
+                click.Argument(["source"], type=click.Path(path_type=Path, exists=True)),
+                click.Argument(["target"], type=click.Path(path_type=Path)),
+            ],
+            help="Save what is whole of a damaged journal into a new file, and name the rest.",
+        ),
+    ],
+)

@@ -1,0 +1,205 @@
+"""Saving from a damaged journal what is whole, and naming the rest.
+
+Works on a copy of the files; the originals are left as they are. A turn is whole if its row's
+checksum agrees, its headers are there and everything it stands on is whole. Accounts are taken
+as they are where they are whole, so that what lost turns spent stays spent, and are added up
+from the turns otherwise.
+
+Always true: what is in the new file is what was written once; nothing is guessed.
+"""
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sessions.journal import rows
+from sessions.journal.encoding import decode_turn
+from sessions.journal.errors import JournalDamaged, JournalError
+from sessions.journal.records import Account, StoredTurn, session_account
+from sessions.journal.rows import Row, SessionRow
+from sessions.journal.sqlite import SqliteJournal
+
+_FARTHEST = 1 << 24
+"""Rows to jump over, at most, where a page cannot be read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovered:
+    """What came of it."""
+
+    turns: int = 0
+    sessions: int = 0
+    lost: list[str] = field(default_factory=list)
+    """A line for each thing that could not be saved."""
+
+
+@dataclass(slots=True)
+class _Found:
+    turns: dict[tuple[str, str], tuple[StoredTurn, Row]] = field(default_factory=dict)
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    sessions: dict[tuple[str, str], SessionRow] = field(default_factory=dict)
+    accounts: dict[tuple[str, str], Row] = field(default_factory=dict)
+    reservations: list[Row] = field(default_factory=list)
+
+
+def recover(source: Path, target: Path) -> Recovered:
+    """Save what is whole of ``source`` into the new file ``target``.
+
+    Raises:
+        JournalError: there is nothing to read, or ``target`` exists.
+    """
+    if target.exists():
+        raise JournalError(f"{target} exists: name another file")
+    report = Recovered()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "journal"
+        for suffix in ("", "-wal"):
+            if Path(f"{source}{suffix}").exists():
+                shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
+        try:
+            connection = sqlite3.connect(copy)
+            connection.execute("PRAGMA user_version")
+        except sqlite3.Error as error:
+            raise JournalDamaged(f"{source}: {error}; nothing can be read") from error
+        with contextlib.closing(connection):
+            found = _read(connection, report)
+    _keep_whole(found, report)
+    _write(found, target, report)
+    return report
+
+
+def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
+    found = _Found()
+    for row in _rows(connection, "turn", rows.TURN, report):
+        with _naming(report):
+            turn = rows.read_turn(row)
+            found.turns[turn.tenant, turn.response_id] = (turn, row)
+    for digest, body in _rows(connection, "header", "digest, body", report):
+        if isinstance(body, bytes) and rows.content_digest(body) == digest:
+            found.headers[digest] = body
+        else:
+            report.lost.append("a header does not agree with its name")
+    for row in _rows(connection, "session", rows.SESSION, report):
+        with _naming(report):
+            session = rows.read_session(row)
+            found.sessions[session.tenant, session.name] = session
+    for row in _rows(connection, "account", rows.ACCOUNT, report):
+        with _naming(report):
+            rows.read_account(row)
+            found.accounts[row[0], row[1]] = row
+    names = "tenant, session, response_id, accounts, amount, checksum"
+    for row in _rows(connection, "reservation", names, report):
+        with _naming(report):
+            rows.read_sealed(row, "reservation")
+            found.reservations.append(row)
+    return found
+
+
+@contextlib.contextmanager
+def _naming(report: Recovered) -> Iterator[None]:
+    try:
+        yield
+    except JournalDamaged as error:
+        report.lost.append(str(error).partition(":")[0])
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, columns: str, report: Recovered
+) -> Iterator[Row]:
+    """All rows of a table that can be read; where a page cannot, those behind it."""
+    after, jump = 0, 0
+    while jump <= _FARTHEST:
+        sql = f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid"
+        try:
+            for row in connection.execute(sql, (after + jump,)):
+                after, jump = row[0], 0
+                yield tuple(row[1:])
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            if not jump:
+                report.lost.append(f"rows of table {table} behind row {after}: {error}")
+            jump = max(jump * 2, 1)
+        else:
+            return
+
+
+def _keep_whole(found: _Found, report: Recovered) -> None:
+    """Leave out turns without headers, and those that stand on what is not there."""
+    for key, (turn, _) in list(found.turns.items()):
+        with _naming(report):
+            headers = {link.header for link in decode_turn(turn).links}
+            if headers <= set(found.headers):
+                continue
+            report.lost.append(f"turn {turn.response_id}: its header is gone")
+        del found.turns[key]
+    while orphans := [
+        key
+        for key, (turn, _) in found.turns.items()
+        if turn.base_id is not None and (turn.tenant, turn.base_id) not in found.turns
+    ]:
+        for key in orphans:
+            report.lost.append(f"turn {key[1]}: what it stands on is gone")
+            del found.turns[key]
+
+
+def _write(found: _Found, target: Path, report: Recovered) -> None:
+    journal = SqliteJournal(target, fingerprint=b"")
+    try:
+        with journal.writing() as cursor:
+            for turn, row in found.turns.values():
+                marks = ", ".join("?" * len(row))
+                cursor.execute(f"INSERT INTO turn ({rows.TURN}) VALUES ({marks})", row)
+                cursor.execute(
+                    "INSERT INTO name (tenant, response_id, session, seq) VALUES (?, ?, ?, ?)",
+                    (turn.tenant, turn.response_id, turn.session, turn.seq),
+                )
+            for header in found.headers.items():
+                cursor.execute("INSERT INTO header (digest, body) VALUES (?, ?)", header)
+            for reservation in found.reservations:
+                cursor.execute("INSERT INTO reservation VALUES (?, ?, ?, ?, ?, ?)", reservation)
+            by_session: dict[tuple[str, str], list[StoredTurn]] = {}
+            for turn, _ in found.turns.values():
+                by_session.setdefault((turn.tenant, turn.session), []).append(turn)
+            for key in found.sessions.keys() | by_session.keys():
+                session = _session(key, found.sessions.get(key), by_session.get(key, []))
+                journal.write_session(cursor, session)
+                account = (key[0], session_account(key[1]))
+                if account not in found.accounts:
+                    total = _added_up(by_session.get(key, []))
+                    found.accounts[account] = rows.account_columns(*account, total)
+            for row in found.accounts.values():
+                marks = ", ".join("?" * len(row))
+                cursor.execute(f"INSERT INTO account ({rows.ACCOUNT}) VALUES ({marks})", row)
+            report.turns, report.sessions = len(found.turns), len(found.sessions | by_session)
+    finally:
+        journal.close()
+
+
+def _session(
+    key: tuple[str, str], known: SessionRow | None, turns: Sequence[StoredTurn]
+) -> SessionRow:
+    """The session's row over the turns that are left; its head is the newest of them."""
+    row = known or SessionRow(tenant=key[0], name=key[1], owner="", epoch=0)
+    last = max((turn.seq for turn in turns), default=0)
+    head_seq = max(row.head_seq, last)
+    heads = [turn for turn in turns if turn.continuable]
+    head = max(heads, key=lambda turn: turn.seq).response_id if heads else None
+    begun = max([row.turns_begun, *(decode_turn(turn).number for turn in turns)])
+    return replace(
+        row, head_id=head, head_seq=head_seq, gone=head_seq - len(turns), turns_begun=begun
+    )
+
+
+def _added_up(turns: Sequence[StoredTurn]) -> Account:
+    total = Account()
+    for body in map(decode_turn, turns):
+        total = Account(
+            turns=total.turns + 1,
+            usage=total.usage + body.usage,
+            cost=total.cost + body.cost,
+            saved=total.saved + body.saved,
+        )
+    return total

@@ -1,0 +1,41 @@
+"""A journal's file as somebody sees it who changes nothing, beside the server that uses it."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from sessions.journal.errors import JournalError, JournalUnavailable
+from sessions.journal.sql import Cursor, SqlJournal
+from sessions.journal.sqlite import said
+
+
+class SqliteView(SqlJournal):
+    """The reading half of ``Journal``; one thread's."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises JournalUnavailable: there is no such file."""
+        super().__init__(fingerprint=b"", owner="", shared=False)
+        if not path.is_file():
+            raise JournalUnavailable(f"{path}: no such file")
+        self._path = path
+        with said(path):
+            self._connection = sqlite3.connect(
+                f"file:{path.resolve()}?mode=ro", uri=True, isolation_level=None
+            )
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Cursor]:
+        """Not here."""
+        raise JournalError(f"{self._path} is only looked at")
+        yield
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Cursor]:
+        """See ``SqlJournal``."""
+        with said(self._path):
+            yield self._connection.cursor()
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._connection.close()
