@@ -60,7 +60,7 @@ def test_a_session_has_a_name_and_a_budget_on_the_wire() -> None:
     sent = server.requests[0]
     assert (session.name, sent["instructions"]) == ("shop", "Be brief.")
     assert sent["keepwarm"]["session"] == "shop"
-    assert sent["keepwarm"]["budget"] == {"output": 50}
+    assert sent["keepwarm"]["budget"] == {"output": 50, "scope": "tree"}
 
 
 def test_a_named_session_that_the_server_knew_is_not_sent_whole() -> None:
@@ -143,7 +143,7 @@ def test_a_child_names_its_parent_and_has_a_transcript_of_its_own() -> None:
     assert before["keepwarm"]["parent_session"] == fresh.name
     assert after["keepwarm"]["parent_session"] == "sess_7"
     assert after["keepwarm"]["session"].startswith("sess_7.")
-    assert after["keepwarm"]["budget"] == {"output": 9}
+    assert after["keepwarm"]["budget"] == {"output": 9, "scope": "tree"}
     assert (after["model"], after["instructions"]) == ("m", "child's")
     assert "previous_response_id" not in after
 

@@ -130,5 +130,5 @@ def _counted(stats: SessionStats, response: Response) -> SessionStats:
         usage=stats.usage + response.usage,
         cost=cost.get("session"),
         saved=cost.get("saved"),
-        budget_left=budget.get("left"),
+        budget_left={**(budget.get("left") or {}), **(budget.get("tree") or {})} or None,
     )

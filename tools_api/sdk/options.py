@@ -19,14 +19,27 @@ ToolChoice = str | Mapping[str, Any]
 
 
 class Budget(TypedDict, total=False):
-    """Bounds over the whole session; a spent one starts nothing more."""
+    """Bounds on what is consumed; a spent one starts nothing more."""
 
     input_uncached: int
     """Prompt tokens that were not in the cache."""
+    input_cached: int
+    """Prompt tokens that were."""
     output: int
-    """Tokens emitted."""
+    """Tokens emitted, those of reasoning among them."""
+    reasoning: int
     cost: float
     """In the currency of the server's prices."""
+    scope: str
+    """``tree``, the default here: the session with all its children; ``session``: it alone;
+    ``turn``: each turn."""
+    soft: Mapping[str, float]
+    """The same bounds, from where on turns carry a warning."""
+
+
+def wire_budget(budget: Budget) -> dict[str, Any]:
+    """``budget`` as a request has it: of the whole tree, so that children draw from it."""
+    return {"scope": "tree", **budget}
 
 
 class Defined(Protocol):

@@ -24,6 +24,7 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
+    wire_budget,
     wire_items,
 )
 from tools_api.sdk.tool_loop import DEFAULT_MAX_REPAIRS, DEFAULT_MAX_TURNS, Plan, Run, RunEvents
@@ -237,7 +238,11 @@ class AsyncSession:
             inherited["model"] = self._chain.defaults["model"]
         chain = Chain(defaults={**inherited, **defaults})
         child_name = name or f"{self._known_name()[:200]}.{uuid.uuid4().hex[:12]}"
-        chain.set_keepwarm(session=child_name, parent_session=self._known_name(), budget=budget)
+        chain.set_keepwarm(
+            session=child_name,
+            parent_session=self._known_name(),
+            budget=None if budget is None else wire_budget(budget),
+        )
         return AsyncSession(self._connection, chain, equipment)
 
     def _known_name(self) -> str:
@@ -292,7 +297,8 @@ def new_session(
     """What ``client.session`` gives; its arguments are explained there."""
     chain = Chain(defaults=defaults, head=head, complete=head is None)
     if name is not None or budget is not None:
-        chain.set_keepwarm(session=name, budget=budget)
+        whole = None if budget is None else wire_budget(budget)
+        chain.set_keepwarm(session=name, budget=whole)
     return AsyncSession(connection, chain, equipment)
 
 

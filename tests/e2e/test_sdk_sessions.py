@@ -1,0 +1,205 @@
+"""The SDK's sessions against real servers: killed and started again, budgets shared, ways back."""
+
+import asyncio
+import random
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from examples.demo.child_server import ChildServer, child_server
+from keepwarm import (
+    ApiError,
+    AsyncClient,
+    Client,
+    Response,
+    Tool,
+    ToolContext,
+    TurnFailed,
+    tool,
+)
+from keepwarm.demo.agent import INSTRUCTIONS, MAX_OUTPUT_TOKENS
+from keepwarm.demo.shop import Product, make_shop, shop_tools
+
+QUESTIONS = (
+    "What is the price of desk?",
+    "And of lamp?",
+    "Multiply the price of chair by 4.",
+    "What is the price of carpet?",
+    "Multiply the price of desk by 2.",
+    "And of mirror?",
+    "What is the price of shelf?",
+    "Multiply the price of lamp by 3.",
+    "What is the price of chair?",
+)
+"""With the turns of their calls twenty and some more."""
+KILLS = 3
+
+
+class Counted:
+    """The shop's tools with a counter outside the process: a line of a file for each effect."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "effects"
+        self._file.touch()
+        make_shop(folder / "shop.sqlite")
+        get_price, multiply, _ = shop_tools(folder / "shop.sqlite")
+        self.tools = [self._counting(get_price), self._counting(multiply)]
+
+    def _counting(self, made: Tool) -> Tool:
+        function = made._function
+
+        def run(context: ToolContext[Any], **arguments: Any) -> Any:
+            with self._file.open("a") as file:
+                file.write(f"{context.call_id}\n")
+            return function(**arguments)
+
+        return Tool(run, made.definition, made.bind, made.conduct, ("context", None))
+
+    @property
+    def effects(self) -> Counter[str]:
+        return Counter(self._file.read_text().split())
+
+
+class Restarted:
+    """A server that is killed and started again on the same port with the same journal."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._folder = folder
+        self._stack = ExitStack()
+        self._server: ChildServer | None = None
+        self.kills = 0
+
+    def start(self) -> str:
+        options = ["--port", str(self._port), "--threads", "1", "--kv-cache-mib", "64"]
+        options += ["--journal", str(self._folder / "journal")]
+        log = self._folder / f"server-{self.kills}.log"
+        self._server = self._stack.enter_context(child_server(options, log=log))
+        return self._server.url
+
+    def kill(self) -> None:
+        assert self._server is not None
+        self._server.process.kill()
+        self._server.process.wait()
+        self.kills += 1
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+async def play(folder: Path, kill_at: list[int]) -> tuple[list[Any], Counter[str], list[str], int]:
+    """What was said and called, effects and ids of the calls, and the number of events."""
+    folder.mkdir()
+    counted, server, said, ids, events = Counted(folder), Restarted(folder), [], [], 0
+    url = await asyncio.to_thread(server.start)
+    starting: asyncio.Task[str] | None = None
+    try:
+        async with AsyncClient(url) as client:
+            session = client.session(name="demo", instructions=INSTRUCTIONS, tools=counted.tools)
+            for question in QUESTIONS:
+                async for event in session.stream(
+                    question, temperature=0, max_output_tokens=MAX_OUTPUT_TOKENS
+                ):
+                    if isinstance(event, Response):
+                        said.append((event.text, [(c.name, c.arguments) for c in event.calls]))
+                        ids += [call.call_id for call in event.calls]
+                    events += 1
+                    if events in kill_at and (starting is None or starting.done()):
+                        server.kill()
+                        starting = asyncio.create_task(asyncio.to_thread(server.start))
+            if starting is not None:
+                await starting
+        assert server.kills == len(kill_at)
+    finally:
+        await asyncio.to_thread(server.close)
+    return said, counted.effects, ids, events
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_a_server_killed_three_times_changes_neither_transcript_nor_effects(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed {seed}")
+    said, effects, ids, events = await play(tmp_path / "undisturbed", [])
+    assert len(said) >= 20
+    assert effects == Counter(ids)
+    draw = random.Random(seed)
+    third = events // KILLS
+    kill_at = [number * third + draw.randrange(1, third) for number in range(KILLS)]
+    said_again, effects_again, ids_again, _ = await play(tmp_path / "killed", kill_at)
+    assert said_again == said
+    assert effects_again == Counter(ids_again), "one effect for each call of the transcript"
+    assert max(effects_again.values()) == 1
+
+
+def test_a_child_draws_from_its_parents_budget(server: ChildServer) -> None:
+    with Client(server.url) as client:
+        parent = client.session(budget={"output": 20})
+        parent.respond("hi", max_output_tokens=5)
+        assert parent.stats.budget_left == {"output": 15}
+        child = parent.child(budget={"output": 100})
+        response = child.respond("hi", max_output_tokens=50)
+        assert (response.status, response.usage.output_tokens) == ("incomplete", 15)
+        for spent in (parent, child):
+            with pytest.raises(TurnFailed) as caught:
+                spent.run("more")
+            assert caught.value.code == "rate_limit_exceeded"
+            assert caught.value.result is not None
+
+
+def test_a_session_rewinds_forks_and_is_continued_by_its_name(server: ChildServer) -> None:
+    with Client(server.url) as client:
+        session = client.session(name="rewound", max_output_tokens=3)
+        first = session.respond("one")
+        session.respond("two")
+        session.rewind()
+        again = session.respond("two")
+        assert again.raw["previous_response_id"] == first.id
+        assert again.usage.cached_tokens > 0.5 * again.usage.input_tokens
+        fork = session.fork().respond("three")
+        assert fork.raw["previous_response_id"] == again.id
+    with Client(server.url) as other:
+        taken_up = other.session(name="rewound", max_output_tokens=3)
+        assert taken_up.respond("four").keepwarm["session"] == "rewound"
+
+
+class Answer(BaseModel):
+    product: Product
+    pieces: Annotated[int, Field(ge=1, le=9)]
+
+
+def test_an_answer_has_the_type_that_was_asked_for(server: ChildServer) -> None:
+    with Client(server.url) as client:
+        result = client.session().run("Which?", output_type=Answer, max_output_tokens=64)
+        assert isinstance(result.output, Answer)
+
+
+def test_a_schema_that_cannot_be_enforced_is_named_and_the_session_goes_on(
+    server: ChildServer,
+) -> None:
+    raw = {"type": "function", "name": "odd", "parameters": {"type": "object", "not": {}}}
+    with Client(server.url) as client:
+        session = client.session(max_output_tokens=4)
+        with pytest.raises(ApiError, match="not") as caught:
+            session.run("go", tools=[raw])
+        assert caught.value.code == "invalid_json_schema"
+        assert session.respond("fine").usage.output_tokens == 4
+
+
+def test_a_result_of_fifty_megabytes_does_not_strand_the_session(server: ChildServer) -> None:
+    @tool
+    def flood() -> str:
+        return "x" * 50_000_000
+
+    with Client(server.url) as client:
+        session = client.session(tools=[flood], temperature=0, max_output_tokens=64)
+        result = session.run("go", tool_choice="required")
+        assert result.calls[0].cut_bytes > 49_000_000
+        assert session.respond("and now?").usage.output_tokens > 0
