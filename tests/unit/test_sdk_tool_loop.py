@@ -561,3 +561,26 @@ def test_warnings_of_the_server_are_events() -> None:
 def test_a_plan_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
     with Client("http://127.0.0.1:1/v1") as client, pytest.raises(ValueError, match="is below"):
         client.session().run("go", **bad)
+
+
+def test_an_output_that_the_context_has_no_room_for_does_not_strand_the_session() -> None:
+    @tool
+    def flood() -> str:
+        return "x" * 50_000
+
+    def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+        (output, *_) = [item for item in request["input"] if "output" in item] or [None]
+        if output is None:
+            return turn(request, [call("flood", "{}")])
+        if len(output["output"]) > 1000:
+            return [refusal(request, "context_length_exceeded")]
+        return turn(request, [message("fine")], id="resp_2")
+
+    with FakeServer(answer) as server, Client(server.url) as client:
+        session = client.session(tools=[flood])
+        with pytest.raises(Refused) as caught:
+            session.run("go")
+        assert caught.value.result is not None
+        assert len(caught.value.result.calls) == 1
+        assert session.run("and now?").text == "fine"
+    assert "bytes left out" in server.requests[-1]["input"][0]["output"]

@@ -51,7 +51,7 @@ from tools_api.sdk.options import (
     json_format,
     wire_items,
 )
-from tools_api.sdk.tool_output import faults
+from tools_api.sdk.tool_output import cut, faults
 from tools_api.sdk.tool_runner import INTERRUPTED, Equipment, ToolRunner, interrupted, outputs
 from tools_api.sdk.tools import Tool
 from tools_api.sdk.turn import Turn
@@ -60,6 +60,8 @@ DEFAULT_MAX_TURNS = 16
 DEFAULT_MAX_REPAIRS = 2
 _CUT_SHORT = "not run: the turn was cut short"
 _TOO_MANY = "not run: the loop had played all the turns it may"
+_LAST_RESORT_BYTES = 512
+"""What is left of an output that did not fit into the context."""
 _GRACE_S = 1.0
 """How long tools that were cancelled are waited for."""
 RunEvents = AsyncGenerator[RunEvent, None]
@@ -174,6 +176,8 @@ class Run:
         except (Refused, ConnectionLost, TurnFailed) as error:
             said = "" if self._turn is None else self._turn.text
             error.result = replace(self._result(), partial_text=said)
+            if isinstance(error, Refused) and error.code == "context_length_exceeded":
+                self._shorten_owed()
             raise
         finally:
             await self._leave()
@@ -294,6 +298,12 @@ class Run:
         self._chain.owed += wire_items(outputs(answers))
         self._done.open.clear()
         self._drop()
+
+    def _shorten_owed(self) -> None:
+        """Outputs that the context has no room for are cut once more, since they go with every
+        further input: it may be shorter, and the session is to be of use."""
+        for item in self._chain.owed:
+            item["output"], _ = cut(str(item["output"]), _LAST_RESORT_BYTES)
 
     def _drop(self) -> None:
         """Forget the present turn's tools; what still runs is cancelled."""
