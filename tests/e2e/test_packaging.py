@@ -3,6 +3,7 @@
 import email.parser
 import importlib.metadata
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from tests.support.architecture import PACKAGES, ROOT
 
 BASE_INSTALL = {"websockets", "orjson", "pydantic"}
 SERVER_ONLY = ("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11",
-               "prometheus_client", "uvloop", "tqdm", "runtime", "radix_cache", "sessions",
+               "prometheus_client", "uvloop", "tqdm", "click", "runtime", "radix_cache", "sessions",
                "kernels")  # fmt: skip
 USERS_PROGRAM = """\
 from typing import Any, assert_type
@@ -107,35 +109,56 @@ def test_transformers_does_not_take_our_kernels_for_the_other_distribution() -> 
 
 @pytest.fixture(scope="module")
 def base_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``bin`` of an environment with the wheel and what it needs without extras, no more.
+    """The ``bin`` of an environment with the wheel and what it needs without extras, no more."""
+    return installed(wheel, tmp_path_factory.mktemp("base"), sorted(BASE_INSTALL))
+
+
+@pytest.fixture(scope="module")
+def server_install(wheel: zipfile.Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likewise with the extra ``server``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    server = [name_of(line) for line in project["optional-dependencies"]["server"]]
+    return installed(wheel, tmp_path_factory.mktemp("server"), [*sorted(BASE_INSTALL), *server])
+
+
+def installed(wheel: zipfile.Path, folder: Path, needed: list[str]) -> Path:
+    """The ``bin`` of a new environment with the wheel and ``needed``.
 
     The dependencies are links to what this environment has, so that no index is asked.
     """
-    folder = tmp_path_factory.mktemp("base")
     venv.create(folder, symlinks=True, with_pip=False)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for distribution in base_distributions():
+    for distribution in closure(needed):
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
-            (packages / top).symlink_to(Path(str(distribution.locate_file(top))))
-    installed = subprocess.run(
+            link = packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(distribution.locate_file(top))))
+    ran = subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install",
          "--quiet", "--no-compile", "--no-deps", "--no-index", str(wheel.root.filename)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert installed.returncode == 0, installed.stderr
+    assert ran.returncode == 0, ran.stderr
     return folder / "bin"
 
 
-def base_distributions() -> list[importlib.metadata.Distribution]:
-    """What the base install needs, and what that needs in turn."""
+def name_of(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0]
+
+
+def closure(needed: list[str]) -> list[importlib.metadata.Distribution]:
+    """What is needed, and what that needs in turn on this machine."""
     found: dict[str, importlib.metadata.Distribution] = {}
-    open_names = sorted(BASE_INSTALL)
+    open_names = list(needed)
     while open_names:
         name = open_names.pop()
         if name not in found:
-            found[name] = importlib.metadata.distribution(name)
-            needed = [line for line in found[name].requires or () if "extra ==" not in line]
-            open_names += [re.split(r"[^\w.-]", line)[0] for line in needed]
+            try:
+                found[name] = importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue  # of another platform, or of another build of torch
+            lines = [line for line in found[name].requires or () if "extra ==" not in line]
+            open_names += map(name_of, lines)
     return list(found.values())
 
 
@@ -167,6 +190,75 @@ def test_the_command_of_the_base_install_says_what_to_install(
     result = run_base(base_install / command[0], *command[1:], "serve")
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(r"keepwarm: error: .*: pip install 'keepwarm\[server\]'\n", result.stderr)
+
+
+USERS_TOOLS = """\
+from typing import Literal
+
+from keepwarm import tool
+
+
+@tool
+def get_price(product: Literal["lamp", "desk", "chair"]) -> dict[str, int]:
+    \"\"\"Get the price of a product.\"\"\"
+    return {"price": {"lamp": 24, "desk": 180, "chair": 75}[product]}
+"""
+INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
+
+
+def users_environment(home: Path) -> dict[str, str]:
+    """A new home folder, but for the kernels that are compiled here already."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return {"HOME": str(home), "PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": cache}
+
+
+def test_a_new_user_has_an_agent_with_a_tool_of_his_own_in_five_commands(
+    server_install: Path, tmp_path: Path
+) -> None:
+    """``python -m venv``, ``pip install``, then the three below, where nothing of the tree is."""
+    tools, log = tmp_path / "my_tools.py", tmp_path / "log"
+    tools.write_text(USERS_TOOLS)
+    home = users_environment(tmp_path)
+
+    def keepwarm(*words: str, **options: Any) -> Any:
+        run = options.pop("run", subprocess.run)
+        command = [server_install / "keepwarm", *words]
+        return run(command, cwd=tmp_path, env=home, text=True, **options)
+
+    doctor = keepwarm("doctor", "--port", "0", capture_output=True)
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+    with (
+        log.open("w") as written,
+        keepwarm(
+            *("serve", "--port", "0", "--threads", "1"),
+            run=subprocess.Popen, stdout=subprocess.PIPE, stderr=written,
+        ) as server,
+    ):  # fmt: skip
+        try:
+            address = re.search(r"http://\S+", server.stdout.readline())
+            assert address is not None, log.read_text()
+            chat = keepwarm(
+                *("chat", "--url", address[0], "--tools", str(tools)),
+                *("--instructions", INSTRUCTIONS),
+                input="What is the price of desk?\n", capture_output=True, timeout=120,
+            )  # fmt: skip
+            server.terminate()
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+    assert chat.returncode == 0, chat.stdout + chat.stderr
+    assert '-> get_price({"product": "desk"})' in chat.stdout
+    assert "The price of desk is 180." in chat.stdout
+
+
+def test_the_demo_plays_from_the_wheel(server_install: Path, tmp_path: Path) -> None:
+    played = subprocess.run(
+        [server_install / "keepwarm", "demo", "--sessions", "1", "--model", "random:qwen3-tiny"],
+        cwd=tmp_path, env=users_environment(tmp_path),
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert re.search(r"\d+ turns: \d+ input tokens", played.stdout)
 
 
 def test_a_users_checker_sees_the_types(base_install: Path, tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ async def until_done(client: ClientConnection) -> list[dict[str, Any]]:
                 return events
 
 
+async def until_logged(log: Path, text: str) -> None:
+    async with asyncio.timeout(20):
+        while text not in log.read_text():
+            await asyncio.sleep(0.01)
+
+
 def engine_process(server: ChildServer) -> psutil.Process:
     (engine,) = [
         child
@@ -110,6 +116,23 @@ def test_told_to_stop_it_lets_running_turns_finish_and_closes_with_1012(
 
     with child_server(MODEL, log=tmp_path / "log") as server:
         asyncio.run(scenario(server))
+
+
+def test_a_second_signal_ends_the_drain_at_once(tmp_path: Path) -> None:
+    async def scenario(server: ChildServer) -> None:
+        async with connect(socket_url(server)) as client:
+            await one_turn_and_another_that_runs(client)
+            server.process.send_signal(signal.SIGTERM)
+            await until_logged(tmp_path / "log", "stopping")
+            assert server.process.poll() is None, "it drains"
+            server.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(server.process.wait, 20) == 1
+
+    started = time.monotonic()
+    with child_server([*MODEL, "--drain-seconds", "600"], log=tmp_path / "log") as server:
+        asyncio.run(scenario(server))
+    assert time.monotonic() - started < 120
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_the_front_end_never_loads_torch(server: ChildServer) -> None:
@@ -367,17 +390,12 @@ def test_a_tenants_file_is_read_again_on_sighup_whole_or_not_at_all(tmp_path: Pa
     )
     path.write_text(key_row(old))
 
-    async def until(text: str) -> None:
-        async with asyncio.timeout(20):
-            while text not in log.read_text():
-                await asyncio.sleep(0.01)
-
     async def scenario(server: ChildServer) -> None:
         headers = {"Authorization": "Bearer old-key-of-acme"}
         async with connect(socket_url(server), additional_headers=headers) as client:
             path.write_text(key_row(new) + "unknown = 1\n")
             server.process.send_signal(signal.SIGHUP)
-            await until("key 1 unknown is unknown")
+            await until_logged(log, "key 1 unknown is unknown")
             await client.send(create(input="hello", max_output_tokens=2))
             await until_done(client)
             path.write_text(key_row(new))
