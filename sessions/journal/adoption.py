@@ -7,7 +7,8 @@ A row of another tokenizer or chat format has ids that mean nothing here: it is 
 one that does not exist, unless it is to be taken over, when all of its history is rendered anew
 as if the client had sent it.
 
-Always true: an adopted entry equals the one that fell out, field by field and id by id.
+Always true: an adopted entry equals the one that fell out, field by field and id by id; only the
+size of the frame that it came in is not known any more.
 """
 
 from collections.abc import Callable, Sequence

@@ -64,7 +64,7 @@ TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
         "rate_limit_exceeded",
         None,
     ),
-    (errors.rate_limited("too many"), 429, "rate_limit_error", "rate_limit_exceeded", None),
+    (errors.request_id_reused(), 409, BAD, "request_id_reused", "keepwarm.request_id"),
     (errors.not_read(), 500, "server_error", "request_not_read", None),
     (errors.internal_error(), 500, "server_error", None, None),
 ]
