@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs/images"
 KEYS = {"acme": "key-of-acme", "globex": "key-of-globex"}
 OPERATOR = "key-of-acmes-operator"
 PRICES = "input=3,cached=0.3,output=15"
-DESK = {"width": 1320, "height": 860}
+DESK = {"width": 1320, "height": 760}
 PHONE = {"width": 390, "height": 844}
 
 
@@ -69,10 +69,7 @@ def take(origin: str, folder: Path) -> None:
         ("session-fork", session + "refactor", ".turns tbody tr", "dark", DESK),
         ("session-phone", session + "support", ".turns tbody tr", "dark", PHONE),
         ("curves", "/dashboard#curves", "figure canvas", "light", DESK),
-        ("curves-dark", "/dashboard#curves", "figure canvas", "dark", DESK),
-        ("cache", "/dashboard#cache", "button.node", "light", DESK),
         ("cache-dark", "/dashboard#cache", "button.node", "dark", DESK),
-        ("tenants", "/dashboard#tenants", "tbody tr", "light", DESK),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     with browser() as found:

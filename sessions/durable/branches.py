@@ -46,6 +46,8 @@ class Branches:
         self._releases: list[ReleaseBranch] = []
         self._lost: set[Hashable] = set()
         """Entries that an engine held which is gone."""
+        self._foreign: set[Hashable] = set()
+        """Entries whose tokens were another model's."""
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -101,6 +103,7 @@ class Branches:
     def drop(self, entry: Hashable) -> None:
         """Nobody can continue ``entry`` any more. Unknown entries are ignored."""
         self._lost.discard(entry)
+        self._foreign.discard(entry)
         place = self._places.pop(entry, None)
         if place is not None:
             place[0].num_entries -= 1
@@ -122,6 +125,15 @@ class Branches:
         self._lost |= self._places.keys()
         self._places.clear()
         self._releases.clear()
+
+    def recalled(self, entry: Hashable, *, foreign: bool) -> None:
+        """``entry`` came back from a journal: whichever engine held it is gone. ``foreign``: its
+        tokens were another model's."""
+        (self._foreign if foreign else self._lost).add(entry)
+
+    def is_foreign(self, entry: Hashable | None) -> bool:
+        """Whether ``entry`` was said to another model, and this one has not held it yet."""
+        return entry in self._foreign and entry not in self._places
 
     def lost_with_engine(self, entry: Hashable | None) -> bool:
         """Whether an engine that is gone held ``entry``, and none has held it since."""

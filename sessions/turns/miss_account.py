@@ -39,6 +39,8 @@ class Prompt:
     input_ids: TokenArray
     lost_with_engine: bool
     """The engine that had computed ``continued`` is gone."""
+    foreign: bool = False
+    """What is continued was said to another model."""
     idle_s: float | None
     """Since the session's last turn ended; None: it is the first."""
 
@@ -56,6 +58,7 @@ def prompt_of(plan: TurnPlan, branches: Branches) -> Prompt:
         header=plan.header,
         input_ids=plan.input_ids,
         lost_with_engine=branches.lost_with_engine(plan.continued),
+        foreign=branches.is_foreign(plan.continued),
         idle_s=plan.past.idle_s,
     )
 
@@ -135,6 +138,8 @@ def _what_changed(prompt: Prompt, before: Entry) -> MissReason:
 
 
 def _unexplained(prompt: Prompt, tokens: int) -> MissReason:
+    if prompt.foreign:
+        return MissReason.MODEL_CHANGED
     if prompt.lost_with_engine:
         return MissReason.RESTARTED
     return MissReason.PARTIAL_BLOCK if tokens < _LARGEST_BLOCK else MissReason.NOT_KEPT

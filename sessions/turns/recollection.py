@@ -291,6 +291,7 @@ class Recollection:
             self._commits.rendered_anew(entry)
         else:
             entry = link_up(chain.turns, table.entry)
+        self._store.branches.recalled(entry, foreign=chain.foreign is not None)
         table.put(
             StoredResponse(
                 id=head.row.response_id,
