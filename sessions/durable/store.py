@@ -134,14 +134,25 @@ class Store:
     def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
         """How many sessions are live (of one tenant; None: of all), and these, most recently
         active first."""
-        if tenant is None:
-            tables = [each.sessions for each in self._tenants.values()]
+        tables = self._session_tables(tenant)
+        newest: Iterator[Session]
+        if len(tables) == 1:
+            newest = reversed(tables[0].values())
         else:
-            tables = [each.sessions for each in (self._tenants.get(tenant),) if each is not None]
-        newest = heapq.merge(
-            *(reversed(table.values()) for table in tables), key=lambda each: -each.last_active_s
-        )
+            turns = (reversed(table.values()) for table in tables)
+            newest = heapq.merge(*turns, key=lambda each: -each.last_active_s)
         return sum(map(len, tables)), newest
+
+    def any_sessions(self, tenant: str | None = None) -> Iterator[Session]:
+        """The same in no order of note, which is faster."""
+        tables = self._session_tables(tenant)
+        return itertools.chain.from_iterable(table.values() for table in tables)
+
+    def _session_tables(self, tenant: str | None) -> list[OrderedDict[str, Session]]:
+        if tenant is None:
+            return [each.sessions for each in self._tenants.values()]
+        found = self._tenants.get(tenant)
+        return [] if found is None else [found.sessions]
 
     def sessions(
         self, tenant: str | None = None, most: int = sys.maxsize

@@ -42,10 +42,11 @@ class ListQuery:
     page: int = 0
 
     @property
-    def filters(self) -> bool:
-        """Some session may be left out."""
-        return bool(
-            self.search or self.state or self.tenant or self.budget or self.several or self.failed
+    def plain(self) -> bool:
+        """All sessions, the newest first."""
+        left_out = self.search or self.state or self.tenant
+        return self.sort == "recent" and not (
+            left_out or self.budget or self.several or self.failed
         )
 
 
@@ -83,23 +84,28 @@ def read_query(request: HttpRequest) -> ListQuery:
     )
 
 
-def find(query: ListQuery, total: int, newest: Iterator[Session], log_of: LogOf) -> Found:
-    """The page of the list.
+def find(
+    query: ListQuery,
+    total: int,
+    newest: Iterator[Session],
+    unordered: Iterable[Session],
+    log_of: LogOf,
+) -> Found:
+    """The page of the list. Costs what it shows if the query is plain, else a look at each.
 
     Args:
-        total: how many ``newest`` are.
-        newest: all that may be seen, most recently active first.
+        total: how many sessions may be seen.
+        newest: these, most recently active first.
+        unordered: these in any order.
     """
     first = query.page * PAGE_ROWS
-    if not query.filters and query.sort == "recent":
+    if query.plain:
         page = list(itertools.islice(newest, first, first + PAGE_ROWS))
         return Found(total=total, matching=total, sessions=page)
-    kept = list(_filtered(query, newest, log_of)) if query.filters else list(newest)
-    if query.sort != "recent":
-        shown = heapq.nlargest(first + PAGE_ROWS, kept, key=_sort_key(query.sort, log_of))
-    else:
-        shown = kept
-    return Found(total=total, matching=len(kept), sessions=shown[first : first + PAGE_ROWS])
+    kept = list(_filtered(query, unordered, log_of))
+    key = _sort_key(query.sort, log_of)
+    shown = heapq.nlargest(first + PAGE_ROWS, kept, key=key)
+    return Found(total=total, matching=len(kept), sessions=shown[first:])
 
 
 def grouped(sessions: list[Session]) -> list[Session]:
@@ -142,6 +148,8 @@ def _failed(log: SessionLog | None) -> bool:
 
 def _sort_key(sort: str, log_of: LogOf) -> Callable[[Session], float]:
     match sort:
+        case "recent":
+            return lambda each: each.last_active_s
         case "cost":
             return lambda each: each.ledger.cost
         case "input":

@@ -44,13 +44,10 @@ class SessionLog:
     """How many turns there were, those included that are not kept any more."""
     failed: int = 0
     missed: Counter[MissReason] = field(default_factory=Counter)
+    avoidable_tokens: int = 0
+    """Computed though they had been said before."""
     last_avoidable: Miss | None = None
     """The newest miss that is not the turn's own input."""
-
-    @property
-    def avoidable_tokens(self) -> int:
-        """Computed though they had been said before."""
-        return sum(tokens for reason, tokens in self.missed.items() if reason not in OWN)
 
     def add(self, turn: LoggedTurn) -> None:
         """Take a turn in."""
@@ -61,6 +58,7 @@ class SessionLog:
         for miss in report.misses:
             self.missed[miss.reason] += miss.tokens
         avoidable = [miss for miss in report.misses if miss.reason not in OWN]
+        self.avoidable_tokens += sum(miss.tokens for miss in avoidable)
         self.last_avoidable = avoidable[0] if avoidable else self.last_avoidable
 
 

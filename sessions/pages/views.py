@@ -19,7 +19,7 @@ from sessions.pages.dashboard import Dashboard
 from sessions.pages.event_stream import Parts
 from sessions.pages.history import LEVELS, TurnBucket
 from sessions.pages.rows import live_row, logged_row, miss_rows
-from sessions.pages.session_list import ListQuery, find, grouped
+from sessions.pages.session_list import Found, ListQuery, find, grouped
 from sessions.pages.turn_log import SessionLog
 from sessions.tenants import Principal
 
@@ -27,6 +27,7 @@ MAX_TURNS_OF_PAGE = 200
 MAX_TENANT_ROWS = 200
 KEPT_S = 0.9
 """Parts that are no older serve again."""
+LIST_KEPT_S = 5.0
 MAX_KEPT = 256
 ALL = ListQuery()
 _SPARK_BUCKETS = 60
@@ -64,6 +65,7 @@ class Views:
         """The clock's start, as seconds since the epoch."""
         self._num_connections = num_connections
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
+        self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
         self._sparks: dict[Principal, tuple[int, bytes]] = {}
 
     def parts(self, principal: Principal, wish: Wish) -> Parts:
@@ -138,13 +140,27 @@ class Views:
 
     def _sessions(self, principal: Principal, query: ListQuery) -> dict[str, bytes]:
         owner = None if principal.operator else principal.tenant
-        total, newest = self._dashboard.store.live_sessions(owner)
-        found = find(query, total, newest, self._log_of)
+        found = self._found(owner, query)
         shown = grouped(found.sessions)
         rows = {_name("s", each.tenant, each.name): self._row(each) for each in shown}
         order = list(rows)
         counts = {"total": found.total, "matching": found.matching, "page": query.page}
         return {"list": orjson.dumps(counts), "order": orjson.dumps(order)} | rows
+
+    def _found(self, owner: str | None, query: ListQuery) -> Found:
+        """A list that takes a look at every session is made anew every ``LIST_KEPT_S``; what its
+        rows say is always as it is."""
+        store, now = self._dashboard.store, self._dashboard.now
+        kept = self._lists.get((owner, query))
+        if kept is not None and 0 <= now - kept[0] < LIST_KEPT_S:
+            return kept[1]
+        total, newest = store.live_sessions(owner)
+        found = find(query, total, newest, store.any_sessions(owner), self._log_of)
+        if not query.plain:
+            if len(self._lists) >= MAX_KEPT:
+                self._lists.clear()
+            self._lists[owner, query] = (now, found)
+        return found
 
     def _row(self, session: Session) -> bytes:
         view = self._dashboard.store.view(session)

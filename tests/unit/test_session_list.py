@@ -34,7 +34,11 @@ def names(
     sessions: list[Session], logs: dict[str, SessionLog] | None = None, **query: Any
 ) -> list[str]:
     found = find(
-        ListQuery(**query), len(sessions), iter(sessions), lambda each: (logs or {}).get(each.name)
+        ListQuery(**query),
+        len(sessions),
+        iter(sessions),
+        sessions,
+        lambda each: (logs or {}).get(each.name),
     )
     return [each.name for each in found.sessions]
 
@@ -63,7 +67,7 @@ def test_filters_hold_together() -> None:
     assert names(sessions, several=True) == ["Alpha-1", "alpha-2"]
     assert names(sessions, budget=True, search="alpha") == ["alpha-2"]
     assert names(sessions, {"gamma": failed}, failed=True) == ["gamma"]
-    found = find(ListQuery(several=True), 4, iter(sessions), lambda _: None)
+    found = find(ListQuery(several=True), 4, iter(sessions), sessions, lambda _: None)
     assert (found.total, found.matching) == (4, 2)
 
 
