@@ -69,6 +69,19 @@ def test_the_loop_in_the_readme_prints_the_right_answer(tmp_path: Path) -> None:
         assert "The price of desk is 180." in run_readme(default_model.url)
 
 
+def test_the_guides_first_program_prints_the_right_answer(tmp_path: Path) -> None:
+    text = (ROOT / "docs/sdk.md").read_text(encoding="utf-8")
+    program = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    assert len(program.splitlines()) <= 15
+    options = ["--kv-cache-mib", "64", "--threads", "1"]
+    with child_server(options, log=tmp_path / "log") as default_model:
+        program = program.replace("Client()", f"Client({default_model.url!r})")
+        ran = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    assert (ran.stdout, ran.stderr) == ("The price of desk is 180.\n", "")
+
+
 @pytest.mark.parametrize(
     ("options", "note"),
     [
