@@ -108,6 +108,7 @@ class Limits:
     max_unread_connections: int = 512
     """Sockets beside those whose first request head is still unread; the oldest goes first."""
     max_connections_per_tenant: int = 768
+    """Where there are several: a server without keys has one tenant, and no such bound."""
     max_connections_per_address: int = 768
     """Of IPv6 the first 64 bits count; loopback, where proxies are, is not bounded."""
     max_pages: int = 256

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from http import HTTPStatus
 
 from sessions.http.exchange import at_once
@@ -123,6 +124,8 @@ class Server:
         self._clock = clock
         self._times = times or SocketTimes()
         self._sockets: set[HttpConnection | WebSocketPeer] = set()
+        if tenants.open:  # one tenant has all places
+            limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(limits, self._make_room)
         self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
