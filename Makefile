@@ -27,6 +27,11 @@
 # (.venv-kernels, versions in kernels-constraints.txt): under Triton's interpreter against their
 # torch references, then compiled for sm_90. About three minutes.
 
+#
+# make gpu-wheels fetches into .gpu-wheels what a GPU machine with Python 3.12, torch and Triton
+# lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the three parts of that script on a
+# CPU, in an environment of its own (.venv-rehearsal): fifteen minutes.
+
 PYTHON ?= python3
 PIP_OPTIONS ?=
 DEMO_OPTIONS ?=
@@ -36,9 +41,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
 KERNELS_VENV := .venv-kernels
+REHEARSAL_VENV := .venv-rehearsal
 MANIFESTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-all test-clients lint types ledger kernels sanitize clean
+.PHONY: demo test test-all test-clients lint types ledger kernels gpu-wheels gpu-rehearsal sanitize clean
 
 demo: $(VENV)/.server
 	$(BIN)/keepwarm demo $(DEMO_OPTIONS)
@@ -77,8 +83,19 @@ sanitize: $(VENV)/.dev
 	  LD_PRELOAD=$$(c++ -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 \
 	  $(BIN)/python -m pytest --timeout 1800 $(PYTEST_OPTIONS) $(SANITIZED_TESTS)
 
+gpu-wheels:
+	mkdir -p .gpu-wheels
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	  --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
+	  --platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 \
+	  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+	  --dest .gpu-wheels $(PIP_OPTIONS) -r gpu-wheels.txt
+
+gpu-rehearsal: $(REHEARSAL_VENV)/.ready
+	for part in 1 2 3; do PYTHON=$(REHEARSAL_VENV)/bin/python tools/gpu_run.sh $$part build/gpu-rehearsal-$$part --rehearse || exit 1; done
+
 clean:
-	rm -rf $(VENV) $(KERNELS_VENV) .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(KERNELS_VENV) $(REHEARSAL_VENV) .gpu-wheels .venv-clients .sanitize build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps say which extra is installed; they are older than a changed manifest, and then the
 # install runs again. The dev extra contains the server extra, so its stamp makes both.
@@ -97,4 +114,10 @@ $(VENV)/.dev: $(MANIFESTS) | $(VENV)/bin/python
 $(KERNELS_VENV)/.ready: kernels-constraints.txt
 	$(PYTHON) -m venv $(KERNELS_VENV)
 	$(KERNELS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -r kernels-constraints.txt
+	@touch $@
+
+$(REHEARSAL_VENV)/.ready: kernels-constraints.txt gpu-wheels.txt
+	$(PYTHON) -m venv $(REHEARSAL_VENV)
+	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r gpu-wheels.txt tokenizers prometheus-client uvloop pytest-xdist
+	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -r kernels-constraints.txt
 	@touch $@

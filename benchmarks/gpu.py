@@ -1,6 +1,7 @@
 """What the GPU kernels reach: checked first, then measured against a copy in the same process.
 
     python -m benchmarks.gpu --out DIR
+    python -m benchmarks.gpu --only PART [--rehearse]
 
 Attention (decode, a batch of unequal lengths, verification of drafts, a shared prefix, keys and
 values in fp8), whole steps of Qwen3-0.6B and 8B shapes with random weights, the draw, products in
@@ -41,7 +42,7 @@ from benchmarks.gpu_kernels import (
     measure_fp8_products,
     measure_sampling,
 )
-from benchmarks.gpu_plan import FULL, Plan
+from benchmarks.gpu_plan import FULL, REHEARSAL, Plan
 from benchmarks.report import Bar, report
 
 Part = Callable[[float], list[dict[str, Any]]]
@@ -161,9 +162,19 @@ def _cell(value: Any) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    options.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the results")
+    options.add_argument("--out", type=Path, metavar="DIR", help="for the results of all parts")
+    options.add_argument(
+        "--only", metavar="PART", help="measure this one and print one line of JSON"
+    )
+    options.add_argument(
+        "--rehearse", action="store_true", help="small sizes, also without a GPU; no figure counts"
+    )
     options.add_argument("--json", action="store_true", help="print one line of JSON")
     chosen = options.parse_args(arguments)
+    if chosen.only:
+        return only(chosen.only, rehearse=chosen.rehearse)
+    if chosen.out is None:
+        options.error("--out or --only is needed")
     if not torch.cuda.is_available():
         print("skipped: torch sees no GPU, so nothing was measured and the bars stay open")
         return 0
@@ -182,6 +193,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{part} failed:\n{trace}", file=sys.stderr)
     code = report("gpu", versions | figures, bars(figures), as_json=chosen.json)
     return 1 if figures["failed"] else code
+
+
+def only(name: str, *, rehearse: bool) -> int:
+    """Check, measure one part, print its line. 1: it is wrong or fails, and the line says why."""
+    plan, dtype, device = FULL, torch.bfloat16, torch.device("cuda")
+    if rehearse and not torch.cuda.is_available():
+        plan, dtype, device = REHEARSAL, torch.float32, torch.device("cpu")
+    answer: dict[str, Any] = {"part": name, "rehearsal": rehearse, "device": device.type}
+    began = time.perf_counter()
+    try:
+        with torch.inference_mode():
+            answer["copy_bytes_per_s"] = copy_rate(plan, device)
+            answer["rows"] = parts(plan, dtype, device)[name](answer["copy_bytes_per_s"])
+    except Exception:
+        answer["failed"] = traceback.format_exc()
+    print(json.dumps(answer | {"seconds": time.perf_counter() - began}))
+    return 1 if "failed" in answer else 0
 
 
 def write(folder: Path, versions: dict[str, str], figures: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The GPU benchmark's cases: kernels checked against their references, then timed.
 
-A call is timed as a CUDA graph that is replayed: medians of events, kernels only. Calls in
-a graph go round several pools, so that the second-level cache does not serve them.
+A call is timed as ``benchmarks.gpu_timing`` says: medians of events, kernels only. Calls go
+round several pools, so that the second-level cache does not serve them.
 """
 
 import importlib
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks import gpu_timing
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
 from kernels.attention import paged_attention, paged_attention_reference
 from kernels.paged_layout import PagedLayout
@@ -48,33 +49,15 @@ class RandomSource:
 def seconds(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
     """Median time of one of ``calls``, which run one after another.
 
-    On a GPU in a captured graph; on a CPU, where only the plumbing is of interest, plainly.
+    On a GPU as ``benchmarks.gpu_timing`` says; on a CPU, where only the plumbing is of
+    interest, plainly.
     """
     if device.type != "cuda":
         began = time.perf_counter()
         for call in calls:
             call()
         return (time.perf_counter() - began) / len(calls)
-    cuda: Any = torch.cuda  # its streams and events have no types
-    aside = cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for call in calls:
-            call()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    times: list[float] = []
-    for _ in range(25):
-        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        graph.replay()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last) / 1000)
-    return statistics.median(times[5:]) / len(calls)
+    return gpu_timing.seconds(calls, gpu_timing.CudaStream())
 
 
 def wall_seconds(call: Callable[[], object], device: torch.device, repeats: int = 9) -> float:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from benchmarks.gpu_cases import Wrong, blocks_for, make_layout, seconds, wall_seconds
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
+from benchmarks.gpu_timing import copies_to_rotate
 from kernels.activation import silu_mul
 from kernels.attention import paged_attention, paged_attention_reference
 from kernels.dispatch import triton_kernels
@@ -111,6 +112,9 @@ def measure_fp8_products(
     for name, outputs, inputs in plan.matrices:
         weight = torch.randn(outputs, inputs, device=device).to(dtype) / inputs**0.5
         matrix = Fp8Matrix(weight.clone())
+        copies = range(copies_to_rotate(matrix.num_bytes) if device.type == "cuda" else 1)
+        weights = [weight.clone() for _ in copies]
+        matrices = [matrix, *(Fp8Matrix(weight.clone()) for _ in copies[1:])]
         for tokens in plan.matrix_rows:
             x = torch.randn(tokens, inputs, device=device).to(dtype)
             found = matrix.multiply(x).float()
@@ -118,8 +122,8 @@ def measure_fp8_products(
             error = float((found - expected).norm() / expected.norm())
             if not error <= _FEW_BITS_OFF:
                 raise Wrong(f"{name} in fp8 is off by {error:.2g} of the reference's norm")
-            taken = seconds([_calling(matrix.multiply, x)], device)
-            plain = seconds([_calling(functional.linear, x, weight)], device)
+            taken = seconds([_calling(each.multiply, x) for each in matrices], device)
+            plain = seconds([_calling(functional.linear, x, each) for each in weights], device)
             rows.append(
                 {
                     "matrix": name,
@@ -207,8 +211,7 @@ def measure_experts(
     rows: list[dict[str, Any]] = []
     for tokens in plan.expert_tokens:
         x = torch.randn(tokens, hidden, device=device).to(dtype)
-        likely = torch.rand(tokens, count, device=device)
-        chosen = likely.topk(experts.per_token, dim=-1).indices.flatten()
+        chosen = _chosen(tokens, count, experts.per_token, device)
 
         def run(
             product: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
@@ -223,8 +226,10 @@ def measure_experts(
         error = float((found - expected).norm() / expected.norm())
         if not error <= max(2 * torch.finfo(dtype).eps, 1e-5):
             raise Wrong(f"experts of {tokens} tokens are off by {error:.2g} of the norm")
-        taken = seconds([_calling(run, grouped_matmul)], device)
-        used = len(set(chosen.tolist()))
+        chosen_too = [chosen, *(_chosen(tokens, count, experts.per_token, device) for _ in "abc")]
+        calls = [_calling(run, grouped_matmul, x, each) for each in chosen_too]
+        taken = seconds(calls, device)
+        used = sum(len(set(each.tolist())) for each in chosen_too) // len(chosen_too)
         size_read = used * (gate_up[0].numel() + down[0].numel()) * dtype.itemsize
         rows.append(
             {
@@ -236,3 +241,8 @@ def measure_experts(
             }
         )
     return rows
+
+
+def _chosen(tokens: int, count: int, per_token: int, device: torch.device) -> Tensor:
+    """[tokens * per_token] experts, drawn anew: no cache holds what all the calls read."""
+    return torch.rand(tokens, count, device=device).topk(per_token, dim=-1).indices.flatten()

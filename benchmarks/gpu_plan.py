@@ -1,8 +1,9 @@
 """What the GPU benchmark measures: shapes, contexts, models."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.model.config import ExpertsConfig, ModelConfig, RopeConfig
+from runtime.model.presets import random_model_config
 
 BLOCK_SIZE = 16
 
@@ -125,3 +126,32 @@ FULL = Plan(
     engine_prompt=1024,
     engine_steps=96,
 )
+
+REHEARSAL = replace(
+    FULL,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    checks=(((20, 1), (3, 1)), ((40, 34), (9, 2))),
+    attention=(("B1 1k", (33,)), ("skewed", (5, 40))),
+    verify=(2, 20, (1, 3)),
+    shared_prefix=(3, 512, 20),
+    models=(("Qwen3-8B", replace(random_model_config("qwen3-tiny"), num_layers=1)),),
+    steps=((2, 20),),
+    copy_bytes=1 << 16,
+    round_bytes=1 << 14,
+    sampling=((2, 300),),
+    matrices=(("gate", 48, 32),),
+    matrix_rows=(1, 5),
+    fp8_decodes=(("B2", (20, 33)),),
+    experts=ExpertsConfig(
+        num_experts=4, per_token=2, intermediate_size=16, normalise=True, layers=(True,)
+    ),
+    experts_hidden=32,
+    expert_tokens=(1, 9),
+    graph_steps=((2, 20),),
+    engine_turns=(2,),
+    engine_prompt=8,
+    engine_steps=3,
+)
+"""The same on sizes that Triton's interpreter manages: every path, no figure that counts."""

@@ -1,6 +1,5 @@
 """The GPU benchmark's plumbing on sizes that the interpreter manages; no figure counts here."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,38 +10,10 @@ from benchmarks import gpu, gpu_cases, gpu_kernels
 from benchmarks.gpu import bars, main, measure, table
 from benchmarks.gpu_cases import Wrong, check
 from benchmarks.gpu_kernels import FILTERS
-from benchmarks.gpu_plan import FULL
+from benchmarks.gpu_plan import REHEARSAL
 from kernels.masked_sampling import SamplingBatch, sample_reference
-from runtime.model.config import ExpertsConfig
-from runtime.model.presets import random_model_config
 
-TINY = replace(
-    FULL,
-    heads=4,
-    kv_heads=2,
-    head_dim=16,
-    checks=(((20, 1), (3, 1)), ((40, 34), (9, 2))),
-    attention=(("B1 1k", (33,)), ("skewed", (5, 40))),
-    verify=(2, 20, (1, 3)),
-    shared_prefix=(3, 512, 20),
-    models=(("Qwen3-8B", replace(random_model_config("qwen3-tiny"), num_layers=1)),),
-    steps=((2, 20),),
-    copy_bytes=1 << 16,
-    round_bytes=1 << 14,
-    sampling=((2, 300),),
-    matrices=(("gate", 48, 32),),
-    matrix_rows=(1, 5),
-    fp8_decodes=(("B2", (20, 33)),),
-    experts=ExpertsConfig(
-        num_experts=4, per_token=2, intermediate_size=16, normalise=True, layers=(True,)
-    ),
-    experts_hidden=32,
-    expert_tokens=(1, 9),
-    graph_steps=((2, 20),),
-    engine_turns=(2,),
-    engine_prompt=8,
-    engine_steps=3,
-)
+TINY = REHEARSAL
 PARTS = ["attention", "verify", "shared_prefix", "fp8_kv", "sampling", "fp8_products", "experts"]
 PARTS += ["steps", "graphs"]
 """And ``lookahead``, for which there is ``tests/model/test_gpu_engine_benchmark.py``."""

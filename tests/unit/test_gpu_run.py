@@ -1,0 +1,90 @@
+"""Measurements one by one: what dies, hangs or gets no time costs no other its result."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import gpu_run
+from tools.gpu_run import PARTS, Measurement, environment, last_json, run
+
+
+def program(name: str, text: str, limit_s: float = 20) -> Measurement:
+    command = (sys.executable, "-c", text)
+    return Measurement(name=name, command=command, limit_s=limit_s, rehearsed=command)
+
+
+def lines(out: Path) -> list[dict[str, object]]:
+    text = (out / "results.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_one_that_dies_and_one_that_hangs_leave_the_others_results(tmp_path: Path) -> None:
+    hangs = "import signal, time; signal.signal(15, signal.SIG_IGN); print('{\"half\": 1}')"
+    measurements = [
+        program("good", "print('a table'); print('{\"us\": 7}')"),
+        program("dies", "import os; print('before'); os.kill(os.getpid(), 9)"),
+        program("hangs", f"{hangs}; time.sleep(600)", limit_s=1.5),
+        program("wrong", 'print(\'{"failed": "off by 2"}\'); raise SystemExit(1)'),
+        program("last", "print('{\"us\": 8}')"),
+    ]
+    assert not run(measurements, tmp_path, rehearse=True)
+    found = lines(tmp_path)
+    assert [line["name"] for line in found] == ["good", "dies", "hangs", "wrong", "last"]
+    outcomes = [str(line["outcome"]) for line in found]
+    assert outcomes[0] == outcomes[4] == "done"
+    assert outcomes[1] == "exit code -9"
+    assert outcomes[2].startswith("hung: ended after")
+    assert outcomes[3] == "exit code 1"
+    assert found[0]["value"] == {"us": 7}
+    assert found[3]["value"] == {"failed": "off by 2"}
+    assert "before" in str(found[1]["tail"])
+    log = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert "a table" in log
+    assert "before" in log
+
+
+def test_what_has_no_time_left_is_written_down_as_not_run(tmp_path: Path) -> None:
+    times: Iterator[float] = iter([0.0, 0.0, gpu_run.PART_S - 0.5])
+    measurements = [program("first", "print('{}')"), program("second", "print('{}')")]
+    assert not run(measurements, tmp_path, rehearse=True, clock=lambda: next(times))
+    assert [line["outcome"] for line in lines(tmp_path)] == ["done", "not run: no time left"]
+
+
+def test_a_measurement_gets_no_more_than_what_is_left_of_its_part(tmp_path: Path) -> None:
+    times: Iterator[float] = iter([0.0, gpu_run.PART_S - 1.2])
+    sleeper = program("sleeper", "import time; time.sleep(60)", limit_s=60)
+    assert not run([sleeper], tmp_path, rehearse=True, clock=lambda: next(times))
+    assert str(lines(tmp_path)[0]["outcome"]).startswith("hung")
+
+
+def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "MOST_BYTES", 1000)
+    noisy = program("noisy", "print('x' * 5000)")
+    assert run([noisy, noisy], tmp_path, rehearse=True)
+    assert (tmp_path / "log.txt").stat().st_size == 1000
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [("", None), ("{not json\n", None), ('{"a": 1}\nmore\n', {"a": 1}), ("[1]\n", None)],
+)
+def test_the_value_is_the_last_line_of_json(said: str, value: object) -> None:
+    assert last_json(said) == value
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_can_end_in_its_time_and_names_its_measurements_once(part: str) -> None:
+    names = [measurement.name for measurement in PARTS[part]]
+    assert len(set(names)) == len(names)
+    assert all(measurement.limit_s <= gpu_run.PART_S for measurement in PARTS[part])
+
+
+def test_rehearsals_interpret_kernels_and_servers_do_not() -> None:
+    assert environment(interpreted=True)["TRITON_INTERPRET"] == "1"
+    assert "KEEPWARM_KERNELS" not in environment(interpreted=False)
+    servers = [m for part in PARTS.values() for m in part if m.name == "gpu_server"]
+    assert len(servers) == 2
+    assert not any(m.interpreted for m in servers)
