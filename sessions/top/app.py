@@ -6,6 +6,7 @@ that says so, and it is asked again.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
 from sessions.top.curves import Curves, drawn
@@ -162,10 +164,11 @@ class Top(App[None]):
     # What is on the screen
 
     def _show(self) -> None:
-        self.query_one("#totals", Static).update(self._totals())
-        self.query_one("#state", Static).update(self._state())
-        self._show_curves()
-        self._show_table()
+        with contextlib.suppress(NoMatches):  # before the first moment, or after the last
+            self.query_one("#totals", Static).update(self._totals())
+            self.query_one("#state", Static).update(self._state())
+            self._show_curves()
+            self._show_table()
 
     def _totals(self) -> str:
         seen = self._snapshot

@@ -1,6 +1,7 @@
 """A running hub and a journal in a file: order, restarts, and a journal that is out of reach."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -205,3 +206,30 @@ def test_two_servers_take_turns_at_one_chain(tmp_path: Path) -> None:
             await bench.close()
 
     run(scenario)
+
+
+def test_upkeep_goes_on_after_whatever_once_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_desk, "EXPIRE_EVERY_S", 0.0)
+    calls: list[float] = []
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1))
+        again = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def expire(before_s: float) -> int:
+            calls.append(before_s)
+            if len(calls) == 1:
+                raise OSError("no space left for the mark")
+            loop.call_soon_threadsafe(again.set)
+            return 0
+
+        monkeypatch.setattr(bench.journal, "expire", expire)
+        bench.desk.start(lambda _: None)
+        await asyncio.wait_for(again.wait(), 10)
+        await bench.desk.close()
+
+    asyncio.run(scenario())
+    assert len(calls) >= 2
