@@ -1,7 +1,7 @@
 """The command ``keepwarm``, with two signals more for the fault suite.
 
 SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how many asyncio tasks
-there are to the file that ``KEEPWARM_FAULT_REPORT`` names. The engine and the probes start as ever.
+there are to the file that ``FAULT_SUITE_REPORT`` names. The engine and the probes start as ever.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def _jump(*_: object) -> None:
 
 
 def _report(*_: object) -> None:
-    path = os.environ["KEEPWARM_FAULT_REPORT"]
+    path = os.environ["FAULT_SUITE_REPORT"]
     with open(path + ".part", "w", encoding="utf-8") as file:
         file.write(str(len(asyncio.all_tasks())))
     os.replace(path + ".part", path)

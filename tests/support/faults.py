@@ -136,7 +136,7 @@ def faulty_server(folder: Path, *options: str) -> Iterator[Faulty]:
     """A server to be done harm to, with further ``options``."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "tasks"
-    os.environ["KEEPWARM_FAULT_REPORT"] = str(report)
+    os.environ["FAULT_SUITE_REPORT"] = str(report)
     arguments = [*OPTIONS, *options]
     with child_server(
         arguments, log=folder / "log", module="tests.support.fault_launcher"
