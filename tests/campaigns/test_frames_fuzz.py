@@ -34,13 +34,14 @@ from runtime.messages import (
 )
 from runtime.process import frames
 from runtime.process.engine_process import EngineDied
-from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
 from sessions.wire.hub import Hub, LongWork
+from tests.support.dashboards import make_dashboard
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_engine import INFO, HandEngine
 from tests.support.mutations import mutant
+from tests.support.reading import inline_reading
 from tests.support.requests import make_request
 from tests.support.sessions_rig import make_service
 
@@ -196,9 +197,12 @@ async def _told(cases: int) -> None:
         engine=engine,
         store=service.store,
         connect=connect,
-        long_work=LongWork(check_grammar=None),  # type: ignore[arg-type]
+        long_work=LongWork(
+            check_grammar=None,  # type: ignore[arg-type]
+            reading=inline_reading(service.read_context),
+        ),
         metrics=Metrics(),
-        dashboard=Dashboard(sessions=service.store.sessions, clock=service.clock, version="0"),
+        dashboard=make_dashboard(service.clock),
         clock=service.clock,
         pause=no_pause,
     )

@@ -127,14 +127,16 @@ def test_a_clock_that_jumps_an_hour_ends_no_turn_and_no_engine(faulty: Faulty) -
 
 @LINUX
 def test_a_full_disk_costs_the_disk_cache_and_no_turn(tmp_path: Path) -> None:
-    options = ["--host-kv-mib", "1", "--disk-kv-mib", "16"]
+    options = ["--kv-cache-mib", "4", "--host-kv-mib", "1", "--disk-kv-mib", "16"]
+    options += ["--max-batch-tokens", "512"]
     folder = tmp_path / "kv"
     with faulty_server(tmp_path / "server", *options, "--disk-kv-folder", str(folder)) as faulty:
-        limited(faulty.engine, resource.RLIMIT_FSIZE, 4096)
+        # Some slots can be written, the engine's part of the log too.
+        limited(faulty.engine, resource.RLIMIT_FSIZE, 1 << 20)
 
         async def fill() -> None:
             async with faulty.socket() as client:
-                for number in range(400):
+                for number in range(200):
                     turn = Turn(client)
                     await turn.send(input=f"{number} " * 300, max_output_tokens=2)
                     last = await turn.terminal()
