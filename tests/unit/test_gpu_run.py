@@ -21,7 +21,10 @@ def lines(out: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_one_that_dies_and_one_that_hangs_leave_the_others_results(tmp_path: Path) -> None:
+def test_one_that_dies_and_one_that_hangs_leave_the_others_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_run, "_GRACE_S", 0.3)
     hangs = "import signal, time; signal.signal(15, signal.SIG_IGN); print('{\"half\": 1}')"
     measurements = [
         program("good", "print('a table'); print('{\"us\": 7}')"),
