@@ -9,9 +9,10 @@ Always true: event n of a turn is kept under number n or not at all; the last ev
 long as the log; a request id leads to one log.
 """
 
+import itertools
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tools_api.events import number_of, relaned
@@ -98,6 +99,8 @@ class TurnLogs:
         self._by_response: dict[str, TurnLog] = {}
         self._ended: dict[str, OrderedDict[TurnLog, None]] = {}
         """Of each tenant, oldest end first."""
+        self._whole: dict[str, OrderedDict[TurnLog, None]] = {}
+        """Those of them that still have more than their last event."""
         self._bytes: dict[str, int] = {}
         """Of each tenant's ended logs."""
 
@@ -149,7 +152,8 @@ class TurnLogs:
     def close(self, log: TurnLog) -> None:
         """The turn's last event has been appended."""
         log.ended_s = self._clock()
-        self._ended.setdefault(log.tenant, OrderedDict())[log] = None
+        for table in (self._ended, self._whole):
+            table.setdefault(log.tenant, OrderedDict())[log] = None
         self._count(log.tenant, log.num_bytes)
         self._bound(log.tenant)
 
@@ -172,23 +176,22 @@ class TurnLogs:
     def expire(self) -> None:
         """Shorten and drop what is older than its time."""
         now = self._clock()
-        for logs in list(self._ended.values()):
-            for log in list(logs):
-                assert log.ended_s is not None
-                age_s = now - log.ended_s
-                if age_s <= self._limits.resume_s:
-                    break
-                if self.lasting or age_s > self._limits.stored_response_ttl_s:
+        shorten_s, drop_s = self._limits.resume_s, self._limits.stored_response_ttl_s
+        for tenant in list(self._ended):
+            for log in _ended_before(self._whole[tenant], now - shorten_s):
+                if self.lasting:
                     self._drop(log)
                 else:
                     self._shorten(log)
+            for log in _ended_before(self._ended.get(tenant, {}), now - drop_s):
+                self._drop(log)
 
     def _bound(self, tenant: str) -> None:
-        """Hold the tenant's ended logs to their bytes and their number, oldest first."""
-        logs, limits = self._ended[tenant], self._limits
-        if self._bytes[tenant] > limits.max_resume_bytes_per_tenant:
-            for log in list(logs)[:-1]:
-                self._shorten(log)
+        """Hold the tenant's ended logs to their bytes and their number, oldest first; the newest
+        keeps its events."""
+        logs, whole, limits = self._ended[tenant], self._whole[tenant], self._limits
+        while self._bytes[tenant] > limits.max_resume_bytes_per_tenant and len(whole) > 1:
+            self._shorten(next(iter(whole)))
         while logs and (
             len(logs) > limits.max_stored_responses_per_tenant
             or self._bytes[tenant] > limits.max_resume_bytes_per_tenant
@@ -199,6 +202,7 @@ class TurnLogs:
         """Keep the last event alone."""
         if log.packed or not log.frames:
             return
+        self._whole[log.tenant].pop(log, None)
         before = log.num_bytes
         log.first += len(log.frames) - 1
         log.packed = zlib.compress(log.frames[-1], level=1)
@@ -210,11 +214,17 @@ class TurnLogs:
         self.drop(log)
         if log.response_id is not None:
             self._by_response.pop(log.response_id, None)
-        logs = self._ended[log.tenant]
+        logs, whole = self._ended[log.tenant], self._whole[log.tenant]
         del logs[log]
+        whole.pop(log, None)
         self._count(log.tenant, -log.num_bytes)
         if not logs:
-            del self._ended[log.tenant]
+            del self._ended[log.tenant], self._whole[log.tenant]
 
     def _count(self, tenant: str, num_bytes: int) -> None:
         self._bytes[tenant] = self._bytes.get(tenant, 0) + num_bytes
+
+
+def _ended_before(logs: Iterable[TurnLog], oldest_s: float) -> list[TurnLog]:
+    """The first of ``logs``, as far as they ended before that time."""
+    return list(itertools.takewhile(lambda log: (log.ended_s or 0.0) < oldest_s, logs))
