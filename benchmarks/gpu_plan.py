@@ -2,38 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from runtime.model.config import ExpertsConfig, ModelConfig, RopeConfig
+from runtime.model.config import ExpertsConfig, ModelConfig
 from runtime.model.presets import random_model_config
 
 BLOCK_SIZE = 16
 
-QWEN3_06B = ModelConfig(
-    model_type="qwen3",
-    vocab_size=151936,
-    hidden_size=1024,
-    num_layers=28,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=128,
-    intermediate_size=3072,
-    max_context_tokens=40960,
-    rope=RopeConfig(theta=1000000.0),
-    tie_embeddings=True,
-    qk_norm=True,
-)
-QWEN3_8B = ModelConfig(
-    model_type="qwen3",
-    vocab_size=151936,
-    hidden_size=4096,
-    num_layers=36,
-    num_heads=32,
-    num_kv_heads=8,
-    head_dim=128,
-    intermediate_size=12288,
-    max_context_tokens=40960,
-    rope=RopeConfig(theta=1000000.0),
-    qk_norm=True,
-)
+QWEN3_06B = replace(random_model_config("qwen3-0.6b"), shaping=None)
+QWEN3_8B = replace(random_model_config("qwen3-8b"), shaping=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
