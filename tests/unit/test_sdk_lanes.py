@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from tests.support.fake_server import FakeServer, message, refusal, turn
 from tools_api.sdk.chain import Chain
@@ -117,3 +118,16 @@ async def test_whoever_waits_for_a_lane_learns_that_the_socket_closed(waiting: i
         await asyncio.sleep(0)
         await lanes.close()
         assert await asyncio.gather(*tasks) == [None] * waiting
+
+
+@pytest.mark.parametrize("said", [["an array"], "text", 3])
+async def test_a_socket_that_says_what_is_no_event_counts_as_lost_at_once(said: Any) -> None:
+    with FakeServer(lambda _: [said]) as server:
+        lanes = await open_lanes(server)
+        lane, one = await take(lanes), a_turn()
+        lanes.post(one.frame(lane.name))
+        found = await asyncio.wait_for(lane.events.get(), 10)
+        assert isinstance(found, ConnectionClosed)
+        assert lanes.closed
+        assert await lanes.take() is None
+        await asyncio.wait_for(lanes.close(), 10)

@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 from websockets.asyncio.client import ClientConnection as AsyncSocket
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, ConnectionClosedError
+from websockets.frames import Close, CloseCode
 
 from tools_api.sdk.turn import Turn, answers_cancel, ends_turn
 
@@ -105,12 +106,23 @@ class Lanes:
             while True:
                 self._dispatch(orjson.loads(await self._socket.recv()))
         except ConnectionClosed as closed:
-            self.closed = True
-            self._writer.cancel()
-            for lane in self._taken.values():
-                lane.events.put_nowait(closed)
-            for _ in range(NUM_LANES):
-                self._may_take.release()  # whoever waits here goes to the next socket
+            self._end(closed)
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # what came is no event: nothing can be made of more
+            self._end(ConnectionClosedError(None, Close(CloseCode.PROTOCOL_ERROR, "not an event")))
+            await self._socket.close(CloseCode.PROTOCOL_ERROR)
+
+    def _end(self, closed: ConnectionClosed) -> None:
+        """Tell everybody who waits that the socket is of no more use."""
+        self.closed = True
+        self._writer.cancel()
+        for lane in self._taken.values():
+            lane.events.put_nowait(closed)
+        for _ in range(NUM_LANES):
+            self._may_take.release()  # whoever waits here goes to the next socket
 
     def _dispatch(self, event: dict[str, Any]) -> None:
         if answers_cancel(event):
