@@ -66,7 +66,8 @@ class Journal(Protocol):
         ...
 
     def release(self, tenant: str, sessions: Sequence[str]) -> None:
-        """Let others own them."""
+        """Let others own those that they ask for. One that this server has claimed again since it
+        was asked stays its own."""
         ...
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:

@@ -80,7 +80,7 @@ class Ownership:
                     return None, False
                 row = replace(row, owner=journal.owner, epoch=row.epoch + 1)
                 journal.write_session(cursor, row)
-                self._mark(cursor, tenant, session, "")
+            self._mark(cursor, tenant, session, "")  # ours again: who wants it asks anew
             account = journal.account_row(cursor, tenant, session_account(session))
             return row.record(account), True
 
@@ -102,9 +102,17 @@ class Ownership:
         with journal.writing() as cursor:
             for name in sorted(sessions):
                 row = journal.session_row(cursor, tenant, name, lock=True)
-                if row is not None and row.owner == journal.owner:
+                if (
+                    row is not None
+                    and row.owner == journal.owner
+                    and self._is_wanted(cursor, tenant, name)
+                ):
                     journal.write_session(cursor, replace(row, owner=""))
                     self._mark(cursor, tenant, name, "")
+
+    def _is_wanted(self, cursor: Cursor, tenant: str, session: str) -> bool:
+        sql = "SELECT 1 FROM session WHERE tenant = ? AND name = ? AND wanted_by <> ''"
+        return cursor.execute(sql, (tenant, session)).fetchone() is not None
 
     def wanted(self) -> list[tuple[str, str]]:
         """Tenant and name of this server's sessions that another one asks for."""

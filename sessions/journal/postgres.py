@@ -186,8 +186,13 @@ class PostgresJournal(SqlJournal):
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""
-        with self.writing() as cursor:
-            return retention.expire(self, cursor, round(before_s * 1000))
+        count = 0
+        while True:
+            with self.writing() as cursor:
+                gone = retention.expire(self, cursor, round(before_s * 1000))
+            count += gone
+            if not gone:
+                return count
 
     def close(self) -> None:
         """See ``Journal``."""

@@ -261,8 +261,13 @@ class SqliteJournal(SqlJournal):
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""
-        with self.writing() as cursor:
-            return retention.expire(self, cursor, round(before_s * 1000))
+        count = 0
+        while True:
+            with self.writing() as cursor:
+                gone = retention.expire(self, cursor, round(before_s * 1000))
+            count += gone
+            if not gone:
+                return count
 
     def vacuum(self) -> int:
         """Leave nothing of what was deleted, neither in the file nor in its log; returns how

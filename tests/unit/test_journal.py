@@ -174,6 +174,16 @@ def test_a_row_stays_while_a_younger_one_stands_on_it(journal: Journal) -> None:
     assert journal.sessions() == []
 
 
+def test_many_old_rows_go_in_slices(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessions.journal.retention.SLICE", 2)
+    parent: TurnRecord | None = None
+    for n in range(7):
+        parent = record(f"r{n}", parent=parent, created_s=1.0)
+        journal.append([parent, record(f"x{n}", session=f"x{n}", created_s=1.0)])
+    assert journal.expire(50.0) == 14
+    assert journal.sessions() == []
+
+
 def test_a_reservation_goes_with_its_turns_record(journal: Journal) -> None:
     held = Reservation(tenant="t", session="s", response_id="r1", accounts=("a",), amount=b"{}")
     other = Reservation(tenant="t", session="s", response_id="r2", accounts=(), amount=b"[]")
@@ -419,6 +429,22 @@ def test_a_session_goes_to_who_asks_once_its_owner_lets_go(tmp_path: Path) -> No
     assert a.turn("t", "r2") is None
     assert b.append([record("r3", parent=first, epoch=2)]) == [True]
     assert of_a.wanted() == []
+    a.close()
+    b.close()
+
+
+def test_a_session_that_was_claimed_again_is_not_let_go(tmp_path: Path) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    first = record("r1")
+    a.append([first])
+    of_a = owner_of(a, Waiting(), [1000])
+    of_a.beat()
+    with pytest.raises(JournalBusy):
+        owner_of(b, Waiting(), [1000]).claim("t", "s", 0.0)
+    assert of_a.wanted() == [("t", "s")]
+    assert of_a.claim("t", "s", 0.0) is not None  # a turn began here meanwhile
+    of_a.release("t", ["s"])
+    assert a.append([record("r2", parent=first)]) == [True]
     a.close()
     b.close()
 
