@@ -192,17 +192,7 @@ def test_the_command_of_the_base_install_says_what_to_install(
     assert re.fullmatch(r"keepwarm: error: .*: pip install 'keepwarm\[server\]'\n", result.stderr)
 
 
-USERS_TOOLS = """\
-from typing import Literal
-
-from keepwarm import tool
-
-
-@tool
-def get_price(product: Literal["lamp", "desk", "chair"]) -> dict[str, int]:
-    \"\"\"Get the price of a product.\"\"\"
-    return {"price": {"lamp": 24, "desk": 180, "chair": 75}[product]}
-"""
+(USERS_TOOLS,) = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
 
 
