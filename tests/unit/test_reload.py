@@ -54,7 +54,7 @@ def test_the_former_form_is_taken_and_its_replacement_said(
     path.write_text("acme new-key-of-acme\n")
     with caplog.at_level(logging.WARNING):
         assert reload_tenants(path, tenants, Revoked())
-    assert "sha256" in caplog.text
+    assert "keepwarm keys convert" in caplog.text
     caplog.clear()
     warn_of_former_form(path, former=False)
     assert not caplog.records
