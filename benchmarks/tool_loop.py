@@ -39,8 +39,8 @@ import orjson
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.report import Bar, parser, report
-from examples.demo.child_server import child_server
 from keepwarm import AsyncClient, Tool, ToolContext, TooManyTurns, tool
+from keepwarm.demo.child_server import child_server
 from tools_api.sdk.lanes import Lanes
 
 MODELS = ("default", "random:qwen3-100m")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import Response
 from tools_api.sdk.client import AsyncClient

@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from tools.dashboard_load import play
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/images"

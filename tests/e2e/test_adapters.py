@@ -13,8 +13,8 @@ from pydantic_ai import Agent as PydanticAgent
 from examples.adapters.openai_agents_model import SessionModel as AgentsModel
 from examples.adapters.openai_agents_model import get_price
 from examples.adapters.pydantic_ai_model import SessionModel as PydanticModel
-from examples.demo.child_server import ChildServer, child_server
 from keepwarm import AsyncClient
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.support.architecture import ROOT
 from tests.support.fake_server import FakeServer, call, message, turn
 

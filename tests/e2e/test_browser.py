@@ -23,7 +23,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.tenants import ApiKey, Role
 from sessions.tenants_file import key_row
 from tests.support.architecture import ROOT

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from websockets.exceptions import ConnectionClosed
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import decode_turn
 from sessions.journal.sqlite import SqliteJournal

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from packaging.requirements import Requirement
 
-from examples.demo.child_server import child_server
+from keepwarm.demo.child_server import child_server
 from sessions.command.options import SERVE_SETTINGS
 from tests.support.architecture import PACKAGES, ROOT
 from tools.replay_dockerfile import copied, instructions

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from examples.demo.child_server import ChildServer, child_server
 from keepwarm import (
     ApiError,
     AsyncClient,
@@ -23,6 +22,7 @@ from keepwarm import (
     tool,
 )
 from keepwarm.demo.agent import INSTRUCTIONS, MAX_OUTPUT_TOKENS
+from keepwarm.demo.child_server import ChildServer, child_server
 from keepwarm.demo.shop import Product, make_shop, shop_tools
 
 QUESTIONS = (

@@ -19,7 +19,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 from tests.e2e.conftest import OPTIONS
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tls"

@@ -28,7 +28,7 @@ import orjson
 import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
-from examples.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer, child_server
 
 HUNG_AFTER_S = 1.0
 OPTIONS = [
