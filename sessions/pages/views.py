@@ -28,6 +28,8 @@ MAX_TENANT_ROWS = 200
 KEPT_S = 0.9
 """Parts that are no older serve again."""
 LIST_KEPT_S = 5.0
+MANY_SESSIONS = 1000
+"""To look at so few takes no time worth saving."""
 MAX_KEPT = 256
 ALL = ListQuery()
 _SPARK_BUCKETS = 60
@@ -148,7 +150,7 @@ class Views:
         return {"list": orjson.dumps(counts), "order": orjson.dumps(order)} | rows
 
     def _found(self, owner: str | None, query: ListQuery) -> Found:
-        """A list that takes a look at every session is made anew every ``LIST_KEPT_S``; what its
+        """A list that takes a look at many sessions is made anew every ``LIST_KEPT_S``; what its
         rows say is always as it is."""
         store, now = self._dashboard.store, self._dashboard.now
         kept = self._lists.get((owner, query))
@@ -156,7 +158,7 @@ class Views:
             return kept[1]
         total, newest = store.live_sessions(owner)
         found = find(query, total, newest, store.any_sessions(owner), self._log_of)
-        if not query.plain:
+        if not query.plain and total > MANY_SESSIONS:
             if len(self._lists) >= MAX_KEPT:
                 self._lists.clear()
             self._lists[owner, query] = (now, found)

@@ -45,6 +45,7 @@ MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 AXE = Path(__file__).parent / "axe"
 VIEWS = ("#sessions", "#curves", "#curves?level=day", "#cache", "#tenants")
 WAIT_MS = 15_000
+expect.set_options(timeout=WAIT_MS)
 
 
 def write_keys(path: Path, keys: dict[str, tuple[str, Role]]) -> None:

@@ -9,7 +9,14 @@ import pytest
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.pages.session_list import PAGE_ROWS, ListQuery
-from sessions.pages.views import MAX_TENANT_ROWS, MAX_TURNS_OF_PAGE, Views, Wish
+from sessions.pages.views import (
+    LIST_KEPT_S,
+    MANY_SESSIONS,
+    MAX_TENANT_ROWS,
+    MAX_TURNS_OF_PAGE,
+    Views,
+    Wish,
+)
 from sessions.tenants import Principal, Role
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
@@ -151,3 +158,18 @@ def test_pages_that_ask_alike_share_what_is_made_once_a_second() -> None:
     made = board.views.parts(ACME, wish)
     board.clock.advance(1.0)
     assert board.views.parts(ACME, wish) is not made
+
+
+def test_a_searched_list_is_looked_through_at_once_or_every_few_seconds_if_it_is_long() -> None:
+    board = Board()
+    wish = {"query": ListQuery(search="late")}
+    board.seen(ACME, **wish)
+    board.store.session("acme", "late-1")
+    assert board.seen(ACME, **wish)["list"]["matching"] == 1
+    for number in range(MANY_SESSIONS):
+        board.store.session("acme", f"s{number}")
+    assert board.seen(ACME, **wish)["list"]["matching"] == 1
+    board.store.session("acme", "late-2")
+    assert board.seen(ACME, **wish)["list"]["matching"] == 1
+    board.clock.advance(LIST_KEPT_S)
+    assert board.seen(ACME, **wish)["list"]["matching"] == 2
