@@ -56,6 +56,7 @@ class Views:
         dashboard: Dashboard,
         wall_clock: Callable[[], float],
         num_connections: Callable[[], int],
+        has_journal: bool = False,
     ) -> None:
         """
         Args:
@@ -66,6 +67,7 @@ class Views:
         self._epoch_s = wall_clock() - dashboard.now
         """The clock's start, as seconds since the epoch."""
         self._num_connections = num_connections
+        self._has_journal = has_journal
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
         self._sparks: dict[Principal, tuple[int, bytes]] = {}
@@ -93,6 +95,7 @@ class Views:
             "started_at": round(board.started_s + self._epoch_s, 1),
             "tenant": principal.tenant,
             "priced": board.store.priced,
+            "journal": self._has_journal,
         }
         frame = {
             "server": orjson.dumps(server),

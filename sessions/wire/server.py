@@ -12,10 +12,12 @@ import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 from sessions.http.exchange import at_once
 from sessions.http.front_door import Access, FrontDoor, OriginPolicy, Route
 from sessions.http.message import HttpResponse
+from sessions.pages.archive import Archive
 from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
@@ -45,7 +47,11 @@ def routes(
 ) -> list[Route]:
     """Everything the port answers to."""
     live = _live_pages(hub, dashboard, service)
-    table = [*_pages(hub, metrics, dashboard), *_dashboard_routes(live), *api.routes()]
+    table = [
+        *_pages(hub, metrics, dashboard),
+        *_dashboard_routes(live, _archive(hub, service)),
+        *api.routes(),
+    ]
     listed = [("/", ("GET", "HEAD")), *((route.path, route.methods) for route in table)]
     calls = {"GET": at_once(Index(sorted(listed)).show)}
     return [Route(path="/", access=Access.PUBLIC, calls=calls), *table]
@@ -73,12 +79,13 @@ def _pages(hub: Hub, metrics: Metrics, dashboard: Dashboard) -> list[Route]:
     ]
 
 
-def _dashboard_routes(live: LivePages) -> list[Route]:
+def _dashboard_routes(live: LivePages, archive: Archive) -> list[Route]:
     assets = Assets()
     answers = {
         "/dashboard": at_once(lambda _: assets.page()),
         "/dashboard/assets/{id}": at_once(assets.show),
         "/dashboard/events": live.events,
+        "/dashboard/journal": archive.show,
         "/dashboard/items/{id}": at_once(live.items),
     }
     return [
@@ -87,11 +94,20 @@ def _dashboard_routes(live: LivePages) -> list[Route]:
     ]
 
 
+def _archive(hub: Hub, service: Service) -> Archive:
+    async def beside(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        assert hub.journal is not None
+        return await hub.journal.beside(work)
+
+    return Archive(None if service.commits is None else service.commits.journal, beside)
+
+
 def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
     views = Views(
         dashboard=dashboard,
         wall_clock=service.wall_clock,
         num_connections=lambda: hub.num_connections,
+        has_journal=service.commits is not None,
     )
     return LivePages(
         views=views,

@@ -195,7 +195,7 @@ def test_a_session_is_followed_through_tools_a_fork_and_its_budgets_end(
     expect(page.locator(".account")).to_contain_text("10 of 10 used")
     page.goto("/dashboard" + session_address("acme", "forked"))
     expect(page.locator('.graph[aria-label="forks"]')).to_have_count(1)
-    page.locator("summary").first.click()
+    page.locator(".turns summary").first.click()
     expect(page.locator(".items").first).to_contain_text("And now?")
 
 
@@ -248,7 +248,7 @@ def test_names_with_markup_are_shown_as_they_are_and_run_nowhere(
     for address in ("#curves", "#cache", "#tenants", session_address("acme", MARKUP)):
         page.goto("/dashboard" + address)
         expect(page.locator("#view > *").first).to_be_visible()
-    page.locator("summary").first.click()
+    page.locator(".turns summary").first.click()
     expect(page.locator(".items").first).to_contain_text("window.hacked=1")
     assert page.evaluate("window.hacked") is None
 

@@ -21,6 +21,7 @@ ACME = ApiKey.of(ACME_KEY, tenant="acme")
 BOSS = ApiKey.of(BOSS_KEY, tenant="boss", role=Role.OPERATOR)
 PUBLIC = {"/", "/health", "/healthz", "/readyz"}
 NOT_FOUND = {
+    "/dashboard/journal",
     "/v1/responses/{id}",
     "/v1/responses/{id}/input_items",
     "/v1/models/{name}",

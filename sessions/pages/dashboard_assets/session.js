@@ -2,6 +2,7 @@
 // and, for keys of its own tenant, what was said.
 
 import { Rows, chip, el, put, stack, svg, width } from "./dom.js";
+import { journal } from "./journal.js";
 import { sessionLink } from "./sessions.js";
 import { ago, count, dollars, duration, exact, percent } from "./format.js";
 
@@ -42,7 +43,9 @@ export function open(view, query) {
       el("div", { class: "section-head" }, el("h2", { id: "turns-title" }, "Turns"), legend()),
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Turns" }, page.table, page.empty)),
     page.curve,
+    (page.kept = journal("All turns in the journal", () => wish(query), null)),
   );
+  page.kept.hidden = true;
   page.rows = new Rows(page.body, (turn) => turnRow(turn, page));
   return { update: (parts, news) => update(parts, news, page) };
 }
@@ -65,6 +68,7 @@ const legend = () =>
   el("ul", { class: "legend" }, ...PHASES.map(([kind, words]) => el("li", { class: "phase " + kind }, words)));
 
 function update(parts, news, page) {
+  if (news.server) page.kept.hidden = !parts.server.journal;
   if (parts.session === null || parts.session === undefined) {
     page.table.hidden = true;
     page.empty.hidden = false;

@@ -1,6 +1,7 @@
 // The list of sessions: what costs, what the cache holds, and what it did not hold and why.
 
 import { Rows, chip, el, put, width } from "./dom.js";
+import { journal } from "./journal.js";
 import { ago, count, dollars, exact, left, percent } from "./format.js";
 
 const SORTS = [
@@ -53,7 +54,12 @@ export function open(view, query) {
     el("section", { "aria-labelledby": "sessions-title" }, el("h2", { id: "sessions-title" }, "Sessions ", tally), filters(query), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Sessions" }, table, empty), pages),
   );
   const rows = new Rows(body, row);
-  return { update: (parts, news) => update(parts, news, { rows, table, tally, empty, pages }) };
+  const search = () => ({ q: document.getElementById("search").value });
+  const kept = journal("Sessions in the journal", search, (each) => sessionLink(each.tenant, each.session));
+  kept.hidden = true;
+  view.append(kept);
+  const page = { rows, table, tally, empty, pages, kept };
+  return { update: (parts, news) => update(parts, news, page) };
 }
 
 function filters(query) {
@@ -94,6 +100,7 @@ function update(parts, news, page) {
   const { rows, table, tally, empty, pages } = page;
   const list = parts.list;
   const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
+  if (news.server) page.kept.hidden = !parts.server.journal;
   if (news.server) document.getElementById("tenant").hidden = !parts.server.operator;
   if (list.total > MANY && !asked.has("several") && !page.chosen) {
     page.chosen = true; // many sessions are one question each: those that go on come first

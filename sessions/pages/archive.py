@@ -1,0 +1,125 @@
+"""What the journal has of sessions and turns, for the page: also what memory has forgotten.
+
+Read beside the event loop, page by page, only when somebody asks. A tenant is shown its own; of
+turns their accounts are told here, their items at ``/dashboard/items/{id}``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from sessions.durable.ledger import TurnUsage, dollars
+from sessions.http.exchange import Call, Exchange, Pending
+from sessions.http.message import http_error, json_response, refusal
+from sessions.journal.encoding import decode_turn
+from sessions.journal.errors import JournalError
+from sessions.journal.journal import Journal
+from sessions.journal.records import StoredTurn
+from sessions.pages.rows import tokens
+from sessions.pages.session_list import PAGE_ROWS, read_query
+from tools_api.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+MAX_TURNS_SHOWN = 200
+
+Beside = Callable[[Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
+"""Makes a call on the journal beside the event loop."""
+
+
+class Archive:
+    """Handler of ``/dashboard/journal``."""
+
+    def __init__(self, journal: Journal | None, beside: Beside) -> None:
+        self._journal = journal
+        self._beside = beside
+
+    def show(self, call: Call, exchange: Exchange) -> Pending:
+        """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns.
+
+        Raises:
+            ApiError: there is no journal, or a parameter makes no sense.
+        """
+        journal = self._journal
+        if journal is None:
+            raise http_error(HTTPStatus.NOT_FOUND, "This server keeps no journal.")
+        principal, name = call.principal, call.request.query("name")
+        if name is not None:
+            asked = call.request.query("tenant") or principal.tenant
+            tenant = asked if principal.operator else principal.tenant
+            return _Asking(exchange, self._beside, partial(session_turns, journal, tenant, name))
+        query, owner = read_query(call.request), None if principal.operator else principal.tenant
+        work = partial(session_page, journal, owner, query.search, query.page)
+        return _Asking(exchange, self._beside, work)
+
+
+class _Asking:
+    """The journal is asked; ``Pending`` to the connection."""
+
+    def __init__(
+        self, exchange: Exchange, beside: Beside, work: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(exchange, beside, work))
+
+    def client_gone(self) -> None:
+        """Nobody wants to know any more."""
+        self._task.cancel()
+
+    def tick(self, now: float) -> None:
+        """Nothing: the answer comes whole."""
+
+    async def _run(
+        self, exchange: Exchange, beside: Beside, work: Callable[[], dict[str, Any]]
+    ) -> None:
+        try:
+            answer = json_response(await beside(work))
+        except (JournalError, ApiError):
+            log.exception("journal cannot be shown")
+            unreadable = http_error(
+                HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
+            )
+            answer = refusal(unreadable)
+        exchange.answer(answer)
+
+
+def session_page(journal: Journal, owner: str | None, search: str, page: int) -> dict[str, Any]:
+    """Sessions of one tenant (None: of all) whose name holds ``search``, one page of them."""
+    found = [each for each in journal.sessions(owner) if search in each.name.casefold()]
+    first = page * PAGE_ROWS
+    rows = [
+        {
+            "session": each.name,
+            "tenant": each.tenant,
+            "turns": each.account.turns,
+            "active_at": each.updated_s,
+            **_spent(each.account.usage, each.account.cost, each.account.saved),
+        }
+        for each in found[first : first + PAGE_ROWS]
+    ]
+    return {"total": len(found), "page": page, "rows": rows}
+
+
+def session_turns(journal: Journal, tenant: str, name: str) -> dict[str, Any]:
+    """The newest turns of a session, the latest first."""
+    rows = journal.session_turns(tenant, name)
+    shown = rows[-MAX_TURNS_SHOWN:]
+    return {"total": len(rows), "page": 0, "rows": [_turn(row) for row in reversed(shown)]}
+
+
+def _turn(row: StoredTurn) -> dict[str, Any]:
+    body = decode_turn(row)
+    return {
+        "turn": body.number,
+        "response": row.response_id,
+        "status": body.status,
+        "reason": body.reason,
+        "active_at": row.created_s,
+        **_spent(body.usage, body.cost, body.saved),
+    }
+
+
+def _spent(usage: TurnUsage, cost: int, saved: int) -> dict[str, Any]:
+    return tokens(usage) | {"cost": dollars(cost), "saved": dollars(saved)}

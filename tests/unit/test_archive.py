@@ -1,0 +1,71 @@
+"""The journal is shown page by page, to each tenant its own."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sessions.journal.errors import JournalUnavailable
+from sessions.journal.memory import MemoryJournal
+from sessions.pages.archive import Archive
+from sessions.pages.session_list import PAGE_ROWS
+from tests.support.exchange import KeptExchange, make_call
+from tests.support.journals import record
+from tools_api.errors import ApiError
+
+
+async def at_once(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return work()
+
+
+def asked(journal: MemoryJournal | None, query: str, beside: Any = at_once, **call: Any) -> Any:
+    async def ask() -> KeptExchange:
+        exchange = KeptExchange()
+        target = "/dashboard/journal?" + query
+        Archive(journal, beside).show(make_call(target=target, **call), exchange)
+        while exchange.answered is None:
+            await asyncio.sleep(0)
+        return exchange
+
+    return asyncio.run(ask())
+
+
+def kept(sessions: int) -> MemoryJournal:
+    journal = MemoryJournal()
+    journal.append(
+        [record(response_id=f"resp_{n}", session=f"s{n}", tenant="acme") for n in range(sessions)]
+    )
+    return journal
+
+
+def test_sessions_come_in_pages_and_can_be_searched() -> None:
+    journal = kept(PAGE_ROWS + 2)
+    first = asked(journal, "").body
+    assert (first["total"], len(first["rows"])) == (PAGE_ROWS + 2, PAGE_ROWS)
+    assert len(asked(journal, "page=1").body["rows"]) == 2
+    assert [row["session"] for row in asked(journal, "q=S51").body["rows"]] == ["s51"]
+
+
+def test_a_sessions_turns_have_their_accounts() -> None:
+    found = asked(kept(2), "name=s1").body
+    (turn,) = found["rows"]
+    assert (found["total"], turn["response"], turn["turn"]) == (1, "resp_1", 1)
+    assert {"input_tokens", "cached_tokens", "cost", "status"} <= turn.keys()
+
+
+def test_a_tenant_sees_its_own_whatever_it_asks_for() -> None:
+    journal = kept(2)
+    assert asked(journal, "", tenant="other").body["rows"] == []
+    assert asked(journal, "name=s1&tenant=acme", tenant="other").body["rows"] == []
+
+
+def test_a_server_without_a_journal_and_one_that_cannot_be_read_say_so() -> None:
+    with pytest.raises(ApiError) as caught:
+        asked(None, "")
+    assert caught.value.status == 404
+
+    async def gone(_: Any) -> dict[str, Any]:
+        raise JournalUnavailable("locked")
+
+    assert asked(kept(1), "", gone).status == 503
