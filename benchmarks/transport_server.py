@@ -4,18 +4,17 @@ python -m benchmarks.transport_server serve --port 0
 """
 
 import sys
-from functools import partial
 
-from runtime.process.engine_process import EngineProcess
-from sessions.command import cli
+from keepwarm.__main__ import main as keepwarm
+from sessions.command import serve
 
 ENGINE = (sys.executable, "-m", "benchmarks.transport_engine")
 
 
 def main() -> int:
     """Entry point; returns the exit status."""
-    cli.EngineProcess = partial(EngineProcess, command=ENGINE)  # type: ignore
-    return cli.main()
+    serve.engine_command = lambda log_format: ENGINE  # type: ignore
+    return keepwarm()
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ async def test_a_turn_that_ends_early_is_an_error() -> None:
             raw={},
         )
 
-    session: Any = SimpleNamespace(stream=stream)
+    session: Any = SimpleNamespace(stream_turn=stream)
     turn = PlannedTurn(text="go", answer_tokens=4, seed=0)
     with pytest.raises(WrongLength, match="3 tokens, not 4"):
         await SessionAgent(session).play(turn, PlayedTurn(sent_s=0.0))
