@@ -122,7 +122,8 @@ def session_options(session: Session) -> bytes:
         options["outlives_sockets"] = True
     if session.parent is not None:
         options["parent"] = session.parent.name
-    return orjson.dumps(options) if options else b""
+    # A copy of its own size: it is kept, and what encoded it made room for several thousand bytes.
+    return bytes(memoryview(orjson.dumps(options))) if options else b""
 
 
 def refused(ending: Ending, verdict: Verdict) -> Ending:

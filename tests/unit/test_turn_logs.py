@@ -1,5 +1,6 @@
 """Logs of turns: numbers, bounds, and who may find them."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -126,3 +127,16 @@ def test_an_id_that_started_nothing_is_free_again(clock: FakeClock) -> None:
     assert logs.of_request("acme", "a") is new
     logs.drop(new)
     assert logs.of_request("acme", "a") is None
+
+
+def test_events_are_kept_in_memory_of_their_own_size(clock: FakeClock) -> None:
+    """What encodes a frame makes room for thousands of bytes, and does not give them back."""
+    logs = TurnLogs(limits=Limits(), clock=clock)
+    log = logged(logs, "a", 0)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(200):
+        logs.append(log, [frame(number, text="x" * 100)])
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 2 * log.num_bytes
