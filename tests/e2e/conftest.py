@@ -1,9 +1,18 @@
-"""A real server process for the tests of this folder."""
+"""A real server process for the tests of this folder, with a watch on its event loop if wanted.
 
+With ``KEEPWARM_WATCH_LOOP=1`` no callback of the front end may take longer than 20 ms of CPU time
+while these tests run (``tests.support.watched_server``); the test in which one does fails, with
+its stack.
+"""
+
+import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from keepwarm.demo import child_server as children
 from keepwarm.demo.child_server import ChildServer, child_server
 
 OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
@@ -11,8 +20,40 @@ OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", 
 is fastest on one thread, above all beside other work."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def loop_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file that child servers write their long callbacks to."""
+    report = tmp_path_factory.mktemp("loop") / "long_callbacks.jsonl"
+    report.touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "LOOP_WATCH_REPORT", str(report))
+        if os.environ.get("KEEPWARM_WATCH_LOOP"):
+            patch.setattr(children, "_entry", _watched)
+        yield report
+
+
+def _watched(checkout: Path | None) -> str:
+    return "tests.support.watched_server" if checkout is None else "keepwarm"
+
+
+@pytest.fixture(autouse=True)
+def short_callbacks(loop_report: Path) -> Iterator[None]:
+    """Fails the test in which a server's loop was held up."""
+    before = loop_report.stat().st_size
+    yield
+    with loop_report.open(encoding="utf-8") as file:
+        file.seek(before)
+        found = [json.loads(line) for line in file]
+    if found:
+        told = (
+            f"{each['ms']:.0f} ms of CPU in {each['callback']}\n" + "\n".join(each["stacks"])
+            for each in found
+        )
+        pytest.fail("\n\n".join(told), pytrace=False)
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, loop_report: Path) -> Iterator[ChildServer]:
     """``keepwarm serve`` on a free port, shared by all tests that leave it as it was."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     with child_server(OPTIONS, log=log) as serving:

@@ -1,0 +1,86 @@
+"""The command ``keepwarm`` with a watch on its event loop, for the tests' child servers.
+
+From the moment it is ready every callback of the front end's loop is timed in CPU time of its
+thread, inside the server's process. One that takes longer than ``MOST_S`` is written to the file
+that ``LOOP_WATCH_REPORT`` names, with the stacks that a second thread saw meanwhile. uvloop's
+callbacks cannot be timed, so the loop is asyncio's own.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+MOST_S = 0.020
+_LOOK_EVERY_S = 0.004
+_MOST_STACKS = 4
+
+
+class LoopWatch:
+    """Times callbacks; ``begun`` is when the one that runs began."""
+
+    def __init__(self, report: str) -> None:
+        self._report = report
+        self._thread = threading.get_ident()
+        self._begun: float | None = None
+        self._stacks: list[str] = []
+
+    def start(self) -> None:
+        """From now on."""
+        run: Callable[[Any], Any] = asyncio.Handle._run
+        watch = self
+
+        def timed(handle: Any) -> None:
+            watch._stacks.clear()
+            watch._begun, cpu_s = time.monotonic(), time.thread_time()
+            try:
+                run(handle)
+            finally:
+                watch._begun = None
+                took_s = time.thread_time() - cpu_s
+                if took_s > MOST_S:
+                    watch._tell(handle, took_s)
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(_LOOK_EVERY_S)
+            begun = self._begun
+            if begun is None or time.monotonic() - begun < MOST_S / 2:
+                continue
+            frame = sys._current_frames().get(self._thread)
+            if frame is not None and len(self._stacks) < _MOST_STACKS:
+                self._stacks.append("".join(traceback.format_stack(frame)[-12:]))
+
+    def _tell(self, handle: object, took_s: float) -> None:
+        told = {"ms": took_s * 1000, "callback": repr(handle)[:500], "stacks": list(self._stacks)}
+        with open(self._report, "a", encoding="utf-8") as file:
+            file.write(json.dumps(told) + "\n")
+
+
+def main() -> int:
+    """Serve as ``keepwarm`` does."""
+    from keepwarm.__main__ import main as keepwarm
+    from sessions.command import serve
+
+    report = os.environ["LOOP_WATCH_REPORT"]
+    ready_line = serve._ready_line
+
+    def told(*arguments: Any, **named: Any) -> str:
+        LoopWatch(report).start()
+        return ready_line(*arguments, **named)
+
+    serve._ready_line = told
+    serve._new_event_loop = asyncio.new_event_loop
+    return keepwarm(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
