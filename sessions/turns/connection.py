@@ -617,6 +617,8 @@ class Connection:
             self._visible.keep(plan.response_id, entry, session, private=plan.private, wire=wire)
         open_calls = None if entry is None else bool(entry.open_calls)
         if job.log is not None:
+            if job.log.follower is job:
+                job.log.follower = None  # the log outlives the turn, and must not hold it
             self._service.store.logs.close(job.log)
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
         self._jobs.withdrawn(job.turn.request_id)

@@ -1,8 +1,10 @@
 """Lanes, chains, audiences, errors and the end of connections."""
 
+import gc
 import json
 import logging
 import random
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -1026,3 +1028,18 @@ def test_a_grammar_that_could_not_be_tried_is_our_fault_and_the_lane_goes_on() -
     assert (client.last["status"], client.last["error"]["code"]) == (503, "server_is_overloaded")
     rig.checks_pass = True
     assert client.turn(input="again")["status"] == "completed"
+
+
+def test_what_is_kept_of_a_turn_that_ended_does_not_hold_the_turn(rig: Rig, client: Client) -> None:
+    """Its log stays for a client that comes back: of the last turn of each connection some 40 KB
+    were in no account."""
+    client.create(input="hi")
+    response_id = client.response["id"]
+    turn = client.connection.running(response_id)
+    assert turn is not None
+    held = weakref.ref(turn)
+    del turn
+    rig.reply("ok" + END)
+    assert len(rig.store.logs) == 1
+    gc.collect()
+    assert held() is None
