@@ -79,11 +79,17 @@ class SqliteJournal(SqlJournal):
         try:
             with said(path):
                 self._commits, identity, clean = self._prepare()
+            self._mark = MarkFile(_beside(path, "mark"), identity)
+            self._mark.write(self._commits)
+        except OSError as error:
+            self._close_files()
+            raise _unusable(path, error.strerror) from error
+        except JournalUnavailable as error:
+            self._close_files()
+            raise _unusable(path, str(error.__cause__ or error)) from error
         except BaseException:
             self._close_files()
             raise
-        self._mark = MarkFile(_beside(path, "mark"), identity)
-        self._mark.write(self._commits)
         self._unsynced = threading.Event()
         self._upkeep = threading.Thread(
             target=self._keep_up, args=(clean,), name="journal upkeep", daemon=True
@@ -119,6 +125,9 @@ class SqliteJournal(SqlJournal):
         if version < VERSION:
             self._migrate(cursor, version)
             cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("UPDATE journal SET commits = commits")  # fails where it may only be read
+        cursor.execute("ROLLBACK")
         row = cursor.execute("SELECT identity, commits FROM journal WHERE id = 1").fetchone()
         if row is None:
             raise JournalDamaged(f"{path} has lost its first row: run 'keepwarm sessions recover'")
@@ -322,9 +331,7 @@ def _locked(path: Path, *, shared: bool) -> int:
     try:
         lock = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise JournalUnavailable(
-            f"the journal {path} cannot be opened: {error.strerror}; name another with --journal"
-        ) from error
+        raise _unusable(path, error.strerror) from error
     try:
         fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -334,6 +341,12 @@ def _locked(path: Path, *, shared: bool) -> int:
             "nothing with '--journal :memory:', or start all its servers with --journal-shared"
         ) from error
     return lock
+
+
+def _unusable(path: Path, why: str | None) -> JournalUnavailable:
+    return JournalUnavailable(
+        f"the journal {path} cannot be opened: {why}; name another with --journal"
+    )
 
 
 def _lost(path: Path, found: int, marked: int) -> JournalDamaged:

@@ -1,7 +1,8 @@
 """Between the event loop and the journal: records go out, verdicts and memories come back.
 
 One thread appends, a few others read; the event loop waits for none of them. Where servers share
-sessions this one says that it lives, and lets go of what another asks for.
+sessions this one says that it lives, and lets go of what another asks for, in a thread of its
+own: a reader may wait for seconds until another server lets go.
 
 Always true: nothing of a journal is asked in the event loop; what was handed over is written
 before ``close`` returns, unless the journal is out of reach.
@@ -54,6 +55,7 @@ class JournalDesk:
         self._keep_s = keep_s
         self._wall_clock = wall_clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
         self._writer: JournalWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,6 +105,7 @@ class JournalDesk:
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
         self._readers.shutdown(wait=True)
+        self._keeper.shutdown(wait=True)
         await asyncio.to_thread(self._journal.close)
 
     async def _beside(self, work: Callable[[], Answer]) -> Answer:
@@ -139,18 +142,20 @@ class JournalDesk:
             with self._logged("heartbeat"):
                 if loop.time() >= beat_at:
                     beat_at = loop.time() + HEARTBEAT_S
-                    await loop.run_in_executor(self._readers, ownership.beat)
-                await self._let_go(await loop.run_in_executor(self._readers, ownership.wanted))
+                    await loop.run_in_executor(self._keeper, ownership.beat)
+                await self._let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
             await asyncio.sleep(POLL_S)
 
     async def _let_go(self, wanted: Sequence[tuple[str, str]]) -> None:
-        """Of sessions that another server asks for, once no turn runs in them."""
+        """Of sessions that another server asks for, once no turn runs in them. What fails is
+        tried again when they are looked for next, so that no heartbeat waits for it."""
+        loop = asyncio.get_running_loop()
         for tenant, name in wanted:
             session = self._store.known_session(tenant, name)
             if session is not None and session.in_use:
                 continue
             self._store.forget_session(tenant, name)
-            await self._beside(partial(self._journal.release, tenant, [name]))
+            await loop.run_in_executor(self._keeper, partial(self._journal.release, tenant, [name]))
 
     @contextlib.contextmanager
     def _logged(self, what: str) -> Iterator[None]:

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.journal import Journal
+from sessions.journal.ownership import Ownership
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
 from sessions.turns.commits import Commits
@@ -233,3 +235,69 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
 
     asyncio.run(scenario())
     assert len(calls) >= 2
+
+
+@pytest.fixture
+def busy_upkeep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """No pause between looks; how many heartbeats there were."""
+    beats: list[None] = []
+    beat = Ownership.beat
+
+    def counted(ownership: Ownership) -> None:
+        beat(ownership)
+        beats.append(None)
+
+    monkeypatch.setattr(Ownership, "beat", counted)
+    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
+    monkeypatch.setattr(journal_desk, "HEARTBEAT_S", 0.0)
+    return lambda: len(beats)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_heartbeats_do_not_wait_for_requests_that_wait_for_other_servers(
+    tmp_path: Path, busy_upkeep: Callable[[], int]
+) -> None:
+    """A claim may take ten seconds; a server without a heartbeat for two loses its sessions."""
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        let_go = threading.Event()
+        waiting = [asyncio.create_task(bench.desk.beside(let_go.wait)) for _ in range(8)]
+        await asyncio.sleep(0)
+        bench.desk.start(lambda _: None)
+        try:
+            await until(lambda: busy_upkeep() >= 3)
+        finally:
+            let_go.set()
+            await asyncio.gather(*waiting)
+            await bench.close()
+
+    run(scenario)
+
+
+def test_heartbeats_go_on_while_a_session_cannot_be_let_go(
+    tmp_path: Path, busy_upkeep: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def release(journal: SqliteJournal, tenant: str, names: Sequence[str]) -> None:
+        tries.extend(names)
+        raise JournalUnavailable("the disk is busy")
+
+    monkeypatch.setattr(SqliteJournal, "release", release)
+    monkeypatch.setattr(Ownership, "wanted", lambda _: [("acme", "s")])
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        bench.desk.start(lambda _: None)
+        try:
+            await until(lambda: busy_upkeep() >= 3 and len(tries) >= 3)
+        finally:
+            await bench.close()
+
+    run(scenario)

@@ -1,10 +1,14 @@
 """The journal's file: its locks, its mark, what it says when it cannot be used, and damage."""
 
+import contextlib
+import os
 import random
 import resource
 import shutil
 import sqlite3
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -304,3 +308,34 @@ def test_a_commit_that_failed_is_none_that_was_lost(tmp_path: Path) -> None:
     assert journal.turn("t", "r1") is not None
     assert journal.append([record("r2", size=300)]) == [True]
     journal.close()
+
+
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def without_rights() -> Iterator[None]:
+    """As somebody whom permissions hold back, which they do not the superuser."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("closed", ["j", "j.mark", "j.lock"])
+def test_what_may_not_be_written_is_said_with_a_way_out_and_left_unlocked(closed: str) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are for nobody else
+        folder = Path(name)
+        opened(folder / "j").close()
+        for path in folder.iterdir():
+            path.chmod(0o666)
+        (folder / closed).chmod(0o444)
+        folder.chmod(0o777)
+        with without_rights(), pytest.raises(JournalError, match="--journal"):
+            opened(folder / "j")
+        (folder / closed).chmod(0o666)
+        opened(folder / "j").close()
