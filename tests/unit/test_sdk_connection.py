@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_server import Close, FakeServer, message, refusal, turn
-from tools_api.errors import ApiError
+from tools_api.errors import ApiError, rate_limited
 from tools_api.sdk.answers import StreamEvent, TextDelta, TurnRestarted
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.chain import Chain
@@ -98,10 +98,10 @@ async def test_an_overloaded_server_is_asked_again_later() -> None:
 
 
 async def test_a_server_says_how_long_to_wait() -> None:
+    """In the very form in which ours says it."""
+
     def busy(request: dict[str, Any]) -> list[dict[str, Any] | Close]:
-        event = refusal(request, "server_is_overloaded", 503)
-        event["error"]["retry_after_s"] = 3.5
-        return [event]
+        return [rate_limited("10 turns a minute", retry_after_s=3.5).event(request["stream_id"])]
 
     with scripted(busy, whole) as server:
         _, waits = await played(server)

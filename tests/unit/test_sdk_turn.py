@@ -259,18 +259,32 @@ def test_a_server_that_knows_no_request_ids_is_sent_none_any_more(param: str) ->
     assert step.recover(refused) is None
 
 
-def test_a_turn_that_died_with_its_server_begins_again_under_another_id() -> None:
+def test_a_turn_that_was_ended_with_its_connection_begins_again_under_another_id() -> None:
     step = Turn(Chain(defaults={}), "x", {})
     first = orjson.loads(step.frame())["keepwarm"]["request_id"]
     died = {
         "error": {"code": "server_error", "message": "x"},
-        "keepwarm": {"reason": "interrupted"},
+        "keepwarm": {"reason": "client_disconnected"},
     }
     with pytest.raises(TurnFailed) as caught:
         play(step, turn({}, [], status="failed", **died))
     assert step.recover(caught.value) is Again.AT_ONCE
     assert orjson.loads(step.frame())["keepwarm"]["request_id"] != first
     assert step.recover(caught.value) is None
+
+
+def test_a_turn_of_which_only_the_end_was_heard_is_told_whole_when_it_begins_again() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    step.frame()
+    left = {"error": {"code": "server_error", "message": "x"}}
+    (*_, end) = turn({}, [], status="failed", keepwarm={"reason": "client_disconnected"}, **left)
+    end["sequence_number"] = 2**31 - 1  # as a journal tells of a turn it kept nothing of
+    with pytest.raises(TurnFailed) as caught:
+        play(step, [end])
+    assert step.recover(caught.value) is Again.AT_ONCE
+    step.frame()
+    given = play(step, turn({}, [message("Hello")], id="resp_2"))
+    assert len([event for event in given if isinstance(event, TextDelta)]) > 1
 
 
 def test_a_server_that_lost_the_chain_is_sent_the_whole_history() -> None:

@@ -33,7 +33,8 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.options import Input, TurnOptions, wire_items
 
-_DIED_WITH_SERVER = ("interrupted", "client_disconnected")
+_LEFT = "client_disconnected"
+"""Why a turn failed that its server ended when the connection was lost."""
 _OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
@@ -156,9 +157,10 @@ class Turn:
         """The first event of a response: of this one again, or of one that takes its place."""
         known, self._response_id = self._response_id, response_id
         self._cancel_id = response_id
-        if known is None or known == response_id:
+        if known == response_id:
             return ()
-        return self._restart("the server had lost it")
+        self._last_number = -1
+        return () if known is None else self._restart("the server had lost it")
 
     def _restart(self, reason: str) -> Iterable[StreamEvent]:
         self._last_number = -1
@@ -245,8 +247,8 @@ class Turn:
         return Again.AT_ONCE if self._first("lost") else Again.LATER
 
     def _recover_failed(self, error: TurnFailed) -> Again | None:
-        """A turn that ended because its server or its connection did: nobody was told its end."""
-        if error.reason not in _DIED_WITH_SERVER or not self._first("failed"):
+        """A turn that ended because its connection did: nobody was told its end."""
+        if error.reason != _LEFT or not self._first("failed"):
             return None
         self._request_id = _new_request_id()
         return Again.AT_ONCE
@@ -263,7 +265,8 @@ class Turn:
             return Again.AT_ONCE
         if code == "websocket_connection_limit_reached" and self._first(code):
             return Again.ON_A_NEW_SOCKET
-        return Again.LATER if error.status == 503 else None
+        limited = (error.status, code) == (429, "rate_limit_exceeded")
+        return Again.LATER if limited or error.status == 503 else None
 
     def _first(self, reason: str) -> bool:
         """Whether ``reason`` is met for the first time in this turn."""
@@ -312,5 +315,6 @@ def _refusal(event: Mapping[str, Any]) -> Refused:
         type=error["type"],
         stream_id=event.get("stream_id"),
     )
-    refused.retry_after_s = error.get("retry_after_s")
+    wait_ms = error.get("keepwarm", {}).get("retry_after_ms")
+    refused.retry_after_s = None if wait_ms is None else wait_ms / 1000
     return refused
