@@ -259,7 +259,7 @@ def test_a_grammar_that_breaks_is_an_internal_error_of_its_request_alone(
 
     client.create(input="hi", stream_id="a")
     with monkeypatch.context() as patch:
-        patch.setattr("sessions.turns.connection.grammar_of", broken)
+        patch.setattr("sessions.turns.running.grammar_of", broken)
         (event,) = client.create(input="hi", stream_id="b")
     assert (event["status"], event["error"]["code"]) == (500, None)
     assert "secret" not in event["error"]["message"]
@@ -753,7 +753,7 @@ def test_private_responses_are_released_when_the_server_ends_the_connection(
 def test_each_finished_turn_is_logged_in_one_line(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, logger="sessions.turns.connection"):
+    with caplog.at_level(logging.INFO, logger="sessions.turns.running"):
         client.turn("ok" + END, input="hi", keepwarm={"session": "s1"})
     (record,) = caplog.records
     line = TextLines().format(record)
