@@ -6,14 +6,16 @@
 the same bytes to a file beside it; ``journal_turns_per_s`` is 64 tasks on the writer, no sockets.
 ``open_100k_s`` opens a warm file of that many sessions of one turn; ``load_150_turns_ms`` reads a
 chain of 150 turns, items parsed and linked, in one thread; turns are of about 8 KB.
-``idle_session_bytes`` is the growth of this process's resident memory by sessions whose entries
-fell out, each. The two ratios are a server with a journal over one without: a turn's latency with
-8 sessions of ``random:qwen3-100m``, and turns a second with 64 of the shipped model; rounds in
-turns, medians. ``accounting_share_of_step`` is that of ``benchmarks.accounting``.
+``idle_session_bytes`` is the growth of resident memory by sessions whose entries fell out, each:
+whole turns through connections, store and journal in this process, with a scripted engine. The two
+ratios are a server with a journal over one without: a turn's latency with 8 sessions of
+``random:qwen3-100m``, and turns a second with 64 of the shipped model; rounds in turns, medians.
+``accounting_share_of_step`` is that of ``benchmarks.accounting``.
 """
 
 import argparse
 import asyncio
+import gc
 import os
 import statistics
 import subprocess
@@ -28,12 +30,11 @@ import orjson
 
 from benchmarks.report import Bar, parser, report
 from keepwarm.demo.child_server import child_server
-from sessions.durable.ledger import PriceTable
-from sessions.durable.store import Store
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.records import TurnRecord
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import JournalWriter, Ticket, Verdict
+from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import record
 from tests.support.wire_client import WireClient
 from tools_api.limits import Limits
@@ -137,21 +138,32 @@ def load_chain(folder: Path, turns: int, rounds: int) -> float:
     return statistics.median(times) * 1000
 
 
-def idle_bytes(sessions: int) -> float:
-    """Resident bytes that each of so many sessions leaves whose entries fell out."""
-    limits = Limits()
-    store = Store(limits=limits, prices=PriceTable(), clock=time.monotonic)
-    store.lasting = True
+def idle_bytes(folder: Path, sessions: int) -> float:
+    """Resident bytes that each of so many sessions leaves that fell out of memory: whole turns,
+    each on a connection and in a named session of its own, two seconds apart, with the times and
+    bounds of a server. Before it is measured there are as many in memory as ever will be."""
+    journal = SqliteJournal(folder / "idle", fingerprint=FINGERPRINT, synchronous="OFF")
+    rig = JournalRig(journal, limits=Limits())
+    pause_s = 2.0
 
-    def fill(names: range) -> None:
+    def play(names: range) -> None:
         for n in names:
-            store.session("t", f"warm{n}").head_id = f"resp_{n}"
+            client = rig.connect()
+            client.turn(input="0 " + "x" * 300, keepwarm={"session": f"idle{n}"})
+            client.disconnect()
+            rig.clock.advance(pause_s)
+            if n % 100 == 0:
+                rig.engine.submit(rig.store.sweep())
+                rig.forget_past()
+        gc.collect()
 
-    warm = limits.max_sessions_per_tenant
-    fill(range(warm))  # the bound's own share is not growth by sessions that fell out
+    warm = round(1.5 * rig.service.limits.stored_response_ttl_s / pause_s)
+    play(range(warm))
     before = _resident()
-    fill(range(warm, warm + sessions))
-    return max(_resident() - before, 0) / sessions
+    play(range(warm, warm + sessions))
+    grown = _resident() - before
+    journal.close()
+    return max(grown, 0) / sessions
 
 
 def _resident() -> int:
@@ -221,7 +233,7 @@ def main() -> int:
         rate = turns_per_s(folder, 64, 2 if small else 100)
         opened = open_many(folder, 500 if small else 100_000)
         loaded = load_chain(folder, 150, 3 if small else 21)
-        idle = idle_bytes(2_000 if small else 100_000)
+        idle = idle_bytes(folder, 200 if small else 100_000)
         rounds = 1 if small else 5
         slow = ["--model", "random:qwen3-tiny" if small else "random:qwen3-100m"]
         latency, _ = servers(

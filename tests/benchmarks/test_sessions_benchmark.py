@@ -25,5 +25,5 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert turns_per_s(tmp_path, 4, 2) > 0
     assert open_many(tmp_path, 20) > 0
     assert load_chain(tmp_path, 5, 1) > 0
-    assert idle_bytes(10) >= 0
+    assert idle_bytes(tmp_path, 10) >= 0
     assert options().parse_args(["--json", "--smoke"]).smoke

@@ -71,6 +71,12 @@ class ScriptedEngine:
         self.open.clear()
         self._cached.clear()
 
+    def forget_past(self) -> None:
+        """Drop what only tests look at, and the cache."""
+        for past in (self.requests, self.cancelled, self.released):
+            past.clear()
+        self._cached.clear()
+
     def prompt(self, request: GenerationRequest) -> list[int]:
         """The whole context of an open request, without its output."""
         turn = self.open[request.request_id]

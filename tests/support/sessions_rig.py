@@ -171,10 +171,11 @@ class Rig:
         )
         self.store, self.model = self.service.store, self.service.model
         self._clients: dict[str, Client] = {}
+        self._connection_numbers = itertools.count(1)
         self._routes: dict[str, Client] = {}
 
     def connect(self, tenant: str = "acme") -> Client:
-        connection_id = f"conn_{len(self._clients) + 1}"
+        connection_id = f"conn_{next(self._connection_numbers)}"
         connection = Connection(connection_id=connection_id, tenant=tenant, service=self.service)
         client = self._clients[connection_id] = Client(self, connection)
         return client
@@ -183,6 +184,13 @@ class Rig:
     def clients(self) -> list[Client]:
         """All that ever connected."""
         return list(self._clients.values())
+
+    def forget_past(self) -> None:
+        """Drop what only tests look at, of clients that have left and of what was asked."""
+        self._clients = {k: c for k, c in self._clients.items() if c.connection.num_active}
+        self._routes.clear()
+        self.reports.clear()
+        self.engine.forget_past()
 
     def carry(self, client: Client, effects: Effects) -> None:
         """Carry out effects and those they lead to."""
