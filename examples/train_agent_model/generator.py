@@ -63,8 +63,10 @@ HARD_CHAINS_PLAIN = 0.25
 """Share kept of the hard chains in which no call takes a second argument."""
 RECALL_LEVEL = 1.5
 """Of topics: nearly all share a word with another."""
-HARD_PLAIN_SHARE = 0.2
-"""Of the hard results, those that are no JSON."""
+HARD_PLAIN_SESSIONS = 0.25
+"""Of the hard sessions, those whose tools never answer in JSON."""
+HARD_PLAIN_SHARE = 0.15
+"""Of the results of the other hard sessions, those that are no JSON."""
 HARD_BARE_SHARE = 0.08
 """Of the hard sessions, those that have no tools at all."""
 HARD_LOOKUPS_DISTRACTED = 0.5
@@ -119,10 +121,17 @@ class SessionGenerator:
     ) -> None:
         self._rng = random.Random(f"{seed}/{held_out}")
         self._words = WordSupply(self._rng, held_out=held_out)
+        plain_sessions = 0.0
         if plain_share is None:
             plain_share = HARD_PLAIN_SHARE if hard else 0.0
+            plain_sessions = HARD_PLAIN_SESSIONS if hard else 0.0
         self._maker = ToolMaker(
-            self._rng, self._words, held_out=held_out, hard=hard, plain_share=plain_share
+            self._rng,
+            self._words,
+            held_out=held_out,
+            hard=hard,
+            plain_share=plain_share,
+            plain_sessions=plain_sessions,
         )
         self._held_out = held_out
         self._hard = hard

@@ -95,9 +95,20 @@ def place_in_call(before: str) -> Place:
 
 
 @torch.no_grad()
-def forced_turns(model: AgentModel, encoder: SessionEncoder, sessions: int) -> Iterator[Turn]:
-    """Yield the turns of held-out sessions of four questions, always the same sessions."""
-    generator = SessionGenerator("forced", held_out=True)
+def forced_turns(
+    model: AgentModel,
+    encoder: SessionEncoder,
+    sessions: int,
+    *,
+    seed: int | str = "forced",
+    plain_share: float = 0.0,
+) -> Iterator[Turn]:
+    """Yield the turns of held-out sessions of four questions, always the same sessions.
+
+    Args:
+        plain_share: of results that are a bare value and no JSON.
+    """
+    generator = SessionGenerator(seed, held_out=True, plain_share=plain_share)
     for _ in range(sessions):
         session = encoder.encode(session_parts(generator.session(num_questions=4)))
         ids, weights = session.ids, session.weights
@@ -136,12 +147,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Sort the wrong turns of held-out sessions.")
     parser.add_argument("--model", type=Path, default=Path("runtime/assets/default_model"))
     parser.add_argument("--sessions", type=int, default=400)
+    parser.add_argument("--seed", default="forced", help="of the sessions")
+    parser.add_argument(
+        "--plain-share", type=float, default=0.0, help="of results that are no JSON but a value"
+    )
     parser.add_argument("--show", action="store_true", help="each wrong turn, too")
     options = parser.parse_args()
     encoder = SessionEncoder(Tokenizer.from_file(str(options.model / "tokenizer.json")))
     places: Counter[str] = Counter()
     turns = 0
-    for turn in forced_turns(load_model(options.model), encoder, options.sessions):
+    for turn in forced_turns(
+        load_model(options.model),
+        encoder,
+        options.sessions,
+        seed=options.seed,
+        plain_share=options.plain_share,
+    ):
         turns += 1
         if turn.place is None:
             continue

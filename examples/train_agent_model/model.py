@@ -293,11 +293,17 @@ class Probes(nn.Module):
         self.readers = nn.ModuleDict({label: kind(shape) for label, (kind, _, _) in PROBES.items()})
 
     def losses(
-        self, streams: list[Tensor], labels: dict[Label, Tensor], embedding: Tensor
+        self,
+        streams: list[Tensor],
+        labels: dict[Label, Tensor],
+        embedding: Tensor,
+        *,
+        only_read: bool = False,
     ) -> dict[Label, Tensor]:
         """Return the mean loss of each label; those that no token has are left out.
 
         Args:
+            only_read: no gradient reaches the network.
             streams: [batch, length, hidden_size] after each layer.
             labels: [batch, length] each, NO_LABEL where there is none.
             embedding: [vocab_size, hidden_size].
@@ -309,5 +315,7 @@ class Probes(nn.Module):
                 reader = self.readers[label]
                 assert isinstance(reader, YesNoProbe | TokenProbe)
                 stream = streams[self._layers[label]][labelled]
+                if only_read:
+                    stream = stream.detach()
                 found[label] = reader.loss(stream, wanted[labelled], embedding)
         return found

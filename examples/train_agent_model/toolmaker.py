@@ -64,14 +64,17 @@ class ToolMaker:
         held_out: bool,
         hard: bool = False,
         plain_share: float = 0.0,
+        plain_sessions: float = 0.0,
     ) -> None:
         """
         Args:
             hard: tools that are easier to mistake for each other than those of ordinary
                 sessions, for practice.
             plain_share: of results that are a bare value and no JSON.
+            plain_sessions: of sessions in which all results are such.
         """
-        self._plain_share = plain_share
+        self._plain_share, self._plain_sessions = plain_share, plain_sessions
+        self._plain_now = plain_share
         self._rng, self._words, self._held_out, self._hard = rng, words, held_out, hard
         self._convention: tuple[str, str, str] | None = None
         self._name_forms = NAME_FORMS
@@ -91,6 +94,9 @@ class ToolMaker:
         self._name_forms = RECALLED_NAME_FORMS if recalled else NAME_FORMS
         self.sorted_keys = self._rng.random() < 0.35
         self.compact = self._rng.random() < 0.5
+        if self._plain_sessions:
+            always = self._rng.random() < self._plain_sessions
+            self._plain_now = 1.0 if always else self._plain_share
         alike = 0.5 if self._hard else 0.9
         self._convention = self._draw_convention() if self._rng.random() < alike else None
 
@@ -245,7 +251,7 @@ class ToolMaker:
 
     def plain(self, value: Value) -> str | None:
         """A result that is the value itself and no JSON, as often as such are wanted; else None."""
-        if self._plain_share and self._rng.random() < self._plain_share:
+        if self._plain_now and self._rng.random() < self._plain_now:
             return str(value)
         return None
 

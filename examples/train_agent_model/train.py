@@ -23,7 +23,7 @@ from examples.train_agent_model.mistakes import forced_scores
 from examples.train_agent_model.model import ModelShape, shape_of
 from examples.train_agent_model.peers import Peers, run_together
 from examples.train_agent_model.rendering import SessionEncoder
-from examples.train_agent_model.trainer import DECAY_SHARE, Trainer
+from examples.train_agent_model.trainer import DECAY_SHARE, READING_STEPS, Trainer
 
 SAVE_EVERY_S = 60.0
 
@@ -109,6 +109,7 @@ def work(peers: Peers, options: argparse.Namespace) -> None:
         seed=options.seed,
         rate=options.rate,
         decay_share=DECAY_SHARE if begun is None else 1.0,
+        reading_steps=0 if begun is None else READING_STEPS,
         stages=tuple(
             replace(stage, batch_tokens=stage.batch_tokens * options.batch_scale)
             for stage in stages

@@ -29,6 +29,10 @@ DECAY_SHARE = 0.7
 LONGEST_STEP_S = 2.0
 """What a step counts at most: a machine that stalls must not use up the schedule."""
 
+READING_STEPS = 4000
+"""Of a practice that begins from a model, the steps in which its new probes only learn to read: as
+long as they do not, their losses are many times that of the tokens, and would change what works."""
+
 MEAN_SHARE = 0.1
 """Share of the steps so far over which ``Trainer.mean`` is taken, roughly."""
 
@@ -37,17 +41,18 @@ CPU = torch.device("cpu")
 
 
 def batch_loss(
-    model: AgentModel, probes: Probes, batch: Batch, *, autocast: bool
+    model: AgentModel, probes: Probes, batch: Batch, *, autocast: bool, only_read: bool = False
 ) -> tuple[Tensor, dict[Label, Tensor]]:
     """Return mean losses: of predicting each weighted token from those before it, and of what the
-    probes say at the tokens that are labelled."""
+    probes say at the tokens that are labelled, with ``only_read`` as in ``Probes.losses``."""
     weights = batch.weights[:, 1:].reshape(-1)
     chosen = weights.nonzero().squeeze(1)
     with torch.autocast(batch.tokens.device.type, dtype=torch.bfloat16, enabled=autocast):
         hidden, streams = model.hidden_and_streams(batch.tokens[:, :-1])
         logits = model.logits(hidden.flatten(0, 1)[chosen])
         labels = {label: values[:, :-1] for label, values in batch.labels.items()}
-        read = probes.losses(streams, labels, model.model.embed_tokens.weight)
+        embedding = model.model.embed_tokens.weight
+        read = probes.losses(streams, labels, embedding, only_read=only_read)
     losses = F.cross_entropy(logits, batch.tokens[:, 1:].reshape(-1)[chosen], reduction="none")
     return (losses * weights[chosen]).sum() / weights[chosen].sum(), read
 
@@ -91,6 +96,7 @@ class Trainer:
         seed: int,
         rate: float = 1.0,
         decay_share: float = DECAY_SHARE,
+        reading_steps: int = 0,
         stages: tuple[Stage, ...],
         peers: Peers = ALONE,
         device: torch.device = CPU,
@@ -100,11 +106,13 @@ class Trainer:
         Args:
             rate: where the learning rates begin, as a share of their usual ones.
             decay_share: the share of the time in which they fall.
+            reading_steps: so many steps at first in which the probes only learn to read.
             peers: the processes that train this model together.
             device: where the weights are.
         """
         self.folder, self.encoder, self.seed, self._clock = folder, encoder, seed, clock
         self._rate, self._decay_share, self._stages = rate, decay_share, stages
+        self._reading_steps = reading_steps
         self.peers, self.device = peers, device
         self.model = AgentModel(shape, seed=seed).to(device)
         self.mean = copy.deepcopy(self.model).requires_grad_(requires_grad=False)
@@ -181,7 +189,11 @@ class Trainer:
         for batch in made:
             started = self._clock()
             loss, read = batch_loss(
-                self.model, self.probes, batch.to(self.device), autocast=autocast
+                self.model,
+                self.probes,
+                batch.to(self.device),
+                autocast=autocast,
+                only_read=self.step < self._reading_steps,
             )
             whole_loss(loss, read).backward()  # type: ignore[no-untyped-call]
             mean_loss = self._meet(batch, loss)

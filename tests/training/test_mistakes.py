@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +81,17 @@ def test_every_turn_of_a_session_is_looked_at_and_an_untrained_model_has_none_ri
         if turn.wrong_at is not None and turn.said
     )
     assert forced_scores(model, encoder, 3) == {"call": 0.0, "answer": 0.0}
+
+
+def test_the_sessions_and_how_their_tools_answer_can_be_chosen() -> None:
+    encoder = shipped_encoder()
+    model = AgentModel(shape_of(MODEL), seed=0)
+
+    def wanted(**options: Any) -> list[str]:
+        return [turn.wanted for turn in forced_turns(model, encoder, 2, **options)]
+
+    assert wanted() == wanted(seed="forced", plain_share=0.0) != wanted(seed=900)
+    assert wanted(plain_share=1.0) == wanted(plain_share=1.0) != wanted()
 
 
 def test_the_shipped_model_has_nearly_all_right_and_a_mistake_made_is_found(

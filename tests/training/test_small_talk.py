@@ -58,3 +58,22 @@ def test_results_are_bare_values_as_often_as_they_are_wanted() -> None:
     assert share(0.0) == 0.0
     assert 0.1 < share(0.2) < 0.45
     assert share(1.0) == 1.0
+
+
+def test_a_quarter_of_the_hard_sessions_never_answers_in_json() -> None:
+    """As the tools of one program do; there even a chain's links and a sum's terms are bare."""
+    generator = SessionGenerator(1, held_out=False, hard=True)
+    shares = []
+    for session in (generator.session(num_questions=8) for _ in range(300)):
+        plain = [
+            not result.startswith("{")
+            for question in session.questions
+            if not question.kind.startswith("error_")
+            for step in question.steps
+            for result in step.results
+        ]
+        if len(plain) >= 4:
+            shares.append(sum(plain) / len(plain))
+    assert 0.18 < sum(share == 1.0 for share in shares) / len(shares) < 0.35
+    others = [share for share in shares if share < 1.0]
+    assert 0.08 < sum(others) / len(others) < 0.22

@@ -2,12 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from examples.train_agent_model.batches import pad
 from examples.train_agent_model.curriculum import PRACTICE, STAGES
@@ -204,6 +205,15 @@ def test_the_mean_over_the_last_steps_is_kept_and_exported(
     for name, weight in load_file(tmp_path / "model" / "model.safetensors").items():
         assert torch.equal(again.mean.state_dict()[name], mean[name])
         assert torch.equal(weight, mean[name].bfloat16()), name
+    other = Path(__file__).parents[2] / "runtime/assets/default_model"
+    with pytest.raises(ValueError, match="has another shape"):
+        export(tmp_path, tmp_path / "none", other)
+    first = {name: weight.bfloat16() for name, weight in before.items()}
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    save_file(first, tmp_path / "other" / "model.safetensors")
+    export(tmp_path, tmp_path / "both", tmp_path / "other")
+    for name, weight in load_file(tmp_path / "both" / "model.safetensors").items():
+        assert torch.equal(weight, ((mean[name] + first[name].float()) / 2).bfloat16()), name
 
 
 def test_hard_sessions_have_more_tools_and_come_last() -> None:
@@ -265,6 +275,38 @@ def test_unweighted_tokens_do_not_change_the_loss(encoder: SessionEncoder) -> No
     assert read.keys() == read_too.keys() == set(Label)
     for label, value in read.items():
         assert torch.allclose(value, read_too[label], atol=1e-5)
+
+
+@pytest.mark.parametrize("only_read", [True, False])
+def test_probes_that_only_read_leave_no_gradient_in_the_network(
+    encoder: SessionEncoder, *, only_read: bool
+) -> None:
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
+    model, probes = AgentModel(shape, seed=0), Probes(shape)
+    generator = SessionGenerator(4, held_out=True, hard=True)
+    rows = [encoder.encode(session_parts(generator.session(num_questions=6))) for _ in range(8)]
+    _, read = batch_loss(model, probes, pad(rows), autocast=False, only_read=only_read)
+    assert read.keys() == set(Label)
+    sum(read.values()).backward()  # type: ignore[union-attr, no-untyped-call]
+    assert all((p.grad is None) == only_read for p in model.model.layers[0].parameters())
+    assert all(p.grad is not None for p in probes.parameters())
+
+
+def test_a_new_probe_only_reads_for_the_steps_that_were_said(
+    encoder: SessionEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+
+    def noted(*arguments: Any, only_read: bool, **options: Any) -> Any:
+        said.append(only_read)
+        return batch_loss(*arguments, only_read=only_read, **options)
+
+    monkeypatch.setattr("examples.train_agent_model.trainer.batch_loss", noted)
+    shape = ModelShape(vocab_size=encoder.vocab_size, **SMALL)
+    trainer = Trainer(tmp_path, shape, encoder, seed=1, reading_steps=2, stages=(PRACTICE,))
+    trainer.run_pool(budget_s=1e9, autocast=False)
+    assert said == [True, True] + [False] * (len(said) - 2)
+    assert len(said) > 3
 
 
 def test_each_labels_loss_is_weighed_in_what_is_learned() -> None:
