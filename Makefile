@@ -30,12 +30,16 @@
 #
 # make gpu-wheels fetches into .gpu-wheels what a GPU machine with Python 3.12, torch and Triton
 # lacks to run tools/gpu_run.sh, and make gpu-rehearsal plays the three parts of that script on a
-# CPU, in an environment of its own (.venv-rehearsal): fifteen minutes.
+# CPU, in an environment of its own (.venv-rehearsal): fifteen minutes. A GPU machine of our plans
+# has Python 3.12 and torch 2.11.0; REHEARSAL_PYTHON and REHEARSAL_TORCH play it with those:
+#   make gpu-rehearsal REHEARSAL_PYTHON=python3.12 REHEARSAL_TORCH=torch==2.11.0
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
+REHEARSAL_PYTHON ?= $(PYTHON)
+REHEARSAL_TORCH ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -117,7 +121,7 @@ $(KERNELS_VENV)/.ready: kernels-constraints.txt
 	@touch $@
 
 $(REHEARSAL_VENV)/.ready: kernels-constraints.txt gpu-wheels.txt
-	$(PYTHON) -m venv $(REHEARSAL_VENV)
-	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r gpu-wheels.txt tokenizers prometheus-client uvloop pytest-xdist
-	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -r kernels-constraints.txt
+	$(REHEARSAL_PYTHON) -m venv $(REHEARSAL_VENV)
+	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt -r gpu-wheels.txt tokenizers prometheus-client uvloop pytest-xdist transformers
+	$(REHEARSAL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) $(if $(REHEARSAL_TORCH),$(REHEARSAL_TORCH) pytest pytest-timeout triton==3.6.0 numpy==2.3.5,-r kernels-constraints.txt)
 	@touch $@

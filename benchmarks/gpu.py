@@ -5,12 +5,13 @@
 
 Attention (decode, a batch of unequal lengths, verification of drafts, a shared prefix, keys and
 values in fp8), whole steps of Qwen3-0.6B and 8B shapes with random weights, the draw, products in
-fp8, experts, recorded steps and steps begun ahead. Writes DIR/gpu.json and DIR/gpu.md after each
+fp8, experts, recorded steps, prefill behind contexts, copies of KV to host memory and back, the
+same steps by ``transformers``, and steps begun ahead. Writes DIR/gpu.json and DIR/gpu.md after each
 part: a part that fails says so, and the others are measured all the same. Where torch sees no
 GPU, it says so and exits with 0.
 
-``benchmarks.gpu_plan`` says what is measured; ``gpu_cases``, ``gpu_kernels``, ``gpu_graphs`` and
-``gpu_engine`` beside it how.
+``benchmarks.gpu_plan`` says what is measured; ``gpu_cases``, ``gpu_kernels``, ``gpu_graphs``,
+``gpu_moves``, ``gpu_peer`` and ``gpu_engine`` beside it how.
 """
 
 import argparse
@@ -42,6 +43,8 @@ from benchmarks.gpu_kernels import (
     measure_fp8_products,
     measure_sampling,
 )
+from benchmarks.gpu_moves import measure_prefill, measure_tiers
+from benchmarks.gpu_peer import measure_peer
 from benchmarks.gpu_plan import FULL, REHEARSAL, Plan
 from benchmarks.report import Bar, report
 
@@ -62,6 +65,10 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "experts": lambda rate: measure_experts(plan, rate, dtype, device),
         "steps": lambda rate: measure_steps(plan, rate, dtype, device),
         "graphs": lambda rate: measure_graphs(plan, dtype, device),
+        "prefill": lambda rate: measure_prefill(plan, dtype, device),
+        "tiers": lambda rate: measure_tiers(plan, dtype, device),
+        "peer": lambda rate: measure_peer(plan, dtype, device, compiled=False),
+        "peer_compiled": lambda rate: measure_peer(plan, dtype, device, compiled=True),
         "lookahead": lambda rate: _engine().measure_lookahead(plan, dtype, device),
     }
 
@@ -85,6 +92,7 @@ def measure(
     Raises:
         Wrong: attention disagrees with its reference.
     """
+    torch.manual_seed(0)
     with torch.inference_mode():
         error = check(plan, dtype, device)
         rate = copy_rate(plan, device)
@@ -202,6 +210,7 @@ def only(name: str, *, rehearse: bool) -> int:
         plan, dtype, device = REHEARSAL, torch.float32, torch.device("cpu")
     answer: dict[str, Any] = {"part": name, "rehearsal": rehearse, "device": device.type}
     began = time.perf_counter()
+    torch.manual_seed(0)
     try:
         with torch.inference_mode():
             answer["copy_bytes_per_s"] = copy_rate(plan, device)

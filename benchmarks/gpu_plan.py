@@ -48,6 +48,10 @@ class Plan:
     """How many turns decode side by side in a whole engine."""
     engine_prompt: int
     engine_steps: int
+    prefill: tuple[int, tuple[int, ...]]
+    """A chunk of a prompt, and the contexts it comes behind."""
+    moved_blocks: int
+    """Blocks that go to host memory and back at once."""
 
 
 FULL = Plan(
@@ -100,6 +104,8 @@ FULL = Plan(
     engine_turns=(1, 16, 64),
     engine_prompt=1024,
     engine_steps=96,
+    prefill=(2048, (0, 8192, 32768)),
+    moved_blocks=1024,
 )
 
 REHEARSAL = replace(
@@ -128,5 +134,7 @@ REHEARSAL = replace(
     engine_turns=(2,),
     engine_prompt=8,
     engine_steps=3,
+    prefill=(24, (0, 40)),
+    moved_blocks=70,
 )
 """The same on sizes that Triton's interpreter manages: every path, no figure that counts."""

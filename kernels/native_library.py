@@ -136,15 +136,14 @@ class NativeLibrary:
         self._slabs = Slabs()
         self._linear = {}
         self.tiles_suit_many_rows = False
-        """Whether our products are faster than torch's for any number of rows: where they are in
-        single precision (linear.cpp) and torch has no matrix units."""
+        """Whether our products are as fast as torch's for any number of rows: where torch has no
+        matrix units."""
         if suffix == "bf16" and library.keepwarm_has_linear():
             self._linear = {
                 bits: tuple(getattr(library, f"keepwarm_{name}_{bits}") for name in _LINEAR)
                 for bits in (16, 8, 4)
             }
-            wide = bool(library.keepwarm_linear_is_wide())
-            self.tiles_suit_many_rows = wide and "amx_bf16" not in _processor().split()
+            self.tiles_suit_many_rows = "amx_bf16" not in _processor().split()
             for linear, widen, pack in self._linear.values():
                 linear.argtypes = widen.argtypes = (ctypes.POINTER(_LinearArgs),)
                 pack.argtypes = (ctypes.POINTER(_PackArgs),)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 from kernels.triton_decode import decode
 from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, shared_sizes
@@ -177,7 +178,7 @@ def _extend(
     tiling = extend_tiling(queries.element_size(), sizes["HEAD_DIM"])
     rows = layout.max_query_tokens * (sizes["HEADS"] // sizes["KV_HEADS"])
     grid = triton.cdiv(rows, tiling.rows), sizes["KV_HEADS"], layout.block_tables.shape[0]
-    extend_kernel[grid](
+    launch(extend_kernel, grid)(
         *tensors,
         layout.query_starts,
         layout.context_lengths,

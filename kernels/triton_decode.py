@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.paged_layout import PagedLayout, decode_width
 from kernels.triton_prefix import attend_prefixes
 from kernels.triton_split_plan import MIN_TILES, split_plan
@@ -240,7 +241,7 @@ def decode(
     shared = layout.shared if window is None else None
     own = {"SHARED": shared is not None, "ROW_TILES": row_tiles, "BLOCK_M": tiling.rows}
     parts = room_for_parts(queries, num_sequences, shares, splits, tiling.rows)
-    decode_split_kernel[shares, splits, num_sequences](
+    launch(decode_split_kernel, (shares, splits, num_sequences))(
         *tensors,
         *parts,
         layout.query_starts,
@@ -262,7 +263,7 @@ def decode(
         prefix_splits = prefix_parts[1].shape[-1]
     if splits > 1 or shared is not None:
         names = ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
-        decode_join_kernel[sizes["HEADS"], width, num_sequences](
+        launch(decode_join_kernel, (sizes["HEADS"], width, num_sequences))(
             *parts,
             *prefix_parts,
             output,

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
+
 COLUMNS_EACH = 1024
 """Columns of a program of the gate."""
 
@@ -61,7 +63,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     if rows == 0:
         return normed, total
     block = triton.next_power_of_2(size)
-    add_rms_norm_kernel[rows,](
+    launch(add_rms_norm_kernel, (rows,))(
         x, residual, weight, normed, total, eps, SIZE=size, BLOCK=block, num_warps=norm_warps(block)
     )
     return normed, total
@@ -76,7 +78,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """See ``kernels.activation.silu_mul_reference``."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
-    silu_mul_kernel[rows, triton.cdiv(size, COLUMNS_EACH)](
+    launch(silu_mul_kernel, (rows, triton.cdiv(size, COLUMNS_EACH)))(
         gate_up.contiguous(), output, SIZE=size, BLOCK=COLUMNS_EACH, num_warps=4
     )
     return output

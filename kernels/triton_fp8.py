@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.quantised_kv import FP8
 
 COLUMNS_EACH = 1024
@@ -67,7 +68,7 @@ def quantise_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     rows, columns = x.shape
     values = torch.empty((rows, columns), dtype=torch.uint8, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)
-    quantise_rows_kernel[rows,](
+    launch(quantise_rows_kernel, (rows,))(
         x, values, scales, x.stride(0), SIZE=columns, BLOCK=COLUMNS_EACH, num_warps=4
     )
     return values.view(FP8), scales

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
+
 COLUMNS_EACH = 64
 INPUTS_EACH = 64
 FEW_ROWS = 16
@@ -84,7 +86,7 @@ def grouped_matmul(x: Tensor, matrices: Tensor, rows: Tensor, starts: Tensor) ->
         return output
     block = rows_each(picks, experts)
     grid = picks // block + min(experts, picks), triton.cdiv(outputs, COLUMNS_EACH)
-    grouped_matmul_kernel[grid](
+    launch(grouped_matmul_kernel, grid)(
         x.contiguous(),
         matrices,
         rows,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.quantised_kv import FP8, SCALE_BYTES
 from kernels.triton_fp8 import LARGEST, STEP, VANISHING, e4m3, not_finite
 
@@ -156,7 +157,7 @@ def norm_rope_write(
     heads = all_heads - 2 * kv_heads
     queries = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     cos, sin = (part.contiguous() for part in rotation)
-    norm_rope_write_kernel[tokens, triton.cdiv(all_heads, HEADS_EACH)](
+    launch(norm_rope_write_kernel, (tokens, triton.cdiv(all_heads, HEADS_EACH)))(
         qkv.contiguous(),
         qkv if norm_weight is None else norm_weight.contiguous(),
         cos,

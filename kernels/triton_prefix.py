@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.paged_layout import PagedLayout, SharedPrefixes
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
@@ -116,7 +117,7 @@ def attend_prefixes(
     )
     row_tiles = triton.cdiv(rows, tiling.rows)
     parts = room_for_parts(queries, layout.block_tables.shape[0], width, heads, SPLITS)
-    shared_prefix_kernel[kv_heads * row_tiles, SPLITS, groups](
+    launch(shared_prefix_kernel, (kv_heads * row_tiles, SPLITS, groups))(
         queries,
         k_blocks,
         v_blocks,

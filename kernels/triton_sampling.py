@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.masked_sampling import (
     FARTHEST,
     HALVING,
@@ -397,11 +398,13 @@ def draw(logits: Tensor, told: OnDevice) -> Tensor:
     masked = packed if words is None else words, packed
     lengths = logits.stride(0), 0 if words is None else words.shape[1], vocab
     own = {"MASKED": words is not None} | sizes
-    best_kernel[rows, tiles](logits, *masked, best, first, *lengths, **own)
-    weigh_kernel[rows, tiles](logits, *masked, best, distances, sums, *lengths, **own, TILES=padded)
+    launch(best_kernel, (rows, tiles))(logits, *masked, best, first, *lengths, **own)
+    launch(weigh_kernel, (rows, tiles))(
+        logits, *masked, best, distances, sums, *lengths, **own, TILES=padded
+    )
     for count, asked in ((True, told.counted), (False, told.weighed)):
         for step in range(PASSES if asked else 0):
-            search_kernel[rows, tiles](
+            launch(search_kernel, (rows, tiles))(
                 distances,
                 packed,
                 reached,
@@ -413,8 +416,10 @@ def draw(logits: Tensor, told: OnDevice) -> Tensor:
                 num_warps=SEARCH_WARPS,
             )
     if limited:
-        sum_kernel[rows, tiles](distances, packed, reached, sums, vocab, **filters, **sizes)
-    draw_kernel[rows,](
+        launch(sum_kernel, (rows, tiles))(
+            distances, packed, reached, sums, vocab, **filters, **sizes
+        )
+    launch(draw_kernel, (rows,))(
         distances,
         packed,
         reached,
@@ -438,7 +443,7 @@ def penalised(logits: Tensor, penalties: Penalties) -> Tensor:
     factors = upload(np.stack(parts).astype(np.float32), logits.device)
     at = upload(np.stack((penalties.rows, penalties.tokens)), logits.device)
     count = at.shape[1]
-    penalise_kernel[triton.cdiv(count, TOKENS_EACH),](
+    launch(penalise_kernel, (triton.cdiv(count, TOKENS_EACH),))(
         shaped,
         at[0],
         at[1],

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launch
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 
 PROGRAMS = 528
@@ -112,7 +113,7 @@ def split_plan(
         sequences = layout.block_tables.shape[0]
         plan = layout.context_lengths.new_empty((3, sequences))
         shared = layout.shared if not window else None
-        split_plan_kernel[1,](
+        launch(split_plan_kernel, (1,))(
             plan,
             layout.query_starts,
             layout.context_lengths,

@@ -81,13 +81,17 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         module("tools.gpu_profile", 60, rehearsed=("--rehearse",)),
     ),
     "2": (
-        benchmark("verify", 60),
+        benchmark("verify", 40),
         benchmark("graphs", 90),
         benchmark("lookahead", 120),
+        benchmark("prefill", 60),
+        benchmark("tiers", 40),
+        benchmark("peer", 60),
         benchmark("sampling", 60),
         benchmark("fp8_kv", 60),
         benchmark("fp8_products", 60),
         benchmark("experts", 60),
+        benchmark("peer_compiled", 150),
     ),
     "3": (
         benchmark("attention", 60),

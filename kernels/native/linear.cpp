@@ -438,8 +438,6 @@ void pack_quantised(const PackArgs& args) {
 
 extern "C" {
 
-int keepwarm_linear_is_wide() { return wide_is_faster(); }
-
 void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
 void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
 void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }

@@ -10,7 +10,9 @@ Always true: the rows that are returned are those that the step itself would giv
 """
 
 import logging
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import wants_triton
+from kernels.launching import compiling_ahead
 from kernels.paged_layout import PagedLayout, SequenceSpan, SharedPrefixes
 from kernels.upload import FixedPlaces
 from runtime.model.batch import StepBatch
@@ -34,6 +37,8 @@ from runtime.model.step_buckets import (
 )
 
 log = logging.getLogger(__name__)
+
+_TOLD_EVERY = 8
 
 
 class Recorder(Protocol):
@@ -93,6 +98,27 @@ class GraphCounts:
         )
 
 
+def compile_kernels(dry_runs: Iterable[Callable[[], object]]) -> None:
+    """Compile side by side all kernels that steps launch; what fails is left to who launches."""
+    threads = os.cpu_count() or 1
+    began = time.monotonic()
+    compiled = 0
+
+    def tell(count: int) -> None:
+        nonlocal compiled
+        compiled = max(compiled, count)
+        if count % _TOLD_EVERY == 0:
+            log.info("kernels compiled=%d", count)
+
+    with compiling_ahead(threads, tell):
+        for dry_run in dry_runs:
+            try:
+                dry_run()
+            except Exception:
+                log.debug("a dry run failed", exc_info=True)
+    log.info("kernels compiled=%d seconds=%.1f", compiled, time.monotonic() - began)
+
+
 class StepGraphs:
     """Recorded steps of one decoder over one pool."""
 
@@ -122,8 +148,11 @@ class StepGraphs:
         if not self._on_triton:
             wanted = list(dict.fromkeys(_unshared(bucket) for bucket in wanted))
         with torch.inference_mode():
-            for number, bucket in enumerate(wanted, 1):
-                self._record(bucket, record)
+            made = [self._made(bucket) for bucket in wanted]
+            if self._on_triton:
+                compile_kernels(step.dry_run for step in made)
+            for number, step in enumerate(made, 1):
+                self._record(step, record)
                 progress(number, len(wanted))
         if len(self._steps) < len(wanted):
             missing = len(wanted) - len(self._steps)
@@ -135,16 +164,18 @@ class StepGraphs:
         """Recordings that steps may run in."""
         return len(self._steps)
 
-    def _record(self, bucket: Bucket, record: Recorder) -> None:
-        made = _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
+    def _made(self, bucket: Bucket) -> "_RecordedStep":
+        return _RecordedStep(self._decoder, self._pool, bucket, self._spare_block)
+
+    def _record(self, made: "_RecordedStep", record: Recorder) -> None:
         try:
             made.record(record)
         except Exception:
             if not self.counts.failed:
-                log.exception("recording failed sequences=%d", bucket.sequences)
+                log.exception("recording failed sequences=%d", made.bucket.sequences)
             self.counts.failed += 1
         else:
-            self._steps[bucket] = made
+            self._steps[made.bucket] = made
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor | None:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
@@ -172,7 +203,7 @@ class _RecordedStep:
     def __init__(self, decoder: Decoder, pool: KVPool, bucket: Bucket, spare_block: int) -> None:
         self._decoder = decoder
         self._pool = pool
-        self._bucket = bucket
+        self.bucket = bucket
         self._spare_block = spare_block
         self._needs_spans = not wants_triton(pool.blocks.device)
         self._spans: tuple[SequenceSpan, ...] = ()
@@ -183,6 +214,10 @@ class _RecordedStep:
         self._places.write(like)
         self._run: Callable[[], Tensor] = self._forward
 
+    def dry_run(self) -> None:
+        """Go through the step for what it launches (``kernels.launching``)."""
+        self._forward()
+
     def record(self, record: Recorder) -> None:
         """Record the step as it is in the buffers: one without a sequence."""
         self._run = record(self._forward)
@@ -190,10 +225,10 @@ class _RecordedStep:
     def run(self, batch: StepBatch, shared: SharedPrefixes | None, tokens: Tensor | None) -> Tensor:
         """[R, vocab]: logits of a step of this bucket, its first tokens taken from ``tokens``
         if they are given."""
-        arrays = padded(batch, self._bucket, self._spare_block)
+        arrays = padded(batch, self.bucket, self._spare_block)
         written = _tensors(arrays)
-        if self._bucket.shared:
-            prefixes = padded_prefixes(shared, self._bucket)
+        if self.bucket.shared:
+            prefixes = padded_prefixes(shared, self.bucket)
             written += [prefixes.members, prefixes.lengths, prefixes.skips]
         self._places.write(written)
         if tokens is not None:
@@ -207,7 +242,7 @@ class _RecordedStep:
         of it once a step is to be part of the recording."""
         token_ids, positions, slots, logit_rows, *context = self._places.tensors
         query_starts, context_lengths, block_tables, *prefixes = context
-        bucket = self._bucket
+        bucket = self.bucket
         inputs = StepInputs(
             token_ids=token_ids,
             positions=positions,

@@ -15,8 +15,9 @@ from kernels.masked_sampling import SamplingBatch, sample_reference
 
 TINY = REHEARSAL
 PARTS = ["attention", "verify", "shared_prefix", "fp8_kv", "sampling", "fp8_products", "experts"]
-PARTS += ["steps", "graphs"]
-"""And ``lookahead``, for which there is ``tests/model/test_gpu_engine_benchmark.py``."""
+PARTS += ["steps", "graphs", "prefill", "tiers"]
+ELSEWHERE = ["peer", "peer_compiled", "lookahead"]
+"""The last has ``tests/model/test_gpu_engine_benchmark.py``."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +29,8 @@ def test_every_part_is_measured_and_tabled(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = gpu.parts(TINY, torch.float32, device)
-    assert list(everything) == [*PARTS, "lookahead"]
-    del everything["lookahead"]
+    assert list(everything) == [*PARTS, *ELSEWHERE]
+    everything = {name: everything[name] for name in PARTS}
     monkeypatch.setattr(gpu, "parts", lambda *args: everything)
     kept: list[list[str]] = []
     figures = measure(TINY, torch.float32, device, lambda some: kept.append(list(some)))
@@ -44,6 +45,10 @@ def test_every_part_is_measured_and_tabled(
     assert len(figures["sampling"]) == len(FILTERS)
     assert [row["rows"] for row in figures["fp8_products"]] == [1, 5]
     assert [row["experts_used"] for row in figures["experts"]] == [2, 4]
+    assert [row["context"] for row in figures["prefill"]] == [0, 40]
+    assert [(row["way"], row["blocks"]) for row in figures["tiers"]] == [
+        (way, order) for order in ("in a row", "scattered") for way in ("down", "up")
+    ]
     assert figures["graphs"][0]["faster_recorded"] > 0
     page = table("tiny", figures)
     assert all(f"## {part}" in page for part in PARTS)

@@ -18,7 +18,9 @@ def needs_compiled() -> None:
 def test_products_are_those_of_the_matrix(
     bits, outputs: int, inputs: int, widened_from: int | None
 ) -> None:
+    """In fewer bits tiles multiply what was kept, and a widened matrix has been rounded again."""
     needs_compiled()
+    torch.manual_seed(outputs)
     weight = torch.randn(outputs, inputs).to(torch.bfloat16)
     matrix = TiledMatrix(weight, bits=bits, group=GROUP, widened_from=widened_from)
     exact = weight
@@ -29,7 +31,7 @@ def test_products_are_those_of_the_matrix(
         x = torch.randn(rows, inputs).to(torch.bfloat16)
         product = matrix.multiply(x)
         assert product.shape == (rows, outputs)
-        assert torch.allclose(product.float(), x.float() @ exact.float().T, rtol=1e-2, atol=0.1)
+        assert torch.allclose(product.float(), x.float() @ exact.float().T, rtol=1e-2, atol=0.2)
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
