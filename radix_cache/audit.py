@@ -50,6 +50,12 @@ def _check_holders(tree: RadixTree, node: Node) -> None:
     weight += sum(UNIT[child.klass] for child in children)
     assert weight == node.weight, f"weight {node.weight:x}, holders say {weight:x}"
     assert class_of(weight) == node.klass, "a class that its weight does not say"
+    metered = [holder for holder in node.holders if holder.metered]
+    inside = {holder for holder in metered if holder.length < node.end}
+    assert set(node.inside or ()) == inside, "those who end inside an edge"
+    takers = sum(child.takers + len(child.inside or ()) for child in children)
+    takers += len(metered) - len(inside)
+    assert takers == node.takers, f"{node.takers} take a node, found {takers}"
     branches = sum(child.tier == node.tier for child in children)
     assert branches == node.branches, f"{node.branches} branches, found {branches}"
     if node.klass == IDLE and not branches and not node.busy:

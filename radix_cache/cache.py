@@ -11,6 +11,7 @@ Always true: free + evictable + protected + reserved == total, and every block i
 one node of the tree, or private to one running sequence.
 """
 
+import heapq
 from collections.abc import Callable, Iterable
 
 from radix_cache.audit import check_partition, check_table, check_tree
@@ -27,6 +28,7 @@ from radix_cache.matching import Matcher
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import Tier
 from radix_cache.picture import PicturedNode, upper_part
+from radix_cache.residency import Residency, ResidencyMeter
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
@@ -72,9 +74,7 @@ class PrefixCache:
         self._counters = Counters()
         idle = IdleLeaves(_tenant_shares(config, clock))
         self._pool = BlockPool(config.num_blocks)
-        self._tree = RadixTree(
-            config.block_size, seed=config.seed, on_idle_leaf=idle.offer, hash_block=hash_block
-        )
+        self._tree = _tree(config, idle, hash_block, clock)
         self._misses = MissAccount(
             self._tree, self._counters, clock=clock, capacity=config.ghost_records
         )
@@ -281,6 +281,16 @@ class PrefixCache:
         open the sequence goes on, and nothing is kept when it ends. Unknown ids are ignored."""
         self._branches.release(branch_id)
 
+    def drop_branch(self, branch_id: str) -> None:
+        """Break a branch's lease and evict from the device what it alone holds, as far as nothing
+        hangs below; its name stays, and it is not charged any more. Unknown ids, and branches
+        whose sequence is open, are ignored."""
+        handle = self._branches.at_rest(branch_id)
+        if handle is not None:
+            self._evictor.drop(handle)
+            if self._debug:
+                self.check()
+
     def set_queued(self, branch_id: str, queued: bool) -> None:
         """Say whether the branch's next request has arrived and waits; until it is admitted no
         other sequence evicts the branch, unless that one is alone. Unknown ids are ignored."""
@@ -378,10 +388,35 @@ class PrefixCache:
 
     # Reporting
 
+    @property
+    def tells_residency(self) -> bool:
+        """Whether ``take_residency`` may have something to tell though no sequence runs."""
+        return self._tree.meter.watches
+
+    def take_residency(self) -> list[Residency]:
+        """What branches have had of the device since they were told of last: at once where a
+        branch was forgotten or ``tell_residency`` named it, of the others about once a second.
+        See ``radix_cache.residency``."""
+        return self._tree.meter.take()
+
+    def tell_residency(self, branch_id: str) -> None:
+        """Have a branch told of with the next ``take_residency``. Unknown ids are ignored."""
+        self._branches.tell_residency(branch_id)
+
     def picture(self, tenant: str | None, max_nodes: int) -> list[PicturedNode]:
         """The upper part of the tree as ``tenant`` may see it (None: all of it), at most so
         many nodes, parents first."""
         return upper_part(self._tree, tenant=tenant, max_nodes=max_nodes, now=self._clock())
+
+    def tenant_blocks(self, most: int) -> dict[str, int]:
+        """Device blocks of each tenant, in the tree and of its running sequences; of so many
+        tenants, those that have most. Published prefixes are nobody's."""
+        held = {
+            owner.name: sum(owner.class_blocks) + owner.private_blocks
+            for owner in self._tree.owners()
+            if owner.name
+        }
+        return dict(heapq.nlargest(most, held.items(), key=lambda each: each[1]))
 
     def stats(self) -> CacheStats:
         """Counts of this moment; costs microseconds."""
@@ -429,6 +464,21 @@ class PrefixCache:
         for handle in self._branches.handles:
             check_table(handle)
         self._sequences.check()
+
+
+def _tree(
+    config: CacheConfig,
+    idle: IdleLeaves,
+    hash_block: Callable[[TokenArray, int], int],
+    clock: Callable[[], float],
+) -> RadixTree:
+    return RadixTree(
+        config.block_size,
+        seed=config.seed,
+        on_idle_leaf=idle.offer,
+        hash_block=hash_block,
+        meter=ResidencyMeter(clock),
+    )
 
 
 def _tenant_shares(config: CacheConfig, clock: Callable[[], float]) -> TenantShares:

@@ -147,6 +147,25 @@ class Evictor:
             far.last_use = handle.node.last_use = tick
         self._tree.hold(handle, klass)
 
+    def drop(self, handle: BranchHandle) -> None:
+        """Take a branch that does not run off the tree, and off the device what nobody else
+        holds and nothing hangs below."""
+        node = handle.node
+        self._unlock_tails()
+        self._retention.drop(handle)
+        while node.tier and node.parent is not None:
+            node = node.parent
+        while node.parent is not None and node.klass == IDLE:
+            if node.takers or node.branches or node.busy:
+                return
+            parent = node.parent
+            if self._lower is not None:
+                self._pool.release(self._lower.demote(node, node.size))
+            else:
+                self._misses.forgetting(node, 0)
+                self._pool.release(self._tree.trim(node, 0))
+            node = parent
+
     def _make_from_idle(self, missing: int, demand: Demand) -> int:
         """Free up to ``missing`` blocks of idle branches, but not of tenants within their share
         for one that is above it; returns how many."""

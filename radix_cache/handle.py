@@ -13,14 +13,20 @@ class BranchHandle(Holder):
         "away_since_s",
         "branch_id",
         "expected_s",
+        "gone",
         "hinted",
         "known",
         "leased_until",
+        "looked_at",
+        "private",
+        "private_since",
         "queued",
         "seen",
         "sequence",
         "table",
+        "told",
     )
+    metered = True
 
     def __init__(self, branch_id: str, owner: Owner) -> None:
         super().__init__(owner)
@@ -42,6 +48,15 @@ class BranchHandle(Holder):
         self.queued = False
         """The next request has arrived and waits."""
         self.sequence: CachedSequence | None = None
+        self.private = 0
+        """Blocks of the sequence outside the tree, ``private_since`` a time in microseconds."""
+        self.private_since = 0
+        self.looked_at = 0
+        """When the residency meter looked at the branch last, in microseconds."""
+        self.told = 0
+        """What of its block-microseconds has been told."""
+        self.gone = False
+        """It is off the tree and has lost its name."""
 
     def shortened(self) -> None:
         if not self.length:

@@ -64,6 +64,7 @@ class KnownBranches:
     def add(self, branch_id: str, owner: Owner) -> BranchHandle:
         """A handle for a branch that is not known yet."""
         handle = self._by_id[branch_id] = BranchHandle(branch_id, owner)
+        self._tree.meter.named(handle)
         return handle
 
     def knows(self, handle: BranchHandle) -> bool:
@@ -74,13 +75,17 @@ class KnownBranches:
         """Take a branch that does not run off the tree, and its name from it if it has one."""
         if self.knows(handle):
             del self._by_id[handle.branch_id]
-        self._retention.forget(handle)
+        self._off_the_tree(handle)
 
     def release(self, branch_id: str) -> None:
         """Forget a branch; while its sequence is open, only the name. Unknown ids are ignored."""
         handle = self._by_id.pop(branch_id, None)
         if handle is not None and handle.sequence is None:
-            self._retention.forget(handle)
+            self._off_the_tree(handle)
+
+    def _off_the_tree(self, handle: BranchHandle) -> None:
+        self._retention.forget(handle)
+        self._tree.meter.gone(handle)
 
     def set_queued(self, branch_id: str, queued: bool) -> None:
         """Note whether the branch's next request waits. Unknown ids are ignored."""
@@ -90,6 +95,17 @@ class KnownBranches:
         handle.queued = queued
         if handle.sequence is None:
             self._retention.settle(handle)
+
+    def at_rest(self, branch_id: str) -> BranchHandle | None:
+        """The branch of that name, if it does not run; None: it does, or it is not known."""
+        handle = self._by_id.get(branch_id)
+        return handle if handle is not None and handle.sequence is None else None
+
+    def tell_residency(self, branch_id: str) -> None:
+        """Have a branch told of with the next ``take_residency``. Unknown ids are ignored."""
+        handle = self._by_id.get(branch_id)
+        if handle is not None:
+            self._tree.meter.tell(handle)
 
     # Those that run
 

@@ -7,7 +7,7 @@ classes change. Data only: ``radix_cache.tree`` is the one that writes to it.
 """
 
 import enum
-from typing import Final
+from typing import ClassVar, Final
 
 from radix_cache.edge import Edge, PieceShop
 from radix_cache.ghosts import Ghost
@@ -82,10 +82,12 @@ class Node:
         "branches",
         "busy",
         "chain",
+        "charge",
         "children",
         "edge",
         "ghost",
         "holders",
+        "inside",
         "key",
         "klass",
         "last_use",
@@ -93,8 +95,10 @@ class Node:
         "owner",
         "parent",
         "placed",
+        "since",
         "size",
         "start",
+        "takers",
         "tier",
         "twin",
         "weight",
@@ -137,6 +141,13 @@ class Node:
         """Tick at which blocks of this tier were last given to it in exchange for others."""
         self.ghost: Ghost | None = None
         """What this node has lost behind its end."""
+        self.takers = 0
+        """Metered holders that hold all of its blocks: here, at its end, and below."""
+        self.inside: list[Holder] | None = None
+        """Metered holders that end inside it."""
+        self.charge = 0
+        """Block-microseconds that each taker was charged for it until ``since``."""
+        self.since = 0
 
     @property
     def end(self) -> int:
@@ -149,7 +160,9 @@ class Holder:
     Only a running sequence stands inside an edge; all others stand at the end of their node.
     """
 
-    __slots__ = ("klass", "lease_ran_out", "length", "node", "owner")
+    __slots__ = ("charge", "klass", "lease_ran_out", "length", "node", "owner")
+    metered: ClassVar[bool] = False
+    """What it holds is on its account."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -158,6 +171,8 @@ class Holder:
         self.klass = IDLE
         self.lease_ran_out = False
         """The last lease ended before the holder came back."""
+        self.charge = 0
+        """Its block-microseconds, without those that are in ``charge`` of the nodes it takes."""
 
     def shortened(self) -> None:
         """Called after eviction has cut ``length``; tables and records follow it here."""

@@ -220,6 +220,15 @@ class Retention:
         self._end_lease(handle)
         self._tree.drop(handle)
 
+    def drop(self, handle: BranchHandle) -> None:
+        """Break what ``handle`` was promised and take it off the tree; it keeps its name."""
+        self._counters.leases_broken += handle.leased_until > 0.0
+        handle.queued = False
+        handle.expected_s = 0.0
+        self._end_lease(handle)
+        self._tree.drop(handle)
+        handle.shortened()
+
     def _end_lease(self, handle: BranchHandle) -> None:
         handle.leased_until = 0.0
         self._tree.hold(handle, IDLE)

@@ -106,7 +106,7 @@ class RunningSequences:
             sequence.table = handle.table = table
         sequence.table[start:end] = self._pool.take(num_blocks)
         sequence.num_blocks = end
-        self._count_private(handle.owner, num_blocks)
+        self._count_private(handle, num_blocks)
         if not sequence.admitted:
             self._admit(sequence, handle)
 
@@ -146,19 +146,20 @@ class RunningSequences:
 
     def trim(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Give private blocks back that ``num_tokens`` tokens do not reach."""
-        owner = opened(sequence).owner
+        handle = opened(sequence)
         reached = -(-num_tokens // self._tree.block_size)
-        self._release_private(sequence, owner, max(reached, sequence.num_shared_blocks))
+        self._release_private(sequence, handle, max(reached, sequence.num_shared_blocks))
 
-    def _count_private(self, owner: Owner, blocks: int) -> None:
+    def _count_private(self, handle: BranchHandle, blocks: int) -> None:
+        self._tree.meter.private(handle, blocks)
         self.num_private += blocks
-        owner.private_blocks += blocks
+        handle.owner.private_blocks += blocks
 
-    def _release_private(self, sequence: CachedSequence, owner: Owner, keep: int) -> None:
+    def _release_private(self, sequence: CachedSequence, handle: BranchHandle, keep: int) -> None:
         count = sequence.num_blocks - keep
         if count > 0:
             self._pool.release(sequence.table[keep : sequence.num_blocks])
-            self._count_private(owner, -count)
+            self._count_private(handle, -count)
             sequence.num_blocks = keep
 
     # Publishing and the end
@@ -178,13 +179,13 @@ class RunningSequences:
         if self._publisher.publish(sequence, handle, tokens, target):
             self._branches.stopped_inside(sequence)
         sequence.num_shared_blocks = target
-        self._count_private(handle.owner, shared - target)
+        self._count_private(handle, shared - target)
 
     def finish(self, sequence: CachedSequence, lease_s: float | None, *, answered: bool) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
         self._retention.owner_active(handle.owner)
-        self._release_private(sequence, handle.owner, sequence.num_shared_blocks)
+        self._release_private(sequence, handle, sequence.num_shared_blocks)
         self._branches.ended(sequence)
         sequence.handle = None
         handle.sequence = None
@@ -208,8 +209,10 @@ class RunningSequences:
         private: Counter[Owner] = Counter()
         for sequence in self._branches.running:
             handle = opened(sequence)
-            private[handle.owner] += sequence.num_blocks - sequence.num_shared_blocks
             assert handle.length == sequence.num_shared_blocks, "a handle behind its sequence"
+            private_blocks = sequence.num_blocks - sequence.num_shared_blocks
+            assert handle.private == private_blocks, "private blocks on nobody's account"
+            private[handle.owner] += private_blocks
             assert not handle.node.tier, "a turn on blocks that are not on the device"
             check_table(handle)
         for owner in self._tree.owners():

@@ -18,6 +18,7 @@ import xxhash
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import Edge, PieceShop, TokenArray
 from radix_cache.nodes import IDLE, UNIT, BlockClass, Holder, Node, Owner, Tier, class_of
+from radix_cache.residency import ResidencyMeter
 
 
 def hash_tokens(tokens: TokenArray, seed: int) -> int:
@@ -34,6 +35,7 @@ class RadixTree:
         on_idle_leaf: called when a node without branches becomes IDLE, or an IDLE node loses
             its last branch: from now on it may be evicted from its tier.
         hash_block: hash of (tokens of one block, salt). Tests pass a bad one.
+        meter: is told of what holders hold. None: time stands still for it.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class RadixTree:
         seed: int,
         on_idle_leaf: Callable[[Node], None],
         hash_block: Callable[[TokenArray, int], int] = hash_tokens,
+        meter: ResidencyMeter | None = None,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"a block of {block_size} tokens, at least 1 is needed")
@@ -57,6 +60,7 @@ class RadixTree:
         self._seed = seed
         self._on_idle_leaf = on_idle_leaf
         self.hash_block = hash_block
+        self.meter = meter or ResidencyMeter(lambda: 0.0)
         self._owners: dict[str, Owner] = {}
         self.published = Owner("", self._salt(""), self._shop)
         """Owner of the prefixes that every tenant may find."""
@@ -198,6 +202,8 @@ class RadixTree:
 
     def move(self, holder: Holder, node: Node, length: int) -> None:
         """Put ``holder`` at block position ``length`` of ``node``, keeping its class."""
+        if holder.metered:
+            self.meter.moves(holder, node, length)
         old = holder.node
         holder.length = length
         if old is node:
@@ -246,6 +252,7 @@ class RadixTree:
 
     def append(self, node: Node, tokens: TokenArray, blocks: BlockArray) -> None:
         """Copy whole blocks to the end of ``node``, which ``may_append`` has allowed."""
+        self.meter.changes(node)
         node.edge.append(tokens, blocks)
         node.size += len(blocks)
         node.ghost = node.chain = None
@@ -287,6 +294,7 @@ class RadixTree:
         self.num_nodes += 1
         upper = Node(node.owner, parent=parent, start=node.start, edge=edge, size=cut, key=node.key)
         self._replace(parent, node, upper)
+        self.meter.splits(node, upper, position)
         node.start, node.size, node.parent = position, node.size - cut, upper
         node.key = self.hash_block(node.edge.block_tokens(0), node.owner.salt)
         upper.children[node.key] = node
@@ -323,6 +331,7 @@ class RadixTree:
         """
         parent = node.parent
         assert parent is not None
+        self.meter.changes(node)
         old = node.edge.exchange(blocks)
         self._count(node, node.klass, -node.size)
         if parent.tier == node.tier:
@@ -352,6 +361,7 @@ class RadixTree:
             or upper.last_use > node.last_use
         ):
             return
+        self.meter.joins(node, upper)
         node.edge.prepend(upper.edge)
         node.start, node.key, node.parent = upper.start, upper.key, upper.parent
         node.size += upper.size
@@ -371,6 +381,7 @@ class RadixTree:
         assert not leaf.children
         count = leaf.size - keep
         self._count(leaf, IDLE, -count)
+        self.meter.changes(leaf)
         freed = leaf.edge.trim(count)
         leaf.size = keep
         leaf.chain = None
@@ -391,6 +402,7 @@ class RadixTree:
         self._replace(parent, leaf, None)
         if parent.tier == leaf.tier:
             parent.branches -= 1
+        self.meter.removes(leaf)
         for holder in leaf.holders:
             holder.node = parent
             holder.length = leaf.start
