@@ -16,7 +16,9 @@ and s_i + d, s_i being the beginning of tool i. The bar is the smallest case.
 the same tools: the largest case, medians of rounds. ``bytes_growth``: bytes sent in a turn,
 median of the last quarter of 200 turns over that of the first quarter. ``import_ratio``: CPU time
 of ``from keepwarm import AsyncClient`` over that of asyncio, pydantic's ``BaseModel`` and
-websockets' client, each in a fresh process, medians.
+websockets' client, each in a fresh process, medians. ``first_client_ratio``: the same until there
+is a client with a session, so that nothing is merely put off; ``first_tool_ratio``, without a bar:
+until there is a tool, over the same imports and a pydantic model with its schema.
 """
 
 import argparse
@@ -52,10 +54,15 @@ MAX_OUTPUT_TOKENS = 400
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 Product = Literal["lamp", "desk", "chair"]
 OURS = "from keepwarm import AsyncClient"
+OUR_CLIENT = f"{OURS}; AsyncClient('http://127.0.0.1:1/v1').session()"
+OUR_TOOL = (
+    f"{OUR_CLIENT}\nfrom keepwarm import tool\n@tool\ndef get(item: str) -> str: return item\n"
+)
 THEIRS = (
     "import asyncio; from pydantic import BaseModel; from websockets.asyncio.client import connect"
 )
-TIMED = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
+THEIR_MODEL = f"{THEIRS}\nclass Item(BaseModel):\n  item: str\nItem.model_json_schema()\n"
+TIMED = "import time; began = time.process_time()\n{}\nprint(time.process_time() - began)"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,9 +233,9 @@ async def bytes_growth(url: str, turns: int) -> float:
     return statistics.median(last) / statistics.median(first)
 
 
-def import_ratio(times: int) -> float:
-    """CPU time of importing the client over that of what it is built on, all of it compiled
-    before, as an installed package is."""
+def import_ratio(times: int, ours: str = OURS, theirs: str = THEIRS) -> float:
+    """CPU time of one program over that of another: of importing the client over that of what it
+    is built on. All of it is compiled before, as an installed package is."""
 
     with tempfile.TemporaryDirectory() as compiled:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
@@ -241,9 +248,9 @@ def import_ratio(times: int) -> float:
             )
             return float(ran.stdout)
 
-        pairs = [(cpu_s(OURS), cpu_s(THEIRS)) for _ in range(times + 1)][1:]
-    ours, theirs = zip(*pairs, strict=True)
-    return statistics.median(ours) / statistics.median(theirs)
+        pairs = [(cpu_s(ours), cpu_s(theirs)) for _ in range(times + 1)][1:]
+    our_s, their_s = zip(*pairs, strict=True)
+    return statistics.median(our_s) / statistics.median(their_s)
 
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
@@ -260,6 +267,8 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
                     figures[name] = asyncio.run(play_case(case, options.rounds))
                 growth = max(growth, asyncio.run(bytes_growth(server.url, options.long_turns)))
     figures["bytes_growth"], figures["import_ratio"] = growth, import_ratio(options.imports)
+    figures["first_client_ratio"] = import_ratio(options.imports, OUR_CLIENT)
+    figures["first_tool_ratio"] = import_ratio(options.imports, OUR_TOOL, THEIR_MODEL)
     cases = [figure for figure in figures.values() if isinstance(figure, dict)]
     saved = [case["overlap_saved"] for case in cases]
     return figures, [
@@ -272,6 +281,7 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
         ),
         Bar(name="bytes_growth", value=growth, op="<=", bar=1.02),
         Bar(name="import_ratio", value=figures["import_ratio"], op="<=", bar=1.3),
+        Bar(name="first_client_ratio", value=figures["first_client_ratio"], op="<=", bar=1.3),
     ]
 
 

@@ -54,8 +54,8 @@ _HOMES = {
     "Usage": "tools_api.sdk.answers",
     "Warned": "tools_api.sdk.answers",
     "__version__": "tools_api.version",
-    "json_format": "tools_api.sdk.options",
-    "tool": "tools_api.sdk.tools",
+    "json_format": "tools_api.sdk.schemas",
+    "tool": "tools_api.sdk.tool_making",
 }
 """Every public name and the module that defines it."""
 __all__ = list(_HOMES)

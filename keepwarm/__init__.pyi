@@ -37,12 +37,13 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
-    json_format,
 )
+from tools_api.sdk.schemas import json_format
 from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tool_runner import ToolExit
-from tools_api.sdk.tools import Tool, ToolContext, tool
+from tools_api.sdk.tools import Tool, ToolContext
 from tools_api.version import __version__
 
 __all__ = [

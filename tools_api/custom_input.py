@@ -10,14 +10,15 @@ holds no lone surrogate.
 """
 
 import re
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from tools_api import errors
+from tools_api.json_fields import Fields, join
 from tools_api.limits import Limits
-from tools_api.wire import LateWireModel, join, validate
 
+Kind = Literal["text", "grammar"]
+Syntax = Literal["lark", "regex"]
 INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -32,12 +33,13 @@ _LITERALS = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/|(?:#|//)[^
 _DIRECTIVES = frozenset({"import", "ignore"})
 
 
-class CustomFormat(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomFormat:
     """``format`` of a custom tool: free text, or text that a grammar binds."""
 
-    type: Literal["text", "grammar"] = "text"
-    syntax: Literal["lark", "regex"] | None = None
-    definition: Annotated[str, Field(min_length=1)] | None = None
+    type: Kind = "text"
+    syntax: Syntax | None = None
+    definition: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """As responses echo it."""
@@ -54,7 +56,12 @@ def parse_format(raw: object, path: str, limits: Limits) -> CustomFormat:
     """
     if raw is None:
         return CustomFormat()
-    format_ = validate(CustomFormat, raw, path)
+    fields = Fields(raw, path)
+    format_ = CustomFormat(
+        type=fields.choice("type", Kind, absent=True) or "text",
+        syntax=fields.choice("syntax", Syntax, absent=True),
+        definition=fields.text("definition", least=1, absent=True),
+    )
     if format_.type == "text":
         return CustomFormat()
     if format_.syntax is None:

@@ -10,27 +10,27 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 """
 
 import json
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 from tools_api import errors
+from tools_api.json_fields import Fields, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.wire import LateWireModel, join, validate
 
 Role = Literal["user", "assistant", "system", "developer"]
 Status = Literal["in_progress", "completed", "incomplete"]
-Id = Annotated[str, Field(max_length=512)]
+Phase = Literal["commentary", "final_answer"]
+MAX_ID = 512
+"""Characters of an item's id, and of a call's."""
 
 
-class TextPart(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
     """One piece of a message. Made here alone, of checked parts, and by the thousand."""
-
-    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
 
     type: Literal["input_text", "output_text", "refusal"]
     text: str
-    logprobs: tuple[dict[str, Any], ...] = Field(default=(), exclude=True)
+    logprobs: tuple[dict[str, Any], ...] = ()
     """Of our own output, as ``tools_api.responses.logprob`` makes them; ignored in input."""
 
     def to_wire(self) -> dict[str, Any]:
@@ -50,15 +50,16 @@ class TextPart(BaseModel):
         }
 
 
-class Message(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
     """What a user, the model or the application said, in parts of text."""
 
     type: Literal["message"] = "message"
     role: Role
     content: tuple[TextPart, ...]
-    id: Id | None = None
+    id: str | None = None
     status: Status | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
+    phase: Phase | None = None
 
     @property
     def text(self) -> str:
@@ -73,17 +74,18 @@ class Message(LateWireModel):
         return wire if self.phase is None else wire | {"phase": self.phase}
 
 
-class FunctionCall(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
     """A call by the model; outputs answer to ``call_id``, while ``id`` is the item's own."""
 
     type: Literal["function_call"] = "function_call"
-    call_id: Annotated[str, Field(min_length=1, max_length=512)]
-    name: Annotated[str, Field(min_length=1)]
+    call_id: str
+    name: str
     arguments: str
     """JSON text as the model wrote it; cut short when ``status`` is incomplete."""
-    namespace: Annotated[str, Field(min_length=1)] | None = None
+    namespace: str | None = None
     """Of the namespace that the function stood in among the tools."""
-    id: Id | None = None
+    id: str | None = None
     status: Status | None = None
 
     @property
@@ -98,16 +100,17 @@ class FunctionCall(LateWireModel):
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
 
-class CustomToolCall(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomToolCall:
     """A call of a custom tool by the model: its input is a text, not JSON."""
 
     type: Literal["custom_tool_call"] = "custom_tool_call"
-    call_id: Annotated[str, Field(min_length=1, max_length=512)]
-    name: Annotated[str, Field(min_length=1)]
+    call_id: str
+    name: str
     input: str
     """The text; cut short when ``status`` is incomplete."""
-    namespace: Annotated[str, Field(min_length=1)] | None = None
-    id: Id | None = None
+    namespace: str | None = None
+    id: str | None = None
     status: Status | None = None
 
     @property
@@ -129,14 +132,15 @@ class CustomToolCall(LateWireModel):
         return wire if self.namespace is None else wire | {"namespace": self.namespace}
 
 
-class FunctionCallOutput(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCallOutput:
     """What a tool gave for the call of the same ``call_id``; a failure is text as well."""
 
     type: Literal["function_call_output"] = "function_call_output"
-    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    call_id: str
     output: str
     """Text the tool returned; parts of an array stand on lines of their own."""
-    id: Id | None = None
+    id: str | None = None
     status: Status | None = None
 
     def to_wire(self) -> dict[str, Any]:
@@ -147,14 +151,15 @@ class FunctionCallOutput(LateWireModel):
         }
 
 
-class CustomToolCallOutput(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomToolCallOutput:
     """What a custom tool gave for the call of the same ``call_id``."""
 
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
-    call_id: Annotated[str, Field(min_length=1, max_length=512)]
+    call_id: str
     output: str
     """As of a function's output."""
-    id: Id | None = None
+    id: str | None = None
     status: Status | None = None
 
     def as_function_output(self) -> FunctionCallOutput:
@@ -169,7 +174,8 @@ class CustomToolCallOutput(LateWireModel):
         }
 
 
-class Reasoning(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
     """What the model thought; read again only by models whose format has think blocks."""
 
     type: Literal["reasoning"] = "reasoning"
@@ -178,7 +184,7 @@ class Reasoning(LateWireModel):
     summary: tuple[str, ...] = ()
     encrypted_content: str | None = None
     """Of another server's reasoning: kept and sent back as it came, read by nobody here."""
-    id: Id | None = None
+    id: str | None = None
     status: Status | None = None
 
     @property
@@ -253,29 +259,71 @@ def _parse_item(raw: object, path: str, limits: Limits) -> Item:
     kind = raw.get("type")
     if kind is None and "role" in raw:
         kind = "message"
+    fields = Fields(raw, path)
     match kind:
         case "message":
-            content = _parse_content(raw, join(path, "content"), limits)
-            return validate(Message, raw | {"type": "message", "content": content}, path)
+            return Message(
+                content=_parse_content(raw, join(path, "content"), limits),
+                role=fields.choice("role", Role),
+                phase=fields.choice("phase", Phase, absent=True),
+                **_item_head(fields),
+            )
         case "function_call":
-            return validate(FunctionCall, raw, path)
+            return FunctionCall(
+                **_named_call(fields), arguments=fields.text("arguments"), **_item_head(fields)
+            )
         case "custom_tool_call":
-            return validate(CustomToolCall, raw, path)
-        case "function_call_output":
+            return CustomToolCall(
+                **_named_call(fields), input=fields.text("input"), **_item_head(fields)
+            )
+        case "function_call_output" | "custom_tool_call_output":
+            made = FunctionCallOutput if kind == "function_call_output" else CustomToolCallOutput
             output = _parse_output(raw, join(path, "output"), limits)
-            return validate(FunctionCallOutput, raw | {"output": output}, path)
-        case "custom_tool_call_output":
-            output = _parse_output(raw, join(path, "output"), limits)
-            return validate(CustomToolCallOutput, raw | {"output": output}, path)
+            return made(call_id=_call_id(fields), output=output, **_item_head(fields))
         case "reasoning":
-            texts = {
-                key: _parse_texts(raw.get(key), join(path, key), tag, limits)
-                for key, tag in (("content", "reasoning_text"), ("summary", "summary_text"))
-            }
-            return validate(Reasoning, raw | texts, path)
+            return Reasoning(
+                content=_parse_texts(
+                    raw.get("content"), join(path, "content"), "reasoning_text", limits
+                ),
+                summary=_parse_texts(
+                    raw.get("summary"), join(path, "summary"), "summary_text", limits
+                ),
+                encrypted_content=fields.text("encrypted_content", absent=True),
+                **_item_head(fields),
+            )
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
                             "function_call_output, custom_tool_call, custom_tool_call_output, "
                             "reasoning")  # fmt: skip
+
+
+class _Head(TypedDict):
+    id: str | None
+    status: Status | None
+
+
+class _Named(TypedDict):
+    call_id: str
+    name: str
+    namespace: str | None
+
+
+def _item_head(fields: Fields) -> _Head:
+    return {
+        "id": fields.text("id", most=MAX_ID, absent=True),
+        "status": fields.choice("status", Status, absent=True),
+    }
+
+
+def _named_call(fields: Fields) -> _Named:
+    return {
+        "call_id": _call_id(fields),
+        "name": fields.text("name", least=1),
+        "namespace": fields.text("namespace", least=1, absent=True),
+    }
+
+
+def _call_id(fields: Fields) -> str:
+    return fields.text("call_id", least=1, most=MAX_ID)
 
 
 def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[TextPart, ...]:

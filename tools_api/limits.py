@@ -75,6 +75,9 @@ class Limits:
     max_held_per_connection: int = 64 * MIB
     """Memory that its requests hold, as parsed, from their arrival to their answer; one more is
     ``server_is_overloaded``, and so with the two like it below."""
+    max_arriving_per_connection: int = 40 * MIB
+    """Bytes that have come and belong to messages that are not read yet; one more closes the
+    connection with 1013, or is answered with 503, and so with the two like it below."""
     connection_age_s: float = 3600.0
     """Older connections answer a new create with ``websocket_connection_limit_reached``."""
     max_unsent_bytes: int = 8 * MIB
@@ -102,6 +105,9 @@ class Limits:
     """Sessions above each other by ``parent_session``."""
     max_held_per_tenant: int = 256 * MIB
     max_held_bytes: int = 1024 * MIB
+    """Of all tenants together."""
+    max_arriving_per_tenant: int = 256 * MIB
+    max_arriving_bytes: int = 1024 * MIB
     """Of all tenants together."""
     max_open_connections: int = 1024
     """Sockets that have asked something; health checks are answered above it as well."""

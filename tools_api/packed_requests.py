@@ -25,7 +25,9 @@ from tools_api.tools import FunctionTool
 
 PIECE_BYTES = 32 * 1024
 _LISTS = ("tools", "input")
-_ITEMS = {item.model_fields["type"].default: item for item in get_args(Item)}
+_ITEMS = {
+    field.default: item for item in get_args(Item) for field in fields(item) if field.name == "type"
+}
 
 Restore = Callable[[Any], Any]
 

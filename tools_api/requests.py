@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from tools_api import errors
 from tools_api.items import Item, parse_items, refuse_many_items
+from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
 from tools_api.tools import (
@@ -26,7 +27,7 @@ from tools_api.tools import (
     parse_tools,
     refuse_many_tools,
 )
-from tools_api.wire import WireModel, join, validate, without_nulls
+from tools_api.wire import WireModel, validate
 
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
 INT64_MAX = 2**63 - 1
@@ -111,6 +112,8 @@ class Bounds(VendorModel):
     """The part of the output that is thinking."""
     cost: Annotated[float, Field(ge=0, le=1e12)] | None = None
     """In the currency of the server's price table."""
+    residency: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    """Block-seconds of KV in the cache; it ends no turn."""
 
 
 class Budget(Bounds):

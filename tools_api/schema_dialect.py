@@ -34,12 +34,16 @@ REFUSED: dict[str, str] = {
 
 AFTERWARDS = frozenset(
     {"uniqueItems", "contains", "dependentRequired", "dependentSchemas", "dependencies"}
-    | {"propertyNames", "oneOf", "minProperties", "maxProperties"}
+    | {"propertyNames", "oneOf", "minProperties", "maxProperties", "maxLength"}
 )
 """Keywords that, where a grammar cannot hold a model to them, are checked when the output is
 finished."""
 LENIENTLY_CHECKED = frozenset({"not", "if"})
 """Those of ``REFUSED`` that are checked then too where they are left out."""
+
+MAX_COUNTED_CHARS = 6000
+"""Characters that a grammar counts in strings. One that counts further may run out of states in
+the middle of a turn: of 30,000 a character takes up to five (``runtime.grammar.compiler``)."""
 
 _DROPPED = frozenset(
     {"uniqueItems", "contains", "minContains", "maxContains", "dependentRequired"}
@@ -52,7 +56,7 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _LOOKED_AT = re.compile(
     rb'"(?:uniqueItems|contains|depend\w+|propertyNames|oneOf|format|pattern|discriminator'
     rb"|deprecated|contentSchema|example|nullable|minProperties|maxProperties|not|if|then|else"
-    rb'|unevaluated\w+|\$dynamicRef)":'
+    rb'|unevaluated\w+|\$dynamicRef)":|"maxLength":\d{4}'
 )
 _WEB_LENGTHS = (1, 2083)
 
@@ -157,6 +161,9 @@ class _Rewriting:
         gone = (_DROPPED | _DESCRIBING) & schema.keys()
         if not _counts_are_enforced(schema):
             gone |= {"minProperties", "maxProperties"} & schema.keys()
+        longest = schema.get("maxLength")
+        if isinstance(longest, int) and longest > MAX_COUNTED_CHARS:
+            gone |= {"maxLength"}
         if "if" not in schema:
             gone |= {"then", "else"}  # they say nothing then
         if self._lenient:

@@ -10,17 +10,16 @@ Always true: names of the tools of one request differ as the model sees them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import orjson
-from pydantic import Field
 
 from tools_api import errors
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
+from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.wire import LateWireModel, depth_of, join, validate
 
 HOSTED_TOOLS = frozenset(
     {"web_search", "web_search_2025_08_26", "web_search_preview", "file_search", "mcp", "shell"}
@@ -29,14 +28,14 @@ HOSTED_TOOLS = frozenset(
     | {"programmatic_tool_calling"}
 )
 """Published types of tools that only the published service, or its own client, can run."""
-_FUNCTION_KEYS = ("type", "name", "description", "parameters", "strict")
 _WITHOUT_EFFECT = ("async", "defer_loading", "output_schema")
 
 
-class Namespace(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
     """A name that stands in front of its tools' names; an MCP server, mostly."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: str
     description: str = ""
 
     def full_name(self, name: str) -> str:
@@ -44,14 +43,15 @@ class Namespace(LateWireModel):
         return f"{self.name}__{name}"
 
 
-class FunctionTool(LateWireModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
     """What the model may call; ``parse_tools`` checks its sizes."""
 
     type: Literal["function"] = "function"
-    name: Annotated[str, Field(min_length=1)]
+    name: str
     """As the model calls it. Any printable text; escaped wherever it is written."""
     description: str | None = None
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON schema of the arguments object, in the order the client wrote it."""
     strict: bool = True
     namespace: Namespace | None = None
@@ -227,7 +227,11 @@ class _ToolReader:
             case "custom":
                 self._add(self._custom(raw, path), path, namespace)
             case "namespace" if namespace is None:
-                found = validate(Namespace, raw, path)
+                fields = Fields(raw, path)
+                found = Namespace(
+                    name=fields.text("name", least=1),
+                    description=fields.text("description", absent=True) or "",
+                )
                 _check_name(found.name, join(path, "name"), self._limits)
                 if raw.get("tools") is None:
                     raise errors.missing_parameter(join(path, "tools"))
@@ -237,6 +241,7 @@ class _ToolReader:
             case str() as kind if kind != "function":
                 raise _unsupported_tool(kind, join(path, "type"))
             case _:
+                Fields(raw, path).choice("type", Literal["function"])
                 self._add(self._function(raw, path), path, namespace)
 
     def _add(self, tool: FunctionTool, path: str, namespace: Namespace | None) -> None:
@@ -246,7 +251,7 @@ class _ToolReader:
             first = all(other.namespace != namespace for other in self.tools.values())
             name = namespace.full_name(tool.name)
             fields |= {"name": name, "namespace": namespace, "introduces": first}
-        tool = tool.model_copy(update=fields)
+        tool = replace(tool, **fields)
         if tool.name in self.tools:
             raise errors.invalid_value(
                 join(path, "name"), f"{errors.quoted(tool.name)} is the name of another tool"
@@ -254,21 +259,33 @@ class _ToolReader:
         self.tools[tool.name] = tool
 
     def _function(self, raw: dict[str, Any], path: str) -> FunctionTool:
-        fields = {key: raw[key] for key in _FUNCTION_KEYS if key in raw}
-        tool = validate(FunctionTool, fields, path)
+        tool = _described(raw, path)
+        parameters = raw.get("parameters")
+        if parameters is not None:
+            if not isinstance(parameters, dict):
+                raise errors.invalid_type(join(path, "parameters"), "an object", parameters)
+            tool = replace(tool, parameters=parameters)
+        tool = replace(tool, strict=Fields(raw, path).flag("strict", True))
         check_schema(tool.parameters, join(path, "parameters"), self._limits)
         if tool.parameters.get("type", "object") != "object":
             raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
         return tool
 
     def _custom(self, raw: dict[str, Any], path: str) -> FunctionTool:
-        fields = {key: raw[key] for key in ("name", "description") if key in raw}
-        tool = validate(FunctionTool, fields, path)
+        tool = _described(raw, path)
         custom = parse_format(raw.get("format"), join(path, "format"), self._limits)
         update: dict[str, Any] = {"custom": custom}
         if custom.type == "text":
             update["parameters"] = INPUT_SCHEMA
-        return tool.model_copy(update=update)
+        return replace(tool, **update)
+
+
+def _described(raw: dict[str, Any], path: str) -> FunctionTool:
+    """A tool of the entry's name and description."""
+    fields = Fields(raw, path)
+    return FunctionTool(
+        name=fields.text("name", least=1), description=fields.text("description", absent=True)
+    )
 
 
 def _unsupported_tool(kind: str, path: str) -> errors.ApiError:

@@ -1,7 +1,7 @@
 """The door for bytes from outside: JSON text to checked, frozen objects.
 
 ``parse_json`` bounds depth and size of a frame before any parser sees it. ``WireModel`` is
-the base of everything read from the wire: null equals absent, unknown keys are ignored,
+the base of what pydantic reads from the wire: null equals absent, unknown keys are ignored,
 no type is converted into another. ``validate`` turns a fault into an ``ApiError`` that
 names the path. What the fields mean is said by the modules that define the models.
 """
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tools_api import errors
 from tools_api.errors import ApiError
+from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 
 
@@ -27,21 +28,7 @@ class WireModel(BaseModel):
         return without_nulls(raw) if isinstance(raw, dict) else raw
 
 
-class LateWireModel(WireModel):
-    """A WireModel whose validator is made when it is first used: what a client imports stays
-    quick to import."""
-
-    model_config = ConfigDict(defer_build=True)
-
-
 Model = TypeVar("Model", bound=WireModel)
-
-
-def without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
-    """``raw`` without null values on its own level; ``raw`` itself if it has none."""
-    if None not in raw.values():
-        return raw
-    return {key: value for key, value in raw.items() if value is not None}
 
 
 def validate(model: type[Model], raw: object, path: str) -> Model:
@@ -70,17 +57,6 @@ def _as_api_error(fault: Any, base: str) -> ApiError:
         return errors.invalid_type(path, reason.removeprefix("Input should be "), found)
     shown = f", got {errors.quoted(str(found))}" if isinstance(found, str | int | float) else ""
     return errors.invalid_value(path, reason.removeprefix("Input ") + shown)
-
-
-def join(base: str, *location: str | int) -> str:
-    """Path in the form the protocol uses: ``join("tools", 0, "name")`` is ``tools[0].name``."""
-    path = base
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        else:
-            path += f".{step}" if path else step
-    return path
 
 
 def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[str, Any]:
@@ -125,14 +101,3 @@ def _bound(text: bytes, limits: Limits, what: str) -> None:
 
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-
-
-def depth_of(value: object) -> int:
-    """Levels of arrays and objects in parsed JSON; 0 for a scalar. Does not recurse."""
-    depth, level = 0, [value]
-    while level := [part for part in level if isinstance(part, dict | list)]:
-        depth += 1
-        level = [
-            child for part in level for child in (part.values() if isinstance(part, dict) else part)
-        ]
-    return depth

@@ -19,7 +19,6 @@ from pydantic import TypeAdapter
 from keepwarm import AsyncClient, AsyncSession, Response
 
 NAMES = ("system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs")
-"""What the framework hands to a model first, in this order."""
 ITEMS = TypeAdapter(list[ResponseOutputItem])
 
 
@@ -31,19 +30,15 @@ class SessionModel(Model):
         self._seen = 0
 
     async def get_response(self, *given: Any, **named: Any) -> ModelResponse:
-        """One turn; the arguments are the framework's."""
+        """One turn; the arguments are the framework's, in the order of ``NAMES``."""
         response = await self._turn(*given, **named)
-        usage = Usage(
-            requests=1,
-            input_tokens=response.usage.input_tokens,
-            output_tokens=response.usage.output_tokens,
-            total_tokens=response.usage.input_tokens + response.usage.output_tokens,
-        )
+        read, wrote = response.usage.input_tokens, response.usage.output_tokens
+        usage = Usage(requests=1, input_tokens=read, output_tokens=wrote, total_tokens=read + wrote)
         output = ITEMS.validate_python(response.raw["output"])
         return ModelResponse(output=output, usage=usage, response_id=response.id)
 
     async def stream_response(self, *given: Any, **named: Any) -> AsyncIterator[Any]:
-        """One turn, told when it has ended."""
+        """One turn, told when it has ended: the framework's stream of events, one long."""
         whole = OpenAIResponse.model_validate((await self._turn(*given, **named)).raw)
         yield ResponseCompletedEvent(response=whole, sequence_number=0, type="response.completed")
 

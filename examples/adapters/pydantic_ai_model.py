@@ -8,17 +8,7 @@ import asyncio
 import sys
 from typing import Any
 
-from pydantic_ai import Agent
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    RetryPromptPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
+from pydantic_ai import Agent, messages
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
@@ -37,12 +27,13 @@ class SessionModel(Model):
         self._seen = 0
 
     async def request(
-        self, messages: list[ModelMessage], settings: ModelSettings | None,
+        self, history: list[messages.ModelMessage], settings: ModelSettings | None,
         parameters: ModelRequestParameters,
-    ) -> ModelResponse:  # fmt: skip
+    ) -> messages.ModelResponse:  # fmt: skip
         """One turn; its input is the requests that the session has not seen."""
-        new = [message for message in messages[self._seen :] if isinstance(message, ModelRequest)]
-        self._seen = len(messages) + 1  # the answer is the next message
+        unseen = history[self._seen :]
+        new = [message for message in unseen if isinstance(message, messages.ModelRequest)]
+        self._seen = len(history) + 1  # the answer is the next message
         asked = {"max_tokens": "max_output_tokens", "temperature": "temperature"}
         options: Any = {asked[key]: v for key, v in (settings or {}).items() if key in asked}
         options["tools"] = [
@@ -54,19 +45,20 @@ class SessionModel(Model):
             options["tool_choice"] = "required"
         items = [_item(part) for message in new for part in message.parts]
         response = await self._session.respond(items, **options)
-        calls = [ToolCallPart(call.name, call.arguments, call.call_id) for call in response.calls]
-        texts = [TextPart(response.text)] if response.text else []
+        parts: list[Any] = [messages.TextPart(response.text)] if response.text else []
+        for call in response.calls:
+            parts.append(messages.ToolCallPart(call.name, call.arguments, call.call_id))
         counts = RequestUsage(input_tokens=response.usage.input_tokens,
                               output_tokens=response.usage.output_tokens)  # fmt: skip
-        return ModelResponse([*texts, *calls], usage=counts, provider_response_id=response.id)
+        return messages.ModelResponse(parts, usage=counts, provider_response_id=response.id)
 
 
 def _item(part: Any) -> dict[str, Any]:
-    retry = isinstance(part, RetryPromptPart)
-    if isinstance(part, ToolReturnPart) or (retry and part.tool_name):
+    retry = isinstance(part, messages.RetryPromptPart)
+    if isinstance(part, messages.ToolReturnPart) or (retry and part.tool_name):
         text = part.model_response() if retry else part.model_response_str()
         return {"type": "function_call_output", "call_id": part.tool_call_id, "output": text}
-    role = "user" if retry or isinstance(part, UserPromptPart) else "developer"
+    role = "user" if retry or isinstance(part, messages.UserPromptPart) else "developer"
     content = part.model_response() if retry else part.content
     return {"type": "message", "role": role, "content": content}
 

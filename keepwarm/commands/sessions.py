@@ -1,7 +1,7 @@
 """``keepwarm sessions``: what is in a journal, and what is to be taken out of it.
 
-``list`` and ``show`` look at a file while a server uses it; ``delete`` and ``vacuum`` have it to
-themselves; ``recover`` reads a damaged one.
+``list`` and ``show`` look at a file, ``delete`` and ``vacuum`` change it, all of them also while a
+server uses it; ``recover`` reads a damaged one.
 """
 
 import os
@@ -14,10 +14,10 @@ import click
 import orjson
 
 from sessions.command.journal_options import state_folder
-from sessions.durable.ledger import dollars
+from sessions.durable.ledger import block_seconds, dollars
 from sessions.journal.encoding import decode_turn
-from sessions.journal.errors import JournalError, JournalInUse
-from sessions.journal.records import SessionRecord, StoredTurn
+from sessions.journal.errors import JournalError
+from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
@@ -37,7 +37,11 @@ def show_all(journal: Path | None, tenant: str | None, as_json: bool) -> int:
     """Print the sessions, the most recently used first; returns the exit status."""
     with _refusals():
         found = [_session(s) for path in _files(journal) for s in _read_sessions(path, tenant)]
-    _print(found, as_json, ("tenant", "session", "turns", "input", "output", "cost", "head"))
+    _print(
+        found,
+        as_json,
+        ("tenant", "session", "turns", "input", "output", "block_seconds", "cost", "head"),
+    )
     return 0
 
 
@@ -46,9 +50,19 @@ def show(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
     with _refusals():
         for path in _files(journal):
             with closing(SqliteView(path)) as view:
-                if view.session(tenant, name) is not None:
-                    turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
-                    _print(turns, as_json, ("response", "parent", "status", "input", "output"))
+                turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
+                turns += [_running(held) for held in view.reservations(tenant, name)]
+                if turns or view.session(tenant, name) is not None:
+                    columns = (
+                        "response",
+                        "parent",
+                        "status",
+                        "reason",
+                        "input",
+                        "output",
+                        "block_seconds",
+                    )
+                    _print(turns, as_json, columns)
                     return 0
     raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
 
@@ -57,7 +71,7 @@ def delete(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
     """Delete a session and what stands on it; returns the exit status."""
     with _refusals():
         for path in _files(journal):
-            with closing(SqliteJournal(path, fingerprint=b"")) as opened:
+            with closing(SqliteJournal(path, fingerprint=b"", beside=True)) as opened:
                 if opened.session(tenant, name) is not None:
                     ended = opened.delete_session(tenant, name)
                     _print([{"deleted": name, "ended": list(ended)}], as_json, ("deleted", "ended"))
@@ -69,7 +83,7 @@ def vacuum(journal: Path | None) -> int:
     """Leave nothing of what was deleted in the files; returns the exit status."""
     with _refusals():
         for path in _files(journal):
-            with closing(SqliteJournal(path, fingerprint=b"")) as opened:
+            with closing(SqliteJournal(path, fingerprint=b"", beside=True)) as opened:
                 click.echo(f"{path}: {opened.vacuum()} bytes smaller")
     return 0
 
@@ -88,8 +102,6 @@ def recover(source: Path, target: Path) -> int:
 def _refusals() -> Iterator[None]:
     try:
         yield
-    except JournalInUse as error:
-        raise click.ClickException("a server uses the journal: stop it first") from error
     except JournalError as error:
         raise click.ClickException(str(error)) from error
 
@@ -121,6 +133,7 @@ def _session(record: SessionRecord) -> dict[str, Any]:
         "input": account.usage.input_tokens,
         "cached": account.usage.cached_tokens,
         "output": account.usage.output_tokens,
+        "block_seconds": block_seconds(account.usage.residency),
         "cost": dollars(account.cost),
         "head": record.head_id,
         "updated_s": record.updated_s,
@@ -133,11 +146,29 @@ def _turn(turn: StoredTurn) -> dict[str, Any]:
         "response": turn.response_id,
         "parent": turn.parent_id,
         "status": body.status,
+        "reason": body.reason,
         "input": body.usage.input_tokens,
         "cached": body.usage.cached_tokens,
         "output": body.usage.output_tokens,
+        "block_seconds": block_seconds(body.usage.residency),
         "cost": dollars(body.cost),
         "created_s": turn.created_s,
+    }
+
+
+def _running(held: TurnRecord) -> dict[str, Any]:
+    """A turn that runs, or did when its server died: what it may consume."""
+    return {
+        "response": held.response_id,
+        "parent": held.parent_id,
+        "status": "running",
+        "reason": None,
+        "input": held.usage.input_tokens,
+        "cached": held.usage.cached_tokens,
+        "output": held.usage.output_tokens,
+        "block_seconds": 0.0,
+        "cost": dollars(held.cost),
+        "created_s": held.created_s,
     }
 
 
@@ -172,7 +203,7 @@ COMMAND = click.Group(
             "show",
             callback=show,
             params=[_JOURNAL, _TENANT, _NAME, _JSON],
-            help="List the turns of a session.",
+            help="List the turns of a session, and what those that run may consume.",
         ),
         click.Command(
             "delete",

@@ -47,6 +47,12 @@ def test_it_answers_with_every_bar() -> None:
     assert done.returncode in (0, 1), done.stderr
     answer = json.loads(done.stdout)
     bars = {bar["name"]: bar["value"] for bar in answer["bars"]}
-    assert bars.keys() == {"overlap_saved", "tool_loop_over_wire", "bytes_growth", "import_ratio"}
+    assert bars.keys() == {
+        "overlap_saved",
+        "tool_loop_over_wire",
+        "bytes_growth",
+        "import_ratio",
+        "first_client_ratio",
+    }
     assert bars["bytes_growth"] == 1.0
     assert 0 < bars["overlap_saved"] <= 1.0

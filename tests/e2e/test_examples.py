@@ -41,9 +41,14 @@ def test_an_example_does_what_it_says(name: str, server: ChildServer) -> None:
     assert re.search(SAYS[name], ran.stdout, re.DOTALL), ran.stdout
 
 
+def readme_programs() -> list[str]:
+    """The loop with our own client, and with the stock one."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
 def run_readme(url: str) -> str:
-    """What the README's loop prints against the server at ``url``."""
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """What the README's loop with the stock client prints against the server at ``url``."""
+    _, program = readme_programs()
     assert len(program.splitlines()) <= 19
     program = program.replace("http://127.0.0.1:8080/v1", url)
     ran = subprocess.run(
@@ -65,8 +70,16 @@ def test_the_loop_in_the_readme_runs_as_it_stands(server: ChildServer) -> None:
 
 def test_the_loop_in_the_readme_prints_the_right_answer(tmp_path: Path) -> None:
     options = ["--kv-cache-mib", "64", "--threads", "1"]
+    own, _ = readme_programs()
+    assert len(own.splitlines()) <= 15
     with child_server(options, log=tmp_path / "log") as default_model:
         assert "The price of desk is 180." in run_readme(default_model.url)
+        program = own.replace("Client()", f"Client({default_model.url!r})")
+        ran = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    assert ran.stderr == ""
+    assert ran.stdout == "The price of desk is 180.\nThe price of lamp is 24.\n"
 
 
 def test_the_guides_first_program_prints_the_right_answer(tmp_path: Path) -> None:

@@ -78,6 +78,9 @@ def test_what_is_refused_stays_where_it_is_and_lenient_leaves_it_out(keyword: st
         ),
         ({"properties": {"uniqueItems": STRING, "oneOf": STRING}}, ()),
         ({"const": {"uniqueItems": True}}, ()),
+        (STRING | {"maxLength": 6000}, ()),
+        (STRING | {"maxLength": 6001}, ("maxLength",)),
+        (STRING | {"maxLength": 10**18}, ("maxLength",)),
     ],
 )
 def test_what_a_grammar_cannot_hold_to_is_left_to_the_check(

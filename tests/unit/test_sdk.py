@@ -13,8 +13,9 @@ from tools_api.sdk.chain import Chain
 from tools_api.sdk.client import Client
 from tools_api.sdk.failures import OutputInvalid, TooManyTurns, TurnFailed
 from tools_api.sdk.occupancy import Occupancy
-from tools_api.sdk.options import json_format, wire_options
+from tools_api.sdk.options import wire_options
 from tools_api.sdk.portal import Portal
+from tools_api.sdk.schemas import json_format
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import ToolExit
 

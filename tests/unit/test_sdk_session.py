@@ -11,7 +11,8 @@ from tools_api.items import FunctionCallOutput
 from tools_api.sdk.client import AsyncClient, Client
 from tools_api.sdk.session import AsyncSession
 from tools_api.sdk.sync_session import Session
-from tools_api.sdk.tools import ToolContext, tool
+from tools_api.sdk.tool_making import tool
+from tools_api.sdk.tools import ToolContext
 
 
 class Echo:

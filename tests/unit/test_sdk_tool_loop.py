@@ -16,7 +16,8 @@ from tools_api.sdk.answers import TextDelta, ToolStarted, Warned
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.client import AsyncClient, Client
 from tools_api.sdk.failures import ConnectionLost, OutputInvalid, Refused, TooManyTurns
-from tools_api.sdk.tools import Tool, tool
+from tools_api.sdk.tool_making import tool
+from tools_api.sdk.tools import Tool
 
 
 @tool

@@ -22,7 +22,8 @@ from tools_api.sdk.answers import (
 )
 from tools_api.sdk.chain import Chain
 from tools_api.sdk.failures import ConnectionLost, TurnFailed
-from tools_api.sdk.options import TurnOptions, json_format, strict_schema, wire_items
+from tools_api.sdk.options import TurnOptions, wire_items
+from tools_api.sdk.schemas import json_format, strict_schema
 from tools_api.sdk.turn import Again, Traits, Turn, answers_cancel, ends_turn
 from tools_api.tools import FunctionTool
 
@@ -271,6 +272,22 @@ def test_a_turn_that_was_ended_with_its_connection_begins_again_under_another_id
     assert step.recover(caught.value) is Again.AT_ONCE
     assert orjson.loads(step.frame())["keepwarm"]["request_id"] != first
     assert step.recover(caught.value) is None
+
+
+def test_a_turn_whose_server_died_begins_again_however_often_that_happens() -> None:
+    step = Turn(Chain(defaults={}), "x", {})
+    asked = set()
+    for number, again in enumerate((Again.AT_ONCE, Again.LATER, Again.LATER)):
+        asked.add(orjson.loads(step.frame())["keepwarm"]["request_id"])
+        error = {"code": "server_error", "message": "The server died while this turn ran."}
+        reason = {"error": error, "keepwarm": {"reason": "server_died"}}
+        (*_, end) = turn({}, [], id=f"resp_{number}", status="failed", **reason)
+        end["sequence_number"] = 2**31 - 1
+        with pytest.raises(TurnFailed) as caught:
+            play(step, [end])
+        assert step.recover(caught.value) is again
+    assert len(asked) == 3
+    assert play(step, turn({}, [message("Hello")], id="resp_9"))[-1].text == "Hello"
 
 
 def test_a_turn_of_which_only_the_end_was_heard_is_told_whole_when_it_begins_again() -> None:

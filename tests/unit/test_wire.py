@@ -7,8 +7,9 @@ import pytest
 from pydantic import Field
 
 from tools_api.errors import ApiError
+from tools_api.json_fields import depth_of
 from tools_api.limits import DEFAULT_LIMITS, Limits
-from tools_api.wire import WireModel, depth_of, join, parse_json, validate, without_nulls
+from tools_api.wire import WireModel, parse_json, validate
 
 
 class Inner(WireModel):
@@ -41,7 +42,6 @@ def test_a_fault_is_named_by_its_path(raw: Any, code: str, param: str) -> None:
 def test_null_equals_absent_and_unknown_keys_are_ignored() -> None:
     made = validate(Outer, {"name": "a", "inner": ({"size": None},), "other": 1}, "")
     assert made == Outer(name="a", inner=(Inner(),))
-    assert without_nulls({"a": None, "b": 0, "c": {"d": None}}) == {"b": 0, "c": {"d": None}}
 
 
 def test_a_message_does_not_repeat_long_client_text() -> None:
@@ -51,19 +51,6 @@ def test_a_message_does_not_repeat_long_client_text() -> None:
     with pytest.raises(ApiError) as refused:
         validate(Short, {"name": "x" * 10_000}, "")
     assert len(refused.value.message) < 200
-
-
-@pytest.mark.parametrize(
-    ("steps", "path"),
-    [
-        (("tools", 0, "name"), "tools[0].name"),
-        (("", "input", 2), "input[2]"),
-        (("text",), "text"),
-        (("", "a", "b"), "a.b"),
-    ],
-)
-def test_paths_are_written_as_the_protocol_does(steps: tuple[Any, ...], path: str) -> None:
-    assert join(*steps) == path
 
 
 @pytest.mark.parametrize(

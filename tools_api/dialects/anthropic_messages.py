@@ -32,6 +32,10 @@ class _Messages:
         """See ``Dialect``."""
         return MessageWriter(**settings)
 
+    def status(self, error: ApiError) -> int:
+        """See ``Dialect``."""
+        return anthropic_messages_answer.error_status(error)
+
     def error(self, error: ApiError) -> dict[str, Any]:
         """The body of an error; see ``Dialect``."""
         return anthropic_messages_answer.error_body(error)

@@ -40,6 +40,11 @@ _NOTHING_USED = {
 }
 
 
+def error_status(error: ApiError) -> int:
+    """An overloaded server answers 529 there, which the clients know by a class of its own."""
+    return 529 if error.status == 503 else error.status
+
+
 def error_body(error: ApiError) -> dict[str, Any]:
     """An error in Anthropic's shape."""
     message = NAMES.error(error).message

@@ -23,7 +23,7 @@ from tools_api.dialects.dialect_fields import (
     one_of,
     parts_of,
 )
-from tools_api.wire import join
+from tools_api.json_fields import join
 
 Item = dict[str, Any]
 _ROLES = ("user", "assistant", "system")

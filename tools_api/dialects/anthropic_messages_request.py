@@ -28,7 +28,7 @@ from tools_api.dialects.dialect_fields import (
     refuse_others,
     vendor_options,
 )
-from tools_api.wire import join
+from tools_api.json_fields import join
 
 _SAME = ("model", "temperature", "top_p", "truncation")
 """Fields of both; ``truncation`` is ours."""

@@ -32,6 +32,10 @@ class _ChatCompletions:
         """See ``Dialect``."""
         return CompletionWriter(**settings)
 
+    def status(self, error: ApiError) -> int:
+        """The error's own; see ``Dialect``."""
+        return error.status
+
     def error(self, error: ApiError) -> dict[str, Any]:
         """The body of an error; see ``Dialect``."""
         return chat_completions_answer.error_body(error)

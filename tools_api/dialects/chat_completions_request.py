@@ -29,7 +29,7 @@ from tools_api.dialects.dialect_fields import (
     refuse_others,
     vendor_options,
 )
-from tools_api.wire import join
+from tools_api.json_fields import join
 
 _SAME = (
     "metadata", "model", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",

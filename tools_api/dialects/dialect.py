@@ -59,8 +59,12 @@ class Dialect(Protocol):
         """A writer like that of a body that was read elsewhere, with these ``settings``."""
         ...
 
+    def status(self, error: ApiError) -> int:
+        """The HTTP status of an error: its own, unless this API has another for the like."""
+        ...
+
     def error(self, error: ApiError) -> dict[str, Any]:
-        """The body of an error, in this API's shape; the status is the error's own."""
+        """The body of an error, in this API's shape."""
         ...
 
     def error_event(self, error: ApiError) -> bytes:

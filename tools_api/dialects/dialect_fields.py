@@ -16,7 +16,7 @@ from typing import Any
 
 from tools_api import errors
 from tools_api.errors import ApiError
-from tools_api.wire import join, without_nulls
+from tools_api.json_fields import join, without_nulls
 
 Fields = dict[str, Any]
 

@@ -51,6 +51,10 @@ class Responses:
         """It has no settings."""
         return ResponsesWriter(**settings)
 
+    def status(self, error: ApiError) -> int:
+        """The error's own; see ``Dialect``."""
+        return error.status
+
     def error(self, error: ApiError) -> dict[str, Any]:
         """The four keys that clients read, under ``error``."""
         return {"error": _fields(error)}

@@ -1,4 +1,4 @@
-"""What a turn may be given: the fields of ``response.create``, input items, schemas of types.
+"""What a turn may be given: the fields of ``response.create`` and input items.
 
 Typed as users write them and turned into what goes on the wire. Knows nothing of sessions.
 
@@ -7,8 +7,6 @@ Always true: an option that ``TurnOptions`` does not have is an error, never pas
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
-
-from pydantic import TypeAdapter
 
 from tools_api.items import Item
 from tools_api.tools import FunctionTool
@@ -30,6 +28,9 @@ class Budget(TypedDict, total=False):
     reasoning: int
     cost: float
     """In the currency of the server's prices."""
+    residency: float
+    """Block-seconds of KV in the cache. Used up it ends nothing: the KV leaves the cache between
+    turns. Not of a ``turn``."""
     scope: str
     """``tree``, the default here: the session with all its children; ``session``: it alone;
     ``turn``: each turn."""
@@ -114,38 +115,3 @@ def _wire_tool(tool: AnyTool) -> dict[str, Any]:
         return dict(tool)
     definition = tool if isinstance(tool, FunctionTool) else tool.definition
     return definition.to_wire()
-
-
-def strict_schema(model: Any) -> dict[str, Any]:
-    """JSON schema of a type in the strict form: every key required, no other keys.
-
-    Titles and defaults are left out: the first cost prompt tokens, the second say nothing
-    where every key is required.
-
-    Args:
-        model: a pydantic model, or any type that pydantic has a JSON schema for.
-    """
-    return _strict(TypeAdapter(model).json_schema())
-
-
-def json_format(model: Any) -> dict[str, Any]:
-    """The ``text`` option that makes the answer a JSON value of ``model``."""
-    schema, name = strict_schema(model), getattr(model, "__name__", "answer")
-    return {"format": {"type": "json_schema", "name": name, "schema": schema, "strict": True}}
-
-
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    strict: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key in ("properties", "$defs"):
-            strict[key] = {name: _strict(child) for name, child in value.items()}
-        elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            strict[key] = [_strict(child) for child in value]
-        elif key in ("items", "additionalProperties") and isinstance(value, dict):
-            strict[key] = _strict(value)
-        elif key not in ("title", "default"):
-            strict[key] = value
-    if "properties" in strict:
-        strict["required"] = list(strict["properties"])
-        strict["additionalProperties"] = False
-    return strict

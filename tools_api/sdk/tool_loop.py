@@ -48,9 +48,9 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
-    json_format,
     wire_items,
 )
+from tools_api.sdk.schemas import json_format
 from tools_api.sdk.tool_output import cut, faults
 from tools_api.sdk.tool_runner import INTERRUPTED, Equipment, ToolRunner, interrupted, outputs
 from tools_api.sdk.tools import Tool

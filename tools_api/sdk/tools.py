@@ -1,21 +1,17 @@
 """A Python function as a tool: what the model sees of it, and how it is to be run.
 
-``@tool`` reads schema and description from the function itself. Knows nothing of models and
-loops; ``tools_api.sdk.tool_runner`` runs what is described here.
+``tools_api.sdk.tool_making`` makes it of a function, ``tools_api.sdk.tool_runner`` runs it.
+Knows nothing of models and loops.
 
 Always true: a tool has effects unless it was declared ``read_only`` or ``idempotent``.
 """
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
-
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from typing import Any, Generic, TypeVar
 
 from tools_api.items import FunctionCall
-from tools_api.sdk.options import strict_schema
 from tools_api.tools import FunctionTool
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -125,85 +121,3 @@ class Tool:
                 f"tool {self.name} wants a context of type {wanted.__name__}, the session "
                 f"has {type(value).__name__}: give it as session(context=...)"
             )
-
-
-@overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
-
-
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    read_only: bool = False,
-    idempotent: bool = False,
-    timeout_s: float | None = DEFAULT_TIMEOUT_S,
-    retries: int = 0,
-    needs_approval: bool = False,
-    max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-
-
-def tool(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, **conduct: Any
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a strict tool of a function, as ``@tool`` or ``@tool(read_only=True, timeout_s=5)``.
-
-    The schema comes from the type hints: anything pydantic knows, with bounds and
-    descriptions as ``Annotated[str, Field(max_length=20, description="...")]``. The first
-    paragraph of the docstring is the description. The model must give every argument, also
-    one with a default. A parameter of type ``ToolContext`` is not the model's to give.
-
-    Args:
-        name: as the model calls it; the function's own without it.
-        conduct: how it is to be run, the fields of ``Conduct``.
-
-    Raises:
-        TypeError: an argument has no type or cannot be passed by name.
-    """
-    settled = Conduct(**conduct)
-    if function is not None:
-        return _made(function, name, settled)
-    return lambda function: _made(function, name, settled)
-
-
-def _made(function: Callable[..., Any], name: str | None, conduct: Conduct) -> Tool:
-    shown = name or function.__name__
-    if not re.fullmatch(r"[\w.-]{1,64}", shown):
-        raise ValueError(f"{shown!r} cannot be a tool's name: letters, digits, _ and -, up to 64")
-    hints = get_type_hints(function, include_extras=True)
-    fields: dict[str, Any] = {}
-    context: tuple[str, Any] | None = None
-    for argument in inspect.signature(function).parameters.values():
-        hint = _hint(shown, argument, hints)
-        if hint is ToolContext or get_origin(hint) is ToolContext:
-            context = (argument.name, next(iter(get_args(hint)), None))
-            continue
-        # By alias: an argument may have a name that a pydantic model uses itself.
-        fields[f"argument_{len(fields)}"] = (hint, Field(alias=argument.name))
-    arguments = create_model(shown, __config__=ConfigDict(extra="forbid"), **fields)
-    paragraph = (inspect.getdoc(function) or "").split("\n\n")[0]
-    definition = FunctionTool(
-        name=shown,
-        description=" ".join(paragraph.split()) or None,
-        parameters=strict_schema(arguments),
-    )
-    return Tool(function, definition, _binder(arguments), conduct, context)
-
-
-def _hint(name: str, argument: inspect.Parameter, hints: dict[str, Any]) -> Any:
-    if argument.kind not in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
-        raise TypeError(f"tool {name}: {argument} cannot be passed by name")
-    if argument.name not in hints:
-        raise TypeError(f"tool {name}: argument {argument.name} has no type")
-    return hints[argument.name]
-
-
-def _binder(arguments: type[BaseModel]) -> Callable[[str], dict[str, Any]]:
-    fields = arguments.model_fields
-
-    def bind(text: str) -> dict[str, Any]:
-        checked = arguments.model_validate_json(text)
-        return {str(field.alias): getattr(checked, name) for name, field in fields.items()}
-
-    return bind

@@ -35,6 +35,9 @@ from tools_api.sdk.options import Input, TurnOptions, wire_items
 
 _LEFT = "client_disconnected"
 """Why a turn failed that its server ended when the connection was lost."""
+_DIED = "server_died"
+"""Why a turn failed whose server died with it: what the next server says of it. It may happen to
+the same turn more than once."""
 _OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
@@ -247,11 +250,12 @@ class Turn:
         return Again.AT_ONCE if self._first("lost") else Again.LATER
 
     def _recover_failed(self, error: TurnFailed) -> Again | None:
-        """A turn that ended because its connection did: nobody was told its end."""
-        if error.reason != _LEFT or not self._first("failed"):
+        """A turn that ended because its connection or its server did: it came to no end."""
+        first = self._first(f"failed {error.reason}")
+        if error.reason != _DIED and not (error.reason == _LEFT and first):
             return None
         self._request_id = _new_request_id()
-        return Again.AT_ONCE
+        return Again.AT_ONCE if first else Again.LATER
 
     def _recover_refused(self, error: ApiError) -> Again | None:
         code, traits = error.code, self._traits
