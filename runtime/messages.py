@@ -136,6 +136,14 @@ class ReleaseBranch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropBranch:
+    """The branch's KV is to leave the device, whatever lease it has, unless a request of it runs.
+    Its tokens stay known."""
+
+    branch_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PictureRequest:
     """Show the upper part of the cache's tree, in the output of a step soon."""
 
@@ -144,7 +152,7 @@ class PictureRequest:
     max_nodes: int
 
 
-EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch | PictureRequest
+EngineMessage = GenerationRequest | CancelRequest | ReleaseBranch | DropBranch | PictureRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +285,20 @@ class CachePicture:
     nodes: tuple[PictureNode, ...]
     num_nodes: int
     """Of the whole tree, all tenants' together; 0 where the picture is for one of them."""
+    tenant_blocks: dict[str, int] = field(default_factory=dict)
+    """Device blocks that each tenant has; empty where the picture is for one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """How much of the device a branch has had since it was told of last; see
+    ``radix_cache.residency``."""
+
+    branch_id: str
+    block_us: int
+    """Block-microseconds."""
+    gone: bool = False
+    """The branch is forgotten: nothing more is told of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +309,8 @@ class StepOutput:
     stats: StepStats
     pictures: tuple[CachePicture, ...] = ()
     """Of the cache, as they were asked for."""
+    residency: tuple[Residency, ...] = ()
+    """Of branches whose request ended, that were forgotten, or that it is time to tell of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

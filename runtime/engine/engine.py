@@ -21,6 +21,7 @@ from runtime.engine.step_computation import Outlook, StepComputation
 from runtime.messages import (
     CachePicture,
     CancelRequest,
+    DropBranch,
     EngineInfo,
     EngineMessage,
     FinishReason,
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.002
 _IDLE_S = 0.05
+_TELL_S = 1.0
+"""Idle branches still have KV, which is told of now and then."""
 _MOST_SILENT_STEPS = 256
 """Steps that tell nothing are reported together, so many at most."""
 
@@ -109,7 +112,9 @@ class Engine:
     def idle_s(self) -> float | None:
         """How long an engine without work may be left alone before it wants a step to look
         after its cache; None: until a message comes."""
-        return _IDLE_S if self.memory.wants_tending else None
+        if self.memory.wants_tending:
+            return _IDLE_S
+        return _TELL_S if self.memory.cache.tells_residency else None
 
     @property
     def has_work(self) -> bool:
@@ -125,6 +130,8 @@ class Engine:
                 self._requests.open(message)
             elif isinstance(message, CancelRequest):
                 self._requests.cancel(message.request_id)
+            elif isinstance(message, DropBranch):
+                self.memory.cache.drop_branch(message.branch_id)
             elif isinstance(message, PictureRequest):
                 self._pictures.append(self.memory.picture(message))
             else:
@@ -167,13 +174,15 @@ class Engine:
         self._requests.report_positions(now)
         fell_idle = bool(chunks) and not self.has_work
         silent = len(self._counters.steps_s) < _MOST_SILENT_STEPS
-        if not self._outputs and not self._pictures and not fell_idle and silent:
+        residency = self.memory.residency()
+        told = self._outputs or self._pictures or residency
+        if not told and not fell_idle and silent:
             return None
         pictures, self._pictures = tuple(self._pictures), []
         outputs = self._outputs.take()
         emitted = sum(len(output.new_tokens) for output in outputs)
         stats = self._stats(step_s, emitted)
-        return StepOutput(outputs=outputs, stats=stats, pictures=pictures)
+        return StepOutput(outputs=outputs, stats=stats, pictures=pictures, residency=residency)
 
     # One step
 

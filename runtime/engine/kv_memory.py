@@ -11,10 +11,11 @@ from typing import Final
 from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
 from runtime.engine.cache_report import CacheFields, CacheReport
-from runtime.messages import CachePicture, PictureNode, PictureRequest
+from runtime.messages import CachePicture, PictureNode, PictureRequest, Residency
 from runtime.offload.transfer import KVTransfer
 
 MAX_PICTURED_NODES: Final = 400
+MAX_PICTURED_TENANTS: Final = 256
 _POLL_S = 0.002
 _CLOSE_S = 8.0
 """An ending engine writes to the disk no longer than this; its parent waits a little longer."""
@@ -45,6 +46,11 @@ class KVMemory:
         if self._transfer is not None:
             self._transfer.settle(block_tables)
 
+    def residency(self) -> tuple[Residency, ...]:
+        """What branches have had of the device, where it is time to tell."""
+        told = self.cache.take_residency()
+        return tuple([Residency(**row._asdict()) for row in told]) if told else ()
+
     def report(self) -> CacheFields:
         """What is and what was since the last call."""
         return self._report.take()
@@ -56,6 +62,9 @@ class KVMemory:
             tenant=request.tenant,
             nodes=tuple(PictureNode(**asdict(node)) for node in nodes),
             num_nodes=self.cache.stats().nodes if request.tenant is None else 0,
+            tenant_blocks=(
+                self.cache.tenant_blocks(MAX_PICTURED_TENANTS) if request.tenant is None else {}
+            ),
         )
 
     def close(self) -> None:

@@ -243,6 +243,7 @@ class OpenRequests:
         if grammar is not None and grammar.failed is not None:
             self.compilations.forget(grammar.compiled)
         self._branches.close(request.branch_id, ran=sequence.started)
+        self._cache.tell_residency(request.branch_id)
         self._output_lengths.observe(request.branch_id, output_tokens=sequence.num_emitted)
         for branch_id in self._branches.overflow():
             self._cache.release_branch(branch_id)

@@ -24,11 +24,12 @@ import llguidance
 from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar.closing_tables import ClosingTables
 from runtime.grammar.refusal import GrammarRefused, refusal
-from runtime.grammar.schemas import json_blocks
+from runtime.grammar.schemas import json_blocks, subschemas
 from runtime.grammar.short_values import short_value
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec, resolve_specials
+from tools_api.schema_dialect import MAX_COUNTED_CHARS
 
 MAX_CLOSING_TOKENS = 8192
 """Longer endings are not looked for: a turn without a known one runs until its limit."""
@@ -152,6 +153,7 @@ class GrammarCompiler:
             lark = resolve_specials(spec.lark, self._tokenizer.special_id)
         except LookupError as error:
             raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
+        _refuse_long_strings(lark)
         build = partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
         matcher = build()
         if matcher.is_error():
@@ -248,6 +250,25 @@ def _short_values(lark: str) -> Work[list[str]]:
         if known.text is not None:
             texts.append(known.text)
     return texts
+
+
+def _refuse_long_strings(lark: str) -> None:
+    """Refuse schemas with a string that has to be so long that the library would run out of states
+    when it is written.
+
+    Raises:
+        GrammarRefused: naming its ``minLength``.
+    """
+    for block, (_, schema) in enumerate(json_blocks(lark)):
+        for path, node in subschemas(schema):
+            least = node.get("minLength")
+            if isinstance(least, int) and least > MAX_COUNTED_CHARS:
+                raise GrammarRefused(
+                    f"a string of more than {MAX_COUNTED_CHARS} characters cannot be enforced",
+                    keyword="minLength",
+                    path=(*path, "minLength"),
+                    block=block,
+                )
 
 
 def _least_tokens(matcher: llguidance.LLMatcher) -> int:

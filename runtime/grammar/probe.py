@@ -2,8 +2,9 @@
 
 Compiling a client's schema can take any amount of time and memory, and inside a library
 call neither can be bounded. So a child (``runtime.grammar.probe_process``) compiles it,
-draws the first mask and looks for a legal output; if that takes longer than the limits
-allow the child is killed and the schema refused. What has passed is compiled again where it
+draws the first mask and looks for a legal output; if that takes more CPU time than the limits
+allow the child is killed and the schema refused. On a machine that gives the child no time the
+check is given up, which says nothing about the schema. What has passed is compiled again where it
 is needed, at known cost.
 
 Parent and child exchange length-prefixed orjson frames over the child's pipes. The parent
@@ -45,6 +46,8 @@ _NICENESS = 10
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
 _START_TIMEOUT_S = 60
 _DYING_S = 5.0
+_PATIENCE = 30
+"""Times its limit that a check may last where the child does not get to run."""
 _ATTEMPTS = 3
 _FOREIGN_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 """No grammar ends the child by one of these."""
@@ -63,6 +66,7 @@ class ProbeLimits:
     """What one grammar may cost, and how long a refusal is remembered."""
 
     seconds: float = 2.0
+    """Of CPU time."""
     memory_bytes: int = 512 * 1024 * 1024
     """Above what the child holds between checks."""
     refusal_life_s: float = 30.0
@@ -215,6 +219,10 @@ class _Disturbed(ProbeError):
     """Somebody interfered with the process; that says nothing about the grammar."""
 
 
+class _Starved(ProbeError):
+    """The process hardly ran; that says nothing about the grammar either."""
+
+
 class _Child:
     """One child process, renewed when it was killed. One check at a time."""
 
@@ -283,13 +291,16 @@ class _Child:
             await self.start()
         self._checks += 1
         try:
-            answer = await asyncio.wait_for(self._ask(asdict(spec)), self._limits.seconds)
+            answer = await self._answer(asdict(spec))
         except TimeoutError:
             stopped = self._process is not None and _is_stopped(self._process.pid)
             await self._renew()
             if stopped:
                 raise _Disturbed("it was stopped") from None
             return GrammarRefused(f"compiling it takes more than {self._limits.seconds:g} s")
+        except _Starved:
+            await self._renew()
+            raise
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._renew(dying=True)
             megabytes = self._limits.memory_bytes >> 20
@@ -321,6 +332,31 @@ class _Child:
                 await self._renewal
             self._renewal = None
         await self._end_process()
+
+    async def _answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """The child's answer.
+
+        Raises:
+            TimeoutError: it has used up its time, or was stopped.
+            _Starved: it hardly got any.
+        """
+        assert self._process is not None
+        pid, loop = self._process.pid, asyncio.get_running_loop()
+        limit_s, begun_at, had_s = self._limits.seconds, loop.time(), _cpu_s(pid)
+        left_s, asking = limit_s, asyncio.ensure_future(self._ask(question))
+        try:
+            while True:
+                await asyncio.wait({asking}, timeout=left_s)
+                if asking.done():
+                    return await asking
+                left_s = limit_s - (_cpu_s(pid) - had_s)
+                if left_s <= 0.0 or _is_stopped(pid):
+                    raise TimeoutError
+                if loop.time() - begun_at >= _PATIENCE * limit_s:
+                    raise _Starved(f"it did not get {limit_s:g} s of CPU time")
+                left_s = max(left_s, limit_s / 20)
+        finally:
+            asking.cancel()
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         assert self._process is not None
@@ -363,6 +399,16 @@ class _Child:
         with contextlib.suppress(ConnectionError):
             await process.stdin.wait_closed()
         return code
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process has used; where the system does not say, as much as time goes by."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _is_stopped(pid: int) -> bool:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Protocol, TypeVar, get_args
 
 from runtime.child_environment import child_environment
+from runtime.collection import QUIET_S, WholeCollections, keep_short
 from runtime.config import EngineConfig
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
@@ -336,6 +337,17 @@ def _readable(connection: socket.socket, wait_s: float | None) -> bool:
     return bool(select.select([connection], [], [], wait_s)[0])
 
 
+def _readable_or_quiet(
+    connection: socket.socket, wait_s: float | None, collections: WholeCollections
+) -> bool:
+    """``_readable``; one that waits for long without an end is a time for collections."""
+    if wait_s is not None:
+        return _readable(connection, wait_s)
+    while not _readable(connection, QUIET_S):
+        collections.quiet()
+    return True
+
+
 def serve(connection: socket.socket) -> None:
     """Load the configured model and run steps until the peer closes the socket."""
     sending = threading.Lock()
@@ -364,6 +376,8 @@ def serve(connection: socket.socket) -> None:
             return
     finally:
         load_pulse.end()
+    keep_short()
+    collections = WholeCollections(time.monotonic)
     send(frames.encode_ready(engine.info))
 
     def tell(beat: Beat) -> None:
@@ -372,7 +386,9 @@ def serve(connection: socket.socket) -> None:
     def take_messages() -> None:
         """Hand over what has arrived; wait for it as long as the engine has nothing to do."""
         pulse.rests()
-        while _readable(connection, engine.pause_s if engine.has_work else engine.idle_s):
+        while _readable_or_quiet(
+            connection, engine.pause_s if engine.has_work else engine.idle_s, collections
+        ):
             pulse.works()
             engine.submit(frames.decode_messages(*_receive_frame(connection)))
             pulse.rests()

@@ -20,12 +20,14 @@ from runtime.messages import (
     Beat,
     CachePicture,
     CancelRequest,
+    DropBranch,
     EngineInfo,
     EngineMessage,
     GenerationRequest,
     Loading,
     PictureRequest,
     ReleaseBranch,
+    Residency,
     SequenceOutput,
     StepOutput,
     StepStats,
@@ -118,7 +120,7 @@ def encode_batches(
 
 
 def encode_messages(messages: list[EngineMessage]) -> bytes:
-    """One frame of requests, cancels and releases, of any size."""
+    """One frame of requests, cancels, releases and drops, of any size."""
     rows: list[Any] = []
     arrays: list[TokenArray] = []
     for message in messages:
@@ -136,6 +138,8 @@ def encode_messages(messages: list[EngineMessage]) -> bytes:
             rows.append(["cancel", 0, message.request_id])
         elif isinstance(message, PictureRequest):
             rows.append(["picture", 0, asdict(message)])
+        elif isinstance(message, DropBranch):
+            rows.append(["drop", 0, message.branch_id])
         else:
             rows.append(["release", 0, message.branch_id])
     return _pack(rows, arrays)
@@ -164,6 +168,8 @@ def _message(row: Any, reader: _Reader) -> EngineMessage:
         return build(PictureRequest, value)
     if kind == "release":
         return ReleaseBranch(branch_id=checked(ReleaseBranch, "branch_id", value))
+    if kind == "drop":
+        return DropBranch(branch_id=checked(DropBranch, "branch_id", value))
     raise FrameError(f"unknown message {str(kind)[:40]!r}")
 
 
@@ -179,6 +185,8 @@ def encode_step(output: StepOutput) -> bytes:
     header: dict[str, Any] = {"outputs": rows, "stats": asdict(output.stats)}
     if output.pictures:
         header["pictures"] = [asdict(picture) for picture in output.pictures]
+    if output.residency:
+        header["residency"] = [(r.branch_id, r.block_us, r.gone) for r in output.residency]
     return _pack(header, [each.new_tokens for each in output.outputs])
 
 
@@ -220,6 +228,7 @@ def decode_report(header: bytes, body: bytes) -> StepOutput | Beat:
                 outputs=tuple(_sequence_output(row, reader) for row in rows),
                 stats=build(StepStats, value.get("stats")),
                 pictures=tuple(build(CachePicture, p) for p in _list(value.get("pictures", []))),
+                residency=tuple(map(_residency, _list(value.get("residency", [])))),
             )
     except (ValueError, WrongField) as error:
         raise FrameError(f"neither a step's output nor a beat: {error}") from error
@@ -237,6 +246,15 @@ def _sequence_output(row: Any, reader: _Reader) -> SequenceOutput:
     count, values = _list(row, 2)
     tokens = _EMPTY if type(count) is int and not count else reader.take(count)
     return build(SequenceOutput, values, new_tokens=tokens)
+
+
+def _residency(row: Any) -> Residency:
+    branch_id, block_us, gone = _list(row, 3)
+    values = {"branch_id": branch_id, "block_us": block_us, "gone": gone}
+    residency = build(Residency, values)
+    if residency.block_us < 0:
+        raise WrongField(f"{residency.block_us} block-microseconds")
+    return residency
 
 
 def encode_config(config: EngineConfig) -> bytes:

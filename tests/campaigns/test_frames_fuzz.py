@@ -36,7 +36,8 @@ from runtime.process import frames
 from runtime.process.engine_process import EngineDied
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.errands import LongWork
+from sessions.wire.hub import Hub
 from tests.support.dashboards import make_dashboard
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_engine import INFO, HandEngine

@@ -58,7 +58,7 @@ class _Load:
         self.all.append(sequence)
 
     def cancel(self) -> None:
-        sequence = self.rng.choice(list(self.open))
+        sequence = self.rng.choice([each for each in self.all if each in self.open])
         if sequence.state is SequenceState.WAITING:
             self.bench.scheduler.queues.withdraw(sequence)
         else:

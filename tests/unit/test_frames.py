@@ -15,12 +15,14 @@ from runtime.config import EngineConfig
 from runtime.messages import (
     Beat,
     CancelRequest,
+    DropBranch,
     EngineMessage,
     ErrorKind,
     FinishReason,
     GenerationRequest,
     Loading,
     ReleaseBranch,
+    Residency,
     SamplingParams,
     SequenceOutput,
     SequenceStart,
@@ -256,11 +258,13 @@ OUTPUT = SequenceOutput(
 STEP = StepOutput(
     outputs=(OUTPUT,),
     stats=StepStats(steps_s=[0.5], steps_prefill_tokens=[3], transfer_s_delta={"host_disk": 0.5}),
+    residency=(Residency(branch_id="b", block_us=7, gone=True),),
 )
 BATCH: list[EngineMessage] = [
     REQUEST,
     CancelRequest(request_id="r"),
     ReleaseBranch(branch_id="b"),
+    DropBranch(branch_id="b"),
 ]
 SAID: dict[str, tuple[bytes, Callable[[bytes, bytes], Any], Callable[[Any], bytes]]] = {
     "requests": (

@@ -8,8 +8,9 @@ import pytest
 from runtime.grammar.closing import complete
 from runtime.grammar.compiler import MAX_CLOSING_TOKENS, CompiledGrammar, GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
+from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
-from tests.support.grammars import compiler, encode, schema_spec, small_tokenizer
+from tests.support.grammars import compiler, encode, mask_of, schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
 
 FLIGHT = {
@@ -17,6 +18,9 @@ FLIGHT = {
     "properties": {"user_id": {"type": "string"}, "seats": {"type": "integer"}},
     "required": ["user_id"],
 }
+
+
+LONG = {"type": "string", "minLength": 6000}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,21 @@ def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
             "minLength",
             "minLength",
             ("minLength",),
+        ),
+        *(
+            (
+                {"type": "string", "minLength": size},
+                "a string of more than 6000 characters",
+                "minLength",
+                ("minLength",),
+            )
+            for size in (6001, 10_000, 30_000, 2**63)
+        ),
+        (
+            {"type": "array", "prefixItems": [LONG, {"type": "null"}, LONG | {"minLength": 6001}]},
+            "a string of more than 6000 characters",
+            "minLength",
+            ("prefixItems", 2, "minLength"),
         ),
         ({"$ref": "#"}, "no text satisfies it", None, None),
         (False, "schema is false", None, None),
@@ -190,3 +209,18 @@ def test_the_least_is_what_all_outputs_begin_with_and_what_must_follow(
     assert compiled.least_tokens == least
     assert compiled.closing is not None
     assert len(compiled.closing) >= least
+
+
+@pytest.mark.parametrize("bound", [{"minLength": 6000}, {"maxLength": 6000}])
+@pytest.mark.parametrize("text", ["a", "\N{GRINNING FACE}"])
+def test_a_string_as_long_as_can_be_counted_is_written_to_its_end(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, bound: dict[str, int], text: str
+) -> None:
+    state = GrammarState(grammars.compile(schema_spec({"type": "string"} | bound)), tokenizer)
+    state.advance(encode(tokenizer, '"'))
+    for token in encode(tokenizer, text) * 6000:
+        assert token in mask_of(state, tokenizer), state.failed
+        state.advance([token])
+    state.advance(encode(tokenizer, '"'))
+    assert state.failed is None
+    assert tokenizer.end_of_turn_id in mask_of(state, tokenizer)

@@ -85,6 +85,22 @@ def test_a_slow_grammar_is_killed_and_the_next_one_is_checked(tmp_path: Path) ->
     run(tmp_path, scenario, ProbeLimits(seconds=0.5))
 
 
+def test_a_child_that_does_not_get_to_run_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.grammar.probe._cpu_s", lambda _: 0.0)
+
+    async def scenario(probe: GrammarProbe) -> None:
+        for number in range(5):
+            assert await probe.check(schema_spec({"const": number})) is None, "later than its limit"
+        with pytest.raises(ProbeError, match="it did not get"):
+            await probe.check(schema_spec(SLOW))
+        assert not probe._refused
+        assert await probe.check(schema_spec({"type": "integer"})) is None
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.1))
+
+
 def test_a_grammar_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
     async def scenario(probe: GrammarProbe) -> None:
         refused = await probe.check(schema_spec(LARGE))
