@@ -5,7 +5,7 @@ tenant, and a turn that brings a budget of its own. A turn draws on all of its a
 (``sessions.durable.reservation``). Whole numbers only; knows no turn and no price.
 
 Always true: what is spent and held within the budgets that were set stays within them, as long as
-nobody holds more than ``left`` and nobody spends more than was held.
+nobody holds more than ``left`` and nobody spends more than was held, or than is left of residency.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class BudgetExceeded(Exception):
 
 
 class Amount(NamedTuple):
-    """Tokens of the served model, and nano-dollars. Made and added for every account of every
-    turn, hence a tuple."""
+    """Tokens of the served model, nano-dollars, and KV over time. Made and added for every account
+    of every turn, hence a tuple."""
 
     input_uncached: int = 0
     """Prompt tokens that had to be computed."""
@@ -30,33 +30,40 @@ class Amount(NamedTuple):
     """The part of them that was thinking."""
     cost: int = 0
     """Nano-dollars."""
+    residency: int = 0
+    """Block-microseconds of KV on the device. Spent as time passes, and never held."""
 
     def plus(self, other: "Amount") -> "Amount":
-        a, b, c, d, e = self
-        k, x, m, n, o = other
-        return Amount(a + k, b + x, c + m, d + n, e + o)
+        a, b, c, d, e, f = self
+        k, x, m, n, o, p = other
+        return Amount(a + k, b + x, c + m, d + n, e + o, f + p)
 
     def minus(self, other: "Amount") -> "Amount":
-        a, b, c, d, e = self
-        k, x, m, n, o = other
-        return Amount(a - k, b - x, c - m, d - n, e - o)
+        a, b, c, d, e, f = self
+        k, x, m, n, o, p = other
+        return Amount(a - k, b - x, c - m, d - n, e - o, f - p)
 
     def least(self, other: "Amount") -> "Amount":
         """Of each kind the smaller one."""
-        a, b, c, d, e = self
-        k, x, m, n, o = other
+        a, b, c, d, e, f = self
+        k, x, m, n, o, p = other
         return Amount(
             a if a < k else k,
             b if b < x else x,
             c if c < m else m,
             d if d < n else n,
             e if e < o else o,
+            f if f < p else p,
         )
+
+    def most(self, other: "Amount") -> "Amount":
+        """Of each kind the larger one."""
+        return Amount(*map(max, self, other))
 
 
 NOTHING = Amount()
 _UNBOUNDED = 1 << 200
-UNBOUNDED_AMOUNT = Amount(*5 * (_UNBOUNDED,))
+UNBOUNDED_AMOUNT = Amount(*6 * (_UNBOUNDED,))
 """More of everything than any bound, whatever is taken off."""
 KINDS = Amount._fields
 
@@ -75,6 +82,7 @@ class Budget:
     output: int | None = None
     reasoning: int | None = None
     cost: int | None = None
+    residency: int | None = None
 
     def bounds(self) -> dict[str, int]:
         """Those that there are, by kind."""
@@ -87,7 +95,7 @@ NO_BUDGET = Budget()
 class Account:
     """Mutable; belongs to a session, a tree of sessions, a tenant or a turn."""
 
-    __slots__ = ("_budget", "held", "limits", "scope", "soft", "spent")
+    __slots__ = ("_budget", "held", "limits", "name", "reach", "scope", "soft", "spent")
 
     def __init__(
         self,
@@ -108,6 +116,11 @@ class Account:
         self.spent = spent
         self.held = NOTHING
         """By turns that run."""
+        self.reach: Amount | None = None
+        """Of bounded kinds, what this server may spend where others draw on the account too;
+        what turns hold is a part of it. None: nobody else does."""
+        self.name = ""
+        """In the journal, of one that others draw on."""
         self.budget = budget
 
     @property
@@ -127,12 +140,43 @@ class Account:
         """Something is spent or held."""
         return self.spent.plus(self.held) != NOTHING
 
+    def spend(self, amount: Amount) -> None:
+        """Of what was held, and no longer is."""
+        self.spent = self.spent.plus(amount)
+        if self.reach is not None:
+            self.reach = self.reach.minus(amount).most(NOTHING)
+
+    def free(self) -> Amount:
+        """What is neither spent nor beyond this server's reach: what running turns hold is not
+        taken off."""
+        free = self.limits.minus(self.spent)
+        return free if self.reach is None else free.least(self._reach_of_bounded(self.reach))
+
+    def lacks(self, wanted: Amount) -> Amount | None:
+        """What more than is in reach a turn would hold of bounded kinds; None: nothing."""
+        if self.reach is None or self.budget is NO_BUDGET:
+            return None
+        within = self._reach_of_bounded(self.reach).minus(self.held)
+        lacking = wanted.minus(within).most(NOTHING)
+        return None if lacking == NOTHING else lacking
+
+    def _reach_of_bounded(self, reach: Amount) -> Amount:
+        bounded = zip(reach, self.limits, strict=True)
+        return Amount(*(part if is_bound(limit) else _UNBOUNDED for part, limit in bounded))
+
     def left(self) -> Budget:
         """What is left of each bound, what running turns hold taken off; negative where the
         budget was lowered below what is spent."""
         if self.budget is NO_BUDGET:
             return NO_BUDGET
         return self._minus(self.spent.plus(self.held))
+
+    def no_residency(self, *, priced: bool) -> bool:
+        """Nothing is left of what bounds KV on the device: of its own bound or, where it has a
+        price, of money."""
+        limits, spent = self.limits, self.spent
+        money = limits.cost - spent.cost - self.held.cost
+        return spent.residency >= limits.residency or (priced and money <= 0)
 
     def beyond_soft(self) -> list[str]:
         """Kinds whose soft limit is reached."""

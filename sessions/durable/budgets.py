@@ -10,7 +10,7 @@ counts what every session below it spends.
 from collections.abc import Callable
 
 from sessions.durable.account import Account, Budget
-from sessions.durable.ledger import nano_dollars
+from sessions.durable.ledger import block_us, nano_dollars
 from sessions.durable.session import Session
 from tools_api import errors, requests
 from tools_api.limits import Limits
@@ -24,6 +24,7 @@ def bounds_of(wire: requests.Bounds) -> Budget:
         output=wire.output,
         reasoning=wire.reasoning,
         cost=None if wire.cost is None else nano_dollars(wire.cost),
+        residency=None if wire.residency is None else block_us(wire.residency),
     )
 
 
@@ -62,6 +63,7 @@ def take_budgets(
     """
     if session.ledger.prices.free:
         _refuse_unpriced(options)
+    _refuse_residency_of_turns(options)
     if parent is not None and parent is not session.parent:
         _link(session, parent, limits.max_session_depth)
     accounts = {"session": session.ledger.account, "tree": session.ledger.tree}
@@ -77,6 +79,15 @@ def _refuse_unpriced(options: requests.KeepwarmOptions) -> None:
         if wire.cost is not None or wire.soft.cost is not None:
             raise errors.invalid_value(
                 "keepwarm.budget.cost", "this server has no prices, so nothing would be bounded"
+            )
+
+
+def _refuse_residency_of_turns(options: requests.KeepwarmOptions) -> None:
+    for wire in options.budget:
+        if wire.scope == "turn" and (wire.residency, wire.soft.residency) != (None, None):
+            raise errors.invalid_value(
+                "keepwarm.budget.residency",
+                "KV belongs to a session, not to a turn; the scope is session or tree",
             )
 
 

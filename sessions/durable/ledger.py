@@ -8,9 +8,9 @@ Always true: a session's totals are the sums over its settled turns.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from sessions.durable.account import Account
+from sessions.durable.account import Account, Amount, is_bound
 from sessions.durable.miss_reasons import Miss
 
 _NANO = 1_000_000_000
@@ -25,6 +25,22 @@ def nano_dollars(dollars: float) -> int:
 def dollars(nano: int) -> float:
     """For the wire: prints as the exact decimal up to 9 007 199 dollars."""
     return nano / _NANO
+
+
+def block_us(block_seconds: float) -> int:
+    """The nearest whole number of block-microseconds."""
+    return round(block_seconds * _MILLION)
+
+
+def block_seconds(block_us: int) -> float:
+    """For the wire."""
+    return block_us / _MILLION
+
+
+def wire_bounds(bounds: dict[str, int]) -> dict[str, Any]:
+    """Bounds by kind, or what is left of them, in dollars, block-seconds and tokens."""
+    shown = {"cost": dollars, "residency": block_seconds}
+    return {kind: shown[kind](n) if kind in shown else n for kind, n in bounds.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +63,12 @@ class TurnUsage:
     """The part of ``drafted_tokens`` that was accepted."""
     forwards: int = 0
     """Forward passes that gave the turn tokens."""
+    residency: int = 0
+    """Block-microseconds of KV that the session had on the device since its last settlement."""
 
     def __post_init__(self) -> None:
+        if self.residency < 0:
+            raise ValueError(f"residency {self.residency} is negative")
         for part, whole in (
             ("cached_tokens", "input_tokens"),
             ("reasoning_tokens", "output_tokens"),
@@ -74,21 +94,25 @@ class TurnUsage:
             drafted_tokens=self.drafted_tokens + other.drafted_tokens,
             accepted_tokens=self.accepted_tokens + other.accepted_tokens,
             forwards=self.forwards + other.forwards,
+            residency=self.residency + other.residency,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTable:
-    """Prices in nano-dollars per million tokens; 0 everywhere means free."""
+    """Prices in nano-dollars per million tokens, and per million block-seconds of KV; 0 everywhere
+    means free."""
 
     input_uncached: int = 0
     input_cached: int = 0
     output: int = 0
     reasoning: int | None = None
     """Of output tokens that are thinking; None: as other output."""
+    residency: int = 0
+    """Of a million block-seconds of KV on the device."""
 
     def __post_init__(self) -> None:
-        for name in ("input_uncached", "input_cached", "output", "reasoning"):
+        for name in ("input_uncached", "input_cached", "output", "reasoning", "residency"):
             price = getattr(self, name)
             if price is not None and price < 0:
                 raise ValueError(f"price {name} is {price}, must be >= 0")
@@ -96,7 +120,8 @@ class PriceTable:
     @property
     def free(self) -> bool:
         """Nothing costs anything: a budget of money would bound nothing."""
-        return not (self.input_uncached or self.input_cached or self.output or self.reasoning)
+        tokens = self.input_uncached or self.input_cached or self.output or self.reasoning
+        return not (tokens or self.residency)
 
     @classmethod
     def per_million(
@@ -110,8 +135,16 @@ class PriceTable:
         )
 
     def cost(self, usage: TurnUsage) -> int:
-        """Nano-dollars, each turn rounded up to a whole one."""
+        """Nano-dollars for tokens, each turn rounded up to a whole one."""
         return self._cost(usage.uncached_tokens, usage)
+
+    def residency_cost(self, block_us: int) -> int:
+        """Nano-dollars for KV on the device, what is settled at once rounded up."""
+        return -(-block_us * self.residency // _MILLION**2)
+
+    def affordable_residency(self, nano: int) -> int:
+        """Most block-microseconds that cost at most ``nano``; KV has a price."""
+        return nano * _MILLION**2 // self.residency
 
     def most(self, prompt: TurnUsage, output: int, reasoning: int) -> int:
         """What a turn of that prompt may cost that writes ``output`` tokens, of which up to
@@ -147,6 +180,18 @@ class PriceTable:
         return uncached * self.input_uncached + cached * self.input_cached
 
 
+class Unsettled(NamedTuple):
+    """What a session's KV was charged since its last settlement: spent already, and not yet
+    recorded."""
+
+    block_us: int = 0
+    cost: int = 0
+    """Nano-dollars."""
+
+
+NOTHING_UNSETTLED = Unsettled()
+
+
 @dataclass(slots=True)
 class Ledger:
     """One session's account and those above it, with the totals of its settled turns."""
@@ -163,11 +208,48 @@ class Ledger:
     saved: int = 0
     turns: int = 0
     """Settled turns."""
+    unsettled: Unsettled = NOTHING_UNSETTLED
 
     @property
     def accounts(self) -> tuple[Account, ...]:
         """All that a turn of the session draws on, beside one of its own."""
         return (self.account, self.tree, *self.above)
+
+    def charge(self, block_us: int) -> bool:
+        """KV was on the device for so long: charge it, as far as it is within every budget.
+        False: it was not, and what is beyond costs nobody anything."""
+        prices, (before, paid) = self.prices, self.unsettled
+        room = block_us
+        for account in self.accounts:
+            limits, spent = account.limits, account.spent
+            room = min(room, limits.residency - spent.residency)
+            if prices.residency and is_bound(limits.cost):
+                spare = limits.cost - spent.cost - account.held.cost
+                room = min(room, prices.affordable_residency(paid + spare) - before)
+        room = max(room, 0)
+        total = prices.residency_cost(before + room)
+        self.unsettled = Unsettled(before + room, total)
+        more = Amount(cost=total - paid, residency=room)
+        for account in self.accounts:
+            account.spent = account.spent.plus(more)
+        return room == block_us
+
+    def without_residency(self) -> list[str]:
+        """Whose budget leaves no KV on the device: scopes of its accounts."""
+        priced = bool(self.prices.residency)
+        return [account.scope for account in self.accounts if account.no_residency(priced=priced)]
+
+    def settle_residency(self) -> Unsettled:
+        """What was charged since the last time, settled without a turn: the caller records it."""
+        unsettled = self.take_unsettled()
+        self.usage = self.usage + TurnUsage(residency=unsettled.block_us)
+        self.cost += unsettled.cost
+        return unsettled
+
+    def take_unsettled(self) -> Unsettled:
+        """The same, for a turn that is ``settled`` with it."""
+        unsettled, self.unsettled = self.unsettled, NOTHING_UNSETTLED
+        return unsettled
 
     def settled(self, usage: TurnUsage, cost: int) -> None:
         """A turn has ended and its reservation was settled."""
@@ -192,6 +274,7 @@ class TurnReport:
     """Why it did not complete, None if it did."""
     usage: TurnUsage
     cost: int
+    """Of its tokens, and of the session's KV since its last settlement."""
     saved: int
     """What the cache saved, nano-dollars."""
     queue_s: float

@@ -9,6 +9,7 @@ Always true: an account's turns never hold more than is left of any of its bound
 consumes was held before it was told to the client; a turn gives back all it holds once.
 """
 
+from collections.abc import Iterator
 from operator import gt
 
 from sessions.durable.account import (
@@ -24,6 +25,8 @@ from sessions.durable.ledger import PriceTable, TurnUsage, dollars
 
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
+_HELD_KINDS = 5
+"""Of an ``Amount``: all but residency, which never refuses a turn."""
 LOW_TOKENS = 128
 """What is left of a grant when the next one is asked for; no step brings so many."""
 
@@ -69,9 +72,46 @@ class Reservation:
         return self._prompt.uncached_tokens
 
     @property
+    def prompt(self) -> TurnUsage:
+        """The prompt that is held."""
+        return self._prompt
+
+    @property
     def held(self) -> Amount:
         """What it holds of each account."""
         return self._held
+
+    def held_for(self, output: int) -> Amount:
+        """What it would hold if it held so many output tokens, which are fewer."""
+        reasoning = min(self._held.reasoning, output)
+        cost = self._prices.most(self._prompt, output, reasoning)
+        return self._held._replace(output=output, reasoning=reasoning, cost=cost)
+
+    def lacking(self, wanted: Amount) -> Iterator[tuple[Account, Amount]]:
+        """Of which accounts that other servers draw on too this one needs more if the turn is to
+        hold ``wanted``, and how much."""
+        for account in self._accounts:
+            lacks = account.lacks(wanted.minus(self._held))
+            if lacks is not None:
+                yield account, lacks
+
+    def wanted(self, prompt: TurnUsage, output: int) -> Amount:
+        """What the turn is to hold for such a prompt and so many output tokens."""
+        reasoning = output if self._thinks else 0
+        return Amount(
+            prompt.uncached_tokens,
+            prompt.cached_tokens,
+            output,
+            reasoning,
+            self._prices.most(prompt, output, reasoning),
+        )
+
+    def next_grant(self, output: int) -> int:
+        """Output tokens to be held from ``output`` told ones on; as many as before: it is too
+        early for more."""
+        if output <= self.granted - LOW_TOKENS or self.granted >= self.ceiling:
+            return self.granted
+        return min(max(self.granted, output) + GRANT_TOKENS, self.ceiling)
 
     def admit(
         self, *, uncached: int, cached: int, max_output: int, most: int | None = None
@@ -139,7 +179,7 @@ class Reservation:
         cost = self._prices.cost(usage)
         spent = amount_of(usage, cost)
         for account in self._accounts:
-            account.spent = account.spent.plus(spent)
+            account.spend(spent)
         return cost
 
     def release(self) -> None:
@@ -190,6 +230,8 @@ class Reservation:
             if account.budget is not NO_BUDGET:
                 free = account.limits.minus(account.spent)
                 unspent = unspent.least(free)
+                if account.reach is not None:
+                    free = account.free()
                 left = left.least(free.minus(account.held))
         return left, unspent
 
@@ -197,14 +239,14 @@ class Reservation:
         prompt = self._prompt
         cost = self._prices.cost(prompt)
         wanted = Amount(prompt.uncached_tokens, prompt.cached_tokens, cost=cost)
-        if any(map(gt, wanted, room)):
+        if any(map(gt, wanted[:_HELD_KINDS], room)):
             for account in self._accounts:
                 _refuse_prompt(account, wanted)
 
     def _short_scope(self) -> str:
         """Whose budget has no output token left."""
         for account in self._accounts:
-            left = account.limits.minus(account.spent).minus(account.held)
+            left = account.free().minus(account.held)
             if self._fitting(1, left) < 1:
                 return account.scope
         return "session"
@@ -216,6 +258,8 @@ def _holds(account: Account, more: Amount) -> bool:
     for kind, count in enumerate(more):
         if count > 0 and count > limits[kind] - spent[kind] - held[kind]:
             return False
+    if account.reach is not None:
+        return account.lacks(more) is None
     return True
 
 
@@ -232,7 +276,7 @@ def amount_of(usage: TurnUsage, cost: int) -> Amount:
 
 def _refuse_prompt(account: Account, prompt: Amount) -> None:
     """Raise BudgetExceeded if it is this account's budget that does not hold the prompt."""
-    left = account.limits.minus(account.spent).minus(account.held)
+    left = account.free().minus(account.held)
     whose = f"the {account.scope}'s budget"
     for name, count, room in (
         ("uncached", prompt.input_uncached, left.input_uncached),

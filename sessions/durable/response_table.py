@@ -7,11 +7,11 @@ Always true: the bytes that are counted are those of all entries that a response
 can reach, shared ancestors once, and of the response objects that are kept with them.
 """
 
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sessions.durable.packing import unpack
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry, chain, holds
 from tools_api.items import Item
@@ -32,12 +32,12 @@ class StoredResponse:
     """Only that connection may see it, and what continues it. Over HTTP, where every
     request is a connection: it cannot be fetched, but what continues it is found."""
     packed: bytes = b""
-    """The response object as its terminal event carried it, deflated; see ``wire``."""
+    """The terminal event's response object, as ``packing`` keeps it; see ``wire``."""
 
     @property
     def wire(self) -> bytes:
         """The response object as JSON, for who asks for it again; empty if it is private."""
-        return zlib.decompress(self.packed) if self.packed else b""
+        return unpack(self.packed)
 
 
 class ResponseTable:
@@ -169,10 +169,12 @@ class PrivateResponses:
         self, make_table: Callable[[Callable[[StoredResponse], None]], ResponseTable]
     ) -> None:
         """``make_table`` makes the table, given what is to hear of each response it drops."""
-        self.heads: dict[str, str] = {}
-        """Session name -> response id."""
-        self.table = make_table(self._dropped)
+        heads: dict[str, str] = {}
 
-    def _dropped(self, response: StoredResponse) -> None:
-        if self.heads.get(response.session.name) == response.id:
-            del self.heads[response.session.name]
+        def dropped(response: StoredResponse) -> None:
+            if heads.get(response.session.name) == response.id:
+                del heads[response.session.name]
+
+        self.heads = heads
+        """Session name -> response id."""
+        self.table = make_table(dropped)

@@ -10,7 +10,6 @@ Always true: an entry is in at most one table, and its branch is told when it le
 import heapq
 import itertools
 import sys
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,14 @@ from sessions.durable.account import NO_BUDGET, Budget
 from sessions.durable.branches import Branches
 from sessions.durable.budgets import TenantAccounts, take_budgets
 from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.packing import pack
+from sessions.durable.residents import Residents
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
 from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
-from sessions.durable.weights import HeldBytes
+from sessions.durable.weights import open_requests
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
@@ -57,6 +58,8 @@ class SessionView:
     """The session on whose budget it draws."""
     depth: int = 0
     """How many stand above it."""
+    residency: int = 0
+    """Block-microseconds of KV on the device, as recorded with its turns and after them."""
 
 
 class _Tenant:
@@ -78,26 +81,32 @@ class Store:
         prices: PriceTable,
         clock: Callable[[], float],
         tenant_budget: Callable[[str], Budget] = lambda _: NO_BUDGET,
+        prices_of: Callable[[str], PriceTable] | None = None,
     ) -> None:
-        """``tenant_budget`` gives what a tenant may spend in all; it is asked at every turn."""
+        """
+        Args:
+            tenant_budget: what a tenant may spend in all; it is asked at every turn.
+            prices_of: what tokens cost a tenant; without it, ``prices``. A session keeps the
+                prices that it began with here.
+        """
         self.limits = limits
         self.tenant_accounts = TenantAccounts(tenant_budget)
         self.branches = Branches()
-        self.held = HeldBytes(limits)
+        self.held = open_requests(limits)
+        self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
         self._running: dict[str, tuple[str, str]] = {}
         """Tenant and connection of every turn that runs, by its response id."""
         self.pace = Pace()
         self.logs = TurnLogs(limits=limits, clock=clock)
         self.lasting = False
         """What is dropped here is in a journal: a session keeps the name of its head."""
-        self._prices = prices
+        self._prices_of = prices_of or (lambda _: prices)
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
 
-    @property
-    def priced(self) -> bool:
-        """Some token costs something."""
-        return self._prices != PriceTable()
+    def priced(self, tenants: Iterable[str]) -> bool:
+        """Some token costs one of the tenants something."""
+        return any(not self._prices_of(tenant).free for tenant in tenants)
 
     @property
     def running_turns(self) -> int:
@@ -194,7 +203,7 @@ class Store:
         session = state.sessions.get(name)
         if session is None:
             session = Session(
-                name=name, tenant=tenant, ledger=Ledger(self._prices), now=self._clock()
+                name=name, tenant=tenant, ledger=Ledger(self._prices_of(tenant)), now=self._clock()
             )
             self._make_room(state)
             state.sessions[name] = session
@@ -230,7 +239,9 @@ class Store:
         known = self.known_session(tenant, name)
         if known is not None:
             return known
-        gone = Session(name=name, tenant=tenant, ledger=Ledger(self._prices), now=self._clock())
+        gone = Session(
+            name=name, tenant=tenant, ledger=Ledger(self._prices_of(tenant)), now=self._clock()
+        )
         gone.close()
         return gone
 
@@ -336,6 +347,7 @@ class Store:
             budget=ledger.account.budget.bounds(),
             parent=None if session.parent is None else session.parent.name,
             depth=sum(1 for _ in session.parents()),
+            residency=ledger.usage.residency,
         )
 
 
@@ -454,7 +466,7 @@ class ConnectionStore:
             session=session,
             connection_id=self._connection_id,
             private=private,
-            packed=b"" if private else zlib.compress(wire, level=1),
+            packed=b"" if private else pack(wire),
         )
         if private:
             self._private_heads[session.name] = response_id

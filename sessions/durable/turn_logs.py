@@ -10,11 +10,11 @@ long as the log; a request id leads to one log.
 """
 
 import itertools
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from sessions.durable.packing import pack, unpack
 from tools_api.events import number_of, relaned
 from tools_api.limits import Limits
 
@@ -45,7 +45,7 @@ class TurnLog:
     """Number of the oldest event that is kept."""
     num_bytes: int = _RECORD_BYTES
     packed: bytes = b""
-    """The last event, deflated, once it is all that is left."""
+    """The last event, as ``packing`` keeps it, once it is all that is left."""
     ended_s: float | None = None
 
     @property
@@ -64,7 +64,7 @@ class TurnLog:
         if number >= self.end:
             return []
         if self.packed:
-            return [zlib.decompress(self.packed)]
+            return [unpack(self.packed)]
         if number >= self.first:
             return [self.frames[i] for i in range(number - self.first, len(self.frames))]
         return [self.frames[-1]] if self.ended else []
@@ -206,7 +206,7 @@ class TurnLogs:
         self._whole[log.tenant].pop(log, None)
         before = log.num_bytes
         log.first += len(log.frames) - 1
-        log.packed = zlib.compress(log.frames[-1], level=1)
+        log.packed = pack(log.frames[-1])
         log.frames = deque()
         log.num_bytes = _RECORD_BYTES + len(log.packed)
         self._count(log.tenant, log.num_bytes - before)

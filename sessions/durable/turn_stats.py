@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account
-from sessions.durable.ledger import Ledger, TurnUsage, dollars
+from sessions.durable.ledger import Ledger, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import Miss
+from tools_api import responses
 from tools_api.events import Event
 
 _SOFT = "budget: the soft limit {} is reached"
+_DROPPED = (
+    "budget: the {} budget of KV residency is used up; the session's KV leaves the cache between "
+    "turns, and its prompts are computed again"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +93,8 @@ class TurnStats:
     accepted: int = 0
     forwards: int = 0
     cost: int = 0
+    residency: int = 0
+    """Block-microseconds settled with this turn."""
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed."""
     warnings: tuple[str, ...] = ()
@@ -135,6 +142,7 @@ class TurnStats:
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
             forwards=min(self.forwards, output_tokens),
+            residency=self.residency,
         )
 
     def brief(self) -> Event | None:
@@ -165,6 +173,7 @@ class TurnStats:
                 "cached": usage.cached_tokens,
                 "written": usage.uncached_tokens,
                 "miss": {} if self.start is None else dict(self.start.miss_causes),
+                "block_seconds": block_seconds(usage.residency),
             },
             "timing": self._timing(usage),
             "tokens": {
@@ -185,7 +194,11 @@ class TurnStats:
                 "saved": dollars(self.ledger.prices.saved(usage)),
             },
             "budget": self._budget(),
-            "warnings": [*self.warnings, *map(_SOFT.format, self._beyond_soft())],
+            "warnings": [
+                *self.warnings,
+                *map(_SOFT.format, self._beyond_soft()),
+                *map(_DROPPED.format, self.ledger.without_residency()),
+            ],
         }
         if self.stop is not None:
             brief["stop"] = self.stop
@@ -224,9 +237,20 @@ class TurnStats:
         }
 
 
+def wire_usage(usage: TurnUsage) -> Event:
+    """A response's ``usage``."""
+    return responses.usage(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.uncached_tokens,
+        output_tokens=usage.output_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+    )
+
+
 def _left(account: Account) -> Event:
     left = {kind: max(bound, 0) for kind, bound in account.left().bounds().items()}
-    return left | {"cost": dollars(left["cost"])} if "cost" in left else left
+    return wire_bounds(left)
 
 
 def _ms(seconds: float) -> float:

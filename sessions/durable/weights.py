@@ -2,7 +2,8 @@
 
 The figures are estimates in the safe direction: a thing is never weighed at less than half of
 what the process grows by when it keeps it (a test holds them to that, for items of every kind).
-Waiting requests are held to three bounds: of their connection, their tenant and the server.
+Waiting requests, and messages that are still arriving, are held to three bounds each: of their
+connection, their tenant and the server.
 
 Always true: what the account holds is the sum of what was taken and not yet given back.
 """
@@ -10,6 +11,7 @@ Always true: what the account holds is the sum of what was taken and not yet giv
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from sys import getsizeof
 
 import orjson
@@ -70,36 +72,72 @@ def text_held(text: str | None) -> int:
 def request_bytes(request: CreateRequest) -> int:
     """Of a whole request."""
     schema = request.text_format.json_schema
+    texts = (
+        *(request.instructions, request.text_format.description),
+        *(request.user, request.safety_identifier, request.prompt_cache_key, request.model),
+        *chain.from_iterable(request.metadata.items()),
+    )
     return (
         REQUEST_BYTES
-        + text_held(request.instructions)
-        + text_held(request.text_format.description)
+        + sum(map(text_held, texts))
         + (0 if schema is None else json_bytes(orjson.dumps(schema)))
         + sum(map(item_bytes, request.input))
         + sum(map(tool_bytes, request.tools))
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may be held."""
+
+    connection: int
+    tenant: int
+    server: int
+
+
+def open_requests(limits: Limits) -> "HeldBytes":
+    """The account of the requests that are not answered yet."""
+    bounds = Bounds(
+        connection=limits.max_held_per_connection,
+        tenant=limits.max_held_per_tenant,
+        server=limits.max_held_bytes,
+    )
+    return HeldBytes(bounds, "open requests")
+
+
 @dataclass(slots=True, eq=False)
 class Hold:
-    """What one request holds, until it is given back."""
+    """What one request or message holds, until it is given back."""
 
     account: "HeldBytes"
     tenant: str
     connection_id: str
     num_bytes: int
 
+    def resize(self, num_bytes: int) -> None:
+        """Hold so many bytes from now on.
+
+        Raises:
+            ApiError: as ``HeldBytes.take``; it holds what it did.
+        """
+        if num_bytes > self.num_bytes:
+            self.account.take(self.tenant, self.connection_id, num_bytes - self.num_bytes)
+        else:
+            self.account.change(self.tenant, self.connection_id, num_bytes - self.num_bytes)
+        self.num_bytes = num_bytes
+
     def give_back(self) -> None:
-        """The request is answered. May be called again."""
+        """It is answered, or taken. May be called again."""
         held, self.num_bytes = self.num_bytes, 0
         self.account.change(self.tenant, self.connection_id, -held)
 
 
 class HeldBytes:
-    """Of all requests that are not answered yet."""
+    """Of all requests that are not answered yet, or of what else is named."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, bounds: Bounds, what: str) -> None:
+        self._bounds = bounds
+        self._what = what
         self._by_tenant: Counter[str] = Counter()
         self._by_connection: Counter[str] = Counter()
         self.total = 0
@@ -112,17 +150,13 @@ class HeldBytes:
                 is held.
         """
         bounds: Iterable[tuple[str, int, int]] = (
-            (
-                "connection",
-                self._by_connection[connection_id],
-                self._limits.max_held_per_connection,
-            ),
-            ("tenant", self._by_tenant[tenant], self._limits.max_held_per_tenant),
-            ("server", self.total, self._limits.max_held_bytes),
+            ("connection", self._by_connection[connection_id], self._bounds.connection),
+            ("tenant", self._by_tenant[tenant], self._bounds.tenant),
+            ("server", self.total, self._bounds.server),
         )
         for whose, held, most in bounds:
             if held + num_bytes > most:
-                raise _too_much(whose, held, num_bytes, most)
+                raise _too_much(f"{self._what} of this {whose}", held, num_bytes, most)
         self.change(tenant, connection_id, num_bytes)
         return Hold(self, tenant, connection_id, num_bytes)
 
@@ -137,6 +171,6 @@ class HeldBytes:
 
 def _too_much(whose: str, held: int, num_bytes: int, most: int) -> ApiError:
     return errors.overloaded(
-        f"open requests of this {whose} hold {held / MIB:.1f} MiB, this one needs "
+        f"{whose} hold {held / MIB:.1f} MiB, this one needs "
         f"{num_bytes / MIB:.1f} more, {most / MIB:g} are allowed"
     )

@@ -21,9 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from runtime.messages import TokenArray
 from sessions.durable.ledger import PriceTable, TurnUsage
+from sessions.durable.packing import deflate
 from sessions.durable.transcript import Entry, Header, Tail
 from sessions.journal.errors import JournalDamaged
-from sessions.journal.records import DIGEST_BYTES, StoredTurn, TurnRecord
+from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item, Message, parse_items
@@ -162,13 +163,14 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
         "reason": record.reason,
         "usage": [getattr(record.usage, name) for name in _USAGE],
         "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
+        "residency": [record.usage.residency, price.residency],
         "cost": record.cost,
         "saved": record.saved,
         "accounts": record.accounts,
         "request": record.request_digest.hex(),
         "links": links,
     }
-    packed = zlib.compress(record.terminal, level=1) if record.terminal else b""
+    packed = deflate(record.terminal) if record.terminal else b""
     return _join(orjson.dumps(parts), b"".join(ids), packed)
 
 
@@ -191,12 +193,13 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
     head, ids, packed = _split(turn.body)
     try:
         parts = orjson.loads(head)
+        residency, residency_price = parts.get("residency", (0, 0))
         return TurnBody(
             number=parts["number"],
             status=parts["status"],
             reason=parts["reason"],
-            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True))),
-            price=_price(parts["price"]),
+            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True)), residency=residency),
+            price=replace(_price(parts["price"]), residency=residency_price),
             cost=parts["cost"],
             saved=parts["saved"],
             accounts=tuple(parts["accounts"]),
@@ -206,6 +209,62 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
         )
     except (KeyError, TypeError, ValueError, zlib.error, ApiError) as error:
         raise _unreadable(f"turn {turn.response_id}", error) from error
+
+
+def encode_reservation(record: TurnRecord) -> bytes:
+    """What the record of a turn that runs says beyond its row's columns."""
+    price = record.price
+    parts = {
+        "request_id": record.request_id,
+        "parent": record.parent_id,
+        "number": record.number,
+        "usage": [getattr(record.usage, name) for name in _USAGE],
+        "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
+        "cost": record.cost,
+        "saved": record.saved,
+        "request": record.request_digest.hex(),
+        "created": record.created_s,
+        "epoch": record.epoch,
+        "options": record.options.decode(),
+        "private": record.private,
+    }
+    return orjson.dumps(parts)
+
+
+def request_in_reservation(request_id: str) -> bytes:
+    """Stands in what ``encode_reservation`` makes of a turn which that request began, and in no
+    other."""
+    return b'{"request_id":' + orjson.dumps(request_id) + b","
+
+
+def decode_reservation(
+    amount: bytes, *, tenant: str, session: str, response_id: str, accounts: tuple[str, ...]
+) -> TurnRecord:
+    """The record of the failed turn that it becomes. Raises JournalDamaged."""
+    try:
+        parts = orjson.loads(amount)
+        return TurnRecord(
+            tenant=tenant,
+            session=session,
+            number=parts["number"],
+            response_id=response_id,
+            parent_id=parts["parent"],
+            request_id=parts["request_id"],
+            request_digest=bytes.fromhex(parts["request"]),
+            status="failed",
+            reason=SERVER_DIED,
+            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True))),
+            price=_price(parts["price"]),
+            cost=parts["cost"],
+            saved=parts["saved"],
+            accounts=accounts,
+            created_s=parts["created"],
+            epoch=parts["epoch"],
+            options=parts["options"].encode(),
+            private=parts["private"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(f"reservation of {response_id}", error) from error
 
 
 def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:

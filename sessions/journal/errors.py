@@ -27,3 +27,7 @@ class JournalBusy(JournalUnavailable):
 
 class JournalDamaged(JournalError):
     """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""
+
+
+class JournalParentGone(JournalError):
+    """What a turn stands on was deleted while it ran; nothing of it was written."""

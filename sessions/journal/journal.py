@@ -9,11 +9,12 @@ from typing import Protocol
 
 from sessions.journal.records import (
     Account,
-    Reservation,
     SessionRecord,
     StoredTurn,
     TurnRecord,
 )
+from sessions.journal.samples import Sample
+from sessions.journal.shares import Share, Want
 
 
 class Owner(Protocol):
@@ -25,6 +26,20 @@ class Owner(Protocol):
 
     def wanted(self) -> list[tuple[str, str]]:
         """Tenant and name of this server's sessions that another one asks for."""
+        ...
+
+    def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
+        """Have this server spend of accounts that others draw on too (``shares``): what there is
+        of what is asked for."""
+        ...
+
+    def give_back(self, tenant: str, name: str) -> None:
+        """This server spends nothing of its share of an account any more."""
+        ...
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called, in another thread, when it is worth asking ``wanted``. A store
+        that cannot tell never calls it."""
         ...
 
 
@@ -41,19 +56,45 @@ class Journal(Protocol):
         """Heartbeats and what others want, of one that is shared."""
         ...
 
-    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+    def append(
+        self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
+    ) -> list[bool]:
         """Write ended turns, all in one transaction, and settle them: usage goes to their
         accounts, their reservations go. It returns when they are durable. False: the server no
         longer owns the session, and of this turn nothing was written. A turn that is there
-        already (a call that was repeated) is not written again and counts as written."""
+        already (a call that was repeated) is not written again and counts as written, unless
+        another server has ended it.
+
+        Args:
+            reserved: as for ``reserve``, of other turns.
+
+        Raises:
+            JournalParentGone: what one of them stands on was deleted; nothing was written.
+        """
         ...
 
-    def reserve(self, reservations: Sequence[Reservation]) -> None:
-        """Note what turns that begin may spend."""
+    def reserve(self, reserved: Sequence[TurnRecord]) -> None:
+        """Note what turns that run hold, each as the record of the failed turn that it becomes if
+        its server dies; one that holds nothing is no longer noted. It waits for no disk: a power
+        cut may take what was noted since the last ``append``, the death of this process
+        nothing."""
         ...
 
-    def reservations(self, tenant: str, session: str) -> list[Reservation]:
-        """Those of the session that no record has settled."""
+    def reservations(self, tenant: str, session: str) -> list[TurnRecord]:
+        """Those of the session's running turns."""
+        ...
+
+    def settle_left(self) -> list[TurnRecord]:
+        """Called once at the start: what turns held whose server has died is spent, each turn
+        has failed. Where servers share sessions a session's next owner does the same for it.
+        Returns their records."""
+        ...
+
+    def session_running(
+        self, tenant: str, request_id: str | None, response_id: str | None
+    ) -> str | None:
+        """The session in which the turn runs that this request began, or that has this response
+        id, on whichever server."""
         ...
 
     def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
@@ -65,9 +106,9 @@ class Journal(Protocol):
         """
         ...
 
-    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+    def release(self, tenant: str, sessions: Sequence[str], *, unasked: bool = False) -> None:
         """Let others own those that they ask for. One that this server has claimed again since it
-        was asked stays its own."""
+        was asked stays its own, unless ``unasked``: then it lets go of all of them."""
         ...
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
@@ -88,6 +129,10 @@ class Journal(Protocol):
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """One row that can be named; of its links' parents nothing is read."""
+        ...
+
+    def ended_turn(self, tenant: str, response_id: str) -> StoredTurn | None:
+        """As ``turn``, also of one that left its usage only."""
         ...
 
     def turn_of_request(self, tenant: str, request_id: str) -> StoredTurn | None:
@@ -128,6 +173,16 @@ class Journal(Protocol):
 
     def expire(self, before_s: float) -> int:
         """Delete rows that are older and that no row which stays stands on; returns how many."""
+        ...
+
+    def keep_samples(self, kept: Sequence[Sample]) -> None:
+        """Write what is to be shown of this server's time, in place of what it wrote of the same
+        stretches before, and delete what is older than ``samples.KEPT`` allows."""
+        ...
+
+    def samples(self, tenant: str, width_s: int, first: int, *, own: bool) -> list[Sample]:
+        """All servers' from that stretch on, the oldest first; ``own`` False: without this one's,
+        which begins anew when it is started."""
         ...
 
     def close(self) -> None:

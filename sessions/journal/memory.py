@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sessions.journal.encoding import HeaderCache, encode_turn
-from sessions.journal.errors import JournalDamaged
+from sessions.journal.errors import JournalDamaged, JournalParentGone
 from sessions.journal.records import (
     Account,
-    Reservation,
     SessionRecord,
     StoredTurn,
     TurnRecord,
     new_session,
     session_account,
+    tree_account,
 )
+from sessions.journal.samples import KEPT, Sample
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class _Tenant:
     requests: dict[str, str] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
-    reservations: dict[str, Reservation] = field(default_factory=dict)
+    reservations: dict[str, TurnRecord] = field(default_factory=dict)
 
 
 class MemoryJournal:
@@ -40,10 +41,19 @@ class MemoryJournal:
         self._tenants: dict[str, _Tenant] = {}
         self._headers: dict[bytes, bytes] = {}
         self._cache = HeaderCache()
+        self._samples: dict[tuple[int, str, int], Sample] = {}
 
-    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+    def append(
+        self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
+    ) -> list[bool]:
+        new = {(record.tenant, record.response_id) for record in turns}
+        for record in turns:
+            known, base = self._tenant(record.tenant).turns, record.base_id
+            if not (base is None or base in known or (record.tenant, base) in new):
+                raise JournalParentGone(f"response {base} has been deleted")
         for record in turns:
             self._append(record)
+        self.reserve(reserved)
         return [True] * len(turns)
 
     def _append(self, record: TurnRecord) -> None:
@@ -73,6 +83,8 @@ class MemoryJournal:
             created_s=record.created_s,
             body=encode_turn(record, self._cache),
         )
+        if record.private:
+            tenant.hidden.add(record.response_id)
         if record.request_id is not None:
             tenant.requests[record.request_id] = record.response_id
         tenant.sessions[record.session] = replace(
@@ -86,21 +98,41 @@ class MemoryJournal:
             account=tenant.accounts[name],
         )
 
-    def reserve(self, reservations: Sequence[Reservation]) -> None:
-        for reservation in reservations:
-            tenant = self._tenant(reservation.tenant)
-            tenant.reservations[reservation.response_id] = reservation
+    def reserve(self, reserved: Sequence[TurnRecord]) -> None:
+        for record in reserved:
+            held = self._tenant(record.tenant).reservations
+            if record.holds:
+                held[record.response_id] = record
+            else:
+                held.pop(record.response_id, None)
 
-    def reservations(self, tenant: str, session: str) -> list[Reservation]:
+    def reservations(self, tenant: str, session: str) -> list[TurnRecord]:
         held = self._tenant(tenant).reservations.values()
-        return [reservation for reservation in held if reservation.session == session]
+        mine = [record for record in held if record.session == session]
+        return sorted(mine, key=lambda record: record.number)
+
+    def settle_left(self) -> list[TurnRecord]:
+        left = [held for state in self._tenants.values() for held in state.reservations.values()]
+        for record in left:
+            requests = self._tenant(record.tenant).requests
+            taken = record.request_id in requests
+            self._append(replace(record, request_id=None) if taken else record)
+        return left
+
+    def session_running(
+        self, tenant: str, request_id: str | None, response_id: str | None
+    ) -> str | None:
+        held = self._tenant(tenant).reservations.values()
+        if request_id is not None:
+            return next((each.session for each in held if each.request_id == request_id), None)
+        return next((each.session for each in held if each.response_id == response_id), None)
 
     def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
         del wait_s
         return self.session(tenant, session)
 
-    def release(self, tenant: str, sessions: Sequence[str]) -> None:
-        del tenant, sessions
+    def release(self, tenant: str, sessions: Sequence[str], *, unasked: bool = False) -> None:
+        del tenant, sessions, unasked
 
     def session(self, tenant: str, name: str) -> SessionRecord | None:
         return self._tenant(tenant).sessions.get(name)
@@ -121,6 +153,10 @@ class MemoryJournal:
         found = state.turns.get(response_id)
         seen = found is not None and found.continuable and response_id not in state.hidden
         return found if seen else None
+
+    def ended_turn(self, tenant: str, response_id: str) -> StoredTurn | None:
+        state = self._tenant(tenant)
+        return None if response_id in state.hidden else state.turns.get(response_id)
 
     def turn_of_request(self, tenant: str, request_id: str) -> StoredTurn | None:
         state = self._tenant(tenant)
@@ -179,8 +215,7 @@ class MemoryJournal:
         }:
             gone |= more
         self._remove(state, gone)
-        state.sessions.pop(name, None)
-        state.accounts.pop(session_account(name), None)
+        self._forget(state, name)
         self._mend_heads(tenant)
         after = state.sessions
         return tuple(sorted(n for n in after if before[n] != after[n].head_id))
@@ -198,15 +233,39 @@ class MemoryJournal:
             gone = set(state.turns) - kept
             self._remove(state, gone)
             count += len(gone)
-            for session in [s for s in state.sessions.values() if s.updated_s < before_s]:
-                if not any(turn.session == session.name for turn in state.turns.values()):
-                    del state.sessions[session.name]
-                    state.accounts.pop(session_account(session.name), None)
+            used = {turn.session for turn in state.turns.values()}
+            used |= {held.session for held in state.reservations.values()}
+            for session in list(state.sessions.values()):
+                if session.updated_s < before_s and session.name not in used:
+                    self._forget(state, session.name)
             self._mend_heads(name)
         return count
 
+    def keep_samples(self, kept: Sequence[Sample]) -> None:
+        for each in kept:
+            self._samples[each.width_s, each.tenant, each.number] = each
+        for width_s in {each.width_s for each in kept}:
+            oldest = max(each.number for each in kept if each.width_s == width_s) - KEPT[width_s]
+            for key in [k for k in self._samples if k[0] == width_s and k[2] <= oldest]:
+                del self._samples[key]
+
+    def samples(self, tenant: str, width_s: int, first: int, *, own: bool) -> list[Sample]:
+        found = [
+            each
+            for (width, owner, number), each in self._samples.items()
+            if own and width == width_s and owner == tenant and number >= first
+        ]
+        return sorted(found, key=lambda each: each.number)
+
     def close(self) -> None:
         """Nothing is left to be done."""
+
+    def _forget(self, state: _Tenant, session: str) -> None:
+        state.sessions.pop(session, None)
+        for account in (session_account(session), tree_account(session)):
+            state.accounts.pop(account, None)
+        for held in [held for held in state.reservations.values() if held.session == session]:
+            del state.reservations[held.response_id]
 
     def _remove(self, state: _Tenant, gone: set[str]) -> None:
         for response_id in gone:

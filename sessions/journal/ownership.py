@@ -1,9 +1,11 @@
 """Which server may append to a session: claims, heartbeats, and asking to let go.
 
 A server that wants a session writes its name into ``wanted_by`` and waits; the owner reads that
-every 250 ms and lets go at the end of the turn that runs. An owner whose heartbeat is older than
+every 250 ms, or as soon as it is told where the store can tell, and lets go at the end of the
+turn that runs. A server that drains lets go unasked. An owner whose heartbeat is older than
 two seconds, by the database's clock, is passed over: should it wake, its epoch is an old one
-and its append writes nothing, so that a wrong guess costs a turn and never a record.
+and its append writes nothing, so that a wrong guess costs a turn and never a record. Who takes
+a session over writes what its running turns held as spent.
 
 Always true: a session changes its owner only together with its epoch, which grows.
 """
@@ -13,9 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sessions.journal import shares
+from sessions.journal.batch import Batch, sessions_with_reservations
 from sessions.journal.errors import JournalBusy
-from sessions.journal.records import SessionRecord, session_account
-from sessions.journal.sql import Cursor, SqlJournal
+from sessions.journal.records import SessionRecord, TurnRecord, session_account
+from sessions.journal.rows import SessionRow
+from sessions.journal.shares import Share, Want
+from sessions.journal.sql import SqlJournal
+from sessions.journal.tables import Cursor
 
 DEAD_MS = 2000
 POLL_S = 0.25
@@ -76,43 +83,71 @@ class Ownership:
                 return None, True
             if row.owner != journal.owner:
                 if row.owner and self._lives(cursor, row.owner):
-                    self._ask(cursor, tenant, session)
+                    self._ask(cursor, row)
                     return None, False
-                row = replace(row, owner=journal.owner, epoch=row.epoch + 1)
-                journal.write_session(cursor, row)
+                row = self._take(cursor, replace(row, owner=journal.owner))
             self._mark(cursor, tenant, session, "")  # ours again: who wants it asks anew
             account = journal.account_row(cursor, tenant, session_account(session))
             return row.record(account), True
+
+    def _take(self, cursor: Cursor, row: SessionRow) -> SessionRow:
+        """The session changes its owner: whatever turns still ran in it have failed."""
+        return self._taken(cursor, row)[0]
+
+    def _taken(self, cursor: Cursor, row: SessionRow) -> tuple[SessionRow, list[TurnRecord]]:
+        batch = Batch(self.journal, cursor)
+        batch.change(replace(row, epoch=row.epoch + 1))
+        settled = batch.settle(row.tenant, row.name)
+        batch.write()
+        return batch.session(row.tenant, row.name), settled
+
+    def settle_left(self) -> list[TurnRecord]:
+        """Of sessions whose owner is dead: nobody has them then, and their turns have failed."""
+        settled: list[TurnRecord] = []
+        with self.journal.reading() as cursor:
+            left = sessions_with_reservations(cursor)
+        for tenant, name in left:
+            with self.journal.writing() as cursor:
+                row = self.journal.session_row(cursor, tenant, name, lock=True)
+                if row is not None and not (row.owner and self._lives(cursor, row.owner)):
+                    settled += self._taken(cursor, replace(row, owner=""))[1]
+        return settled
 
     def _lives(self, cursor: Cursor, owner: str) -> bool:
         sql = "SELECT heartbeat_ms FROM member WHERE owner = ?"
         row = cursor.execute(sql, (owner,)).fetchone()
         return row is not None and self.now_ms(cursor) - row[0] <= DEAD_MS
 
-    def _ask(self, cursor: Cursor, tenant: str, session: str) -> None:
-        self._mark(cursor, tenant, session, self.journal.owner)
+    def _ask(self, cursor: Cursor, row: SessionRow) -> None:
+        """Its owner is told once; whoever asked last is told when it lets go."""
+        journal = self.journal
+        if self._wanted_by(cursor, row.tenant, row.name) != journal.owner:
+            self._mark(cursor, row.tenant, row.name, journal.owner)
+            journal.tell(cursor, row.owner)
 
     def _mark(self, cursor: Cursor, tenant: str, session: str, wanted_by: str) -> None:
         sql = "UPDATE session SET wanted_by = ? WHERE tenant = ? AND name = ?"
         cursor.execute(sql, (wanted_by, tenant, session))
 
-    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+    def release(self, tenant: str, sessions: Sequence[str], *, unasked: bool = False) -> None:
         """See ``Journal.release``."""
         journal = self.journal
         with journal.writing() as cursor:
             for name in sorted(sessions):
                 row = journal.session_row(cursor, tenant, name, lock=True)
-                if (
-                    row is not None
-                    and row.owner == journal.owner
-                    and self._is_wanted(cursor, tenant, name)
-                ):
+                if row is None or row.owner != journal.owner:
+                    continue
+                wanted_by = self._wanted_by(cursor, tenant, name)
+                if wanted_by or unasked:
                     journal.write_session(cursor, replace(row, owner=""))
                     self._mark(cursor, tenant, name, "")
+                if wanted_by:
+                    journal.tell(cursor, wanted_by)
 
-    def _is_wanted(self, cursor: Cursor, tenant: str, session: str) -> bool:
-        sql = "SELECT 1 FROM session WHERE tenant = ? AND name = ? AND wanted_by <> ''"
-        return cursor.execute(sql, (tenant, session)).fetchone() is not None
+    def _wanted_by(self, cursor: Cursor, tenant: str, session: str) -> str:
+        sql = "SELECT wanted_by FROM session WHERE tenant = ? AND name = ?"
+        (found,) = cursor.execute(sql, (tenant, session)).fetchone()
+        return str(found)
 
     def wanted(self) -> list[tuple[str, str]]:
         """Tenant and name of this server's sessions that another one asks for."""
@@ -120,6 +155,11 @@ class Ownership:
         with self.journal.reading() as cursor:
             found = cursor.execute(sql, (self.journal.owner,)).fetchall()
         return [(tenant, name) for tenant, name in found]
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Call ``tell``, in a thread of the store's own, whenever another server asks for one
+        of this server's sessions. Where the store cannot tell it is never called."""
+        self.journal.listen(tell)
 
     def beat(self) -> None:
         """Say that this server lives."""
@@ -130,7 +170,29 @@ class Ownership:
                 (self.journal.owner, self.now_ms(cursor)),
             )
 
+    def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
+        """Have this server spend of accounts that others draw on too: what there is of what is
+        asked for. What servers had that are dead goes back first."""
+        journal, names = self.journal, [want.name for want in wants]
+        with journal.reading() as cursor:
+            others = shares.owners(cursor, tenant, names) - {journal.owner}
+            dead = [owner for owner in sorted(others) if not self._lives(cursor, owner)]
+        if dead:
+            self.settle_left()
+            with journal.writing() as cursor:
+                for owner in dead:
+                    if not self._lives(cursor, owner):
+                        shares.bury(cursor, owner)
+        with journal.writing() as cursor:
+            return shares.take(journal, cursor, tenant, wants)
+
+    def give_back(self, tenant: str, name: str) -> None:
+        """This server spends nothing of its share of an account any more."""
+        with self.journal.writing() as cursor:
+            shares.give_back(cursor, tenant, name, self.journal.owner)
+
     def leave(self) -> None:
         """This server ends: nobody need wait for it."""
         with self.journal.writing() as cursor:
+            shares.leave(cursor, self.journal.owner)
             cursor.execute("DELETE FROM member WHERE owner = ?", (self.journal.owner,))

@@ -11,26 +11,31 @@ Always true: no statement and no transaction waits for ever; both have a time li
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
 
 from sessions.journal import retention
+from sessions.journal.bell import CHANNEL, Bell
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
     JournalNewer,
     JournalUnavailable,
 )
-from sessions.journal.ownership import Ownership, SystemWaiter
-from sessions.journal.records import SessionRecord
-from sessions.journal.sql import SCHEMA, VERSION, Cursor, SqlJournal
+from sessions.journal.ownership import Ownership
+from sessions.journal.records import SessionRecord, TurnRecord
+from sessions.journal.sql import SqlJournal
+from sessions.journal.tables import MIGRATIONS, VERSION, Cursor
 
 STATEMENT_MS = 5000
 IDLE_IN_TRANSACTION_MS = 5000
 CONNECT_S = 5
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_TRANSACTION_STATE = "25"
+"""Class of errors: the transaction was ended for having been idle, e.g. where this server was
+stopped inside it, or may only read, as on a server that is not the first one any more."""
 _SCHEMA_LOCK = 0x6B770001
 
 
@@ -54,7 +59,9 @@ class _Cursor:
 class PostgresJournal(SqlJournal):
     """``Journal`` at an address ``postgresql://...``."""
 
-    _for_update = " FOR UPDATE"
+    for_update = " FOR UPDATE"
+    for_share = " FOR KEY SHARE"
+    request_in = "position(? IN amount) > 0"
 
     def __init__(self, address: str, *, fingerprint: bytes, owner: str) -> None:
         """Make the tables if they are not there.
@@ -66,6 +73,7 @@ class PostgresJournal(SqlJournal):
         self._address = address
         self._local = threading.local()
         self._connections: list[psycopg.Connection[Any]] = []
+        self._bell = Bell(self._connect, owner)
         try:
             self._prepare()
         except JournalError:
@@ -74,7 +82,7 @@ class PostgresJournal(SqlJournal):
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(_NOW).fetchone()[0],
-            waiter=SystemWaiter(),
+            waiter=self._bell,
         )
 
     def _prepare(self) -> None:
@@ -82,8 +90,7 @@ class PostgresJournal(SqlJournal):
             cursor.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             (found,) = cursor.execute("SELECT to_regclass('journal')::text").fetchone()
             if found is None:
-                for statement in SCHEMA.format(blob="BYTEA").split(";")[:-1]:
-                    cursor.execute(statement)
+                self._migrate(cursor, 0)
                 cursor.execute(
                     "INSERT INTO journal (id, identity, commits) VALUES (1, ?, ?)",
                     (secrets.token_bytes(16), VERSION),
@@ -96,29 +103,43 @@ class PostgresJournal(SqlJournal):
                     f"the journal in PostgreSQL is of a newer version ({row[0]}, this program "
                     f"knows {VERSION}): update keepwarm"
                 )
+            if row[0] < VERSION:
+                self._migrate(cursor, row[0])
+                cursor.execute("UPDATE journal SET commits = ? WHERE id = 1", (VERSION,))
+
+    def _migrate(self, cursor: Cursor, version: int) -> None:
+        for script in MIGRATIONS[version:]:
+            for statement in script.format(blob="BYTEA").split(";")[:-1]:
+                cursor.execute(statement)
 
     def _connection(self) -> psycopg.Connection[Any]:
         """This thread's."""
         connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
-            connection = psycopg.connect(
-                self._address,
-                connect_timeout=CONNECT_S,
-                options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
-                f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
-            )
+            connection = self._connect()
             self._local.connection = connection
             self._connections = [each for each in self._connections if not each.closed]
             self._connections.append(connection)
         return connection
 
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self._address,
+            connect_timeout=CONNECT_S,
+            options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=on "
+            f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS}",
+        )
+
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Cursor]:
-        """See ``SqlJournal``."""
+    def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
+        """See ``SqlTables``. What is not synced is on the disk within three of PostgreSQL's
+        ``wal_writer_delay``."""
         with self._said():
             connection = self._connection()
             try:
                 with connection.cursor() as cursor:
+                    if not synced:
+                        cursor.execute("SET LOCAL synchronous_commit TO off")
                     yield _Cursor(cursor)
                 connection.commit()
             except BaseException:
@@ -128,7 +149,7 @@ class PostgresJournal(SqlJournal):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Cursor]:
-        """See ``SqlJournal``."""
+        """See ``SqlTables``."""
         with self._said():
             connection = self._connection()
             try:
@@ -144,12 +165,13 @@ class PostgresJournal(SqlJournal):
         """The driver's errors in the journal's words; a broken connection is thrown away."""
         try:
             yield
-        except psycopg.OperationalError as error:
-            self._throw_away()
-            raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
         except psycopg.errors.UniqueViolation as error:
             raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
         except psycopg.Error as error:
+            later = (error.sqlstate or "").startswith(_TRANSACTION_STATE)
+            if later or isinstance(error, psycopg.OperationalError):
+                self._throw_away()
+                raise JournalUnavailable(f"PostgreSQL: {_first_line(error)}") from error
             raise JournalError(f"PostgreSQL: {_first_line(error)}") from error
 
     def _throw_away(self) -> None:
@@ -160,9 +182,17 @@ class PostgresJournal(SqlJournal):
                 connection.close()
 
     def lock_name(self, cursor: Cursor, kind: str, tenant: str, name: str) -> None:
-        """See ``SqlJournal``."""
+        """See ``SqlTables``."""
         key = f"{kind}/{len(tenant)}/{tenant}/{name}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (key,))
+
+    def tell(self, cursor: Cursor, server: str) -> None:
+        """See ``SqlJournal``."""
+        cursor.execute("SELECT pg_notify(?, ?)", (CHANNEL, server))
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """See ``SqlJournal``."""
+        self._bell.start(tell)
 
     # Journal
 
@@ -175,9 +205,13 @@ class PostgresJournal(SqlJournal):
         """See ``Journal``."""
         return self._ownership.claim(tenant, session, wait_s)
 
-    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+    def release(self, tenant: str, sessions: Sequence[str], *, unasked: bool = False) -> None:
         """See ``Journal``."""
-        self._ownership.release(tenant, sessions)
+        self._ownership.release(tenant, sessions, unasked=unasked)
+
+    def settle_left(self) -> list[TurnRecord]:
+        """See ``Journal``."""
+        return self._ownership.settle_left()
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         """See ``Journal``."""
@@ -198,6 +232,7 @@ class PostgresJournal(SqlJournal):
         """See ``Journal``."""
         with contextlib.suppress(JournalError):
             self._ownership.leave()
+        self._bell.close()
         self._close_connections()
 
     def _close_connections(self) -> None:

@@ -1,20 +1,29 @@
-"""What a journal holds, as values: turns, sessions, accounts, reservations.
+"""What a journal holds, as values: turns, sessions, accounts.
 
 A ``TurnRecord`` is what a turn leaves when it ends and goes into a journal; a ``StoredTurn`` is
-what comes out. Knows no store and no clock.
+what comes out. What a turn that runs may consume is a record too, of the failed turn that it
+becomes if its server dies: a reservation. Knows no store and no clock.
 
 Always true: a record of a turn whose client asked for ``store: false``, and of a turn that
 cannot be continued, has neither links nor a terminal event: nothing that was said.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.transcript import Entry
 
 DIGEST_BYTES = 16
+SERVER_DIED = "server_died"
+"""Why a turn failed that was running when its server died."""
+PARENT_DELETED = "parent_deleted"
+"""Why a turn failed whose parent was deleted while it ran."""
 UNFENCED = 0
 """The epoch of a server that has its journal for itself: nobody can take a session from it."""
+
+
+RESIDENCY = "residency"
+"""The status of a record that is no turn's: what a session's KV was charged after its last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +42,7 @@ class TurnRecord:
     request_digest: bytes = b""
     """Of the request's body: the same id with another one is refused."""
     status: str
-    """``completed``, ``incomplete``, ``failed`` or ``cancelled``."""
+    """``completed``, ``incomplete``, ``failed`` or ``cancelled``; or ``RESIDENCY``."""
     reason: str | None
     """Why it did not complete, None if it did."""
     usage: TurnUsage
@@ -45,6 +54,9 @@ class TurnRecord:
     """What the cache saved, nano-dollars."""
     accounts: tuple[str, ...] = ()
     """Accounts besides the session's own that the usage is added to, e.g. its tenant's."""
+    shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Those of ``accounts`` of which this server spends a share, and the kinds that are bounded:
+    where it has no longer so much of it the turn is not written."""
     created_s: float
     """Seconds since the epoch."""
     epoch: int = UNFENCED
@@ -58,11 +70,18 @@ class TurnRecord:
     """The terminal event, as the client is sent it."""
     options: bytes = b""
     """What the session keeps from now on (``SessionRecord.options``); empty: as before."""
+    private: bool = False
+    """It can be asked for by its request id alone (``store: false``)."""
 
     @property
     def entry(self) -> Entry | None:
         """What can be continued."""
         return self.links[-1] if self.links else None
+
+    @property
+    def holds(self) -> bool:
+        """As a reservation: of anything."""
+        return bool(self.usage.input_tokens or self.cost)
 
     @property
     def digest(self) -> bytes:
@@ -75,6 +94,19 @@ class TurnRecord:
     def open_calls(self) -> bool | None:
         """Whether the client's tools are to answer; None: as before."""
         return None if self.entry is None else bool(self.entry.open_calls)
+
+
+def usage_alone(record: TurnRecord, *, reason: str) -> TurnRecord:
+    """The turn failed after all: what it consumed, and nothing that was said."""
+    return replace(
+        record,
+        status="failed",
+        reason=reason,
+        request_digest=b"",
+        links=(),
+        base_id=None,
+        terminal=b"",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,7 +142,7 @@ class Account:
 
     def plus(self, record: TurnRecord) -> "Account":
         return Account(
-            turns=self.turns + 1,
+            turns=self.turns + (record.status != RESIDENCY),
             usage=self.usage + record.usage,
             cost=self.cost + record.cost,
             saved=self.saved + record.saved,
@@ -136,20 +168,6 @@ class SessionRecord:
     account: Account
     options: bytes = b""
     """JSON that the accounts' keeper wants back: budgets, the parent session."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """What a turn that begins may spend. Gone when the turn's record is appended; what is still
-    there when its server has died counts as spent."""
-
-    tenant: str
-    session: str
-    response_id: str
-    accounts: tuple[str, ...]
-    """Besides the session's own."""
-    amount: bytes
-    """JSON, the accounts' keeper's own."""
 
 
 TENANT_ACCOUNT = "tenant"

@@ -19,7 +19,7 @@ from pathlib import Path
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalDamaged, JournalError
-from sessions.journal.records import Account, StoredTurn, session_account
+from sessions.journal.records import RESIDENCY, Account, StoredTurn, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
 
@@ -91,8 +91,7 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
         with _naming(report):
             rows.read_account(row)
             found.accounts[row[0], row[1]] = row
-    names = "tenant, session, response_id, accounts, amount, checksum"
-    for row in _rows(connection, "reservation", names, report):
+    for row in _rows(connection, "reservation", rows.RESERVATION, report):
         with _naming(report):
             rows.read_sealed(row, "reservation")
             found.reservations.append(row)
@@ -197,7 +196,7 @@ def _added_up(turns: Sequence[StoredTurn]) -> Account:
     total = Account()
     for body in map(decode_turn, turns):
         total = Account(
-            turns=total.turns + 1,
+            turns=total.turns + (body.status != RESIDENCY),
             usage=total.usage + body.usage,
             cost=total.cost + body.cost,
             saved=total.saved + body.saved,

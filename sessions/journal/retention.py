@@ -12,7 +12,9 @@ from dataclasses import replace
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
 from sessions.journal.records import session_account, tree_account
-from sessions.journal.sql import Cursor, SqlJournal
+from sessions.journal.rows import Row
+from sessions.journal.sql import SqlJournal
+from sessions.journal.tables import Cursor
 
 SLICE = 500
 """Rows that one transaction deletes."""
@@ -23,6 +25,12 @@ _OLD_LEAF = """
 SELECT tenant, session, response_id, base_id FROM turn WHERE created_ms < ? {only}
 AND NOT EXISTS (SELECT 1 FROM turn AS child WHERE child.tenant = turn.tenant
                 AND child.base_id = turn.response_id)
+"""
+_ONE_OLD_LEAF = _OLD_LEAF.format(only="AND tenant = ? AND response_id = ?")
+_EMPTY = """
+SELECT tenant, name FROM session WHERE updated_ms < ? AND head_seq = gone
+AND NOT EXISTS (SELECT 1 FROM reservation AS held
+                WHERE held.tenant = session.tenant AND held.session = session.name)
 """
 _STANDING_ON_SESSION = """
 WITH RECURSIVE lost (session, response_id) AS (
@@ -35,8 +43,7 @@ SELECT session, response_id FROM lost
 
 def delete_session(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> tuple[str, ...]:
     """See ``Journal.delete_session``."""
-    found = cursor.execute(_STANDING_ON_SESSION, (tenant, name, tenant)).fetchall()
-    lost = [(tenant, session, response_id) for session, response_id in found]
+    lost = _standing_on(journal, cursor, tenant, name)
     _delete_rows(cursor, lost)
     headless = _mend(journal, cursor, (row for row in lost if row[1] != name))
     _forget(cursor, tenant, name)
@@ -48,24 +55,56 @@ def expire(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
     rows and what they alone stood on; 0: there is nothing left to be done."""
     count = 0
     found = cursor.execute(_OLD_LEAF.format(only="") + " LIMIT ?", (before_ms, SLICE)).fetchall()
-    while found and count < SLICE:
+    while found := _still_old_leaves(journal, cursor, found, before_ms):
+        if count >= SLICE:
+            break
         lost = [(tenant, session, response_id) for tenant, session, response_id, _ in found]
         _delete_rows(cursor, lost)
         _mend(journal, cursor, lost)
         count += len(lost)
-        only = _OLD_LEAF.format(only="AND tenant = ? AND response_id = ?")
         bases = {(tenant, base) for tenant, _, _, base in found if base is not None}
         found = [
             row
             for tenant, base in bases
-            for row in cursor.execute(only, (before_ms, tenant, base)).fetchall()
+            for row in cursor.execute(_ONE_OLD_LEAF, (before_ms, tenant, base)).fetchall()
         ]
-    empty = cursor.execute(
-        "SELECT tenant, name FROM session WHERE updated_ms < ? AND head_seq = gone", (before_ms,)
-    ).fetchall()
-    for tenant, name in empty:
+    for tenant, name in cursor.execute(_EMPTY, (before_ms,)).fetchall():
         _forget(cursor, tenant, name)
     return count
+
+
+def _standing_on(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> list[Place]:
+    """The session's rows and those that stand on them. From here on no append makes another:
+    whoever stands on a row waits for its lock, or was waited for."""
+    locked: set[Place] = set()
+    while True:
+        found = cursor.execute(_STANDING_ON_SESSION, (tenant, name, tenant)).fetchall()
+        lost = [(tenant, session, response_id) for session, response_id in found]
+        if not journal.for_update or locked.issuperset(lost):
+            return lost
+        for place in lost:
+            _lock(journal, cursor, place)
+        locked.update(lost)
+
+
+def _still_old_leaves(
+    journal: SqlJournal, cursor: Cursor, found: Sequence[Row], before_ms: int
+) -> Sequence[Row]:
+    """Those of ``found`` that nothing stands on once nothing can be put on them."""
+    if not journal.for_update:
+        return found
+    for tenant, session, response_id, _ in found:
+        _lock(journal, cursor, (tenant, session, response_id))
+    return [
+        row
+        for tenant, _, response_id, _ in found
+        for row in cursor.execute(_ONE_OLD_LEAF, (before_ms, tenant, response_id)).fetchall()
+    ]
+
+
+def _lock(journal: SqlJournal, cursor: Cursor, place: Place) -> None:
+    sql = "SELECT 1 FROM turn WHERE tenant = ? AND response_id = ?" + journal.for_update
+    cursor.execute(sql, (place[0], place[2])).fetchall()
 
 
 def sweep_headers(cursor: Cursor) -> int:

@@ -29,8 +29,11 @@ SESSION = (
 )
 ACCOUNT = (
     "tenant, name, turns, input_tokens, cached_tokens, output_tokens, reasoning_tokens, "
-    "forced_tokens, drafted_tokens, accepted_tokens, forwards, cost, saved, checksum"
+    "forced_tokens, drafted_tokens, accepted_tokens, forwards, cost, saved, residency, checksum"
 )
+
+RESERVATION = "tenant, session, response_id, accounts, amount, checksum"
+SHARE = "tenant, name, owner, amount, checksum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ def turn_columns(
             fingerprint,
             round(record.created_s * 1000),
             int(record.entry is not None),
-            0,
+            int(record.private),
             encode_turn(record, headers),
         )
     )
@@ -109,6 +112,11 @@ def read_turn(row: Row) -> StoredTurn:
         created_s=columns[10] / 1000,
         body=columns[13],
     )
+
+
+def is_hidden(row: Row) -> bool:
+    """Whether the turn can no longer be named."""
+    return bool(row[12])
 
 
 def hidden(row: Row) -> Row:
@@ -166,12 +174,15 @@ def account_columns(tenant: str, name: str, account: Account) -> Row:
         usage.accepted_tokens,
         usage.forwards,
     )
-    return sealed((tenant, name, account.turns, *counts, account.cost, account.saved))
+    columns = (tenant, name, account.turns, *counts, account.cost, account.saved)
+    sealed_columns = sealed(_with_residency(columns, usage.residency))
+    return (*columns, usage.residency, sealed_columns[-1])
 
 
 def read_account(row: Row) -> Account:
     """Raises JournalDamaged."""
-    columns = _checked(row, "account", row[1])
+    residency, checksum = row[-2:]
+    columns = _checked((*_with_residency(row[:-2], residency), checksum), "account", row[1])
     usage = TurnUsage(
         input_tokens=columns[3],
         cached_tokens=columns[4],
@@ -181,8 +192,14 @@ def read_account(row: Row) -> Account:
         drafted_tokens=columns[8],
         accepted_tokens=columns[9],
         forwards=columns[10],
+        residency=residency,
     )
     return Account(turns=columns[2], usage=usage, cost=columns[11], saved=columns[12])
+
+
+def _with_residency(columns: Row, residency: int) -> Row:
+    """What the checksum is of: rows of version 1 know no residency, and theirs stay true."""
+    return (*columns, residency) if residency else columns
 
 
 def sealed(columns: Row) -> Row:

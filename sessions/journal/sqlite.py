@@ -10,13 +10,13 @@ fewer commits than its mark is not opened.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from sessions.journal import retention
@@ -29,8 +29,9 @@ from sessions.journal.errors import (
 )
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
-from sessions.journal.records import SessionRecord
-from sessions.journal.sql import SCHEMA, VERSION, Cursor, SqlJournal
+from sessions.journal.records import SessionRecord, TurnRecord
+from sessions.journal.sql import SqlJournal
+from sessions.journal.tables import MIGRATIONS, VERSION, Cursor
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +39,14 @@ BUSY_S = 2.0
 """How long a statement waits for another program's lock."""
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 """A write-ahead log that is longer is moved into the database, beside the commits."""
+UPKEEP_S = 0.02
+"""Between two looks at what commits have left to be done beside them: it takes the same disk."""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _LATER = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
     | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 )
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-MIGRATIONS: tuple[str, ...] = (SCHEMA.format(blob="BLOB"),)
-"""What brings a file from each version to the next."""
 
 
 class SqliteJournal(SqlJournal):
@@ -58,10 +59,12 @@ class SqliteJournal(SqlJournal):
         fingerprint: bytes,
         owner: str = "",
         shared: bool = False,
+        beside: bool = False,
         synchronous: str = "FULL",
     ) -> None:
         """
         Args:
+            beside: to delete something, also while a server has the file: no turn is appended.
             synchronous: SQLite's word; less than FULL is for tests of what that would lose.
 
         Raises:
@@ -75,7 +78,8 @@ class SqliteJournal(SqlJournal):
         self._write_lock = threading.Lock()
         self._closed = False
         self._found_damaged: str | None = None
-        self._lock_file = _locked(path, shared=shared)
+        self._beside = beside
+        self._lock_file = _locked(path, None if beside else LOCK_SH if shared else LOCK_EX)
         try:
             with said(path):
                 self._commits, identity, clean = self._prepare()
@@ -90,9 +94,9 @@ class SqliteJournal(SqlJournal):
         except BaseException:
             self._close_files()
             raise
-        self._unsynced = threading.Event()
+        self._unsynced, self._closing = threading.Event(), threading.Event()
         self._upkeep = threading.Thread(
-            target=self._keep_up, args=(clean,), name="journal upkeep", daemon=True
+            target=self._keep_up, args=(clean or beside,), name="journal upkeep", daemon=True
         )
         self._upkeep.start()
         self._ownership = Ownership(
@@ -141,7 +145,7 @@ class SqliteJournal(SqlJournal):
         cursor.execute("BEGIN IMMEDIATE")
         (version,) = cursor.execute("PRAGMA user_version").fetchone()  # another may have done it
         for script in MIGRATIONS[version:VERSION]:
-            for statement in script.split(";"):
+            for statement in script.format(blob="BLOB").split(";"):
                 cursor.execute(statement)
         if version == 0:
             first = "INSERT INTO journal (id, identity, commits) VALUES (1, ?, 0)"
@@ -173,29 +177,40 @@ class SqliteJournal(SqlJournal):
     # Transactions
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Cursor]:
-        """See ``SqlJournal``."""
+    def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
+        """See ``SqlTables``. What is not synced is in no mark either: it may be gone one day."""
         with self._write_lock, said(self.path):
             self._refuse_damaged()
             cursor = self._connection().cursor()
-            cursor.execute("BEGIN IMMEDIATE")
+            if not synced and self._synchronous != "OFF":
+                cursor.execute("PRAGMA synchronous=NORMAL")
             try:
+                cursor.execute("BEGIN IMMEDIATE")
+                commits = self._count_commit(cursor) if synced else self._commits
                 yield cursor
-                cursor.execute("UPDATE journal SET commits = commits + 1 WHERE id = 1")
-                sql = "SELECT commits FROM journal WHERE id = 1"
-                (commits,) = cursor.execute(sql).fetchone()
                 cursor.execute("COMMIT")
             except BaseException:
                 if cursor.connection.in_transaction:
                     cursor.execute("ROLLBACK")
                 raise
-            self._commits = commits  # not before: a commit may fail, as on a disk that is full
-            self._mark.write(commits)
-            self._unsynced.set()
+            finally:
+                if not synced:
+                    cursor.execute(f"PRAGMA synchronous={self._synchronous}")
+            if synced:
+                self._commits = commits  # not before: a commit may fail, as on a full disk
+                self._mark.write(commits)
+                self._unsynced.set()
+
+    def _count_commit(self, cursor: Cursor) -> int:
+        sql = "UPDATE journal SET commits = commits + 1 WHERE id = 1 RETURNING commits"
+        (commits,) = cursor.execute(sql).fetchone()
+        if commits != self._commits + 1:
+            self.kept_headers.clear()  # somebody else has written, and may have deleted some
+        return int(commits)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Cursor]:
-        """See ``SqlJournal``."""
+        """See ``SqlTables``."""
         with said(self.path):
             self._refuse_damaged()
             cursor = self._connection().cursor()
@@ -221,6 +236,7 @@ class SqliteJournal(SqlJournal):
             self._unsynced.clear()
             self._guarded(self._mark.sync)
             self._guarded(self._checkpoint)
+            self._closing.wait(UPKEEP_S)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
@@ -253,15 +269,19 @@ class SqliteJournal(SqlJournal):
             return self.session(tenant, session)
         return self._ownership.claim(tenant, session, wait_s)
 
-    def release(self, tenant: str, sessions: Sequence[str]) -> None:
+    def release(self, tenant: str, sessions: Sequence[str], *, unasked: bool = False) -> None:
         """See ``Journal``."""
         if self.shared:
-            self._ownership.release(tenant, sessions)
+            self._ownership.release(tenant, sessions, unasked=unasked)
 
     @property
     def ownership(self) -> Ownership | None:
         """See ``Journal``."""
         return self._ownership if self.shared else None
+
+    def settle_left(self) -> list[TurnRecord]:
+        """See ``Journal``."""
+        return self._ownership.settle_left() if self.shared else super().settle_left()
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         """See ``Journal``."""
@@ -284,7 +304,7 @@ class SqliteJournal(SqlJournal):
         before = self.path.stat().st_size
         with self.writing() as cursor:
             retention.sweep_headers(cursor)
-            self._kept_headers.clear()
+            self.kept_headers.clear()
         with self._write_lock, said(self.path):
             cursor = self._connection().cursor()
             cursor.execute("VACUUM")
@@ -303,10 +323,11 @@ class SqliteJournal(SqlJournal):
         with self._write_lock:
             self._closed = True
         self._unsynced.set()
+        self._closing.set()
         self._upkeep.join()
         with contextlib.suppress(sqlite3.Error):
             self._connection_to_close().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if not self.shared and self._found_damaged is None:
+        if not (self.shared or self._beside) and self._found_damaged is None:
             self._mark.write(self._commits, clean=True)
         self._mark.sync()
         self._mark.close()
@@ -326,14 +347,16 @@ def _beside(path: Path, what: str) -> Path:
     return path.with_name(f"{path.name}.{what}")
 
 
-def _locked(path: Path, *, shared: bool) -> int:
-    """The open lock file of a journal."""
+def _locked(path: Path, how: int | None) -> int:
+    """The open lock file of a journal, locked; ``how`` None: whoever else has locked it."""
     try:
         lock = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable(path, error.strerror) from error
+    if how is None:
+        return lock
     try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        flock(lock, how | LOCK_NB)
     except OSError as error:
         os.close(lock)
         raise JournalInUse(

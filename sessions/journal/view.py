@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sessions.journal.errors import JournalError, JournalUnavailable
-from sessions.journal.sql import Cursor, SqlJournal
+from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import said
+from sessions.journal.tables import Cursor
 
 
 class SqliteView(SqlJournal):
@@ -25,14 +26,14 @@ class SqliteView(SqlJournal):
             )
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Cursor]:
+    def writing(self, *, synced: bool = True) -> Iterator[Cursor]:
         """Not here."""
         raise JournalError(f"{self._path} is only looked at")
         yield
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Cursor]:
-        """See ``SqlJournal``."""
+        """See ``SqlTables``."""
         with said(self._path):
             yield self._connection.cursor()
 

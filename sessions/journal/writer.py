@@ -4,11 +4,17 @@ The event loop hands over a record and a function to be told with; it waits for 
 told comes back in the event loop, all of one commit in one call. A commit that fails because
 the journal is out of reach is tried again for a while: its turns wait with it.
 
+What the event loop hands over in one round goes in one piece, so that it is committed together.
+Reservations go with whatever is committed next, and at once, without waiting for a disk, if that
+is nothing; nobody waits for them. What could not be noted is noted with what comes next.
+
 Always true: records are written in the order in which they were handed over; each is answered
-exactly once, also when the writer closes.
+exactly once, also when the writer closes; of a turn's reservations the last one is written last,
+and none after its record.
 """
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -16,17 +22,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sessions.journal.errors import JournalUnavailable
+from sessions.journal.errors import JournalError, JournalParentGone, JournalUnavailable
 from sessions.journal.journal import Journal
-from sessions.journal.records import TurnRecord
+from sessions.journal.records import PARENT_DELETED, TurnRecord, usage_alone
+from sessions.journal.samples import Sample
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 256
-"""Records of one transaction."""
+"""Records of one transaction, beside those that came in one piece."""
+BUSY_S, GATHER_S, FEW = 0.01, 0.003, 16
+"""So soon after a commit others are about to follow, and most of what a commit costs it costs once:
+fewer records than this wait so long for them."""
+LATER_S = 0.05
+"""How long a reservation that is not urgent waits for something to go with."""
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
 """Of a journal that stays out of reach; then its turns fail."""
+MOST_SAMPLES = 4096
+"""That wait for a journal which is out of reach; the oldest ones are given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +49,8 @@ class Verdict:
 
     written: bool
     reason: str = ""
-    """Why not: ``stale`` (another server owns the session), ``unavailable`` or ``error``."""
+    """Why not: ``stale`` (another server owns the session), ``parent_deleted``, ``unavailable`` or
+    ``error``."""
     message: str = ""
 
 
@@ -54,6 +69,10 @@ class Ticket:
     record: TurnRecord
     key: object
     """The caller's own."""
+
+
+Handed = list[Ticket | TurnRecord | tuple[Sample, ...]]
+"""Records that are to be answered, reservations, and samples of the curves."""
 
 
 class JournalWriter:
@@ -77,7 +96,17 @@ class JournalWriter:
         self._clock = clock
         self._pause = pause
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Handed | None] = queue.SimpleQueue()
+        self._gathering: Handed = []
+        """What this round of the event loop hands over."""
+        self._due: asyncio.Handle | None = None
+        self._committed_s: float | None = None
+        """When the last commit ended."""
+        self._reserved: dict[tuple[str, str], TurnRecord] = {}
+        """What is yet to be noted of turns that run; the thread's own."""
+        self._samples: dict[tuple[int, int, str], Sample] = {}
+        """Not yet written; the thread's own."""
+        self._samples_due = False
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,53 +117,153 @@ class JournalWriter:
         """Have a record written; ``tell`` will say what became of it."""
         self._open += 1
         self._idle.clear()
-        self._queue.put(Ticket(record, key))
+        self._gathering.append(Ticket(record, key))
+        self._schedule()
+
+    def reserve(self, record: TurnRecord, *, urgent: bool = True) -> None:
+        """Have noted what a turn holds that runs, as ``Journal.reserve``; what is not ``urgent``
+        waits a while for something to go with."""
+        self._gathering.append(record)
+        if urgent:
+            self._schedule()
+        elif self._due is None:
+            self._due = self._loop.call_later(LATER_S, self._hand_over)
+
+    def _schedule(self) -> None:
+        if isinstance(self._due, asyncio.TimerHandle):
+            self._due.cancel()
+            self._due = None
+        if self._due is None:
+            self._due = self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._due = None
+        if self._gathering:
+            self._queue.put(self._gathering)
+            self._gathering = []
+
+    def keep(self, samples: Sequence[Sample]) -> None:
+        """Have samples of the curves written, behind the records that wait; nobody is told. What
+        cannot be written is tried again with the next ones."""
+        self._gathering.append(tuple(samples))
+        self._schedule()
 
     async def drained(self) -> None:
         """Wait until everything handed over so far, and meanwhile, has been answered."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Write what was handed over, then end the thread. What is told of it is lost."""
+        """Write what was handed over, then end the thread. What is told of it is lost. May be
+        called from another thread once the event loop hands over no more."""
+        self._hand_over()
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         ended = False
         while not ended:
-            batch: list[Ticket] = []
-            waiting = self._queue.get()
-            while waiting is not None:
-                batch.append(waiting)
-                if len(batch) == MOST_AT_ONCE or self._queue.empty():
-                    break
-                waiting = self._queue.get()
-            ended = waiting is None
+            batch, ended = self._gathered()
+            for ticket in batch:
+                self._reserved.pop(_key(ticket.record), None)
             if batch:
-                self._answer(batch, self._written(batch))
+                verdicts = self._written(batch)
+                self._committed_s = self._clock()
+                self._answer(batch, verdicts)
+            elif self._reserved:
+                self._note()
+            if self._samples_due or (ended and self._samples):
+                self._write_samples()
 
-    def _written(self, batch: Sequence[Ticket]) -> list[Verdict]:
+    def _gathered(self) -> tuple[list[Ticket], bool]:
+        """The records that wait, at least one thing if none does; True: there will be no more."""
+        batch: list[Ticket] = []
+        try:
+            # What could not be noted is tried again, though nothing else should come.
+            first = self._queue.get(timeout=RETRY_S if self._reserved else None)
+        except queue.Empty:
+            return batch, False
+        ended = self._take(first, batch)
+        since = self._committed_s
+        if 0 < len(batch) < FEW and since is not None and self._clock() - since < BUSY_S:
+            self._pause(GATHER_S)
+            ended = ended or self._take([], batch)
+        return batch, ended
+
+    def _take(self, first: Handed | None, batch: list[Ticket]) -> bool:
+        """Take in what was handed over and what waits behind it; True: it was the last."""
+        waiting = first
+        while waiting is not None:
+            for each in waiting:
+                if isinstance(each, Ticket):
+                    batch.append(each)
+                elif isinstance(each, tuple):
+                    self._samples |= {(s.width_s, s.number, s.tenant): s for s in each}
+                    self._samples_due = True
+                else:
+                    self._reserved[_key(each)] = each
+            if len(batch) >= MOST_AT_ONCE or self._queue.empty():
+                return False
+            waiting = self._queue.get()
+        return True
+
+    def _note(self) -> None:
+        """What turns hold, on its own."""
+        try:
+            self._journal.reserve(list(self._reserved.values()))
+        except JournalUnavailable as error:
+            log.warning("journal is out of reach running=%d reason=%s", len(self._reserved), error)
+        except Exception:
+            log.exception("journal cannot be written running=%d", len(self._reserved))
+            self._reserved.clear()
+        else:
+            self._reserved.clear()
+
+    def _write_samples(self) -> None:
+        self._samples_due = False
+        try:
+            self._journal.keep_samples(list(self._samples.values()))
+        except JournalUnavailable as error:
+            log.warning("samples of the curves wait rows=%d reason=%s", len(self._samples), error)
+            for key in list(self._samples)[:-MOST_SAMPLES]:
+                del self._samples[key]
+        except Exception:
+            log.exception("samples of the curves are lost rows=%d", len(self._samples))
+            self._samples.clear()
+        else:
+            self._samples.clear()
+
+    def _written(self, batch: Sequence[Ticket], *, with_reserved: bool = True) -> list[Verdict]:
         records = [ticket.record for ticket in batch]
+        reserved = list(self._reserved.values()) if with_reserved else []
         give_up = self._clock() + GIVE_UP_S
         while True:
             try:
-                owned = self._journal.append(records)
+                owned = self._journal.append(records, reserved)
             except JournalUnavailable as error:
                 log.warning("journal is out of reach turns=%d reason=%s", len(batch), error)
                 if self._clock() >= give_up:
                     return [_failed("unavailable", error)] * len(batch)
                 self._pause(RETRY_S)
             except Exception as error:
-                log.exception("journal cannot be written turns=%d", len(batch))
-                return self._one_by_one(batch, error)
+                if not isinstance(error, JournalParentGone):
+                    log.exception("journal cannot be written turns=%d", len(batch))
+                if len(batch) == 1 and not reserved:
+                    return [self._refused(batch[0], error)]
+                # A record that cannot be written takes none with it that can.
+                singly = (self._written([ticket], with_reserved=False) for ticket in batch)
+                return [verdict for verdicts in singly for verdict in verdicts]
             else:
+                if with_reserved:
+                    self._reserved.clear()
                 return [WRITTEN if mine else STALE for mine in owned]
 
-    def _one_by_one(self, batch: Sequence[Ticket], error: Exception) -> list[Verdict]:
-        """A record that cannot be written takes none with it that can."""
-        if len(batch) == 1:
-            return [_failed("error", error)]
-        return [verdict for ticket in batch for verdict in self._written([ticket])]
+    def _refused(self, ticket: Ticket, error: Exception) -> Verdict:
+        if not isinstance(error, JournalParentGone):
+            return _failed("error", error)
+        log.warning("a turn's parent was deleted while it ran reason=%s", error)
+        with contextlib.suppress(JournalError):  # what it consumed is spent all the same
+            self._journal.append([usage_alone(ticket.record, reason=PARENT_DELETED)])
+        return _failed(PARENT_DELETED, error)
 
     def _answer(self, batch: Sequence[Ticket], verdicts: Sequence[Verdict]) -> None:
         pairs = list(zip(batch, verdicts, strict=True))
@@ -148,6 +277,10 @@ class JournalWriter:
         if not self._open:
             self._idle.set()
         self._tell(pairs)
+
+
+def _key(record: TurnRecord) -> tuple[str, str]:
+    return record.tenant, record.response_id
 
 
 def _failed(reason: str, error: Exception) -> Verdict:

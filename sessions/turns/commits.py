@@ -8,21 +8,34 @@ Always true: what a client was told has ended is in the journal; of a private tu
 that left nothing to continue, nothing that was said goes there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from sessions.durable.ledger import TurnReport
+from sessions.durable.account import Amount
+from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry, chain
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, tree_account
+from sessions.journal.records import (
+    PARENT_DELETED,
+    RESIDENCY,
+    SERVER_DIED,
+    TurnRecord,
+)
 from sessions.journal.writer import Verdict
+from sessions.turns.sharing import Bounded, SharedAccounts, account_names
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.events import encode
 
 _FOREIGN_KEPT = 4096
+_REASONS = {
+    "stale": "session_moved",
+    "unavailable": "journal_unavailable",
+    PARENT_DELETED: PARENT_DELETED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +54,16 @@ class Commit:
     record: TurnRecord
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """What a running turn holds from now on, as the record of the failed turn that it becomes if
+    the server dies."""
+
+    record: TurnRecord
+    urgent: bool
+    """It holds more output than was noted; otherwise this may go with the next thing written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ending:
     """A turn that has ended and waits for its record."""
@@ -54,6 +77,9 @@ class Commits:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self.awake: Callable[[], None] = lambda: None
+        """To be called before memory is believed about whose a session is."""
+        self.shared = SharedAccounts()
         self._foreign: dict[Entry, None] = {}
 
     def rendered_anew(self, entry: Entry) -> None:
@@ -64,7 +90,13 @@ class Commits:
         self._foreign[entry] = None
 
     def record(
-        self, plan: TurnPlan, session: Session, ending: Ending, *, created_s: float
+        self,
+        plan: TurnPlan,
+        session: Session,
+        ending: Ending,
+        *,
+        created_s: float,
+        shares: Bounded = (),
     ) -> TurnRecord:
         """The record of a turn that has ended."""
         outcome = ending.outcome
@@ -85,13 +117,50 @@ class Commits:
             price=session.ledger.prices,
             cost=report.cost,
             saved=report.saved,
-            accounts=_accounts(session),
+            accounts=account_names(session),
+            shares=shares,
             created_s=created_s,
             epoch=session.epoch,
             links=links,
             base_id=base_id,
             terminal=ending.terminal if kept else b"",
             options=session_options(session),
+            private=plan.private,
+        )
+
+    def reservation(
+        self, plan: TurnPlan, session: Session, held: Amount, *, created_s: float
+    ) -> TurnRecord:
+        """The record of the failed turn that this one becomes if the server dies: it has
+        consumed what it holds."""
+        request_id = plan.request.keepwarm.request_id
+        kept = request_id is not None and not plan.private
+        prices = session.ledger.prices
+        usage = TurnUsage(
+            input_tokens=held.input_uncached + held.input_cached,
+            cached_tokens=held.input_cached,
+            output_tokens=held.output,
+            reasoning_tokens=min(held.reasoning, held.output),
+        )
+        return TurnRecord(
+            tenant=plan.tenant,
+            session=plan.session,
+            number=plan.number,
+            response_id=plan.response_id,
+            parent_id=plan.previous_response_id,
+            request_id=request_id,
+            request_digest=plan.request.body_digest if kept else b"",
+            status="failed",
+            reason=SERVER_DIED,
+            usage=usage,
+            price=prices,
+            cost=held.cost,
+            saved=prices.saved(usage),
+            accounts=account_names(session),
+            created_s=created_s,
+            epoch=session.epoch,
+            options=session_options(session),
+            private=plan.private,
         )
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
@@ -105,10 +174,26 @@ class Commits:
         return tuple(chain(entry))[::-1], None
 
 
-def _accounts(session: Session) -> tuple[str, ...]:
-    """What the turn's session draws on besides its own account."""
-    trees = (session.name, *(above.name for above in session.parents()))
-    return (*map(tree_account, trees), TENANT_ACCOUNT)
+def residency_record(
+    session: Session, unsettled: Unsettled, *, record_id: str, created_s: float
+) -> TurnRecord:
+    """The record of what a session's KV was charged, for which no turn will come."""
+    return TurnRecord(
+        tenant=session.tenant,
+        session=session.name,
+        number=session.turns_begun,
+        response_id=record_id,
+        parent_id=None,
+        status=RESIDENCY,
+        reason=None,
+        usage=TurnUsage(residency=unsettled.block_us),
+        price=session.ledger.prices,
+        cost=unsettled.cost,
+        saved=0,
+        accounts=account_names(session),
+        created_s=created_s,
+        epoch=session.epoch,
+    )
 
 
 def session_options(session: Session) -> bytes:
@@ -129,9 +214,7 @@ def session_options(session: Session) -> bytes:
 def refused(ending: Ending, verdict: Verdict) -> Ending:
     """The turn failed after all: its record is not in the journal, so nobody may continue it."""
     event: dict[str, Any] = orjson.loads(ending.terminal)
-    reason = {"stale": "session_moved", "unavailable": "journal_unavailable"}.get(
-        verdict.reason, "journal_failed"
-    )
+    reason = _REASONS.get(verdict.reason, "journal_failed")
     response = event["response"] | {
         "status": "failed",
         "error": {"code": "server_error", "message": _message(verdict)},
@@ -151,4 +234,6 @@ def refused(ending: Ending, verdict: Verdict) -> Ending:
 def _message(verdict: Verdict) -> str:
     if verdict.reason == "stale":
         return verdict.message
+    if verdict.reason == PARENT_DELETED:
+        return "What this turn continues was deleted while it ran."
     return "The server could not record this turn."

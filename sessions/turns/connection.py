@@ -18,6 +18,7 @@ from runtime.messages import SequenceOutput
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.weights import Hold, request_bytes
+from sessions.journal.records import PARENT_DELETED
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import refused
 from sessions.turns.effects import Effects, Outbox
@@ -73,7 +74,7 @@ class Connection:
             tenant=tenant,
             logs=service.store.logs,
             lanes=self._lanes,
-            outbox=lambda: self._out,
+            outbox=self._out,
         )
         self._running = Running(
             connection_id=connection_id,
@@ -83,7 +84,7 @@ class Connection:
             jobs=self._jobs,
             lanes=self._lanes,
             following=self._following,
-            outbox=lambda: self._out,
+            outbox=self._out,
         )
         self._draining = False
         self._close_with: int | None = None
@@ -148,13 +149,7 @@ class Connection:
         job = self._jobs.of_request(output.request_id)
         if job is None or job.turn is None:
             return Effects()  # of a request that was cancelled meanwhile
-        now = self._service.clock()
-        try:
-            step = job.turn.receive(output, now)
-        except Exception:
-            log.exception("turn failed response=%s", job.turn.plan.response_id)
-            step = job.turn.fail("internal", "The server had an internal error.", now)
-        self._running.take(job, step)
+        self._running.receive(job, output)
         return self._effects()
 
     def grammar_checked(
@@ -204,11 +199,16 @@ class Connection:
         """Take notice that the journal was asked: what it knew is in memory. An unknown id (its
         turn is gone) is ignored."""
         job, waited = self._jobs.of_lookup(lookup_id), self._following.waited(lookup_id)
-        if waited is not None:
+        if job is not None:
+            job.lookup_id = None
+        if isinstance(outcome, Recalled) and outcome.shares:
+            self._running.got_shares(job, outcome.shares)
+        elif waited is not None:
             self._resume_recalled(*waited, outcome)
         elif job is not None:
-            job.lookup_id = None
-            if isinstance(outcome, Exception):
+            if job.turn is not None:
+                self._running.stalled_for_good(job)
+            elif isinstance(outcome, Exception):
                 self._running.begin(job, journal_error(outcome))
             elif job.id_looked_up and not job.taken_up:
                 self._running.take_up(job)
@@ -225,16 +225,27 @@ class Connection:
                 ending = refused(ending, verdict)
                 if entry is not None:
                     self._service.store.branches.drop(entry)
-                if verdict.reason == "stale" and job.session is not None:
-                    self._service.store.forget_session(self._tenant, job.session.name)
+                self._forget(job, verdict)
             self._running.end(job, ending)
         return self._effects()
+
+    def _forget(self, job: Job, verdict: Verdict) -> None:
+        """What a refused record says is not this server's any more, or is gone."""
+        store, moved = self._service.store, verdict.reason == "stale"
+        if verdict.reason == PARENT_DELETED and job.turn is not None:
+            id_ = job.turn.plan.previous_response_id or ""
+            stored = store.tenant_responses(self._tenant).get(id_)
+            store.delete_response(self._tenant, id_)
+            # Of a fork only the parent is gone, with its session.
+            moved = stored is not None and stored.session is job.session
+        if moved and job.session is not None:
+            store.forget_session(self._tenant, job.session.name)
 
     def resume(self) -> Effects:
         """Start turns that waited for a named session; called when ``Effects.wake`` says so."""
         for job in self._jobs:
             if job.lineage is None and job.session and job.session.is_granted(job.ticket):
-                self._running.find_lineage(job)
+                self._running.granted(job)
         return self._effects()
 
     def cancel(self, response_id: str) -> Effects:
@@ -444,7 +455,6 @@ class Connection:
         self._pump()
         if (planning := self._running.long_plans.take()) is not None:
             self._out.plannings.append(planning)
-        out, self._out = self._out, Outbox()
         idle = not self.num_active and not self._lanes.num_waiting
         close = None
         if idle and not self._closed and self._close_with is not None:
@@ -452,9 +462,9 @@ class Connection:
             self._closed = True
             self._visible.close()
         if self._closed and close is None:
-            out.frames.clear()
-        out.requests += self._service.store.branches.take_releases()
-        return out.effects(close)
+            self._out.frames.clear()
+        self._out.requests += self._service.store.branches.take_releases()
+        return self._out.take(close)
 
 
 def _let_go(waiting: Waiting) -> None:

@@ -5,12 +5,12 @@ between them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
 from sessions.durable.turn_logs import TurnLog
-from sessions.turns.commits import Commit
+from sessions.turns.commits import Commit, Reserve
 from sessions.turns.recollection import Wanted
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
@@ -75,6 +75,8 @@ class Effects:
     """Ids of grammar checks whose turn is gone."""
     plannings: tuple[Planning, ...] = ()
     """At most one of a connection is under way at a time. To be given up with the socket."""
+    reserves: tuple[Reserve, ...] = ()
+    """To be noted in the journal; nobody waits for it."""
     commits: tuple[Commit, ...] = ()
     """To be written to the journal, in order; the verdicts go to ``Connection.committed``, also
     when the client is gone."""
@@ -103,6 +105,7 @@ class Outbox:
     grammar_checks: list[GrammarCheck] = field(default_factory=list)
     withdrawn_checks: list[str] = field(default_factory=list)
     plannings: list[Planning] = field(default_factory=list)
+    reserves: list[Reserve] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
@@ -111,14 +114,15 @@ class Outbox:
     finished: list[TurnReport] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
 
-    def effects(self, close: int | None) -> Effects:
-        """What gathered, in the order in which it came."""
-        return Effects(
+    def take(self, close: int | None) -> Effects:
+        """What gathered, in the order in which it came; nothing is left."""
+        taken = Effects(
             frames=tuple(self.frames),
             requests=tuple(self.requests),
             grammar_checks=tuple(self.grammar_checks),
             withdrawn_checks=tuple(self.withdrawn_checks),
             plannings=tuple(self.plannings),
+            reserves=tuple(self.reserves),
             commits=tuple(self.commits),
             lookups=tuple(self.lookups),
             wake=tuple(self.wake),
@@ -128,3 +132,9 @@ class Outbox:
             ended=tuple(self.ended),
             close=close,
         )
+        for gathered in _GATHERED:
+            getattr(self, gathered).clear()
+        return taken
+
+
+_GATHERED = tuple(each.name for each in fields(Outbox))

@@ -8,7 +8,7 @@ with a notice.
 Always true: a follower gets each event once and in order; an id that was used starts nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sessions.durable.turn_logs import Follow, TurnLog, TurnLogs
 from sessions.turns.effects import Notice, Outbox
@@ -29,7 +29,7 @@ class Following:
         tenant: str,
         logs: TurnLogs,
         lanes: Lanes[Waiting],
-        outbox: Callable[[], Outbox],
+        outbox: Outbox,
     ) -> None:
         self._id = connection_id
         self._tenant = tenant
@@ -126,7 +126,7 @@ class Following:
 
     def tell(self, job: Job, frames: Sequence[bytes]) -> None:
         """Events of a turn that runs here: to its log, and to who follows it."""
-        log, out = job.log, self._outbox()
+        log, out = job.log, self._outbox
         if log is not None:
             self._logs.append(log, frames)
         if log is None or log.follower is job:
@@ -151,11 +151,11 @@ class Following:
             self._end(log, lane)
             if log.follower is follow:
                 log.follower = None
-                self._outbox().notices.append(Notice(connection_id=log.owner, log=log))
+                self._outbox.notices.append(Notice(connection_id=log.owner, log=log))
 
     def _hand_over(self, log: TurnLog, follower: object) -> None:
         if log.follower is not None and not log.ended:
-            self._outbox().notices.append(Notice(connection_id=log.followed_on, log=log))
+            self._outbox.notices.append(Notice(connection_id=log.followed_on, log=log))
         log.follower, log.followed_on = follower, self._id
 
     def _displace(self, log: TurnLog) -> None:
@@ -164,10 +164,10 @@ class Following:
         if lane is not None:
             self._end(log, lane)
             error = errors.followed_elsewhere().event(lane.stream_id)
-            self._outbox().frames.append(encode(error))
+            self._outbox.frames.append(encode(error))
 
     def _send(self, follow: Follow, lane: Lane[Waiting]) -> None:
-        self._outbox().frames += follow.take()
+        self._outbox.frames += follow.take()
         if follow.log.ended:
             self._end(follow.log, lane)
 

@@ -9,8 +9,10 @@ or to none.
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runtime.messages import SequenceOutput
+from sessions.durable.account import NOTHING, Account, Amount
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.weights import Hold
@@ -19,6 +21,7 @@ from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
 from sessions.turns.reading import Prepared
+from sessions.turns.sharing import Bounded
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.grammar import GrammarSpec
@@ -45,6 +48,8 @@ class Job:
     plan: TurnPlan | None = None
     """While it waits for the verdict on its grammar."""
     turn: Turn | None = None
+    noted: Amount = NOTHING
+    """What the journal was told that the turn may consume."""
     ending: Ending | None = None
     """The turn has ended and waits for its record to be committed."""
     lookup_id: str | None = None
@@ -55,6 +60,12 @@ class Job:
     """While the journal is asked what the request names."""
     log: TurnLog | None = None
     """Of its events, if they can be resumed."""
+    shares: Bounded | None = None
+    """Accounts that other servers draw on too, once it has been seen to what it may spend."""
+    asked: dict[str, Account] = field(default_factory=dict)
+    """Of them, those of which the journal was asked for more."""
+    stalled: list[SequenceOutput] | None = None
+    """What the engine said that waits for that."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
 

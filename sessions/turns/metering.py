@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from runtime.messages import SequenceOutput, SequenceStart
-from sessions.durable.account import Account, BudgetExceeded
+from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.budgets import bounds_of
-from sessions.durable.ledger import Ledger, TurnUsage
-from sessions.durable.reservation import Reservation
+from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, TurnUsage
+from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, Reservation
 from sessions.turns.turn_plan import TurnPlan
 
 _ENDING_UNAFFORDABLE = (
@@ -60,6 +60,10 @@ class Meter:
         )
         self.ask_at = 0
         """With up to so many output tokens a step need not be looked at by ``within_budget``."""
+        self.noted = NOTHING
+        """What the turn may consume before it is noted anew, of every account: what is held, but
+        of output that is all held at once no more than a grant. Another object whenever it has
+        changed."""
 
     @property
     def limit(self) -> int:
@@ -76,6 +80,28 @@ class Meter:
         """Prompt tokens to be computed that are held."""
         return self._reservation.uncached
 
+    def lacking_to_start(self) -> list[tuple[Account, Amount]]:
+        """Of which accounts that other servers draw on too more is needed before the turn is
+        admitted, whatever of its prompt is found in the cache."""
+        needs, reservation = self._needs, self._reservation
+        first = needs.max_output if needs.bound else min(needs.max_output, GRANT_TOKENS)
+        count = needs.prompt_tokens
+        computed = reservation.wanted(TurnUsage(input_tokens=count), first)
+        found = reservation.wanted(TurnUsage(input_tokens=count, cached_tokens=count), first)
+        return list(reservation.lacking(computed.most(found)))
+
+    def lacking_for(self, output: SequenceOutput, told: int) -> list[tuple[Account, Amount]]:
+        """The same before ``begin`` and ``within_budget`` take that output."""
+        reservation, upto = self._reservation, told + len(output.new_tokens)
+        if not self._open or (output.start is None and upto <= self.ask_at):
+            return []
+        prompt = reservation.prompt
+        if output.start is not None:
+            prompt = TurnUsage(
+                input_tokens=self._needs.prompt_tokens, cached_tokens=output.start.cached_tokens
+            )
+        return list(reservation.lacking(reservation.wanted(prompt, reservation.next_grant(upto))))
+
     def admit(self, *, cached: int) -> None:
         """Hold the prompt, of which so many tokens are in the cache, and output.
 
@@ -89,7 +115,7 @@ class Meter:
             max_output=self._needs.max_output,
         )
         self._open = True
-        self._set_mark()
+        self._set_mark(told=0)
 
     def begin(self, start: SequenceStart) -> None:
         """The engine has said how many tokens it found: hold the prompt so, and no more output
@@ -108,14 +134,14 @@ class Meter:
             self._reservation.release()
             raise BudgetExceeded(_ENDING_UNAFFORDABLE)
         self._open = True
-        self._set_mark()
+        self._set_mark(told=0)
 
     def within_budget(self, output: SequenceOutput, written: Written) -> SequenceOutput:
         """What of a step's tokens may be told: all of them, in the same object, or those that
         are held."""
         reservation, told, new = self._reservation, len(written.tokens), len(output.new_tokens)
         kept = max(reservation.allow(told + new) - told, 0)
-        self._set_mark()
+        self._set_mark(told=told + new)
         if reservation.reasoning is not None:
             kept = written.before_reasoning(output.new_tokens[:kept], reservation.reasoning)
         if kept == new:
@@ -123,23 +149,40 @@ class Meter:
         self._cut = True
         return replace(output, new_tokens=output.new_tokens[:kept], forced=min(output.forced, kept))
 
-    def settle(self, usage: TurnUsage) -> int:
-        """The turn has ended: what it consumed is spent. Returns its cost; 0 if nothing was
+    def settle(self, usage: TurnUsage) -> tuple[TurnUsage, int]:
+        """The turn has ended: what it consumed is spent, and what the session's KV was charged
+        meanwhile is recorded with it. Returns both with their cost; nothing if nothing was
         held."""
         if not self._open:
-            return 0
+            return usage, 0
         self._open = False
+        self.noted = NOTHING
         cost = self._reservation.settle(usage)
+        if self._ledger.unsettled is not NOTHING_UNSETTLED:
+            unsettled = self._ledger.take_unsettled()
+            usage = replace(usage, residency=unsettled.block_us)
+            cost += unsettled.cost
         self._ledger.settled(usage, cost)
-        return cost
+        return usage, cost
 
-    def _set_mark(self) -> None:
+    def _set_mark(self, *, told: int) -> None:
+        """Note what is held, and say with which token to look again."""
+        held = self._reservation.held
+        grant = -(-(told + LOW_TOKENS) // GRANT_TOKENS) * GRANT_TOKENS
+        if held.output > grant:
+            held = self._reservation.held_for(grant)
+        if held != self.noted:
+            self.noted = held
         bounded = self._reservation.reasoning is not None
-        self.ask_at = -1 if bounded else self._reservation.top_up_at
+        mark = self._reservation.top_up_at
+        if held.output < self._reservation.granted:
+            mark = min(mark, held.output - LOW_TOKENS)
+        self.ask_at = -1 if bounded else mark
 
     def withdraw(self) -> None:
         """Give back what is held, if anything is."""
         self._open = False
+        self.noted = NOTHING
         self._reservation.release()
 
 

@@ -60,10 +60,11 @@ class OutputReader:
         upcoming = next(known, None)
         for token in map(int, new_tokens):
             self.tokens.append(token)
-            if upcoming is not None and upcoming.token == token:
-                self._logprobs.append(self._wire_logprob(upcoming))
-                upcoming = next(known, None)
             special = self._tokenizer.special_text(token)
+            if upcoming is not None and upcoming.token == token:
+                if special is None:  # a marker is no text, but may end some that was held back
+                    self._logprobs.append(self._wire_logprob(upcoming))
+                upcoming = next(known, None)
             self._count_reasoning(special)
             parsed = self._parser.push(self._trimmed(self._decoder.push((token,))))
             pieces += self._attributed(parsed, special=special is not None)

@@ -8,33 +8,45 @@ Always true: what memory knows is not read again; a tenant is told nothing of wh
 """
 
 import logging
-import zlib
+import threading
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import orjson
 
-from sessions.durable.account import Account, Amount, Budget
+from sessions.durable.account import Account, Budget
+from sessions.durable.ledger import dollars
+from sessions.durable.packing import pack
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore, Store
 from sessions.durable.transcript import ROOT_DIGEST, holds, roll
 from sessions.durable.turn_logs import TurnLog
+from sessions.durable.turn_stats import wire_usage
 from sessions.journal.adoption import LoadedChain, Loader, link_up
 from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import JournalBusy, JournalError, JournalUnavailable
 from sessions.journal.journal import Journal
+from sessions.journal.records import (
+    SERVER_DIED,
+    SessionRecord,
+    StoredTurn,
+    new_session,
+    tree_account,
+)
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.records import SessionRecord, StoredTurn, new_session, tree_account
+from sessions.journal.shares import Share, Want, spent_on
 from sessions.turns.commits import Commits
+from sessions.turns.sharing import SharedAccounts
 from tools_api import errors
 from tools_api.events import encode, failed, response_of
 from tools_api.items import Call, Item, Message, Reasoning
 from tools_api.requests import CreateRequest
-from tools_api.responses import ResponseObject
+from tools_api.responses import FailureCode, ResponseObject
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +79,11 @@ class Wanted:
     """Lengths of beginnings of ``items`` that a response may have said, and their digests; the
     longest first."""
 
+    shares: tuple[Want, ...] = ()
+    """Of accounts that other servers draw on too; nothing else is wanted then."""
+
     def __bool__(self) -> bool:
-        turn = self.request_id or self.ended
+        turn = self.request_id or self.ended or self.shares
         return bool(self.session or self.parent or self.responses or self.histories or turn)
 
 
@@ -82,6 +97,10 @@ class Recalled:
     """With each its response object, deflated."""
     ended: tuple[StoredTurn, TurnBody] | None = None
     """The turn whose last event is wanted."""
+    shares: tuple[Share, ...] = ()
+    """What was given; ``Connection.recalled`` sees to it."""
+    claimed: tuple[str, ...] = ()
+    """Sessions that this server has claimed for it."""
 
 
 def wanted_by(
@@ -149,6 +168,18 @@ class Recollection:
         self._loader = loader
         self._store = store
         self._commits = commits
+        self._claims: Counter[tuple[str, str]] = Counter()
+        """Sessions that were claimed, or are about to be, and are not in memory yet."""
+        self._lock = threading.Lock()
+
+    @property
+    def shared(self) -> SharedAccounts:
+        """Accounts that other servers draw on too."""
+        return self._commits.shared
+
+    def in_hand(self, tenant: str, session: str) -> bool:
+        """Somebody is about to have the session in memory: it must not be let go."""
+        return (tenant, session) in self._claims
 
     # Beside the event loop
 
@@ -158,23 +189,50 @@ class Recollection:
         Raises:
             JournalError: it cannot be asked, or a session's owner did not let go.
         """
+        claimed: list[str] = []
+        try:
+            recalled = self._read(tenant, wanted, claimed)
+        except BaseException:
+            self._let_out_of_hand(tenant, claimed)
+            raise
+        return replace(recalled, claimed=tuple(claimed))
+
+    def _read(self, tenant: str, wanted: Wanted, claimed: list[str]) -> Recalled:
+        """Adds to ``claimed`` what it claims."""
+        if wanted.shares:
+            ownership = self._journal.ownership
+            assert ownership is not None
+            return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
         sessions: list[SessionRecord] = []
         chains: list[LoadedChain] = []
         if wanted.session is not None:
-            sessions += self._claimed(tenant, wanted.session)
+            sessions += self._claim(tenant, wanted.session, claimed)
         for n, response_id in enumerate(wanted.responses):
             owned = n == 0 and wanted.owns_first
-            self._add(chains, sessions, tenant, response_id, owned=owned)
-        if wanted.histories and self._history(tenant, wanted, chains, sessions):
+            chain = self._add(chains, tenant, response_id)
+            if chain is not None and owned:
+                sessions += self._claim(tenant, chain.head.row.session, claimed)
+        chain = self._history(tenant, wanted)
+        if chain is not None:
             wanted.with_head = False
+            chains.append(chain)
+            if wanted.owns_first:
+                sessions += self._claim(tenant, chain.head.row.session, claimed)
         if wanted.with_head and sessions and sessions[0].head_id is not None:
-            self._add(chains, sessions, tenant, sessions[0].head_id, owned=False)
+            self._add(chains, tenant, sessions[0].head_id)
         if wanted.parent is not None:
             sessions.append(self._session(tenant, wanted.parent))
+        ended = self._ended(tenant, wanted)
+        asked = wanted.request_id or wanted.ended
+        if asked and ended is None and self._journal.shared:
+            running = self._journal.session_running(tenant, wanted.request_id, wanted.ended)
+            if running is not None:  # on another server: it ends there, or has died with it
+                sessions += self._claim(tenant, running, claimed)
+                ended = self._ended(tenant, wanted)
         return Recalled(
             sessions=tuple(self._with_parents(sessions)),
             chains=tuple((chain, _packed(chain)) for chain in chains),
-            ended=self._ended(tenant, wanted),
+            ended=ended,
         )
 
     def _ended(self, tenant: str, wanted: Wanted) -> tuple[StoredTurn, TurnBody] | None:
@@ -182,7 +240,7 @@ class Recollection:
         if wanted.request_id is not None:
             row = self._journal.turn_of_request(tenant, wanted.request_id)
         elif wanted.ended is not None:
-            row = self._journal.turn(tenant, wanted.ended)
+            row = self._journal.ended_turn(tenant, wanted.ended)
         return None if row is None else (row, decode_turn(row))
 
     def _with_parents(
@@ -204,47 +262,40 @@ class Recollection:
         """One response on its own, to be shown."""
         return self.read(tenant, Wanted(responses=[response_id]))
 
-    def _claimed(self, tenant: str, name: str) -> list[SessionRecord]:
+    def _claim(self, tenant: str, name: str, claimed: list[str]) -> list[SessionRecord]:
+        claimed.append(name)
+        with self._lock:
+            self._claims[tenant, name] += 1
         found = self._journal.claim(tenant, name, CLAIM_WAIT_S)
         return [found or self._session(tenant, name)]
+
+    def _let_out_of_hand(self, tenant: str, claimed: Sequence[str]) -> None:
+        with self._lock:
+            for name in claimed:
+                self._claims[tenant, name] -= 1
+                if not self._claims[tenant, name]:
+                    del self._claims[tenant, name]
 
     def _session(self, tenant: str, name: str) -> SessionRecord:
         """One without a row may have sessions below it that have spent."""
         return self._journal.session(tenant, name) or new_session(tenant, name)
 
-    def _add(
-        self,
-        chains: list[LoadedChain],
-        sessions: list[SessionRecord],
-        tenant: str,
-        response_id: str,
-        *,
-        owned: bool,
-    ) -> bool:
+    def _add(self, chains: list[LoadedChain], tenant: str, response_id: str) -> LoadedChain | None:
         chain = self._loader.load(tenant, response_id)
-        if chain is None:
-            return False
-        chains.append(chain)
-        if owned:
-            sessions += self._claimed(tenant, chain.head.row.session)
-        return True
+        if chain is not None:
+            chains.append(chain)
+        return chain
 
-    def _history(
-        self,
-        tenant: str,
-        wanted: Wanted,
-        chains: list[LoadedChain],
-        sessions: list[SessionRecord],
-    ) -> bool:
+    def _history(self, tenant: str, wanted: Wanted) -> LoadedChain | None:
+        """That of the response which said most of the input."""
         for length, digest in wanted.histories:
             for response_id in self._loader.with_history(tenant, digest, _MAX_TWINS):
                 chain = self._loader.load(tenant, response_id)
                 if chain is None or chain.foreign is not None:
                     continue
                 if holds(link_up(chain.turns, lambda _: None), wanted.items[:length]):
-                    owned = wanted.owns_first
-                    return self._add(chains, sessions, tenant, response_id, owned=owned)
-        return False
+                    return chain
+        return None
 
     # In the event loop
 
@@ -256,6 +307,7 @@ class Recollection:
             self._take_chain(tenant, chain, packed)
         if recalled.ended is not None:
             self._take_ended(*recalled.ended)
+        self._let_out_of_hand(tenant, recalled.claimed)
 
     def _take_ended(self, row: StoredTurn, body: TurnBody) -> None:
         log = TurnLog(
@@ -264,7 +316,7 @@ class Recollection:
             request_id=row.request_id,
             body_digest=body.request_digest,
         )
-        self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row))
+        self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row, body))
 
     def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
         session.restore(
@@ -304,7 +356,7 @@ class Recollection:
         )
 
 
-def _nothing_left(row: StoredTurn) -> bytes:
+def _nothing_left(row: StoredTurn, body: TurnBody) -> bytes:
     """The last event of a turn of which the journal has the usage only: it failed, or was left
     or kept private. Its number is beyond any, so that whoever missed something gets it."""
     response = ResponseObject(
@@ -314,26 +366,26 @@ def _nothing_left(row: StoredTurn) -> bytes:
         created_at=int(row.created_s),
         previous_response_id=row.parent_id,
     )
+    code: FailureCode = "server_error"
     message = "The turn ended, and nothing of it was kept."
-    wire = response.wire(status="failed", error=("server_error", message))
+    if body.reason == SERVER_DIED:
+        message = "The server died while this turn ran."
+    elif body.reason == "budget_exhausted":
+        code, message = "rate_limit_exceeded", "A budget of this turn was exhausted."
+    keepwarm = {
+        "session": row.session,
+        "turn": body.number,
+        "reason": body.reason or "not_kept",
+        "cost": {"turn": dollars(body.cost)},
+    }
+    usage = wire_usage(body.usage)
+    wire = response.wire(status="failed", usage=usage, error=(code, message), keepwarm=keepwarm)
     return encode(failed(_BEYOND_ANY, wire))
 
 
 def _options(record: SessionRecord) -> dict[str, Any]:
     options: dict[str, Any] = orjson.loads(record.options) if record.options else {}
     return options
-
-
-def spent_on(account: SpentAccount) -> Amount:
-    """What a journal's account says was spent, as budgets count it."""
-    usage = account.usage
-    return Amount(
-        input_uncached=usage.uncached_tokens,
-        input_cached=usage.cached_tokens,
-        output=usage.output_tokens,
-        reasoning=usage.reasoning_tokens,
-        cost=account.cost,
-    )
 
 
 def _bound(account: Account, bounds: list[dict[str, int]] | None) -> None:
@@ -354,4 +406,4 @@ def journal_error(error: Exception) -> Exception:
 
 
 def _packed(chain: LoadedChain) -> bytes:
-    return zlib.compress(response_of(chain.head.body.terminal), level=1)
+    return pack(response_of(chain.head.body.terminal))

@@ -11,23 +11,28 @@ and then is no longer among the jobs; its lane is free from then on.
 
 import itertools
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from runtime.messages import CancelRequest, GenerationRequest
+from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
+from sessions.durable.account import NOTHING, Account, Amount
+from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
-from sessions.turns.commits import Commit, Ending
+from sessions.journal.shares import Share
+from sessions.turns.commits import Commit, Ending, Reserve
 from sessions.turns.effects import Ended, GrammarCheck, Lookup, Outbox
 from sessions.turns.following import Following
 from sessions.turns.intake import Waiting
 from sessions.turns.jobs import Job, Jobs
 from sessions.turns.lanes import Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
+from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import find_lineage, plan_turn
 from sessions.turns.reading import grammar_of
 from sessions.turns.recollection import Wanted, wanted_by
 from sessions.turns.service import Service
+from sessions.turns.sharing import wants
 from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
 from tools_api import errors
@@ -51,7 +56,7 @@ class Running:
         jobs: Jobs,
         lanes: Lanes[Waiting],
         following: Following,
-        outbox: Callable[[], Outbox],
+        outbox: Outbox,
     ) -> None:
         self._id = connection_id
         self._tenant = tenant
@@ -68,7 +73,7 @@ class Running:
     def look_up(self, wanted: Wanted) -> str:
         """Ask the journal; returns the id with which the answer comes."""
         lookup_id = f"{self._id}.lookup{next(self._numbers)}"
-        self._outbox().lookups.append(Lookup(lookup_id=lookup_id, wanted=wanted))
+        self._outbox.lookups.append(Lookup(lookup_id=lookup_id, wanted=wanted))
         return lookup_id
 
     def take_up(self, job: Job) -> None:
@@ -108,6 +113,8 @@ class Running:
     def _recall(self, job: Job) -> None:
         """Ask the journal for what the request names and memory lacks."""
         commits = self._service.commits
+        if commits is not None:
+            commits.awake()
         digests = None if job.prepared is None else job.prepared.digests
         wanted = None if commits is None else wanted_by(job.request, self._visible, digests)
         if not wanted:
@@ -131,6 +138,29 @@ class Running:
             if not job.session.request(job.ticket):
                 return
         self.find_lineage(job)
+
+    def granted(self, job: Job) -> None:
+        """It is the request's turn in its session, if that is still this server's: while it
+        waited another one may have taken it, or somebody deleted it."""
+        if job.session is not None and job.session.state is SessionState.CLOSED:
+            self._enter_anew(job)
+        else:
+            self.find_lineage(job)
+
+    def _lost_its_session(self, job: Job, plan: TurnPlan) -> bool:
+        """While the plan was made the session was dropped, and the journal has its account."""
+        if job.session is not None and job.ticket is not None:
+            return job.session.state is SessionState.CLOSED
+        known = self._visible.known_session(plan.session) is not None
+        follows = plan.previous_response_id is not None
+        return follows and not known and self._service.commits is not None
+
+    def _enter_anew(self, job: Job) -> None:
+        if job.session is not None and job.ticket is not None:
+            self._wake(job.session.withdraw(job.ticket))
+        job.session = job.ticket = job.lineage = job.plan = None
+        self._done_with_shares(job)
+        self._recall(job)
 
     def find_lineage(self, job: Job) -> None:
         """Decide what the turn continues, and plan it: at once, or later if that takes long."""
@@ -181,13 +211,16 @@ class Running:
             return
         job.plan = plan
         job.check_id = f"{self._id}.check{next(self._numbers)}"
-        self._outbox().grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
+        self._outbox.grammar_checks.append(GrammarCheck(check_id=job.check_id, spec=job.grammar))
 
     def start(self, job: Job, plan: TurnPlan) -> None:
         """Start a turn whose grammar, if it has one, was found good."""
         service = self._service
         if job.log is not None and job.log.follower is not job:
             self.give_way(job)  # to one that came while the grammar was tried
+            return
+        if self._lost_its_session(job, plan):
+            self._enter_anew(job)
             return
         # By its name: while the plan was made the session may have been dropped.
         session = self._visible.session(plan.session)
@@ -198,6 +231,8 @@ class Running:
             return
         if job.request.keepwarm.on_disconnect is not None:
             session.outlives_sockets = job.request.keepwarm.on_disconnect == "continue"
+        if self._waits_for_shares(job, plan, session):
+            return
         number = session.begin(plan.response_id, job.ticket, service.clock())
         plan = replace(plan, number=number, frame_bytes=_new_bytes(job))
         service.store.turn_began(plan.response_id, self._tenant, self._id)
@@ -208,6 +243,71 @@ class Running:
         job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
         self.take(job, job.turn.start())
 
+    def _waits_for_shares(self, job: Job, plan: TurnPlan, session: Session) -> bool:
+        """Of the accounts that other servers draw on too the turn needs what this one has not."""
+        commits = self._service.commits
+        if commits is None or not commits.journal.shared or job.shares is not None:
+            return False
+        job.plan, job.shares = plan, commits.shared.follow(session)
+        meter = Meter(needs_of(plan), session.ledger)
+        return self._ask_for_shares(job, meter.lacking_to_start())
+
+    def _ask_for_shares(self, job: Job, lacking: Sequence[tuple[Account, Amount]]) -> bool:
+        if lacking:
+            job.asked = {account.name: account for account, _ in lacking}
+            job.lookup_id = self.look_up(Wanted(shares=wants(lacking)))
+        return bool(lacking)
+
+    def got_shares(self, job: Job | None, shares: Sequence[Share]) -> None:
+        """The journal has given what a turn asked for, or what there was of it."""
+        commits = self._service.commits
+        assert commits is not None
+        for share in shares:
+            if job is None:
+                commits.shared.unwanted(self._tenant, share)
+            else:
+                commits.shared.got(job.asked[share.name], share)
+        if job is not None and job.turn is not None:
+            self._go_on(job)
+        elif job is not None:
+            assert job.plan is not None
+            self.start(job, job.plan)
+
+    def _go_on(self, job: Job) -> None:
+        """Take what waited; the first of it whether the journal had enough or not."""
+        outputs, job.stalled = job.stalled or [], None
+        for number, output in enumerate(outputs):
+            self.receive(job, output, asks=number > 0)
+
+    def receive(self, job: Job, output: SequenceOutput, *, asks: bool = True) -> None:
+        """Take what the engine said of a turn. ``asks``: if it needs more of a shared account it
+        waits until the journal has been asked."""
+        turn = job.turn
+        assert turn is not None
+        if job.ending is not None or self._jobs.of_request(output.request_id) is not job:
+            return
+        if job.stalled is not None:
+            job.stalled.append(output)
+            return
+        now = self._service.clock()
+        try:
+            if asks and job.shares and self._ask_for_shares(job, turn.lacking(output)):
+                job.stalled = [output]
+                return
+            step = turn.receive(output, now)
+        except Exception:
+            log.exception("turn failed response=%s", turn.plan.response_id)
+            step = turn.fail("internal", "The server had an internal error.", now)
+        self.take(job, step)
+
+    def stalled_for_good(self, job: Job) -> None:
+        """The journal cannot say what the turn may still spend."""
+        assert job.turn is not None
+        job.stalled = None
+        message = "The server could not ask what is left of a budget."
+        step = job.turn.fail("journal_unavailable", message, self._service.clock())
+        self.take(job, step)
+
     def take(self, job: Job, step: TurnStep) -> None:
         """Carry out what a turn asks for: events to who follows it, requests to the engine."""
         frames = list(map(encode, step.events))
@@ -216,20 +316,38 @@ class Running:
             ending = Ending(outcome=step.outcome, terminal=frames.pop())
         if frames:
             self._following.tell(job, frames)
-        self._outbox().requests += step.requests
+        self._outbox.requests += step.requests
         for message in step.requests:
             if isinstance(message, GenerationRequest):
                 self._jobs.sent(job, message.request_id)
+                if job.session is not None:
+                    self._service.store.residents.writes(message.branch_id, job.session)
             elif isinstance(message, CancelRequest):
                 self._jobs.withdrawn(message.request_id)
         if ending is not None:
             self._commit(job, ending)
+        elif job.turn is not None and job.turn.noted is not job.noted:
+            self._note(job, job.turn.noted)
+
+    def _note(self, job: Job, held: Amount) -> None:
+        """Have noted what the turn may consume, in case the server dies."""
+        urgent = held.output > job.noted.output or job.noted is NOTHING
+        job.noted = held
+        commits = self._service.commits
+        if commits is not None:
+            assert job.turn is not None
+            assert job.session is not None
+            created_s = self._service.wall_clock()
+            record = commits.reservation(job.turn.plan, job.session, held, created_s=created_s)
+            self._outbox.reserves.append(Reserve(record=record, urgent=urgent))
 
     def _commit(self, job: Job, ending: Ending) -> None:
         """Hold the terminal event until the turn's record is in the journal, if there is one."""
         commits, report = self._service.commits, ending.outcome.report
         spent = report.usage.input_tokens or report.cost
         if commits is None or not (spent or ending.outcome.entry is not None):
+            if job.noted is not NOTHING:
+                self._note(job, NOTHING)
             self.end(job, ending)
             return
         assert job.turn is not None
@@ -237,8 +355,10 @@ class Running:
         job.ending = ending
         self._jobs.withdrawn(job.turn.request_id)
         created_s = self._service.wall_clock()
-        record = commits.record(job.turn.plan, job.session, ending, created_s=created_s)
-        self._outbox().commits.append(Commit(record=record))
+        record = commits.record(
+            job.turn.plan, job.session, ending, created_s=created_s, shares=job.shares or ()
+        )
+        self._outbox.commits.append(Commit(record=record))
 
     def end(self, job: Job, ending: Ending) -> None:
         """Let a turn's last event go, and keep what outlives it."""
@@ -264,11 +384,17 @@ class Running:
         usage = outcome.report.usage
         self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)
         log.info("turn finished", extra={"fields": outcome.report.log_fields()})
-        self._outbox().finished.append(outcome.report)
-        self._outbox().ended.append(Ended(response_id=plan.response_id, terminal=terminal))
+        self._outbox.finished.append(outcome.report)
+        self._outbox.ended.append(Ended(response_id=plan.response_id, terminal=terminal))
         self._answered(job)
 
+    def _done_with_shares(self, job: Job) -> None:
+        commits, shares, job.shares = self._service.commits, job.shares, None
+        if commits is not None and shares:
+            commits.shared.done(self._tenant, shares)
+
     def _answered(self, job: Job) -> None:
+        self._done_with_shares(job)
         self._jobs.remove(job)
         if not job.displaced:
             self._lanes.done(job.lane)
@@ -308,17 +434,17 @@ class Running:
             self._service.store.logs.drop(job.log)
         self.long_plans.withdraw(job)
         if job.check_id is not None:
-            self._outbox().withdrawn_checks.append(job.check_id)
+            self._outbox.withdrawn_checks.append(job.check_id)
         self._answered(job)
 
     def _wake(self, ticket: Hashable | None) -> None:
         if ticket is not None:
             assert isinstance(ticket, tuple)
-            self._outbox().wake.append(ticket[0])
+            self._outbox.wake.append(ticket[0])
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
         """Answer with an error in a lane of the connection."""
-        self._outbox().frames.append(encode(error.event(stream_id)))
+        self._outbox.frames.append(encode(error.event(stream_id)))
 
 
 def _new_bytes(job: Job) -> int:

@@ -194,8 +194,9 @@ def _cut(item: Item, keep: int) -> Item:
     shorter = text[:head] + note + (text[-tail:] if tail else "")
     if isinstance(item, Message):
         part = TextPart(type=item.content[0].type, text=shorter)
-        return item.model_copy(update={"content": (part,)})
-    return item.model_copy(update={"output": shorter})
+        return replace(item, content=(part,))
+    assert isinstance(item, CallOutput)
+    return replace(item, output=shorter)
 
 
 def _can_be_cut(item: Item) -> bool:

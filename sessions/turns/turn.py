@@ -23,11 +23,11 @@ from runtime.messages import (
     SequenceOutput,
     SequenceStart,
 )
-from sessions.durable.account import BudgetExceeded
+from sessions.durable.account import Account, Amount, BudgetExceeded
 from sessions.durable.branches import Claim
 from sessions.durable.ledger import Ledger, TurnReport, TurnUsage
 from sessions.durable.transcript import Entry, Tail, chain_ids, roll_all
-from sessions.durable.turn_stats import TurnClock, TurnStats
+from sessions.durable.turn_stats import TurnClock, TurnStats, wire_usage
 from sessions.turns.commits import Outcome
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.miss_account import account, prompt_of
@@ -35,7 +35,6 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import ResponseEvents
 from sessions.turns.service import Service
 from sessions.turns.turn_plan import TurnPlan
-from tools_api import responses
 from tools_api.events import Event
 from tools_api.items import Call, Item, Message
 from tools_api.responses import FailureCode, ResponseObject
@@ -118,6 +117,12 @@ class Turn:
         self._submit(step, cached=min(held, self.plan.prompt_tokens - 1))
         return step
 
+    def lacking(self, output: SequenceOutput) -> list[tuple[Account, Amount]]:
+        """Of which accounts that other servers draw on too more is needed to take that."""
+        if output.request_id != self.request_id:
+            return []
+        return self._meter.lacking_for(output, len(self._reader.tokens))
+
     def receive(self, output: SequenceOutput, now: float) -> TurnStep:
         """Take what one engine step gave this turn."""
         step = TurnStep()
@@ -168,6 +173,11 @@ class Turn:
         report = replace(step.outcome.report, status="cancelled")
         step.outcome = replace(step.outcome, report=report)
         return step
+
+    @property
+    def noted(self) -> Amount:
+        """What it may consume before it says so anew; as ``Meter.noted``."""
+        return self._meter.noted
 
     def snapshot(self) -> Event:
         """The response as it stands."""
@@ -329,7 +339,7 @@ class Turn:
         step.events.append(
             self.events.terminal(
                 "completed" if status == "completed" else "incomplete",
-                usage=_wire_usage(usage),
+                usage=wire_usage(usage),
                 incomplete_reason="max_output_tokens" if status == "incomplete" else None,
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
@@ -353,7 +363,7 @@ class Turn:
         step.events.append(
             self.events.terminal(
                 "failed",
-                usage=_wire_usage(usage) if self._stats.start is not None else None,
+                usage=wire_usage(usage) if self._stats.start is not None else None,
                 error=(code, message),
                 completed_at=int(self._service.wall_clock()),
                 keepwarm=self._stats.full(usage, reason),
@@ -365,7 +375,8 @@ class Turn:
         """Close the account: what was consumed takes the allowance's place."""
         usage = self._usage()
         if self._stats.start is not None:
-            self._stats.cost = self._meter.settle(usage)
+            usage, self._stats.cost = self._meter.settle(usage)
+            self._stats.residency = usage.residency
         self._withdraw()
         return usage
 
@@ -432,19 +443,9 @@ def _default_limit(tokens: int) -> str:
     return f"max_output_tokens: not given, so the server's default of {tokens} ended the turn"
 
 
-def _wire_usage(usage: TurnUsage) -> Event:
-    return responses.usage(
-        input_tokens=usage.input_tokens,
-        cached_tokens=usage.cached_tokens,
-        cache_write_tokens=usage.uncached_tokens,
-        output_tokens=usage.output_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-    )
-
-
 def _without_logprobs(item: Item) -> Item:
     """What the transcript keeps; log-probabilities are only for the client."""
     if not isinstance(item, Message):
         return item
-    parts = tuple(part.model_copy(update={"logprobs": ()}) for part in item.content)
-    return item.model_copy(update={"content": parts})
+    parts = tuple(replace(part, logprobs=()) for part in item.content)
+    return replace(item, content=parts)

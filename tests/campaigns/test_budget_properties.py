@@ -1,26 +1,40 @@
 """Nothing is ever overspent, and every account of a token and a nano-dollar is the same account.
 
 Random trees of sessions with parallel turns, forks, cancels, lost clients, lost engines and lost
-servers, on a simulated engine, through the real connections. ``KEEPWARM_BUDGET_OPERATIONS`` sets
-how many operations; see CONTRIBUTING.md.
+servers, on a simulated engine, through the real connections and a journal, whose commits come when
+they come: what a server had not committed when it died is gone, and what its turns held is spent.
+``KEEPWARM_BUDGET_OPERATIONS`` sets how many operations; see CONTRIBUTING.md.
 """
 
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import le
+from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
 from runtime.messages import FinishReason, GenerationRequest
-from sessions.durable.account import KINDS, Account, Amount
+from sessions.durable.account import KINDS, NOTHING, Account, Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, nano_dollars
 from sessions.durable.reservation import amount_of
+from sessions.journal.encoding import decode_turn
+from sessions.journal.journal import Journal
+from sessions.journal.memory import MemoryJournal
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
+from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.writer import Verdict
 from sessions.pages.metrics import Metrics
 from sessions.tenants import TenantPolicy, Tenants
-from tests.support.sessions_rig import END, Client, Rig, token_ids
+from sessions.turns.commits import Commits
+from sessions.turns.recollection import spent_on
+from tests.support.journal_rig import JournalRig
+from tests.support.sessions_rig import END, Client, token_ids
 from tools_api.requests import Bounds
 
 OPERATIONS = int(os.environ.get("KEEPWARM_BUDGET_OPERATIONS", "10000"))
@@ -38,21 +52,53 @@ METRIC_OF = {
 }
 
 
+@dataclass(frozen=True)
+class Sum:
+    """What one account has to say."""
+
+    turns: int = 0
+    usage: TurnUsage = field(default_factory=TurnUsage)
+    cost: int = 0
+
+    def plus(self, usage: TurnUsage, cost: int) -> "Sum":
+        return Sum(self.turns + 1, self.usage + usage, self.cost + cost)
+
+
+class BudgetRig(JournalRig):
+    """Remembers what was written."""
+
+    def __init__(self, journal: Journal, **options: Any) -> None:
+        self.written: list[TurnRecord] = []
+        super().__init__(journal, **options)
+        self.hold = True
+
+    def commit(self, verdict: Verdict | None = None) -> None:
+        self.written.append(self.held[0][1].record)
+        super().commit(verdict)
+
+
 class World:
     """A server, its clients, and what is remembered of it by somebody else."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, open_journal: Callable[[], Journal]) -> None:
         self.rng = random.Random(seed)
+        self.open_journal = open_journal
         self.metrics: list[Metrics] = []
         self.settled: list[TurnReport] = []
-        """Of all lives of the server: what a journal would hold."""
+        """Of all lives of the server."""
         self.unchecked: list[TurnReport] = []
-        """Of this life, not yet compared with what clients saw."""
-        self.lost: Counter[str] = Counter()
-        """Of tenants: nano-dollars that crashes of the server cut short."""
-        self.events: dict[tuple[int, str], dict[str, Any]] = {}
-        """Final responses that clients saw, by the server's life and their ids."""
-        self.generation = 0
+        """Not yet compared with what clients saw."""
+        self.expected: dict[tuple[str, str], Sum] = {}
+        """What each account of the journal has to say, by tenant and name."""
+        self.touched: set[tuple[str, str]] = set()
+        """Those that have changed since they were compared."""
+        self.cut_short = 0
+        """Turns that ran when a server died."""
+        self.events: dict[str, dict[str, Any]] = {}
+        """Final responses that clients saw, by their ids."""
+        self.generation = 1
+        self.sessions: dict[tuple[str, str], dict[str, Any]] = {}
+        self.responses: dict[str, list[tuple[str, str]]] = {name: [] for name in TENANTS}
         tenants = {
             name: TenantPolicy(
                 budget=Bounds(
@@ -61,50 +107,70 @@ class World:
             )
             for name in TENANTS
         }
-        self.tenants = Tenants([], tenants)
-        self.spent: dict[str, Amount] = {}
+        self.rig = BudgetRig(open_journal(), prices=PRICES, tenants=Tenants([], tenants))
+        self.taken = self.taken_records = 0
         self.start()
 
     # The server
 
     def start(self) -> None:
-        """A server begins a life, with tenants' accounts as they were."""
-        self.rig = Rig(prices=PRICES, tenants=self.tenants)
+        """A server begins a life, with the accounts that the journal has."""
         self.metrics.append(Metrics())
-        self.taken = 0
-        self.responses: dict[str, list[tuple[str, str]]] = {name: [] for name in TENANTS}
-        self.new: set[tuple[str, str]] = set()
-        self.sessions: dict[tuple[str, str], dict[str, Any]] = {}
-        self.generation += 1
+        for record in self.rig.left:
+            self.metrics[-1].turn_cut_short(record)
         self.clients = [self.rig.connect(self.rng.choice(TENANTS)) for _ in range(6)]
         self.retired: list[Client] = []
         """Nobody asks for anything there any more, but turns may still run."""
         self.seen: Counter[Client] = Counter()
         self.accounts: list[tuple[Account, Amount, Amount]] = []
         """With what was spent and held when they were checked."""
+        self.tracked: dict[Account, tuple[str, str]] = {}
+        """Their tenants and their names in the journal."""
         for name in TENANTS:
-            account = self.rig.store.tenant_accounts.of(name)
-            account.spent = self.spent.get(name, Amount())
-            self.add_accounts(account)
+            self.track(self.rig.store.tenant_accounts.of(name), name, TENANT_ACCOUNT)
 
     def crash(self) -> None:
-        """The server dies: what its turns held counts as spent."""
+        """The server dies: what its turns held counts as spent, within every budget."""
         self.take_reports()
-        self.check_all()
-        for name in TENANTS:
-            account = self.rig.store.tenant_accounts.of(name)
-            held = Amount(**orjson.loads(orjson.dumps(account.held._asdict())))
-            self.spent[name] = account.spent.plus(held)
-            self.lost[name] += held.cost
+        rig = self.rig
+        for client in (*self.clients, *self.retired):
+            for job in client.connection._jobs:
+                if job.noted is not NOTHING:
+                    assert job.turn is not None
+                    assert job.session is not None
+                    plan, session = job.turn.plan, job.session
+                    record = Commits(rig.journal).reservation(plan, session, job.noted, created_s=1)
+                    self.charge(record)
+                    self.cut_short += 1
+        bounds = [(account.budget.bounds(), key) for account, key in self.tracked.items()]
+        rig.journal.close()
+        rig.journal = self.open_journal()
+        rig.restart()
+        for limits, key in bounds:
+            spent = spent_on(rig.journal.account(*key))
+            assert all(getattr(spent, kind) <= limit for kind, limit in limits.items()), key
         self.start()
+        self.check_journal()
+
+    def charge(self, record: TurnRecord) -> None:
+        for name in (session_account(record.session), *record.accounts):
+            key = (record.tenant, name)
+            self.expected[key] = self.expected.get(key, Sum()).plus(record.usage, record.cost)
+            self.touched.add(key)
 
     def take_reports(self) -> None:
+        records = self.rig.written[self.taken_records :]
+        self.taken_records += len(records)
+        by_id = {record.response_id: record for record in records}
+        for record in records:
+            self.charge(record)
         new = self.rig.reports[self.taken :]
         self.taken += len(new)
         self.settled += new
         for report in new:
             self.unchecked.append(report)
             self.metrics[-1].turn_finished(report)
+            self.check_row(report, by_id.get(report.response_id))
         for client in list(self.retired):
             self.take_events(client)
             if not client.connection.num_active:
@@ -112,10 +178,24 @@ class World:
         for client in self.clients:
             self.take_events(client)
 
+    def check_row(self, report: TurnReport, record: TurnRecord | None) -> None:
+        """What was reported is what the journal has."""
+        if record is None:
+            assert report.usage == TurnUsage()
+            assert report.cost == 0
+            return
+        row = self.rig.journal.ended_turn(report.tenant, report.response_id)
+        assert row is not None
+        body = decode_turn(row)
+        assert (body.usage, body.cost, body.saved) == (report.usage, report.cost, report.saved)
+        assert (row.session, body.number, body.status) == (
+            report.session, report.turn, report.status
+        )  # fmt: skip
+
     def take_events(self, client: Client) -> None:
         for event in client.events[self.seen[client] :]:
             if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
-                self.events[len(self.metrics), event["response"]["id"]] = event["response"]
+                self.events[event["response"]["id"]] = event["response"]
             assert event["type"] != "error" or event["error"]["code"] in (
                 "previous_response_not_found",
                 "response_not_found",
@@ -129,13 +209,15 @@ class World:
     def operate(self) -> None:
         rng, rig = self.rng, self.rig
         kind = rng.choices(
-            ("step", "create", "cancel", "leave", "forget", "engine", "server", "new names"),
-            (70, 22, 2, 2, 1, 0.15, 0.05, 1),
+            ("step", "create", "commit", "cancel", "leave", "forget", "engine", "server", "names"),
+            (60, 22, 15, 2, 2, 1, 0.15, 0.15, 1),
         )[0]
         if kind == "step" and rig.engine.open:
             self.step(rng.choice(list(rig.engine.open.values())).request)
         elif kind == "create":
             self.create(rng.choice(self.clients))
+        elif kind == "commit":
+            self.commit(rng.randint(1, 4))
         elif kind == "cancel":
             rng.choice(self.clients).send(type="response.cancel", stream_id=rng.choice("abcd"))
         elif kind == "leave":
@@ -149,15 +231,19 @@ class World:
                 rig.carry(client, client.connection.engine_died())
         elif kind == "server":
             self.crash()
-        elif kind == "new names":
+        elif kind == "names":
             self.generation += 1
         self.take_reports()
         self.check()
 
+    def commit(self, most: int = 10**9) -> None:
+        for _ in range(min(most, len(self.rig.held))):
+            self.rig.commit()
+
     def leave(self, at: int) -> None:
         gone = self.clients[at]
         gone.disconnect()
-        self.take_events(gone)
+        self.retired.append(gone)  # its turns may wait for their commits
         self.clients[at] = self.rig.connect(self.rng.choice(TENANTS))
 
     def step(self, request: GenerationRequest) -> None:
@@ -203,7 +289,6 @@ class World:
             options["session"] = name
             if (tenant, name) not in self.sessions:
                 self.sessions[tenant, name] = options
-                self.new.add((tenant, name))
                 options |= self.budgets()
                 older = [n for t, n in self.sessions if t == tenant and n != name]
                 if older and rng.random() < 0.5:
@@ -226,9 +311,10 @@ class World:
             fields["max_output_tokens"] = rng.choice((1, 20, 300, 700))
         client.create(**fields, keepwarm=options, stream_id=rng.choice("abcd"))
         session = rig.store.known_session(tenant, name)
-        if options.get("session") == name and session is not None and (tenant, name) in self.new:
-            self.new.discard((tenant, name))
-            self.add_accounts(session.ledger.account, session.ledger.tree)
+        if session is not None:
+            for each in (session, *session.parents()):
+                self.track(each.ledger.account, tenant, session_account(each.name))
+                self.track(each.ledger.tree, tenant, tree_account(each.name))
         self.note_responses(client, tenant)
 
     def note_responses(self, client: Client, tenant: str) -> None:
@@ -261,42 +347,58 @@ class World:
             assert all(left >= 0 for left in account.left().bounds().values()), account
             assert all(getattr(account.held, kind) >= 0 for kind in KINDS), account
 
-    def add_accounts(self, *accounts: Account) -> None:
-        self.accounts += [(account, Amount(), Amount()) for account in accounts]
+    def track(self, account: Account, tenant: str, name: str) -> None:
+        if account not in self.tracked:
+            self.tracked[account] = (tenant, name)
+            self.accounts.append((account, Amount(), Amount()))
+
+    def check_journal(self) -> None:
+        """Of the accounts that have changed."""
+        for key in self.touched:
+            account = self.rig.journal.account(*key)
+            assert Sum(account.turns, account.usage, account.cost) == self.expected[key], key
+        self.touched.clear()
 
     def check_all(self) -> None:
-        """Everybody's books agree."""
-        open_turns = self.rig.store.running_turns
-        by_session: dict[tuple[str, str], list[TurnReport]] = {}
-        for report in self.rig.reports:
-            by_session.setdefault((report.tenant, report.session), []).append(report)
-        for (tenant, name), reports in by_session.items():
-            session = self.rig.store.known_session(tenant, name)
-            assert session is not None
-            usage = sum((report.usage for report in reports), TurnUsage())
-            cost = sum(report.cost for report in reports)
-            assert (session.ledger.usage, session.ledger.cost) == (usage, cost)
-            assert session.ledger.account.spent == amount_of(usage, cost)
-        if not open_turns:
+        """Everybody's books agree, once what has ended is committed."""
+        self.commit()
+        self.take_reports()
+        self.check_journal()
+        running = Counter[tuple[str, str]]()
+        for client in (*self.clients, *self.retired):
+            for job in client.connection._jobs:
+                if job.turn is not None and job.noted is not NOTHING:
+                    running[job.turn.plan.tenant, job.turn.plan.session] += 1
+                    assert len(job.turn._reader.tokens) <= job.noted.output
+        for session in self.rig.store.any_sessions():
+            tenant, name = session.tenant, session.name
+            expected = self.expected.get((tenant, session_account(name)), Sum())
+            assert (session.ledger.usage, session.ledger.cost) == (expected.usage, expected.cost)
+            held = self.rig.journal.reservations(tenant, name)
+            assert len(held) == running[tenant, name]
+            amounts = (amount_of(record.usage, record.cost) for record in held)
+            noted = reduce(Amount.plus, amounts, Amount())
+            assert all(map(le, noted, session.ledger.account.held)), (noted, session.ledger.account)
+        for account, key in self.tracked.items():
+            expected = self.expected.get(key, Sum())
+            assert account.spent == amount_of(expected.usage, expected.cost), key
+        if not self.rig.store.running_turns:
             assert all(account.held == Amount() for account, _, _ in self.accounts)
-        for tenant in TENANTS:
-            mine = [report for report in self.settled if report.tenant == tenant]
-            cost = sum(report.cost for report in mine) + self.lost[tenant]
-            account = self.rig.store.tenant_accounts.of(tenant)
-            assert account.spent.cost == cost
         while self.unchecked:
             report = self.unchecked.pop()
             assert report.cost == PRICES.cost(report.usage)
-            event = self.events.pop((len(self.metrics), report.response_id), None)
+            event = self.events.pop(report.response_id, None)
             if event is not None and event["status"] == report.status and event["usage"]:
                 assert told(event) == (counts(report.usage), report.cost)
 
     def check_metrics(self) -> None:
+        """Over all lives they say what the journal's accounts do."""
         sums = Counter[str]()
         for metrics in self.metrics:
             sums.update(values(metrics.registry))
-        usage = sum((report.usage for report in self.settled), TurnUsage())
-        cost = sum(report.cost for report in self.settled)
+        accounts = [self.rig.journal.account(tenant, TENANT_ACCOUNT) for tenant in TENANTS]
+        usage = sum((account.usage for account in accounts), TurnUsage())
+        cost = sum(account.cost for account in accounts)
         expected = dict(zip(METRIC_OF, (*counts(usage), cost), strict=True))
         assert {kind: sums[kind] for kind in METRIC_OF} == expected
 
@@ -323,20 +425,27 @@ def values(registry: CollectorRegistry) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_overspent_and_all_books_agree(seed: int) -> None:
-    world = World(seed)
+def test_nothing_is_overspent_and_all_books_agree(seed: int, tmp_path: Path) -> None:
+    kept = MemoryJournal(b"f")
+    kinds: list[Callable[[], Journal]] = [
+        lambda: kept,
+        lambda: SqliteJournal(tmp_path / "journal", fingerprint=b"f", synchronous="OFF"),
+    ]
+    world = World(seed, kinds[seed % 2])
     for number in range(OPERATIONS // len(SEEDS)):
         world.operate()
         if number % 500 == 499:
             world.check_all()
     for client in (*world.clients, *world.retired):
         client.disconnect()
-    world.take_reports()
     world.check_all()
     world.check_metrics()
+    world.rig.journal.close()
     reasons = Counter((report.status, report.reason) for report in world.settled)
-    print(f"seed={seed} turns={len(world.settled)} lives={len(world.metrics)} {reasons}")
+    lives = len(world.metrics)
+    print(f"seed={seed} turns={len(world.settled)} {lives=} cut={world.cut_short} {reasons}")
     assert reasons["failed", "budget_exhausted"] > 20
     assert reasons["incomplete", "budget_exhausted"] > 10
     assert reasons["completed", None] > 50
-    assert len(world.metrics) > 1
+    assert lives > 1
+    assert world.cut_short > 1

@@ -6,9 +6,13 @@ allow; 200 is the long campaign).
 
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +21,14 @@ import httpx
 from websockets.exceptions import ConnectionClosed
 
 from keepwarm.demo.child_server import child_server
+from runtime.model.presets import random_model_config
+from runtime.model.weights import BYTE_TOKENIZER
+from runtime.tokenizer import Tokenizer
+from sessions.durable.ledger import nano_dollars
+from sessions.durable.transcript import chain_ids
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import decode_turn
+from sessions.journal.records import PARENT_DELETED, SERVER_DIED, TENANT_ACCOUNT
 from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import WireClient
@@ -26,14 +36,22 @@ from tests.support.wire_client import WireClient
 CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "20"))
 SECONDS = 40.0 if "KEEPWARM_CRASHES" not in os.environ else 1e9
 SESSIONS = 4
+VOCABULARY = random_model_config("qwen3-tiny").vocab_size
 
 
 class Agent:
-    """One session: plays turns, and remembers what it was told had ended."""
+    """One session: plays turns, and remembers what it was told had ended. A turn whose answer it
+    did not get is asked for again, by its id."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.acknowledged: list[dict[str, Any]] = []
+        self.cut: list[dict[str, Any]] = []
+        """Turns that ran when a server died."""
+        self.checked = 0
+        """So many of what was acknowledged have been compared."""
+        self._numbers = itertools.count()
+        self._asked: dict[str, Any] | None = None
 
     async def play(self, url: str, until: asyncio.Event) -> None:
         with contextlib.suppress(ConnectionClosed, OSError):
@@ -42,52 +60,106 @@ class Agent:
                 await self.turn(client)
 
     async def turn(self, client: WireClient) -> None:
-        fields: dict[str, Any] = {"input": f"turn {len(self.acknowledged)}"}
-        if self.acknowledged:
-            fields["previous_response_id"] = self.acknowledged[-1]["id"]
-        options = {"session": self.name}
-        event = await client.turn(max_output_tokens=6, keepwarm=options, **fields)
+        if self._asked is None:
+            self._asked = self._next()
+        event = await client.turn(**self._asked)
+        self._asked = None
+        if event["type"] == "response.failed":
+            assert event["response"]["keepwarm"]["reason"] == SERVER_DIED, event
+            self.cut.append(event["response"])
+            return
         assert event["type"] in ("response.completed", "response.incomplete"), event
         self.acknowledged.append(event["response"])
+
+    def _next(self) -> dict[str, Any]:
+        number = next(self._numbers)
+        fields: dict[str, Any] = {
+            "input": f"turn {number}",
+            "max_output_tokens": 6,
+            "include": ["message.output_text.logprobs"],
+            "keepwarm": {"session": self.name, "request_id": f"{self.name}.{number}"},
+        }
+        if self.acknowledged:
+            fields["previous_response_id"] = self.acknowledged[-1]["id"]
+        return fields
 
 
 def options_with(journal: Path) -> list[str]:
     return [*OPTIONS, "--journal", str(journal), "--price", "input=3,cached=0.3,output=15"]
 
 
-async def load_and_kill(url: str, pid: int, agents: list[Agent], after_s: float) -> None:
+async def load_and_kill(
+    url: str, pid: int, agents: list[Agent], after_s: float, *, turns: int
+) -> None:
+    """Kill the server so long after so many turns of this life have ended."""
     until = asyncio.Event()
     playing = [asyncio.create_task(agent.play(url, until)) for agent in agents]
+    enough = sum(len(agent.acknowledged) for agent in agents) + turns
+    while sum(len(agent.acknowledged) for agent in agents) < enough:
+        assert not any(each.done() for each in playing), "nobody plays any more"
+        await asyncio.sleep(0.01)
     await asyncio.sleep(after_s)
     os.kill(pid, signal.SIGKILL)
     until.set()
     await asyncio.gather(*playing)
 
 
-def check(journal: Path, fingerprint: bytes, agents: list[Agent]) -> None:
-    """Every turn whose end was seen is there, charged once, and its chain is whole."""
+def check(
+    journal: Path, fingerprint: bytes, agents: list[Agent], tokens: Tokenizer, *, all_: bool = False
+) -> None:
+    """Every turn whose end was seen is there, with the tokens that were told, charged once, and
+    its chain is whole; one that was cut short is spent, once."""
     opened = SqliteJournal(journal, fingerprint=fingerprint)
     try:
         loader = Loader(opened, fingerprint=fingerprint)
+        costs = 0
         for agent in agents:
-            rows = opened.session_turns("default", agent.name)
-            ids = [row.response_id for row in rows]
-            assert len(ids) == len(set(ids))
-            bodies = [decode_turn(row) for row in rows]
+            rows = {row.response_id: row for row in opened.session_turns("default", agent.name)}
+            bodies = {id_: decode_turn(row) for id_, row in rows.items()}
+            requests = [row.request_id for row in rows.values()]
+            assert len(requests) == len(set(requests)), "a request was answered by two turns"
             session = opened.session("default", agent.name)
-            assert session is None or session.account.cost == sum(body.cost for body in bodies)
-            for response in agent.acknowledged:
-                assert response["id"] in ids, "an acknowledged turn is gone"
-            if agent.acknowledged:
-                last = agent.acknowledged[-1]
-                loaded = loader.load("default", last["id"])
-                assert loaded is not None
-                entry = link_up(loaded.turns, lambda _: None)
-                assert len(entry.output_ids) == last["usage"]["output_tokens"]
-                held = len(entry.header.ids) + entry.num_tokens
-                assert held == last["usage"]["total_tokens"]
+            cost = sum(body.cost for body in bodies.values())
+            assert session is None or session.account.cost == cost
+            costs += cost
+            before: str | None = None
+            for n, response in enumerate(agent.acknowledged):
+                id_ = response["id"]
+                assert id_ in rows, "an acknowledged turn is gone"
+                assert rows[id_].parent_id == before, "a chain went on elsewhere"
+                if all_ or n >= agent.checked:
+                    check_turn(loader, response, tokens)
+                assert nano_dollars(response["keepwarm"]["cost"]["turn"]) == bodies[id_].cost
+                before = id_
+            agent.checked = len(agent.acknowledged)
+            for response in agent.cut:
+                body = bodies[response["id"]]
+                assert (body.status, body.reason) == ("failed", SERVER_DIED)
+                assert body.usage.input_tokens > 0
+                assert body.usage.input_tokens == response["usage"]["input_tokens"]
+        assert opened.account("default", TENANT_ACCOUNT).cost == costs
     finally:
         opened.close()
+
+
+def check_turn(loader: Loader, response: dict[str, Any], tokens: Tokenizer) -> None:
+    """What is loaded has the tokens that the client was told, one by one."""
+    loaded = loader.load("default", response["id"])
+    assert loaded is not None
+    entry = link_up(loaded.turns, lambda _: None)
+    assert len(entry.output_ids) == response["usage"]["output_tokens"]
+    assert len(entry.header.ids) + entry.num_tokens == response["usage"]["total_tokens"]
+    ids = chain_ids(entry.header, entry, entry.input_ids[:0])
+    assert len(ids) == response["usage"]["total_tokens"]
+    told = [
+        bytes(each["bytes"])
+        for item in response["output"]
+        for part in item["content"]
+        for each in part["logprobs"]
+    ]
+    kept = [tokens.token_bytes(int(token)) for token in entry.output_ids]
+    assert kept[: len(told)] == told
+    assert len(told) in (len(kept), len(kept) - 1), "all but what ends the turn"
 
 
 def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
@@ -97,17 +169,22 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -
     agents = [Agent(f"s{n}") for n in range(SESSIONS)]
     began, crashes = time.monotonic(), 0
     fingerprint = b""
+    tokens = Tokenizer.load(BYTE_TOKENIZER, vocab_size=VOCABULARY)
     while crashes < CRASHES and time.monotonic() - began < SECONDS:
         with child_server(options_with(journal), log=tmp_path / "log") as server:
             pid = server.process.pid
-            asyncio.run(load_and_kill(server.url, pid, agents, chance.uniform(0.05, 0.6)))
+            after_s, turns = chance.uniform(0.05, 0.6), 0 if crashes % 3 == 2 else 2
+            asyncio.run(load_and_kill(server.url, pid, agents, after_s, turns=turns))
         crashes += 1
         fingerprint = fingerprint or _fingerprint(journal)
-        check(journal, fingerprint, agents)
+        check(journal, fingerprint, agents, tokens)
+    check(journal, fingerprint, agents, tokens, all_=True)
     acknowledged = sum(len(agent.acknowledged) for agent in agents)
-    print(f"crashes={crashes} acknowledged={acknowledged}")
+    cut = sum(len(agent.cut) for agent in agents)
+    print(f"crashes={crashes} acknowledged={acknowledged} cut={cut}")
     assert crashes >= 3
     assert acknowledged > crashes
+    assert cut > 0
 
 
 def _fingerprint(journal: Path) -> bytes:
@@ -146,3 +223,43 @@ def test_a_chain_goes_on_at_the_next_server_in_every_way(tmp_path: Path) -> None
             response = answer.json()
             assert response["previous_response_id"] is not None
             assert response["usage"]["input_tokens"] > first["usage"]["total_tokens"]
+
+
+def test_a_session_is_deleted_beside_the_server_that_runs_it(tmp_path: Path) -> None:
+    """A parent that the server remembers is no parent any more, and nothing is left on it."""
+    journal = tmp_path / "journal"
+    place = ["--journal", str(journal)]
+
+    async def scenario(url: str) -> None:
+        client = await WireClient.open(url)
+        named = {"keepwarm": {"session": "s"}, "max_output_tokens": 4}
+        first = await client.response(input="never to be read again", **named)
+        _sessions("delete", *place, "s")
+        _sessions("vacuum", *place)
+        for file in (journal, journal.with_name("journal-wal")):
+            assert b"never to be read again" not in file.read_bytes()
+        event = await client.turn(input="more", previous_response_id=first["id"], **named)
+        assert event["type"] == "response.failed", event
+        assert event["response"]["keepwarm"]["reason"] == PARENT_DELETED
+        event = await client.turn(input="more", previous_response_id=first["id"], **named)
+        assert event["error"]["code"] == "previous_response_not_found"
+        anew = await client.response(input="anew", **named)
+        assert anew["previous_response_id"] is None
+        again = await client.response(input="on", previous_response_id=anew["id"], **named)
+        assert again["status"] in ("completed", "incomplete")
+        await client.close()
+
+    with child_server(options_with(journal), log=tmp_path / "log") as server:
+        asyncio.run(scenario(server.url))
+    shown = json.loads(_sessions("show", *place, "s", "--json"))
+    assert shown[0]["reason"] == PARENT_DELETED
+    assert [turn["status"] for turn in shown][1:] == ["incomplete"] * 2
+    with child_server(options_with(journal), log=tmp_path / "log") as server:
+        found = httpx.get(f"{server.url}/responses/{shown[-1]['response']}", timeout=30)
+        assert found.status_code == 200
+
+
+def _sessions(*words: str) -> str:
+    """What ``keepwarm sessions`` prints."""
+    command = [sys.executable, "-m", "keepwarm", "sessions", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -2,28 +2,37 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from sessions.durable.account import Amount, Budget
+from sessions.journal.bell import CHANNEL
 from sessions.journal.errors import JournalNewer, JournalUnavailable
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.postgres import PostgresJournal
+from sessions.journal.samples import MINUTE_S, Sample
+from sessions.journal.shares import Want
 from tests.support.journals import record
 from tests.support.postgres import MISSING, PROGRAMS, postgres
+from tests.unit import test_batch as more_promises
 from tests.unit import test_journal as promises
 from tests.unit.test_journal_desk import Bench, Client
 
 pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
 _databases = itertools.count(1)
 
-for _name in dir(promises):
-    # Every promise that is made of all journals is asked of this one too.
-    _test = getattr(promises, _name)
-    if _name.startswith("test_") and "journal" in getattr(_test, "__annotations__", {}):
-        globals()[_name] = _test
+for _module in (promises, more_promises):
+    for _name in dir(_module):
+        # Every promise that is made of all journals is asked of this one too.
+        _test = getattr(_module, _name)
+        if _name.startswith("test_") and "journal" in getattr(_test, "__annotations__", {}):
+            globals()[_name] = _test
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +159,109 @@ def test_a_journal_of_a_newer_program_is_left_alone(address: str) -> None:
         connection.execute("UPDATE journal SET commits = 99")
     with pytest.raises(JournalNewer, match="update keepwarm"):
         opened_as(address, "a")
+
+
+def test_who_wants_a_session_and_who_lets_it_go_are_told(address: str) -> None:
+    """Nobody looks by himself here: an hour passes between two looks."""
+    a, b = opened_as(address, "a"), opened_as(address, "b")
+    for journal in (a, b):
+        journal.append([record("r1" if journal is a else "r2", session=journal.owner)])
+        journal.ownership.beat()
+    asked, listening, free = threading.Event(), threading.Event(), threading.Event()
+    a.listen(asked.set)
+    b.listen(listening.set)
+    assert asked.wait(10), "once it listens it looks for what was asked before"
+    assert listening.wait(10)
+    asked.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sessions.journal.ownership.ASK_AGAIN_S", 3600.0)
+
+        def claim() -> None:
+            assert b.claim("t", "a", 3600.0) is not None
+            free.set()
+
+        claiming = threading.Thread(target=claim)
+        claiming.start()
+        assert asked.wait(10)
+        assert a.ownership.wanted() == [("t", "a")]
+        a.release("t", ["a"])
+        assert free.wait(10)
+        claiming.join()
+    a.close()
+    b.close()
+
+
+def test_a_listener_that_loses_its_connection_listens_again(address: str) -> None:
+    heard = threading.Semaphore(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sessions.journal.bell.RETRY_S", 0.01)
+        journal = opened_as(address, "a")
+        journal.listen(heard.release)
+        assert heard.acquire(timeout=10)
+        with psycopg.connect(address, autocommit=True) as other:
+            cut = (
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+            )
+            other.execute(cut)
+            assert heard.acquire(timeout=10), "it looks at once for what it may have missed"
+            for server in ("somebody else", "a"):
+                other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, server))
+            assert heard.acquire(timeout=10)
+            assert not heard.acquire(blocking=False)
+        journal.close()
+
+
+def test_servers_read_each_others_curves_from_a_database_of_any_version(address: str) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("DROP TABLE curve, share")
+        connection.execute("ALTER TABLE account DROP COLUMN residency")
+        connection.execute("UPDATE journal SET commits = 1")
+    first, second = opened_as(address, "a"), opened_as(address, "b")
+    mine = Sample(width_s=MINUTE_S, number=9, tenant="", body=b"mine")
+    theirs = replace(mine, body=b"theirs")
+    first.keep_samples([mine])
+    second.keep_samples([theirs])
+    assert first.samples("", MINUTE_S, 0, own=False) == [theirs]
+    assert second.samples("", MINUTE_S, 0, own=False) == [mine]
+    both = first.samples("", MINUTE_S, 0, own=True)
+    assert sorted(each.body for each in both) == [b"mine", b"theirs"]
+    first.close()
+    second.close()
+
+
+def test_two_servers_that_take_shares_at_once_are_given_no_more_than_there_is(
+    address: str,
+) -> None:
+    journals = [opened_as(address, owner) for owner in ("a", "b")]
+    for journal in journals:
+        journal.ownership.beat()
+    want = Want(name="tenant", budget=Budget(output=200), amount=Amount(output=3))
+
+    def take(journal: PostgresJournal) -> int:
+        given = 0
+        for _ in range(50):
+            (share,) = journal.ownership.take_shares("t", [want])
+            given += share.amount.output
+        return given
+
+    with ThreadPoolExecutor() as threads:
+        assert sum(threads.map(take, journals)) == 200
+    journals[0].close()
+    (rest,) = journals[1].ownership.take_shares(
+        "t", [Want(name="tenant", budget=Budget(output=200), amount=Amount(output=200))]
+    )
+    assert rest.amount.output > 0, "who leaves gives back"
+    journals[1].close()
+
+
+def test_a_journal_of_the_former_version_is_brought_to_this_one(address: str) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("DROP TABLE share")
+        connection.execute("UPDATE journal SET commits = 3")
+    journal = opened_as(address, "a")
+    want = Want(name="tenant", budget=Budget(output=2), amount=Amount(output=3))
+    (share,) = journal.ownership.take_shares("t", [want])
+    assert share.amount.output == 2
+    journal.close()

@@ -50,6 +50,9 @@ class KeptExchange:
             self.writes.append(piece)
         self.over = True
 
+    def body_read(self) -> None:
+        pass
+
     def cut(self) -> None:
         self.over = self.was_cut = True
 

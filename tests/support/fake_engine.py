@@ -18,6 +18,7 @@ from runtime.messages import (
     EngineMessage,
     FinishReason,
     GenerationRequest,
+    Residency,
     SequenceOutput,
     StepOutput,
     StepStats,
@@ -95,6 +96,9 @@ class HandEngine:
 
     def say(self, *outputs: SequenceOutput, stats: StepStats | None = None) -> None:
         self._said.put_nowait(StepOutput(outputs=outputs, stats=stats or StepStats()))
+
+    def tell_of(self, *residency: Residency) -> None:
+        self._said.put_nowait(StepOutput(outputs=(), stats=StepStats(), residency=residency))
 
     def die(self) -> None:
         self._said.put_nowait(EngineDied("told to"))

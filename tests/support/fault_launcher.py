@@ -1,7 +1,10 @@
 """The command ``keepwarm``, with two signals more for the fault suite.
 
 SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how many asyncio tasks
-there are to the file that ``FAULT_SUITE_REPORT`` names. The engine and the probes start as ever.
+there are to the file that ``FAULT_SUITE_REPORT`` names. ``FAULT_SUITE_FORGET_S`` is how long
+responses and sessions are kept. The engine and the probes start as ever, but with
+``FAULT_SUITE_FORKED`` engines are forks (``tests.support.forked_engine``), and one that died is
+replaced without a pause.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 JUMP_S = 3600.0
 _ahead_s = [0.0]
@@ -35,5 +39,16 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, _jump)
     signal.signal(signal.SIGUSR2, _report)
     from keepwarm.__main__ import main
+    from sessions.command import serve
+
+    if forget_s := os.environ.get("FAULT_SUITE_FORGET_S"):
+        limits, kept_s = serve.DEFAULT_LIMITS, float(forget_s)
+        serve.DEFAULT_LIMITS = replace(limits, stored_response_ttl_s=kept_s, resume_s=kept_s)
+    if os.environ.get("FAULT_SUITE_FORKED"):
+        from sessions.wire import hub
+        from tests.support import forked_engine
+
+        forked_engine.use()
+        hub.STEADY_S = 0.0
 
     sys.exit(main(sys.argv[1:]))

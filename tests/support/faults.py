@@ -20,15 +20,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import httpx
 import orjson
 import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
 from keepwarm.demo.child_server import ChildServer, child_server
+from tests.support import forked_engine
 
 HUNG_AFTER_S = 1.0
 OPTIONS = [
@@ -45,7 +46,8 @@ OPTIONS = [
 ]
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 SPARE_S = 2.0
-PATIENCE_S = 60.0
+PATIENCE_S = float(os.environ.get("KEEPWARM_FAULT_PATIENCE_S", "60"))
+"""For anything at all. More than that where other work leaves little of the machine."""
 TOOL = {
     "type": "function",
     "name": "look",
@@ -73,21 +75,35 @@ class Faulty:
         found = []
         for child in self.process.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if module in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                itself = module in child.cmdline()
+                forked = child.name() == forked_engine.NAME and module.endswith("engine_process")
+                if (itself or forked) and child.status() != psutil.STATUS_ZOMBIE:
                     found.append(child)
         return found
 
     @property
+    def engines(self) -> list[psutil.Process]:
+        """None while there is to be another."""
+        return self.children("runtime.process.engine_process")
+
+    @property
     def engine(self) -> psutil.Process:
-        (engine,) = self.children("runtime.process.engine_process")
+        (engine,) = self.engines
         return engine
 
     @property
     def probes(self) -> list[psutil.Process]:
         return self.children("runtime.grammar.probe_process")
 
-    def page(self, path: str) -> httpx.Response:
-        return httpx.get(self.server.url.removesuffix("/v1") + path, timeout=20)
+    def page(self, path: str) -> tuple[int, str]:
+        """Status and text."""
+        client = HTTPConnection(self.server.url.split("/")[2], timeout=20)
+        try:
+            client.request("GET", path)
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            client.close()
 
     def socket(self) -> connect:
         url = self.server.url.replace("http", "ws") + "/responses"
@@ -101,7 +117,7 @@ class Faulty:
 
     def rest(self) -> dict[str, float]:
         """Descriptors, threads, tasks, and what turns hold, once nothing goes on any more."""
-        metrics = self.page("/metrics").text
+        _, metrics = self.page("/metrics")
         self.report.unlink(missing_ok=True)
         self.server.process.send_signal(signal.SIGUSR2)
         until(self.report.exists)
@@ -132,11 +148,13 @@ def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None
 
 
 @contextmanager
-def faulty_server(folder: Path, *options: str) -> Iterator[Faulty]:
-    """A server to be done harm to, with further ``options``."""
+def faulty_server(folder: Path, *options: str, forked: bool = False) -> Iterator[Faulty]:
+    """A server to be done harm to, with further ``options``. ``forked``: its engines are there at
+    once, as forks of its process."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "tasks"
     os.environ["FAULT_SUITE_REPORT"] = str(report)
+    os.environ["FAULT_SUITE_FORKED"] = "1" if forked else ""
     arguments = [*OPTIONS, *options]
     with child_server(
         arguments, log=folder / "log", module="tests.support.fault_launcher"
@@ -216,7 +234,7 @@ async def prefill(faulty: Faulty, turn: Turn) -> None:
 
 
 async def decode(faulty: Faulty, turn: Turn) -> None:
-    await turn.send(input="z" * 20, max_output_tokens=1500)
+    await turn.send(input="z" * 20, max_output_tokens=600)
     await turn.until_type("response.output_text.delta")
 
 
@@ -252,7 +270,7 @@ class Readiness:
         over = False
         while not over:
             over = self._over.wait(0.02)
-            self.seen.append(self._faulty.page("/readyz").status_code)
+            self.seen.append(self._faulty.page("/readyz")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ import asyncio
 
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.errands import LongWork
+from sessions.wire.hub import Hub
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO

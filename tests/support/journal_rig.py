@@ -10,10 +10,11 @@ from typing import Any
 
 from sessions.journal.adoption import Loader
 from sessions.journal.journal import Journal
+from sessions.journal.records import TENANT_ACCOUNT
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commit, Commits
 from sessions.turns.effects import Effects
-from sessions.turns.recollection import Recalled, Recollection
+from sessions.turns.recollection import Recalled, Recollection, spent_on
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.sessions_rig import Client, Rig, make_service
 
@@ -46,6 +47,8 @@ class JournalRig(Rig):
         self._with_journal()
 
     def _with_journal(self) -> None:
+        self.left = self.journal.settle_left()
+        """What was cut short by the server before."""
         commits = Commits(self.journal)
         self.service = replace(
             self.service,
@@ -53,6 +56,8 @@ class JournalRig(Rig):
             new_id=lambda prefix: f"{prefix}_{next(self._numbers)}",
         )
         self.store.lasting = self.store.logs.lasting = True
+        for tenant, account in self.journal.accounts_named(TENANT_ACCOUNT).items():
+            self.store.tenant_accounts.of(tenant).spent = spent_on(account)
         loader = Loader(
             self.journal,
             fingerprint=self.fingerprint,
@@ -63,6 +68,8 @@ class JournalRig(Rig):
         )
 
     def carry(self, client: Client, effects: Effects) -> None:
+        if effects.reserves:
+            self.journal.reserve([reserve.record for reserve in effects.reserves])
         super().carry(client, effects)
         for lookup in effects.lookups:
             self.lookups += 1
@@ -78,6 +85,10 @@ class JournalRig(Rig):
             self.held.append((client, commit))
             if not self.hold:
                 self.commit()
+        if self.journal.ownership is not None:
+            for key in self.recollection.shared.idle():
+                self.journal.ownership.give_back(*key)
+                self.recollection.shared.gone(key)
 
     def commit(self, verdict: Verdict | None = None) -> None:
         """Write the record that waits longest, or say that it could not be."""

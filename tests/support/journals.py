@@ -4,7 +4,7 @@ import numpy as np
 
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.transcript import Entry, chain
-from sessions.journal.records import TurnRecord
+from sessions.journal.records import SERVER_DIED, TurnRecord
 from tests.support.entries import entry
 
 PRICE = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
@@ -23,6 +23,7 @@ def record(
     epoch: int = 0,
     size: int = 10,
     accounts: tuple[str, ...] = (),
+    shares: tuple[tuple[str, tuple[str, ...]], ...] = (),
 ) -> TurnRecord:
     """A completed turn; ``said`` False: one that left its usage only."""
     before = None if parent is None else parent.entry
@@ -42,11 +43,46 @@ def record(
         cost=PRICE.cost(usage),
         saved=PRICE.saved(usage),
         accounts=accounts,
+        shares=shares,
         created_s=created_s,
         epoch=epoch,
         links=links,
         base_id=None if parent is None or not said else parent.response_id,
         terminal=b'{"type":"response.completed"}' if said else b"",
+    )
+
+
+def reservation(
+    response_id: str,
+    *,
+    session: str = "s",
+    tenant: str = "t",
+    output: int = 256,
+    request_id: str | None = None,
+    epoch: int = 0,
+    accounts: tuple[str, ...] = (),
+) -> TurnRecord:
+    """What a turn holds that runs; ``output`` 0: nothing."""
+    usage = TurnUsage(input_tokens=30, cached_tokens=10, output_tokens=output)
+    usage = usage if output else TurnUsage()
+    return TurnRecord(
+        tenant=tenant,
+        session=session,
+        number=2,
+        response_id=response_id,
+        parent_id="r0",
+        request_id=request_id,
+        request_digest=b"d" * 16,
+        status="failed",
+        reason=SERVER_DIED,
+        usage=usage,
+        price=PRICE,
+        cost=PRICE.cost(usage),
+        saved=PRICE.saved(usage),
+        accounts=accounts,
+        created_s=1000.0,
+        epoch=epoch,
+        options=b'{"session":[{"output":9},{}]}',
     )
 
 

@@ -19,8 +19,9 @@ from sessions.http.front_door import OriginPolicy
 from sessions.pages.metrics import Metrics
 from sessions.tenants import ApiKey, TenantPolicy, Tenants
 from sessions.turns.connection import Connection
+from sessions.wire.errands import LongWork
 from sessions.wire.http_api import HttpApi
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.hub import Hub
 from sessions.wire.server import Server, routes
 from sessions.wire.websocket_peer import SocketTimes
 from tests.support.dashboards import make_dashboard

@@ -13,6 +13,7 @@ from typing import Any
 
 from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
+from sessions.command.prices import of_tenant
 from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import PriceTable, TurnReport
 from sessions.durable.store import Store
@@ -133,6 +134,7 @@ def make_service(
             prices=prices or PriceTable(),
             clock=clock,
             tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+            prices_of=lambda name: of_tenant(tenants.policy(name), prices or PriceTable()),
         ),
         limits=limits,
         clock=clock,

@@ -4,9 +4,8 @@ from sessions.durable.account import KINDS, NO_BUDGET, Account, Amount, Budget
 
 
 def test_amounts_add_and_subtract_kind_by_kind() -> None:
-    one = Amount(input_uncached=1, input_cached=2, output=3, reasoning=4, cost=5)
-    two = Amount(input_uncached=10, input_cached=20, output=30, reasoning=40, cost=50)
-    assert [getattr(one.plus(two), kind) for kind in KINDS] == [11, 22, 33, 44, 55]
+    one, two = Amount(1, 2, 3, 4, 5, 6), Amount(10, 20, 30, 40, 50, 60)
+    assert [getattr(one.plus(two), kind) for kind in KINDS] == [11, 22, 33, 44, 55, 66]
     assert two.minus(one).plus(one) == two
 
 

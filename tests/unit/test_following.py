@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runtime.messages import FinishReason
+from sessions.durable.reservation import GRANT_TOKENS
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journal_rig import JournalRig
 from tests.support.sessions_rig import END, Client, Rig, call, tool
@@ -411,3 +412,64 @@ def test_with_a_journal_an_id_that_is_new_starts_its_turn(lasting: JournalRig) -
     lasting.clock.advance(Limits().resume_s + 1)
     lasting.store.sweep()
     assert len(lasting.store.logs) == 0, "the journal has them"
+
+
+@pytest.mark.parametrize("how", ["create", "by request", "by response"])
+def test_a_turn_that_ran_when_the_server_died_has_failed(lasting: JournalRig, how: str) -> None:
+    client = lasting.connect()
+    client.create(**CREATE)
+    lasting.emit("o")
+    response_id = client.events[0]["response"]["id"]
+    request = lasting.engine.last
+    prompt = len(lasting.engine.prompt(request))
+    lasting.restart()
+    again = lasting.connect()
+    if how == "create":
+        again.create(**CREATE)
+    elif how == "by request":
+        again.send(type="keepwarm:response.resume", request_id="r1", after_sequence=3)
+    else:
+        again.send(type="keepwarm:response.resume", response_id=response_id)
+    assert again.last["type"] == "response.failed"
+    assert again.response["id"] == response_id
+    assert again.response["keepwarm"]["reason"] == "server_died"
+    usage = again.response["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (
+        prompt, min(request.max_new_tokens, GRANT_TOKENS)
+    )  # fmt: skip
+    assert not lasting.engine.requests, "nothing started"
+    again.create(**CREATE | {"input": "Other?"})
+    assert code(again) == "request_id_reused"
+
+
+def test_a_private_turn_that_was_cut_short_is_found_by_its_request_alone(
+    lasting: JournalRig,
+) -> None:
+    private = CREATE | {"store": False, "keepwarm": {"request_id": "r1"}}
+    client = lasting.connect()
+    client.create(**private)
+    response_id = client.events[0]["response"]["id"]
+    lasting.restart()
+    again = lasting.connect()
+    again.send(type="keepwarm:response.resume", response_id=response_id)
+    assert code(again) == "response_not_found"
+    again.create(**private)
+    assert again.response["keepwarm"]["reason"] == "server_died"
+
+
+def test_a_turn_of_which_nothing_was_kept_says_why_it_ended(lasting: JournalRig) -> None:
+    budget = {"request_id": "r1", "session": "s", "budget": {"output": 5}}
+    fields = {"input": "Weather?", "store": False, "keepwarm": budget}
+    client = lasting.connect()
+    client.create(**fields)
+    lasting.emit("xxxxx", FinishReason.LENGTH)
+    told = client.response
+    assert told["keepwarm"]["reason"] == "budget_exhausted"
+    lasting.restart()
+    again = lasting.connect()
+    again.create(**fields)
+    assert again.last["type"] == "response.failed"
+    assert again.response["error"]["code"] == "rate_limit_exceeded"
+    for name in ("reason", "session", "turn"):
+        assert again.response["keepwarm"][name] == told["keepwarm"][name]
+    assert again.response["usage"] == told["usage"]

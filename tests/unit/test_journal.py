@@ -21,10 +21,12 @@ from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.memory import MemoryJournal
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.records import Reservation, TurnRecord, session_account
+from sessions.journal.records import TurnRecord, session_account
 from sessions.journal.rows import read_turn, turn_columns
+from sessions.journal.samples import HOUR_S, KEPT, MINUTE_S, Sample
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
 from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import PRICE, assert_same_chain, record
@@ -184,21 +186,37 @@ def test_many_old_rows_go_in_slices(journal: Journal, monkeypatch: pytest.Monkey
     assert journal.sessions() == []
 
 
-def test_a_reservation_goes_with_its_turns_record(journal: Journal) -> None:
-    held = Reservation(tenant="t", session="s", response_id="r1", accounts=("a",), amount=b"{}")
-    other = Reservation(tenant="t", session="s", response_id="r2", accounts=(), amount=b"[]")
-    journal.reserve([held, other])
-    journal.append([record("r1")])
-    assert journal.reservations("t", "s") == [other]
-    assert journal.reservations("u", "s") == []
-
-
 def test_options_of_a_session_are_kept_before_its_first_turn(journal: Journal) -> None:
     journal.set_options("t", "s", b'{"budget":1}')
     journal.append([record("r1")])
     session = journal.session("t", "s")
     assert session is not None
     assert (session.options, session.head_id) == (b'{"budget":1}', "r1")
+
+
+def sample(number: int, *, tenant: str = "", width_s: int = MINUTE_S, body: bytes = b"1") -> Sample:
+    return Sample(width_s=width_s, number=number, tenant=tenant, body=body)
+
+
+def test_a_sample_takes_the_place_of_the_one_before_it(journal: Journal) -> None:
+    journal.keep_samples([sample(7), sample(7, tenant="t"), sample(7, width_s=HOUR_S)])
+    journal.keep_samples([sample(8), sample(7, body=b"2")])
+    assert journal.samples("", MINUTE_S, 0, own=True) == [sample(7, body=b"2"), sample(8)]
+    assert journal.samples("", MINUTE_S, 8, own=True) == [sample(8)]
+    assert journal.samples("t", MINUTE_S, 0, own=True) == [sample(7, tenant="t")]
+    assert journal.samples("t", HOUR_S, 0, own=True) == []
+    assert journal.samples("", HOUR_S, 0, own=True) == [sample(7, width_s=HOUR_S)]
+    assert journal.samples("", MINUTE_S, 0, own=False) == []
+
+
+def test_no_more_samples_are_kept_than_was_said(journal: Journal) -> None:
+    for number in range(1, KEPT[MINUTE_S] + 30, 10):
+        journal.keep_samples([sample(number + more) for more in range(10)])
+    journal.keep_samples([sample(1, width_s=HOUR_S)])
+    numbers = [each.number for each in journal.samples("", MINUTE_S, 0, own=True)]
+    assert len(numbers) == KEPT[MINUTE_S]
+    assert numbers[-1] == KEPT[MINUTE_S] + 30
+    assert len(journal.samples("", HOUR_S, 0, own=True)) == 1
 
 
 def test_a_file_can_be_looked_at_while_it_is_used(tmp_path: Path) -> None:
@@ -269,16 +287,18 @@ class Slow(MemoryJournal):
         self.unfit: dict[str, Exception] = {}
         """What a record of that name raises, and all that are in one commit with it."""
 
-    def append(self, turns: Sequence[TurnRecord]) -> list[bool]:
+    def append(
+        self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
+    ) -> list[bool]:
         self.begun.set()
         self.go_on.wait(10)
         if self.failures:
             raise self.failures.pop(0)
-        for turn in turns:
+        for turn in (*turns, *reserved):
             if turn.response_id in self.unfit:
                 raise self.unfit[turn.response_id]
         self.batches.append([turn.response_id for turn in turns])
-        super().append([turn for turn in turns if turn.response_id not in self.refused])
+        super().append([turn for turn in turns if turn.response_id not in self.refused], reserved)
         return [turn.response_id not in self.refused for turn in turns]
 
 
@@ -339,6 +359,33 @@ def test_a_record_that_cannot_be_written_takes_no_other_with_it(error: Exception
     assert [verdict for _, verdict in answers] == [*[Verdict(written=True)] * 2, refused,
                                                    Verdict(written=True)]  # fmt: skip
     assert journal.batches == [["r0"], ["r1"], ["r3"]]
+
+
+def test_samples_wait_for_a_journal_that_is_out_of_reach_and_nobody_for_them() -> None:
+    class Unreachable(Slow):
+        tried = 0
+
+        def keep_samples(self, kept: Sequence[Sample]) -> None:
+            self.tried += 1
+            if self.tried < 3:
+                raise JournalUnavailable("gone") if self.tried == 1 else JournalUnavailable("still")
+            super().keep_samples(kept)
+
+    async def story(journal: Unreachable) -> None:
+        told: list[object] = []
+        writer = JournalWriter(journal, lambda pairs: told.extend(t.key for t, _ in pairs))
+        journal.go_on.set()
+        for number in (1, 2):
+            writer.keep([sample(number)])
+            writer.append(record(f"r{number}"), number)
+            await asyncio.wait_for(writer.drained(), 10)
+            assert told[-1] == number
+        await asyncio.to_thread(writer.close)
+
+    journal = Unreachable()
+    asyncio.run(story(journal))
+    assert journal.tried == 3
+    assert journal.samples("", MINUTE_S, 0, own=True) == [sample(1), sample(2)]
 
 
 def test_a_request_id_that_is_taken_refuses_its_own_turn_alone(tmp_path: Path) -> None:
@@ -424,7 +471,7 @@ def test_a_session_goes_to_who_asks_once_its_owner_lets_go(tmp_path: Path) -> No
 
     claimed = owner_of(b, Waiting(let_go), now_ms).claim("t", "s", 10.0)
     assert claimed is not None
-    assert (claimed.owner, claimed.epoch, claimed.head_id) == ("b", 2, "r1")
+    assert (claimed.owner, claimed.epoch, claimed.head_id) == ("b", FIRST_EPOCH + 1, "r1")
     assert a.append([record("r2", parent=first, epoch=1)]) == [False]
     assert a.turn("t", "r2") is None
     assert b.append([record("r3", parent=first, epoch=2)]) == [True]

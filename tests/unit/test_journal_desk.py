@@ -12,23 +12,30 @@ from typing import Any
 import orjson
 import pytest
 
+from sessions.journal import shares
 from sessions.journal.adoption import Loader
-from sessions.journal.errors import JournalUnavailable
+from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.ownership import Ownership
+from sessions.journal.records import tree_account
+from sessions.journal.samples import HOUR_S, Sample
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
+from sessions.pages.past import Past
+from sessions.pages.recorder import WHOLE, Recorder
 from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
-from sessions.turns.recollection import Recollection
+from sessions.turns.recollection import Recollection, Wanted
 from sessions.wire import journal_desk
+from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import INFO
+from tests.support.journals import record
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
@@ -58,6 +65,8 @@ class Bench:
             journal=self.journal, loader=loader, store=service.store, commits=commits
         )
         self.desk = JournalDesk(self.journal, recollection, service.store, keep_s=1e9)
+        commits.awake = self.desk.awake
+        self.dashboard = make_dashboard(service.clock)
         self.engine = SpeakingEngine()
         self.hub = Hub(
             engine=self.engine,
@@ -71,7 +80,7 @@ class Bench:
                 journal=self.desk,
             ),
             metrics=Metrics(),
-            dashboard=make_dashboard(service.clock),
+            dashboard=self.dashboard,
             clock=service.clock,
         )
         self.hub.engine_ready(INFO)
@@ -108,8 +117,45 @@ class Client:
         return last
 
 
+def no_samples(*, end: bool) -> Sequence[Sample]:
+    del end
+    return ()
+
+
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_curves_of_a_server_are_there_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_desk, "SAMPLE_S", 0.001)
+
+    async def scenario() -> None:
+        wall, ids = FakeClock(90 * HOUR_S), iter(range(1000))
+        for life in range(3):
+            bench = Bench(tmp_path / "j", ids, owner=f"life {life}")
+            bench.dashboard.history.recorder = Recorder(wall)
+            past = Past(
+                bench.journal, bench.desk.beside, clock=bench.service.clock, wall_clock=wall
+            )
+            read = {}
+            for level in ("hour", "day", "week", "month"):
+                past.curves(level, WHOLE)
+                while not (found := past.curves(level, WHOLE)).machine and life:
+                    await asyncio.sleep(0.001)
+                read[level] = sum(bucket.turns for bucket in found.turns.values())
+            assert set(read.values()) == {life}
+            await Client(bench).turn()
+            bench.dashboard.tick()
+            if life == 1:  # what a server that is killed leaves: all but its last minute
+                wall.advance(60.0)
+                while len(bench.journal.samples(WHOLE, HOUR_S, 0, own=True)) < 2:
+                    await asyncio.sleep(0.001)
+                monkeypatch.setattr(bench.desk, "_samples", no_samples)
+            await bench.close()
+
+    run(scenario)
 
 
 def test_a_turn_goes_on_at_the_next_server_over_socket_and_http(tmp_path: Path) -> None:
@@ -229,7 +275,7 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
             return 0
 
         monkeypatch.setattr(bench.journal, "expire", expire)
-        bench.desk.start(lambda _: None)
+        bench.desk.start(lambda _: None, no_samples)
         await asyncio.wait_for(again.wait(), 10)
         await bench.desk.close()
 
@@ -269,7 +315,7 @@ def test_heartbeats_do_not_wait_for_requests_that_wait_for_other_servers(
         let_go = threading.Event()
         waiting = [asyncio.create_task(bench.desk.beside(let_go.wait)) for _ in range(8)]
         await asyncio.sleep(0)
-        bench.desk.start(lambda _: None)
+        bench.desk.start(lambda _: None, no_samples)
         try:
             await until(lambda: busy_upkeep() >= 3)
         finally:
@@ -294,10 +340,159 @@ def test_heartbeats_go_on_while_a_session_cannot_be_let_go(
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
-        bench.desk.start(lambda _: None)
+        bench.desk.start(lambda _: None, no_samples)
         try:
             await until(lambda: busy_upkeep() >= 3 and len(tries) >= 3)
         finally:
             await bench.close()
+
+    run(scenario)
+
+
+@pytest.fixture
+def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers look for what others want when they are told to, and else never."""
+    monkeypatch.setattr(journal_desk, "POLL_S", 1000.0)
+
+
+def owner_of(journal: SqliteJournal, name: str) -> str:
+    session = journal.session("acme", name)
+    return "nobody" if session is None else session.owner
+
+
+@pytest.mark.usefixtures("told_only")
+def test_a_server_that_drains_lets_go_unasked_of_what_is_idle_and_then_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_desk, "_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        client, idle = Client(bench), [f"idle{n}" for n in range(5)]
+        for name in (*idle, "busy"):
+            await client.turn(keepwarm={"session": name})
+        session = bench.service.store.known_session("acme", "busy")
+        assert session is not None
+        assert session.request("somebody")
+        bench.desk.drain()
+        await until(lambda: all(owner_of(bench.journal, name) == "" for name in idle))
+        assert owner_of(bench.journal, "busy") == "a"
+        session.withdraw("somebody")
+        await client.turn(keepwarm={"session": "another"})  # some turn's end makes it look again
+        await until(lambda: owner_of(bench.journal, "busy") == "")
+        await bench.close()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("told_only")
+def test_a_session_that_is_asked_for_goes_when_its_turn_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell: list[Callable[[], None]] = []
+    monkeypatch.setattr(Ownership, "listen", lambda _, given: tell.append(given))
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        client = Client(bench)
+        await client.turn(keepwarm={"session": "s"})
+        other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
+        with pytest.raises(JournalBusy):
+            await asyncio.to_thread(other.claim, "acme", "s", 0.0)
+        session = bench.service.store.known_session("acme", "s")
+        assert session is not None
+        assert session.request("somebody")
+        await asyncio.to_thread(tell[0])
+        await until(lambda: bench.desk._kept)
+        assert owner_of(bench.journal, "s") == "a"
+        session.withdraw("somebody")
+        await client.turn(keepwarm={"session": "another"})
+        await until(lambda: owner_of(bench.journal, "s") == "")
+        claimed = await asyncio.to_thread(other.claim, "acme", "s", 0.0)
+        assert claimed is not None
+        assert claimed.epoch == 2
+        other.close()
+        await bench.close()
+
+    run(scenario)
+
+
+def test_a_server_that_slept_asks_for_its_sessions_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the first turn after it has woken is not the one to be refused."""
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        client = Client(bench)
+        await client.turn(keepwarm={"session": "s"})
+        monkeypatch.setattr(journal_desk, "DEAD_MS", -1)  # every heartbeat comes too late
+        await until(lambda: bench.service.store.known_session("acme", "s") is None)
+        monkeypatch.undo()
+        other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
+        await asyncio.to_thread(bench.journal.release, "acme", ["s"], unasked=True)
+        claimed = await asyncio.to_thread(other.claim, "acme", "s", 0.0)
+        assert claimed is not None
+        other.close()
+        event = await client.turn(keepwarm={"session": "s"})
+        assert event["type"] == "response.completed", event
+        assert event["response"]["keepwarm"]["turn"] == 2
+        await bench.close()
+
+    run(scenario)
+
+
+def test_an_owner_is_told_once_and_so_is_who_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(SqliteJournal, "tell", lambda _, __, server: told.append(server))
+    a, b = (
+        SqliteJournal(tmp_path / "j", fingerprint=b"f", owner=owner, shared=True)
+        for owner in ("a", "b")
+    )
+    assert a.append([record("r1")]) == [True]
+    assert a.ownership is not None
+    a.ownership.beat()
+    for _ in range(3):
+        with pytest.raises(JournalBusy):
+            b.claim("t", "s", 0.0)
+    a.release("t", ["s"])
+    assert told == ["a", "b"]
+    a.close()
+    b.close()
+
+
+def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        await Client(bench).turn(keepwarm={"session": "s"})
+        bench.service.store.forget_session("acme", "s")
+        recalled = await bench.desk.recall("acme", Wanted(session="s"))
+        await bench.desk._let_go([("acme", "s")])
+        assert bench.desk._kept
+        bench.desk.take("acme", recalled)
+        await bench.desk._let_go([("acme", "s")])
+        assert bench.service.store.known_session("acme", "s") is None
+        await bench.close()
+
+    run(scenario)
+
+
+def test_a_share_of_a_budget_goes_back_when_its_turn_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        budget = {"session": "s", "budget": {"scope": "tree", "output": 100_000}}
+        event = await Client(bench).turn(keepwarm=budget)
+        assert event["type"] == "response.completed", event
+
+        def has_shares() -> bool:
+            with bench.journal.reading() as cursor:
+                return bool(shares.owners(cursor, "acme", [tree_account("s")]))
+
+        await until(lambda: not has_shares())
+        spent = bench.journal.account("acme", tree_account("s")).usage.output_tokens
+        assert event["response"]["keepwarm"]["budget"]["tree"]["output"] == 100_000 - spent
+        await bench.close()
 
     run(scenario)

@@ -1,6 +1,7 @@
 """The journal's file: its locks, its mark, what it says when it cannot be used, and damage."""
 
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -9,10 +10,12 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import chain_ids
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.errors import (
@@ -22,9 +25,10 @@ from sessions.journal.errors import (
     JournalNewer,
     JournalUnavailable,
 )
-from sessions.journal.records import TurnRecord
-from sessions.journal.sql import VERSION
+from sessions.journal.records import RESIDENCY, TurnRecord, session_account
+from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.tables import VERSION
 from tests.support.journals import record
 
 
@@ -86,6 +90,38 @@ def test_a_file_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(JournalNewer, match="update keepwarm"):
         opened(tmp_path / "j")
+
+
+def test_a_file_of_the_first_version_is_brought_up_with_all_it_has(tmp_path: Path) -> None:
+    made = filled(tmp_path / "j", 3)
+    with sqlite3.connect(tmp_path / "j") as database:
+        database.execute("DROP TABLE curve")
+        database.execute("ALTER TABLE account DROP COLUMN residency")
+        database.execute("DROP TABLE share")
+        database.execute("PRAGMA user_version=1")
+    database.close()
+    journal = opened(tmp_path / "j")
+    assert all(journal.turn("t", turn.response_id) is not None for turn in made)
+    account = journal.account("t", session_account(made[0].session))
+    assert account.turns
+    assert not account.usage.residency
+    kept = Sample(width_s=MINUTE_S, number=5, tenant="", body=b"x")
+    journal.keep_samples([kept])
+    assert journal.samples("", MINUTE_S, 0, own=True) == [kept]
+    journal.close()
+
+
+def test_a_damaged_sample_is_left_out_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = opened(tmp_path / "j")
+    kept = [Sample(width_s=MINUTE_S, number=n, tenant="", body=b"x") for n in (1, 2)]
+    journal.keep_samples(kept)
+    with journal.writing() as cursor:
+        cursor.execute("UPDATE curve SET body = ? WHERE number = ?", (b"y", 1))
+    assert journal.samples("", MINUTE_S, 0, own=True) == kept[1:]
+    assert "damaged" in caplog.text
+    journal.close()
 
 
 def test_what_was_written_is_there_after_a_stop_without_closing(tmp_path: Path) -> None:
@@ -295,18 +331,22 @@ def test_a_commit_that_failed_is_none_that_was_lost(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = opened(path)
     journal.append([record("r1")])
+    wal = Path(f"{path}-wal")
+    made, used = itertools.count(), wal.stat().st_size
+    while wal.stat().st_size == used:  # it is as long as it ever was, also where it was emptied
+        journal.append([record(f"before{next(made)}")])
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    full = Path(f"{path}-wal").stat().st_size + 1000
+    full = wal.stat().st_size + 1000
     resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
     try:
         with pytest.raises(JournalUnavailable):
-            journal.append([record("r2", size=300)])
+            journal.append([record("r2", size=30_000)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     journal.close()
     journal = opened(path)
     assert journal.turn("t", "r1") is not None
-    assert journal.append([record("r2", size=300)]) == [True]
+    assert journal.append([record("r2", size=30_000)]) == [True]
     journal.close()
 
 
@@ -339,3 +379,20 @@ def test_what_may_not_be_written_is_said_with_a_way_out_and_left_unlocked(closed
             opened(folder / "j")
         (folder / closed).chmod(0o666)
         opened(folder / "j").close()
+
+
+def test_residency_that_was_changed_on_the_disk_is_noticed(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    usage = TurnUsage(input_tokens=3, residency=700)
+    journal.append([replace(record("resp_1"), usage=usage)])
+    journal.append(
+        [replace(record("kv_1"), status=RESIDENCY, usage=TurnUsage(residency=50), links=())]
+    )
+    account = journal.account("t", session_account("s"))
+    assert (account.turns, account.usage.residency) == (1, 750)
+    for changed in (0, 751):
+        with journal.writing() as cursor:
+            cursor.execute("UPDATE account SET residency = ?", (changed,))
+        with pytest.raises(JournalDamaged, match="does not agree"):
+            journal.account("t", session_account("s"))
+    journal.close()

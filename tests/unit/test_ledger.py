@@ -1,7 +1,10 @@
 """Prices are exact, and totals are sums."""
 
+import random
+
 import pytest
 
+from sessions.durable.account import Account, Amount, Budget
 from sessions.durable.ledger import Ledger, PriceTable, TurnUsage, dollars, nano_dollars
 
 PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
@@ -98,3 +101,64 @@ def test_free_means_that_nothing_costs_anything() -> None:
     assert PriceTable(reasoning=0).free
     assert not PriceTable(reasoning=1).free
     assert not PRICES.free
+
+
+KV = PriceTable(residency=5_000_000_000)
+"""Five dollars for a million block-seconds: 5 nano-dollars for a block-millisecond."""
+
+
+@pytest.mark.parametrize(
+    ("block_us", "nano"), [(0, 0), (1, 1), (200, 1), (201, 2), (1_000_000, 5_000)]
+)
+def test_kv_on_the_device_costs_by_block_and_time_rounded_up(block_us: int, nano: int) -> None:
+    assert KV.residency_cost(block_us) == nano
+    assert KV.residency_cost(KV.affordable_residency(nano)) == nano
+
+
+def test_what_is_charged_bit_by_bit_costs_what_its_sum_costs() -> None:
+    ledger = Ledger(KV)
+    for _ in range(1000):
+        assert ledger.charge(7)
+    assert ledger.account.spent == Amount(cost=35, residency=7000)
+    assert ledger.settle_residency() == (7000, 35)
+    assert (ledger.cost, ledger.usage.residency, ledger.turns) == (35, 7000, 0)
+    assert ledger.settle_residency() == (0, 0)
+
+
+def test_no_budget_of_residency_is_exceeded_and_the_rest_costs_nobody_anything() -> None:
+    ledger = Ledger(KV)
+    ledger.above = (Account(scope="tenant", budget=Budget(residency=1_500)),)
+    ledger.account.budget = Budget(residency=1_000)
+    assert ledger.charge(900)
+    assert ledger.without_residency() == []
+    assert not ledger.charge(900)
+    assert ledger.account.spent.residency == ledger.above[0].spent.residency == 1_000
+    assert ledger.without_residency() == ["session"]
+    assert not ledger.charge(1)
+    ledger.account.budget = Budget(residency=400)
+    assert not ledger.charge(1)
+    assert ledger.account.spent.residency == 1_000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_budget_of_money_is_exceeded_by_kv(seed: int) -> None:
+    rng = random.Random(seed)
+    ledger = Ledger(PriceTable(residency=rng.randint(1, 10**12)))
+    ledger.account.budget = Budget(cost=rng.randint(0, 10**6))
+    ledger.account.held = Amount(cost=rng.randint(0, 10**5))
+    recorded, within = 0, True
+    for _ in range(300):
+        within = ledger.charge(rng.randint(0, 10**6))
+        spent, bound = ledger.account.spent.cost, ledger.account.limits.cost
+        assert not spent or spent + ledger.account.held.cost <= bound
+        if rng.random() < 0.1:
+            recorded += ledger.settle_residency().cost
+    assert ledger.account.spent.cost == recorded + ledger.settle_residency().cost
+    assert not within or "session" not in ledger.without_residency()
+
+
+def test_money_bounds_kv_only_where_that_has_a_price() -> None:
+    ledger = Ledger(PRICES)
+    ledger.account.budget = Budget(cost=0)
+    assert ledger.charge(10**12)
+    assert ledger.without_residency() == []

@@ -1,12 +1,17 @@
 """What turns may tell: to the exact token of what is held, and what becomes of the rest."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from runtime.messages import FinishReason
+from runtime.messages import ErrorKind, FinishReason
 from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable
+from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, amount_of
+from sessions.journal.memory import MemoryJournal
+from sessions.journal.records import TurnRecord
+from tests.support.journal_rig import JournalRig
 from tests.support.sessions_rig import END, Client, Rig, tool
 
 PRICES = PriceTable.per_million(input_uncached=1.0, input_cached=0.1, output=2.0)
@@ -15,6 +20,11 @@ PRICES = PriceTable.per_million(input_uncached=1.0, input_cached=0.1, output=2.0
 @pytest.fixture
 def rig() -> Rig:
     return Rig(prices=PRICES)
+
+
+@pytest.fixture
+def lasting() -> JournalRig:
+    return JournalRig(MemoryJournal(b"f"), prices=PRICES)
 
 
 def begin(rig: Rig, **keepwarm: Any) -> tuple[Client, str]:
@@ -177,3 +187,75 @@ def test_a_budget_cuts_no_call_whose_ending_is_not_known(rig: Rig, limited: bool
     assert rig.engine.cancelled
     account = rig.store.session("acme", "s").ledger.account
     assert (account.spent, account.held) == (Amount(), Amount())
+
+
+# What the journal is told
+
+
+def noted(rig: JournalRig) -> Amount:
+    (held,) = rig.journal.reservations("acme", "s")
+    usage = held.usage
+    assert held.cost == PRICES.most(usage, usage.output_tokens, usage.reasoning_tokens)
+    return amount_of(usage, held.cost)
+
+
+def test_what_a_turn_holds_is_noted_from_its_start_on(lasting: JournalRig) -> None:
+    client = lasting.connect()
+    client.create(input="hi" * 40, max_output_tokens=600, keepwarm={"session": "s"})
+    account = lasting.store.session("acme", "s").ledger.account
+    assert noted(lasting) == account.held
+    assert account.held.output == GRANT_TOKENS
+    lasting.emit("x", cached=16)
+    assert noted(lasting) == account.held
+    assert account.held.input_cached == 16
+    for told in range(30, 600, 30):
+        lasting.emit("x" * 30)
+        assert noted(lasting) == account.held
+        assert account.held.output >= told
+    lasting.reply(END)
+    assert lasting.journal.reservations("acme", "s") == []
+
+
+def test_of_output_that_is_held_at_once_a_grant_is_noted(lasting: JournalRig) -> None:
+    client = lasting.connect()
+    json = {"format": {"type": "json_object"}}
+    client.create(input="hi", max_output_tokens=600, text=json, keepwarm={"session": "s"})
+    account = lasting.store.session("acme", "s").ledger.account
+    assert (account.held.output, noted(lasting).output) == (600, GRANT_TOKENS)
+    for told in range(100, 600, 100):
+        lasting.emit("x" * 100)
+        assert told <= noted(lasting).output <= min(told + LOW_TOKENS + GRANT_TOKENS, 600)
+    lasting.reply(END)
+    assert lasting.journal.reservations("acme", "s") == []
+
+
+@pytest.mark.parametrize("how", ["refused at the start", "refused by the engine", "engine died"])
+def test_a_turn_that_comes_to_nothing_leaves_nothing_noted(lasting: JournalRig, how: str) -> None:
+    client = lasting.connect()
+    budget = {"input_cached": 0} if how == "refused at the start" else {}
+    client.create(input="hi" * 20, keepwarm={"session": "s", "budget": budget})
+    assert len(lasting.journal.reservations("acme", "s")) == 1
+    if how == "refused at the start":
+        lasting.emit("x", cached=16)
+    elif how == "refused by the engine":
+        lasting.deliver(lasting.engine.refuse(lasting.engine.last, ErrorKind.TOO_LARGE))
+    else:
+        lasting.kill_engine()
+    assert client.last["type"] == "response.failed"
+    assert lasting.journal.reservations("acme", "s") == []
+    assert lasting.journal.session("acme", "s") is None
+
+
+def test_only_what_has_changed_is_noted_anew(lasting: JournalRig) -> None:
+    written: list[int] = []
+    reserve = lasting.journal.reserve
+
+    def counting(reserved: Sequence[TurnRecord]) -> None:
+        written.append(len(reserved))
+        reserve(reserved)
+
+    lasting.journal.reserve = counting  # type: ignore[method-assign]
+    lasting.connect().create(input="hi", max_output_tokens=600, keepwarm={"session": "s"})
+    for _ in range(300):
+        lasting.emit("x")
+    assert len(written) == 2, "at the start, and for one more grant"

@@ -79,6 +79,18 @@ def test_log_probabilities_go_to_the_text_and_only_to_the_text(seed: int) -> Non
     assert not any(p.logprobs for p in pieces if not isinstance(p.parsed, TextDelta))
 
 
+@pytest.mark.parametrize("held", [b"\xe7", b"\xe7\xbf", b"\xf0\x9f\x98"])
+def test_bytes_held_back_to_the_end_keep_their_log_probabilities(held: bytes) -> None:
+    """The marker that ends the turn shows them as a replacement character and is no text itself."""
+    tokens = [*token_ids("a"), *held, *token_ids(END)]
+    known = [TokenLogprob(token=token, logprob=-1.0) for token in tokens]
+    output = reader()
+    pieces = [*output.read(tokens, known), *output.finish()]
+    assert text_of(pieces, TextDelta).startswith("a\ufffd")
+    shown = [entry["bytes"] for piece in pieces for entry in piece.logprobs]
+    assert shown == [[97], *([byte] for byte in held)]
+
+
 def test_forced_tokens_without_a_probability_are_passed_over() -> None:
     output = reader()
     a, b = token_ids("ab")

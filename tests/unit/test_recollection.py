@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from sessions.durable.transcript import Entry, chain_ids
 from sessions.journal.errors import JournalBusy, JournalDamaged, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.memory import MemoryJournal
+from sessions.journal.records import PARENT_DELETED
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import STALE, Verdict
-from tests.support.journal_rig import JournalRig
+from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import assert_same_chain
 from tests.support.sessions_rig import END, Client, call, tool
 from tools_api.limits import Limits
@@ -150,6 +151,26 @@ def test_a_turn_whose_record_is_refused_fails_and_cannot_be_continued(rig: Journ
         assert client.last["error"]["code"] == "previous_response_not_found"
     assert rig.store.running_turns == 0
     assert len(rig.store.branches) == 0
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_parent_that_was_deleted_is_forgotten_and_so_is_its_session(
+    rig: JournalRig, fork: bool
+) -> None:
+    client = rig.connect()
+    first = client.turn("one" + END, input="a", keepwarm={"session": "s"})
+    other = client.turn("two" + END, input="b", keepwarm={"session": "other"})
+    rig.hold = True
+    name = {"session": "other" if fork else "s"}
+    client.create(input="c", previous_response_id=first["id"], keepwarm=name)
+    rig.reply("three" + END)
+    rig.commit(Verdict(written=False, reason=PARENT_DELETED))
+    assert client.response["keepwarm"]["reason"] == PARENT_DELETED
+    assert rig.store.tenant_responses("acme").get(first["id"]) is None
+    assert (rig.store.known_session("acme", "s") is None) == (not fork)
+    kept = rig.store.known_session("acme", "other")
+    assert kept is not None
+    assert kept.head_id == other["id"]
 
 
 def test_a_client_that_goes_while_its_record_is_written_finds_the_turn(rig: JournalRig) -> None:
@@ -349,3 +370,53 @@ def test_of_every_kind_of_turn_what_is_loaded_equals_what_fell_out(
     assert charged == sum(report.cost for report in rig.reports)
     turns = sum(session.account.turns for session in rig.journal.sessions())
     assert turns == len(rig.reports)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[JournalRig, SqliteJournal]]:
+    """A server with clients, and another one's journal over the same file."""
+    mine, theirs = (
+        SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner=owner, shared=True)
+        for owner in ("mine", "theirs")
+    )
+    yield JournalRig(mine), theirs
+    mine.close()
+    theirs.close()
+
+
+def test_a_request_that_waits_in_a_session_that_moves_away_asks_for_it_anew(
+    two: tuple[JournalRig, SqliteJournal],
+) -> None:
+    rig, theirs = two
+    named = {"session": "s", "budget": {"output": 5000}}
+    rig.connect().turn("one" + END, input="a", keepwarm=named)
+    running, waiting = rig.connect(), rig.connect()
+    running.create(input="b", keepwarm={"session": "s"})
+    waiting.create(input="c", keepwarm={"session": "s"})
+    assert waiting.events == []
+    assert theirs.claim("acme", "s", 0.0) is not None, "no heartbeat: it counts as dead"
+    rig.reply("two" + END)
+    assert running.response["keepwarm"]["reason"] == "session_moved"
+    rig.reply("six" + END)
+    assert waiting.response["status"] == "completed"
+    told, session = waiting.response["keepwarm"], rig.journal.session("acme", "s")
+    assert session is not None
+    assert told["turn"] == 3, "that of the turn that was cut short counts"
+    assert told["budget"]["left"]["output"] == 5000 - session.account.usage.output_tokens
+
+
+def test_a_plan_whose_session_falls_out_meanwhile_counts_what_that_has_spent(
+    rig: JournalRig,
+) -> None:
+    client = rig.connect()
+    named = {"session": "s", "budget": {"output": 10}}
+    first = client.turn("one" + END, input="a", keepwarm=named)
+    rig.checks_pass = False
+    schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+    asked = {"previous_response_id": first["id"], "text": {"format": schema}}
+    client.create(input="b", **asked)
+    rig.store.forget_session("acme", "s")
+    rig.checks_pass = True
+    ((_, check),) = rig.checks
+    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
+    assert rig.engine.last.max_new_tokens == 6

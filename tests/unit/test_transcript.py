@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +245,8 @@ class CountedId(str):
 def test_matching_many_calls_takes_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     CountedId.compared = 0
     ids = [CountedId(f"call_{n}") for n in range(2000)]
-    calls = [
-        made.model_copy(update={"call_id": i}) for i in ids for made in items(call_item("old"))
-    ]
-    outputs = [
-        made.model_copy(update={"call_id": i}) for i in ids for made in items(result_item("old"))
-    ]
+    calls = [replace(made, call_id=i) for i in ids for made in items(call_item("old"))]
+    outputs = [replace(made, call_id=i) for i in ids for made in items(result_item("old"))]
     assert check_calls(None, (*calls, *outputs), complete=True) == set()
     assert CountedId.compared < 10 * len(ids)
     walks: list[object] = []

@@ -134,7 +134,7 @@ def test_the_vendor_object_tells_cache_time_tokens_money_and_budget() -> None:
     assert stats == {
         "session": "s",
         "turn": 1,
-        "kv": {"cached": 0, "written": 27, "miss": {"first_sight": 27}},
+        "kv": {"cached": 0, "written": 27, "miss": {"first_sight": 27}, "block_seconds": 0.0},
         "timing": {"queue_ms": 250, "ttft_ms": 500, "total_ms": 2500, "tokens_per_s": 2.0},
         "tokens": {"input": 27, "cached": 0, "output": 5, "reasoning": 0, "forced": 1},
         "spec": {"drafted": 3, "accepted": 2, "forwards": 2},

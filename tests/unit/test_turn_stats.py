@@ -40,7 +40,7 @@ def test_a_turn_that_was_never_admitted_consumed_nothing() -> None:
     assert turn.usage(output_tokens=0, reasoning_tokens=0) == TurnUsage()
     shown = turn.full(TurnUsage(), "budget_exhausted")
     assert shown is not None
-    assert shown["kv"] == {"cached": 0, "written": 0, "miss": {}}
+    assert shown["kv"] == {"cached": 0, "written": 0, "miss": {}, "block_seconds": 0.0}
     assert shown["reason"] == "budget_exhausted"
 
 

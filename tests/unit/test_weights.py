@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sessions.durable.transcript import Entry, Header, Tail
-from sessions.durable.weights import HeldBytes, request_bytes
+from sessions.durable.weights import open_requests, request_bytes
 from tests.support.entries import entry
 from tests.support.sessions_rig import END, Rig
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
+from tools_api.items import Item
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.requests import CreateRequest, parse_create
 
@@ -38,16 +39,25 @@ def item(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 items = st.one_of(
-    item(role=st.just("user"), content=st.one_of(text, parts("input_text"))),
-    item(role=st.just("assistant"), content=parts("output_text"), status=st.just("completed")),
+    item(role=st.sampled_from(["user", "system", "developer"]),
+         content=st.one_of(text, parts("input_text"))),
+    item(role=st.just("assistant"), content=parts("output_text"), status=st.just("completed"),
+         phase=st.sampled_from(["commentary", "final_answer"])),
+    item(role=st.just("assistant"),
+         content=some.map(lambda texts: [{"type": "refusal", "refusal": t} for t in texts])),
     item(type=st.just("reasoning"), summary=parts("summary_text"), content=parts("reasoning_text")),
     item(type=st.just("reasoning"), encrypted_content=text),
     item(type=st.just("function_call"), call_id=text.map(lambda t: ("c" + t)[:512]),
-         name=st.just("f"), arguments=text),
+         name=text.map(lambda t: "f" + t), arguments=text),
+    item(type=st.just("function_call"), call_id=st.just("c"), name=st.just("f"),
+         arguments=st.just("{}"), namespace=text.map(lambda t: "n" + t)),
     item(type=st.just("custom_tool_call"), call_id=st.just("c"), name=st.just("f"), input=text),
+    item(type=st.just("custom_tool_call"), call_id=st.just("c"), name=text.map(lambda t: "f" + t),
+         input=text, namespace=text.map(lambda t: "n" + t)),
     item(type=st.just("function_call_output"), call_id=st.just("c"), output=text),
+    item(type=st.just("function_call_output"), call_id=st.just("c"), output=parts("input_text")),
     item(type=st.just("custom_tool_call_output"), call_id=st.just("c"),
-         output=parts("input_text")),
+         output=st.one_of(text, parts("input_text"))),
 )  # fmt: skip
 schemas = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(0, 1), text),
@@ -126,6 +136,92 @@ def test_tools_weigh_at_least_half_of_what_the_process_grows_by(schema: dict[str
     assert request_bytes(read(frame)) >= grown / 2
 
 
+named = st.text(st.sampled_from("abc \u00e4\U0001f600"), min_size=1, max_size=60)
+functions = st.builds(
+    lambda description, schema: {
+        "type": "function", "name": "f", "description": description, "parameters": schema,
+    },
+    text, st.dictionaries(st.text(max_size=10).filter("type".__ne__), schemas, max_size=4),
+)  # fmt: skip
+customs = st.builds(
+    lambda description, rule: {
+        "type": "custom", "name": "c", "description": description,
+        "format": {"type": "grammar", "syntax": "lark", "definition": f'start: "{rule}"'},
+    },
+    text, st.integers(1, 3000).map(lambda n: "x" * n),
+)  # fmt: skip
+namespaces = st.builds(
+    lambda name, description, tool: {
+        "type": "namespace", "name": name, "description": description, "tools": [tool],
+    },
+    named, text, st.one_of(functions, customs),
+)  # fmt: skip
+TOOL_KINDS = {"function": functions, "custom": customs, "namespace": namespaces}
+
+
+@pytest.mark.parametrize("kind", TOOL_KINDS)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_a_tool_of_each_kind_weighs_at_least_half_of_what_the_process_grows_by(
+    kind: str, data: st.DataObject
+) -> None:
+    drawn = data.draw(TOOL_KINDS[kind])
+    tools = [drawn | {"name": f"{drawn['name']}{n}"} for n in range(COPIES)]
+    frame = orjson.dumps({"input": "", "tools": tools})
+    grown = grown_by(lambda: read(frame))
+    assert entry_of(read(frame)).size_bytes >= grown / 2
+    assert request_bytes(read(frame)) >= grown / 2
+
+
+wide = st.integers(1, 500).map(lambda n: "x" * (n - 1) + "\U0001f600")
+"""Of four bytes a character in memory, and of little more than one in a frame."""
+fields = st.one_of(
+    st.builds(lambda value: {"instructions": value}, text),
+    st.builds(lambda value: {"user": value, "safety_identifier": value}, wide),
+    st.builds(lambda value: {"prompt_cache_key": value, "model": value}, wide),
+    st.builds(lambda value: {"metadata": {f"{n}": value for n in range(16)}}, wide),
+    st.builds(lambda value: {"include": ["reasoning.encrypted_content"] * 3, "user": value}, wide),
+    st.builds(
+        lambda schema, description: {
+            "text": {
+                "format": {
+                    "type": "json_schema", "name": "x", "schema": schema,
+                    "description": description,
+                }
+            }
+        },
+        st.dictionaries(st.text(max_size=10), schemas, max_size=8), text,
+    ),
+    st.builds(
+        lambda name: {"keepwarm": {"session": name, "parent_session": name, "request_id": name}},
+        wide.map(lambda value: value[-250:]),
+    ),
+)  # fmt: skip
+
+
+@given(given_fields=fields)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_request_with_any_field_weighs_at_least_half_of_what_the_process_grows_by(
+    given_fields: dict[str, Any],
+) -> None:
+    frame = orjson.dumps({"input": "", **given_fields})
+    grown = grown_by(lambda: read(frame))
+    assert max(request_bytes(read(frame)), len(frame)) >= grown / 2, given_fields
+
+
+def test_every_kind_of_item_is_among_those_that_are_weighed() -> None:
+    kinds: set[str] = set()
+
+    @given(item=items)
+    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
+    def note(item: dict[str, Any]) -> None:
+        (parsed,) = read(orjson.dumps({"input": [item]})).input
+        kinds.add(type(parsed).__name__)
+
+    note()
+    assert kinds == {kind.__name__ for kind in get_args(Item)}
+
+
 def test_an_entry_weighs_at_least_its_frame() -> None:
     rig = Rig()
     client = rig.connect()
@@ -138,7 +234,7 @@ def test_each_bound_holds_at_its_limit_and_one_byte_beyond() -> None:
     limits = replace(
         Limits(), max_held_per_connection=10, max_held_per_tenant=20, max_held_bytes=30
     )
-    held = HeldBytes(limits)
+    held = open_requests(limits)
     taken = [held.take("t", "1", 10), held.take("t", "2", 10), held.take("u", "3", 10)]
     for tenant, connection, whose in (("t", "1", "connection"), ("t", "9", "tenant")):
         with pytest.raises(ApiError, match=f"of this {whose} hold"):

@@ -1,0 +1,306 @@
+"""What one transaction adds to a journal: ended turns, and what turns that run hold.
+
+A record is written if its server still owns the session and what it stands on is still there. A
+reservation is the record of the failed turn that it becomes if its server dies; it goes when its
+turn's record comes, and nothing else but ``settle`` makes it one.
+
+Always true: a turn is written once and charged once, whoever writes it; of a server that does
+not own a session nothing is written there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import orjson
+
+from sessions.durable.account import Amount
+from sessions.durable.reservation import amount_of
+from sessions.journal import rows, shares
+from sessions.journal.encoding import decode_reservation, encode_reservation
+from sessions.journal.errors import JournalParentGone
+from sessions.journal.records import Account, TurnRecord, session_account
+from sessions.journal.rows import Row, SessionRow
+from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, marks
+
+_MOST_ROWS = 64
+"""Of one statement."""
+T = TypeVar("T")
+
+
+class Batch:
+    """What is read is read once, for all records together, and written once; a store is asked a
+    few things for a batch, not for each record."""
+
+    def __init__(self, tables: SqlTables, cursor: Cursor) -> None:
+        self._tables = tables
+        self._cursor = cursor
+        self._sessions: dict[tuple[str, str], SessionRow | None] = {}
+        """As they were; None: there was none."""
+        self._changed: dict[tuple[str, str], SessionRow] = {}
+        self._accounts: dict[tuple[str, str], Account | None] = {}
+        self._charged: dict[tuple[str, str], Account] = {}
+        self._there: dict[tuple[str, str], int] = {}
+        """Turns, by tenant and response id, and the epochs under which they were written."""
+        self._rows: list[Row] = []
+        """Of new turns."""
+        self._names: list[Row] = []
+        self._reserved: dict[tuple[str, str], Row | None] = {}
+        """What becomes of reservations; None: they go."""
+        self.new_headers: set[bytes] = set()
+        """Digests of those that were not in the journal before."""
+
+    def add(self, records: Sequence[TurnRecord]) -> list[bool]:
+        """False: the session is another server's now.
+
+        Raises:
+            JournalParentGone: nothing of the transaction may be kept.
+        """
+        for tenant in sorted({record.tenant for record in records}):
+            self._look(tenant, [record for record in records if record.tenant == tenant])
+        return list(map(self._add, records))
+
+    def reserve(self, records: Sequence[TurnRecord]) -> None:
+        """Note what running turns hold now, in the place of what they held before; of a session
+        that is another server's nothing is noted."""
+        for record in records:
+            self._reserve(record)
+
+    def settle(self, tenant: str, session: str) -> list[TurnRecord]:
+        """What running turns of the session held is spent: they have failed. For who knows that
+        their server does not run them any more. Returns what was written."""
+        settled: list[TurnRecord] = []
+        found = reservations(self._cursor, tenant, session)
+        self._look(tenant, found)
+        for held in found:
+            row = self.session(tenant, session)
+            sql = "SELECT 1 FROM turn WHERE tenant = ? AND request_id = ?"
+            taken = self._cursor.execute(sql, (tenant, held.request_id)).fetchone() is not None
+            # One whose request was sent again, and ended, keeps its usage alone.
+            settled.append(replace(held, request_id=None if taken else held.request_id))
+            self._insert(row, settled[-1])
+            self._flush()
+        return settled
+
+    def session(self, tenant: str, name: str) -> SessionRow:
+        """As this transaction leaves it, locked; a new one if there is none."""
+        key = (tenant, name)
+        if key in self._changed:
+            return self._changed[key]
+        tables, cursor = self._tables, self._cursor
+        found = self._sessions.get(key)
+        if key not in self._sessions:
+            found = tables.session_row(cursor, tenant, name, lock=True)
+        if found is None:
+            tables.lock_name(cursor, "session", tenant, name)
+            if tables.for_update:  # somebody may have made it before it was locked
+                found = tables.session_row(cursor, tenant, name, lock=True)
+        found = self._sessions[key] = found or tables.new_session(tenant, name)
+        return found
+
+    def change(self, row: SessionRow) -> None:
+        """Have the session's row written so."""
+        self._changed[row.tenant, row.name] = row
+
+    def write(self) -> None:
+        """Write what has changed."""
+        self._flush()
+        gone = [key for key, row in self._reserved.items() if row is None]
+        for tenant in sorted({tenant for tenant, _ in gone}):
+            mine = [id_ for owner, id_ in gone if owner == tenant]
+            for some in _slices(mine):
+                sql = "DELETE FROM reservation WHERE tenant = ? AND response_id IN"
+                self._cursor.execute(f"{sql} ({marks(len(some))})", (tenant, *some))
+        held = [row for row in self._reserved.values() if row is not None]
+        self._put("reservation", rows.RESERVATION, held, key=("tenant", "response_id"))
+        sessions = list(map(rows.session_columns, self._changed.values()))
+        self._put("session", rows.SESSION, sessions, key=("tenant", "name"))
+        accounts = [rows.account_columns(*key, found) for key, found in self._charged.items()]
+        self._put("account", rows.ACCOUNT, accounts, key=("tenant", "name"))
+
+    # Reading
+
+    def _look(self, tenant: str, records: Sequence[TurnRecord]) -> None:
+        """Read what is there of what the records name."""
+        tables = self._tables
+        ids = sorted({record.response_id for record in records})
+        self._there |= self._epochs(tenant, ids, "")
+        bases = {record.base_id for record in records if record.base_id is not None}
+        self._there |= self._epochs(tenant, sorted(bases - set(ids)), tables.for_share)
+        names = sorted({record.session for record in records})
+        for name in names:
+            self._sessions.setdefault((tenant, name), None)
+        for row in self._named("session", rows.SESSION, tenant, names):
+            self._sessions[tenant, row[1]] = rows.read_session(row)
+        accounts = {session_account(name) for name in names}
+        accounts.update(name for record in records for name in record.accounts)
+        for name in sorted(accounts):
+            self._accounts.setdefault((tenant, name), None)
+        for row in self._named("account", rows.ACCOUNT, tenant, sorted(accounts)):
+            self._accounts[tenant, row[1]] = rows.read_account(row)
+
+    def _epochs(self, tenant: str, ids: Sequence[str], lock: str) -> dict[tuple[str, str], int]:
+        found = {}
+        for some in _slices(ids):
+            sql = "SELECT response_id, epoch FROM turn WHERE tenant = ? AND response_id IN"
+            sql += f" ({marks(len(some))}){lock}"
+            for id_, epoch in self._cursor.execute(sql, (tenant, *some)).fetchall():
+                found[tenant, id_] = epoch
+        return found
+
+    def _named(self, table: str, columns: str, tenant: str, names: Sequence[str]) -> Iterator[Row]:
+        """Rows of those names, locked in their order, so that no two servers wait for each
+        other."""
+        for some in _slices(names):
+            sql = f"SELECT {columns} FROM {table} WHERE tenant = ? AND name IN"
+            sql += f" ({marks(len(some))}) ORDER BY name{self._tables.for_update}"
+            yield from map(tuple, self._cursor.execute(sql, (tenant, *some)).fetchall())
+
+    # Changing
+
+    def _add(self, record: TurnRecord) -> bool:
+        session = self.session(record.tenant, record.session)
+        mine = self._may_write(session, record)
+        there = self._there.get((record.tenant, record.response_id))
+        if there is not None:
+            # The call is repeated, unless whoever took the session over has ended the turn.
+            return mine or there == _epoch(record)
+        if not mine:
+            return False
+        if record.base_id is not None and (record.tenant, record.base_id) not in self._there:
+            raise JournalParentGone(f"response {record.base_id} has been deleted")
+        if not self._draw(record):
+            self._reserved[record.tenant, record.response_id] = None
+            return False
+        self._insert(session, record)
+        return True
+
+    def _draw(self, record: TurnRecord) -> bool:
+        """Take what the turn has spent from this server's shares, unless one of them is too
+        small: others have taken this server for dead, and had it back."""
+        tables, cursor, left = self._tables, self._cursor, list[tuple[str, Amount]]()
+        spent = amount_of(record.usage, record.price.cost(record.usage))  # KV is not held
+        for name, kinds in record.shares:
+            self._account((record.tenant, name))
+            share = shares.mine(tables, cursor, record.tenant, name)
+            if share is None or not shares.covers(share, spent, kinds):
+                return False
+            left.append((name, shares.less(share, spent)))
+        for name, amount in left:
+            shares.write(tables, cursor, record.tenant, name, amount)
+        return True
+
+    def _reserve(self, record: TurnRecord) -> None:
+        key = (record.tenant, record.session)
+        row: Row | None = None
+        if record.holds:
+            if self._tables.shared:
+                session = self.session(*key)
+                if not self._may_write(session, record):
+                    return
+                if not session.updated_ms:  # new: from now on others know whose it is
+                    begun = round(record.created_s * 1000)
+                    self._changed[key] = replace(session, updated_ms=begun)
+            accounts = orjson.dumps(record.accounts).decode()
+            amount = encode_reservation(record)
+            row = rows.sealed((*key, record.response_id, accounts, amount))
+        self._reserved[record.tenant, record.response_id] = row
+
+    def _may_write(self, session: SessionRow, record: TurnRecord) -> bool:
+        tables = self._tables
+        if not tables.shared:
+            return True
+        return session.owner == tables.owner and session.epoch == _epoch(record)
+
+    def _insert(self, session: SessionRow, record: TurnRecord) -> None:
+        session = self._changed[record.tenant, record.session] = replace(
+            session,
+            head_seq=session.head_seq + 1,
+            head_id=session.head_id if record.entry is None else record.response_id,
+            turns_begun=max(session.turns_begun, record.number),
+            open_calls=session.open_calls if record.open_calls is None else record.open_calls,
+            updated_ms=max(session.updated_ms, round(record.created_s * 1000)),
+            options=record.options or session.options,
+        )
+        tables = self._tables
+        for entry in record.links:
+            digest, body = tables.headers.encoded(entry.header)
+            if digest not in tables.kept_headers and digest not in self.new_headers:
+                self.new_headers.add(digest)
+                insert = "INSERT INTO header (digest, body) VALUES (?, ?) ON CONFLICT DO NOTHING"
+                self._cursor.execute(insert, (digest, body))
+        row = rows.turn_columns(
+            record,
+            seq=session.head_seq,
+            epoch=session.epoch,
+            fingerprint=tables.fingerprint,
+            headers=tables.headers,
+        )
+        key = (record.tenant, record.response_id)
+        self._rows.append(row)
+        self._names.append((*key, record.session, session.head_seq))
+        self._there[key] = session.epoch
+        self._reserved[key] = None
+        for name in (session_account(record.session), *record.accounts):
+            self._charge((record.tenant, name), record)
+
+    def _charge(self, key: tuple[str, str], record: TurnRecord) -> None:
+        self._charged[key] = self._account(key).plus(record)
+
+    def _account(self, key: tuple[str, str]) -> Account:
+        """As this transaction leaves it, locked."""
+        account = self._charged.get(key) or self._accounts.get(key)
+        if account is None and self._tables.for_update:
+            self._tables.lock_name(self._cursor, "account", *key)
+            account = self._tables.account_row(self._cursor, *key, lock=True)
+        return account or Account()
+
+    # Writing
+
+    def _flush(self) -> None:
+        """Write the new turns."""
+        self._put("turn", rows.TURN, self._rows)
+        self._put("name", "tenant, response_id, session, seq", self._names)
+        self._rows, self._names = [], []
+
+    def _put(self, table: str, columns: str, found: Sequence[Row], key: Sequence[str] = ()) -> None:
+        """Insert rows, in the place of those with the same key."""
+        names = columns.split(", ")
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
+        update = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
+        for some in _slices(found):
+            values = ", ".join([f"({marks(len(names))})"] * len(some))
+            sql = f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
+            self._cursor.execute(sql, [value for row in some for value in row])
+
+
+def _slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
+    """In parts that one statement takes."""
+    for first in range(0, len(found), _MOST_ROWS):
+        yield found[first : first + _MOST_ROWS]
+
+
+def reservations(cursor: Cursor, tenant: str, session: str) -> list[TurnRecord]:
+    """What the session's running turns hold, in the order of their numbers."""
+    sql = f"SELECT {rows.RESERVATION} FROM reservation WHERE tenant = ? AND session = ?"
+    found = map(_reservation, cursor.execute(sql, (tenant, session)).fetchall())
+    return sorted(found, key=lambda record: record.number)
+
+
+def sessions_with_reservations(cursor: Cursor) -> Sequence[tuple[str, str]]:
+    """Tenant and name of the sessions in which turns hold something."""
+    sql = "SELECT DISTINCT tenant, session FROM reservation ORDER BY tenant, session"
+    return [(tenant, name) for tenant, name in cursor.execute(sql).fetchall()]
+
+
+def _reservation(row: Row) -> TurnRecord:
+    tenant, session, response_id, accounts, amount = rows.read_sealed(row, "reservation")
+    names = tuple(orjson.loads(accounts))
+    return decode_reservation(
+        amount, tenant=tenant, session=session, response_id=response_id, accounts=names
+    )
+
+
+def _epoch(record: TurnRecord) -> int:
+    """Of a session that this server has made itself a record need not know it."""
+    return record.epoch or FIRST_EPOCH

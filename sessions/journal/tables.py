@@ -1,0 +1,157 @@
+"""The tables that SQLite and PostgreSQL both have, and reading and writing single rows of them.
+
+A row that is to be changed is read with a lock where the store locks rows one by one. Knows no
+order of rows and commits nothing: ``batch`` and ``sql`` do.
+
+Always true: a session's rows and its ``gone`` are together ``head_seq``; its epoch only grows.
+"""
+
+import abc
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sessions.journal import rows
+from sessions.journal.encoding import HeaderCache
+from sessions.journal.records import UNFENCED, Account
+from sessions.journal.rows import SessionRow
+
+SCHEMA = """
+CREATE TABLE session (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, epoch BIGINT NOT NULL,
+    head_id TEXT, head_seq BIGINT NOT NULL, gone BIGINT NOT NULL, turns_begun BIGINT NOT NULL,
+    open_calls BIGINT NOT NULL, updated_ms BIGINT NOT NULL, options {blob} NOT NULL,
+    checksum {blob} NOT NULL, wanted_by TEXT NOT NULL DEFAULT '', PRIMARY KEY (tenant, name));
+CREATE INDEX session_used ON session (updated_ms);
+CREATE INDEX session_wanted ON session (owner) WHERE wanted_by <> '';
+CREATE TABLE turn (
+    tenant TEXT NOT NULL, session TEXT NOT NULL, seq BIGINT NOT NULL, epoch BIGINT NOT NULL,
+    response_id TEXT NOT NULL, parent_id TEXT, base_id TEXT, request_id TEXT, digest {blob},
+    fingerprint {blob} NOT NULL, created_ms BIGINT NOT NULL, continuable BIGINT NOT NULL,
+    hidden BIGINT NOT NULL, body {blob} NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (tenant, session, seq), UNIQUE (tenant, response_id));
+CREATE UNIQUE INDEX turn_request ON turn (tenant, request_id) WHERE request_id IS NOT NULL;
+CREATE INDEX turn_digest ON turn (tenant, digest) WHERE digest IS NOT NULL;
+CREATE INDEX turn_base ON turn (tenant, base_id) WHERE base_id IS NOT NULL;
+CREATE INDEX turn_created ON turn (created_ms);
+CREATE TABLE name (
+    tenant TEXT NOT NULL, response_id TEXT NOT NULL, session TEXT NOT NULL, seq BIGINT NOT NULL,
+    PRIMARY KEY (tenant, response_id));
+CREATE TABLE header (digest {blob} PRIMARY KEY, body {blob} NOT NULL);
+CREATE TABLE account (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, turns BIGINT NOT NULL,
+    input_tokens BIGINT NOT NULL, cached_tokens BIGINT NOT NULL, output_tokens BIGINT NOT NULL,
+    reasoning_tokens BIGINT NOT NULL, forced_tokens BIGINT NOT NULL,
+    drafted_tokens BIGINT NOT NULL, accepted_tokens BIGINT NOT NULL, forwards BIGINT NOT NULL,
+    cost BIGINT NOT NULL, saved BIGINT NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (tenant, name));
+CREATE TABLE reservation (
+    tenant TEXT NOT NULL, session TEXT NOT NULL, response_id TEXT NOT NULL,
+    accounts TEXT NOT NULL, amount {blob} NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (tenant, response_id));
+CREATE INDEX reservation_session ON reservation (tenant, session);
+CREATE TABLE member (owner TEXT PRIMARY KEY, heartbeat_ms BIGINT NOT NULL);
+CREATE TABLE journal (id BIGINT PRIMARY KEY, identity {blob} NOT NULL, commits BIGINT NOT NULL);
+"""
+CURVES = """
+CREATE TABLE curve (
+    width_s BIGINT NOT NULL, number BIGINT NOT NULL, server TEXT NOT NULL, tenant TEXT NOT NULL,
+    body {blob} NOT NULL, checksum {blob} NOT NULL,
+    PRIMARY KEY (width_s, tenant, number, server));
+CREATE INDEX curve_old ON curve (width_s, number);
+"""
+RESIDENCY = "ALTER TABLE account ADD COLUMN residency BIGINT NOT NULL DEFAULT 0;"
+SHARES = """
+CREATE TABLE share (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
+    checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
+"""
+MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES)
+"""What brings a database from each version to the next."""
+VERSION = len(MIGRATIONS)
+FIRST_EPOCH = 1
+
+
+class Cursor(Protocol):
+    """What both drivers have."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+class SqlTables(abc.ABC):
+    """A database that has them; one server's."""
+
+    for_update = ""
+    """Ends a query of rows that will be changed."""
+    for_share = ""
+    """Ends a query of rows that have to stay until the transaction ends."""
+    request_in = "instr(amount, ?) > 0"
+    """Whether bytes stand in a reservation's."""
+
+    def __init__(self, *, fingerprint: bytes, owner: str, shared: bool) -> None:
+        """``owner``: what this server calls itself in the sessions it has claimed."""
+        self.fingerprint = fingerprint
+        self.owner = owner
+        self._shared = shared
+        self.headers = HeaderCache()
+        self.kept_headers: set[bytes] = set()
+
+    @property
+    def shared(self) -> bool:
+        """Other servers append to it as well."""
+        return self._shared
+
+    @abc.abstractmethod
+    def writing(self, *, synced: bool = True) -> contextlib.AbstractContextManager[Cursor]:
+        """A transaction that is durable when the context ends, or undone by an exception. Not
+        ``synced``: it outlives this process, but a power cut may take it until the next one that
+        is, and it waits for no disk."""
+
+    @abc.abstractmethod
+    def reading(self) -> contextlib.AbstractContextManager[Cursor]:
+        """One state of the database. Both raise JournalError alone."""
+
+    def lock_name(self, cursor: Cursor, kind: str, tenant: str, name: str) -> None:
+        """Keep others from making a row of that name until the transaction ends; where only one
+        transaction writes at a time there is nothing to be done."""
+        del cursor, kind, tenant, name
+
+    def write_session(self, cursor: Cursor, session: SessionRow) -> None:
+        """Insert or replace the row."""
+        changes = ", ".join(f"{name} = excluded.{name}" for name in rows.SESSION.split(", ")[2:])
+        cursor.execute(
+            f"INSERT INTO session ({rows.SESSION}) VALUES ({marks(12)}) "
+            f"ON CONFLICT (tenant, name) DO UPDATE SET {changes}",
+            rows.session_columns(session),
+        )
+
+    def new_session(self, tenant: str, name: str) -> SessionRow:
+        """As this server would make it; nothing is written."""
+        epoch = FIRST_EPOCH if self._shared else UNFENCED
+        owner = self.owner if self._shared else ""
+        return SessionRow(tenant=tenant, name=name, owner=owner, epoch=epoch)
+
+    def session_row(
+        self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False
+    ) -> SessionRow | None:
+        """``lock``: until the transaction ends."""
+        sql = f"SELECT {rows.SESSION} FROM session WHERE tenant = ? AND name = ?"
+        if lock:
+            sql += self.for_update
+        row = cursor.execute(sql, (tenant, name)).fetchone()
+        return None if row is None else rows.read_session(row)
+
+    def account_row(self, cursor: Cursor, tenant: str, name: str, *, lock: bool = False) -> Account:
+        """All zero if there is none."""
+        sql = f"SELECT {rows.ACCOUNT} FROM account WHERE tenant = ? AND name = ?"
+        if lock:
+            sql += self.for_update
+        row = cursor.execute(sql, (tenant, name)).fetchone()
+        return Account() if row is None else rows.read_account(row)
+
+
+def marks(count: int) -> str:
+    """So many placeholders."""
+    return ", ".join("?" * count)

@@ -1,0 +1,119 @@
+"""Accounts that other servers draw on too: what this one may spend of them, and what it gives back.
+
+Budgets of tenants and of trees of sessions hold for all servers of a journal together. Of such an
+account this server spends what it has been given of it (``Account.reach``): a turn that lacks
+some asks the journal, before it starts and whenever it is to hold more, and waits meanwhile as
+for anything else that is looked up. The share goes back once no turn draws on it.
+
+Always true: no turn holds more of such an account than this server was given; nothing goes back
+while a turn is not written that drew on it. Where one server has its journal for itself nothing
+of this happens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sessions.durable.account import NOTHING, Account, Amount
+from sessions.durable.ledger import Ledger
+from sessions.durable.session import Session
+from sessions.journal.records import TENANT_ACCOUNT, tree_account
+from sessions.journal.shares import Share, Want
+
+Key = tuple[str, str]
+"""Tenant and name of an account."""
+Bounded = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of accounts, and the kinds of each that are bounded."""
+
+
+def account_names(session: Session) -> tuple[str, ...]:
+    """What the session draws on besides its own account, as ``above_own``."""
+    trees = (session.name, *(above.name for above in session.parents()))
+    return (*map(tree_account, trees), TENANT_ACCOUNT)
+
+
+def above_own(ledger: Ledger) -> tuple[Account, ...]:
+    """The accounts of ``account_names``."""
+    return (ledger.tree, *ledger.above)
+
+
+@dataclass(slots=True)
+class _Use:
+    """Of one account."""
+
+    turns: int = 0
+    """That may draw on it: from before their start until they are written."""
+    accounts: list[Account] = field(default_factory=list)
+    """More than one where a session fell out of memory meanwhile."""
+
+
+class SharedAccounts:
+    """Of one server. Only the event loop touches it."""
+
+    def __init__(self) -> None:
+        self._uses: dict[Key, _Use] = {}
+        self._idle: set[Key] = set()
+
+    def follow(self, session: Session) -> Bounded:
+        """A turn of the session begins: of its bounded accounts it spends what this server is
+        given. To be followed by ``done``."""
+        bounded = []
+        for name, account in zip(account_names(session), above_own(session.ledger), strict=True):
+            kinds = tuple(kind for kind in account.budget.bounds() if kind != "residency")
+            if kinds:
+                key = (session.tenant, name)
+                use = self._uses.setdefault(key, _Use())
+                use.turns += 1
+                if account not in use.accounts:
+                    use.accounts.append(account)
+                account.name, account.reach = name, account.reach or NOTHING
+                self._idle.discard(key)
+                bounded.append((name, kinds))
+        return tuple(bounded)
+
+    def done(self, tenant: str, bounded: Bounded) -> None:
+        """The turn is written, or will not be. What the last one leaves goes back."""
+        for name, _ in bounded:
+            key = (tenant, name)
+            use = self._uses[key]
+            use.turns -= 1
+            if not use.turns:
+                for account in use.accounts:
+                    account.reach = NOTHING
+                del self._uses[key]
+                self._idle.add(key)
+
+    def got(self, account: Account, share: Share) -> None:
+        """The journal has given something of it."""
+        account.reach = (account.reach or NOTHING).plus(share.amount)
+        account.spent = account.spent.most(share.spent)
+
+    def unwanted(self, tenant: str, share: Share) -> None:
+        """Who asked for it is gone."""
+        if (tenant, share.name) not in self._uses:
+            self._idle.add((tenant, share.name))
+
+    def doubt(self) -> None:
+        """Others may have had this server's shares back: what is not held is asked for anew."""
+        for use in self._uses.values():
+            for account in use.accounts:
+                account.reach = (account.reach or NOTHING).least(account.held)
+
+    def idle(self) -> list[Key]:
+        """Accounts of which nothing is needed: until ``follow`` this server's share may go."""
+        return sorted(self._idle)
+
+    def gone(self, key: Key) -> None:
+        """This server is about to have no share of it any more."""
+        self._idle.discard(key)
+
+    def still(self, key: Key) -> None:
+        """That could not be done."""
+        if key not in self._uses:
+            self._idle.add(key)
+
+
+def wants(lacking: Sequence[tuple[Account, Amount]]) -> tuple[Want, ...]:
+    """What is to be asked of the journal."""
+    return tuple(
+        Want(name=account.name, budget=account.budget, amount=amount) for account, amount in lacking
+    )

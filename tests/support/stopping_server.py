@@ -1,0 +1,42 @@
+"""The command ``keepwarm`` for tests of servers that are stopped, or whose journal is.
+
+Where there is a file ``$STOP_FOLDER/PID`` the server of that process stops itself (``SIGSTOP``)
+inside its next transaction that writes a turn, with all of its locks held. ``PATIENCE_S`` is how
+long it waits for a journal that is out of reach, and for another server's session.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from sessions.journal.batch import Batch
+from sessions.turns import recollection
+
+
+def main() -> int:
+    """Serve as ``keepwarm`` does."""
+    from keepwarm.__main__ import main as keepwarm
+    from sessions.journal import postgres, sqlite, writer
+    from sessions.wire import journal_desk
+
+    patience_s = float(os.environ["PATIENCE_S"])
+    writer.GIVE_UP_S = journal_desk.GIVE_UP_S = recollection.CLAIM_WAIT_S = patience_s
+    sqlite.BUSY_S = min(sqlite.BUSY_S, patience_s / 4)
+    postgres.IDLE_IN_TRANSACTION_MS = 1000
+    flag = Path(os.environ["STOP_FOLDER"]) / str(os.getpid())
+    insert = Batch._insert
+
+    def stopping(batch: Batch, *arguments: Any) -> None:
+        insert(batch, *arguments)
+        if flag.exists():
+            flag.unlink()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    Batch._insert = stopping  # type: ignore[method-assign]
+    return keepwarm(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Waking another server: nothing that is told is missed. (With PostgreSQL: ``test_postgres``.)"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from sessions.journal import bell
+from sessions.journal.bell import Bell
+
+
+class Line:
+    """A connection on which what is put there is heard, or which breaks."""
+
+    def __init__(self, *payloads: str, breaks: bool = False) -> None:
+        self.payloads, self.breaks = payloads, breaks
+        self.autocommit = False
+
+    def execute(self, *_: object) -> None:
+        """Say nothing."""
+
+    def notifies(self, *, timeout: float) -> Iterator[Any]:
+        for payload in self.payloads:
+            yield psycopg.Notify(bell.CHANNEL, payload, 0)
+        if self.breaks:
+            raise psycopg.OperationalError("cut")
+
+    def close(self) -> None:
+        """It is of no use any more."""
+
+
+def test_who_waits_hears_what_was_told_before_and_lost_lines_are_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bell, "RETRY_S", 0.0)
+    lines, told = [Line("b", "a", breaks=True), Line()], threading.Semaphore(0)
+    last = threading.Event()
+
+    def connect() -> Any:
+        if lines:
+            return lines.pop(0)
+        last.wait(10)
+        raise psycopg.OperationalError("gone")
+
+    mine = Bell(connect, "a")
+    mine.wait(0.0)
+    mine.start(told.release)
+    for _ in range(3):  # both lines' beginnings, and what was told
+        assert told.acquire(timeout=10)
+    mine.wait(1e6)
+    last.set()
+    mine.close()

@@ -1,0 +1,99 @@
+"""Accounts that other servers draw on too, at one server: asked for, held, given back."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.messages import FinishReason
+from sessions.durable.account import NOTHING, Account, Amount, Budget
+from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.session import Session
+from sessions.journal.errors import JournalUnavailable
+from sessions.journal.ownership import Ownership
+from sessions.journal.records import TENANT_ACCOUNT, tree_account
+from sessions.journal.shares import Share
+from sessions.journal.sqlite import SqliteJournal
+from sessions.turns.sharing import SharedAccounts, account_names, wants
+from tests.support.journal_rig import FINGERPRINT, JournalRig
+
+BUDGET = Budget(output=12, cost=10**9)
+
+
+def session_of(tenant_budget: Budget) -> tuple[Session, Account]:
+    session = Session(name="s", tenant="t", ledger=Ledger(PriceTable()), now=0.0)
+    tenant = Account(scope="tenant", budget=tenant_budget)
+    session.ledger.above = (tenant,)
+    return session, tenant
+
+
+def test_a_share_goes_back_when_the_last_turn_that_drew_on_it_is_written() -> None:
+    session, tenant = session_of(BUDGET)
+    shared = SharedAccounts()
+    assert account_names(session) == (tree_account("s"), TENANT_ACCOUNT)
+    first, second = shared.follow(session), shared.follow(session)
+    assert first == (("tenant", ("output", "cost")),)
+    assert tenant.left().output == 12, "what is left does not depend on what is in reach"
+    lacking = tenant.lacks(Amount(output=4, input_cached=5))
+    assert lacking is not None
+    (want,) = wants([(tenant, lacking)])
+    assert (want.name, want.amount) == ("tenant", Amount(output=4))
+    shared.got(tenant, Share(name="tenant", amount=want.amount, spent=Amount(output=2)))
+    assert tenant.lacks(Amount(output=4)) is None
+    assert tenant.left().output == 10
+    shared.done("t", first)
+    assert shared.idle() == []
+    shared.done("t", second)
+    assert shared.idle() == [("t", "tenant")]
+    assert tenant.reach == NOTHING
+    shared.gone(("t", "tenant"))
+    assert shared.idle() == []
+    shared.unwanted("t", Share(name="tenant", amount=NOTHING, spent=NOTHING))
+    assert shared.idle() == [("t", "tenant")]
+    shared.follow(session)
+    assert shared.idle() == []
+
+
+def test_after_a_doubt_nothing_is_believed_but_what_is_held() -> None:
+    session, tenant = session_of(BUDGET)
+    shared = SharedAccounts()
+    shared.follow(session)
+    shared.got(tenant, Share(name="tenant", amount=Amount(output=9), spent=NOTHING))
+    tenant.held = Amount(output=3)
+    shared.doubt()
+    assert tenant.reach == Amount(output=3)
+    assert tenant.lacks(Amount(output=1)) == Amount(output=1)
+
+
+def test_an_account_that_nobody_else_draws_on_lacks_nothing() -> None:
+    _, tenant = session_of(BUDGET)
+    assert tenant.lacks(Amount(output=10**6)) is None
+    assert tenant.free() == tenant.limits
+
+
+def test_a_turn_that_cannot_ask_for_more_fails_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner="a", shared=True)
+    rig = JournalRig(journal)
+    client = rig.connect()
+    named = {"session": "s", "budget": {"scope": "tree", "output": 1000}}
+    client.create(input="a", max_output_tokens=600, keepwarm=named)
+    rig.emit("x" * 100)
+    with monkeypatch.context() as patch:
+
+        def out_of_reach(*_: object) -> None:
+            raise JournalUnavailable("gone")
+
+        patch.setattr(Ownership, "take_shares", out_of_reach)
+        rig.emit("x" * 100)
+    assert client.response["keepwarm"]["reason"] == "journal_unavailable"
+    client.create(input="a", max_output_tokens=600, keepwarm=named)
+    for finish in (None, None, FinishReason.LENGTH):
+        rig.emit("x" * 200, finish)
+    assert client.response["status"] == "incomplete"
+    assert client.response["usage"]["output_tokens"] == 600
+    account = journal.account("acme", tree_account("s"))
+    assert account.usage.output_tokens == 700
+    left = client.response["keepwarm"]["budget"]["tree"]["output"]
+    assert left == 300
+    journal.close()
