@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in ``docs/images``: light, dark and on a phone.
+"""The pictures of the dashboard in ``docs/images``: light, dark, on a phone, in a terminal.
 
 ``python -m tools.screenshots`` serves a model, plays agents against it and lets a browser look:
 Playwright from the ``dev`` extra, and Debian's ``chromium`` or the one named by ``CHROMIUM``.
@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,10 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from keepwarm.demo.child_server import child_server
+from sessions.tenants import ApiKey, Role
+from sessions.tenants_file import key_row
+from sessions.top.app import Top
+from sessions.top.feed import Feed
 from tools.dashboard_load import play
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/images"
@@ -25,6 +30,17 @@ OPERATOR = "key-of-acmes-operator"
 PRICES = "input=3,cached=0.3,output=15"
 DESK = {"width": 1320, "height": 760}
 PHONE = {"width": 390, "height": 844}
+TERMINAL = (110, 30)
+_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+QUOTAS = """
+[tenants.acme]
+turns_per_minute = 240
+tokens_per_minute = 200_000
+budget = { cost = 0.5, output = 100_000 }
+[tenants.globex]
+models = ["default"]
+turns_per_minute = 120
+"""
 
 
 def chromium() -> str | None:
@@ -69,6 +85,7 @@ def take(origin: str, folder: Path) -> None:
         ("session-fork", session + "refactor", ".turns tbody tr", "dark", DESK),
         ("session-phone", session + "support", ".turns tbody tr", "dark", PHONE),
         ("curves", "/dashboard#curves", "figure canvas", "light", DESK),
+        ("tenants", "/dashboard#tenants", "tbody tr", "light", DESK),
         ("cache-dark", "/dashboard#cache", "button.node", "dark", DESK),
     ]
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +100,21 @@ def take(origin: str, folder: Path) -> None:
             page.context.close()
 
 
+def take_terminal(origin: str, folder: Path) -> None:
+    """What ``keepwarm top`` shows of the same server."""
+
+    async def look() -> None:
+        app = Top(Feed(origin, OPERATOR), every_s=0.5)
+        async with app.run_test(size=TERMINAL) as pilot:
+            await asyncio.sleep(3.0)
+            await pilot.pause()
+            drawn = app.export_screenshot(title="keepwarm top")
+        own = _FONT.sub("", drawn)  # a picture loads nothing from elsewhere
+        (folder / "top.svg").write_text(own, encoding="utf-8")
+
+    asyncio.run(look())
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -91,14 +123,17 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as scratch:
         keys = Path(scratch) / "keys"
-        rows = [f"{tenant} {key}" for tenant, key in KEYS.items()]
-        keys.write_text("\n".join([*rows, f"acme {OPERATOR} operator"]))
+        rows = [key_row(ApiKey.of(key, tenant=tenant)) for tenant, key in KEYS.items()]
+        rows.append(key_row(ApiKey.of(OPERATOR, tenant="acme", role=Role.OPERATOR)))
+        keys.write_text("\n".join([*rows, QUOTAS]))
         keys.chmod(0o600)
-        options = ["--model", arguments.model, "--price", PRICES, "--keys-file", str(keys)]
+        options = ["--model", arguments.model, "--price", PRICES, "--tenants-file", str(keys)]
+        options += ["--journal", str(Path(scratch) / "journal")]
         log = Path(scratch) / "server.log"
         with child_server([*options, "--kv-cache-mib", "64", "--threads", "1"], log=log) as server:
             asyncio.run(play(server.url, dict(KEYS)))
             take(server.url.removesuffix("/v1"), arguments.folder)
+            take_terminal(server.url.removesuffix("/v1"), arguments.folder)
 
 
 if __name__ == "__main__":

@@ -50,11 +50,7 @@ class CachePictures:
     def part(self, principal: Principal, now: float) -> bytes:
         """The newest picture as JSON; asks for one that is newer."""
         scope = None if principal.operator else principal.tenant
-        if now - self._asked.get(scope, -ASK_EVERY_S) >= ASK_EVERY_S:
-            if len(self._asked) >= MAX_SCOPES:
-                self._asked.clear()
-            self._asked[scope] = now
-            self._due.append(PictureRequest(tenant=scope, max_nodes=MAX_NODES))
+        self._ask(scope, now)
         picture = self._pictures.get(scope)
         if picture is None:
             return _NOTHING_YET
@@ -65,6 +61,20 @@ class CachePictures:
                 self._made.clear()
             self._made[principal] = made
         return made[1]
+
+    def tenant_blocks(self, now: float) -> dict[str, int] | None:
+        """Device blocks by tenant, for operators' eyes; asks for newer ones. None: the engine
+        has not answered yet."""
+        self._ask(None, now)
+        picture = self._pictures.get(None)
+        return None if picture is None else picture.tenant_blocks
+
+    def _ask(self, scope: str | None, now: float) -> None:
+        if now - self._asked.get(scope, -ASK_EVERY_S) >= ASK_EVERY_S:
+            if len(self._asked) >= MAX_SCOPES:
+                self._asked.clear()
+            self._asked[scope] = now
+            self._due.append(PictureRequest(tenant=scope, max_nodes=MAX_NODES))
 
     def take_requests(self) -> list[PictureRequest]:
         """What to ask the engine, each once."""

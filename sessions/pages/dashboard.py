@@ -20,6 +20,7 @@ from sessions.durable.ledger import TurnReport, TurnUsage, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.durable.store import Store
 from sessions.http.message import HttpResponse
+from sessions.journal.samples import Sample
 from sessions.pages.cache_picture import CachePictures
 from sessions.pages.history import History
 from sessions.pages.metrics import kv_usage
@@ -43,8 +44,8 @@ class Totals:
     cost: int = 0
     saved: int = 0
     missed: Counter[MissReason] = field(default_factory=Counter)
-    out_of_budget: int = 0
-    """Turns that a budget refused or cut."""
+    budget_ends: Counter[str] = field(default_factory=Counter)
+    """Turns that a budget ``refused`` or ``cut``."""
     errors: Counter[str] = field(default_factory=Counter)
     """Error events by code."""
 
@@ -55,17 +56,24 @@ class Totals:
         self.usage = self.usage + report.usage
         self.cost += report.cost
         self.saved += report.saved
-        self.out_of_budget += report.out_of_budget is not None
+        if report.out_of_budget is not None:
+            self.budget_ends[report.out_of_budget] += 1
         for miss in report.misses:
             self.missed[miss.reason] += miss.tokens
 
     def merge(self, other: "Totals") -> None:
         """Count what ``other`` has counted."""
-        for name in ("streamed_tokens", "turns", "failed", "cost", "saved", "out_of_budget"):
+        for name in ("streamed_tokens", "turns", "failed", "cost", "saved"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.usage = self.usage + other.usage
         self.missed += other.missed
+        self.budget_ends += other.budget_ends
         self.errors += other.errors
+
+    @property
+    def out_of_budget(self) -> int:
+        """Turns that a budget refused or cut."""
+        return self.budget_ends.total()
 
     def numbers(self) -> dict[str, Any]:
         """For the page."""
@@ -156,6 +164,14 @@ class Dashboard:
     def tick(self) -> None:
         """Let time pass; once a second."""
         self.history.sample(self._stats, self._clock())
+
+    def samples(self, *, end: bool) -> Sequence[Sample]:
+        """What the journal is to keep of the curves now; ``end``: also of a minute that has not
+        ended. Empty where nothing is kept."""
+        recorder = self.history.recorder
+        if recorder is None:
+            return ()
+        return recorder.so_far() if end else recorder.ended()
 
     # What is shown
 

@@ -14,7 +14,7 @@ from sessions.durable.store import Store
 from sessions.http.exchange import Call, Exchange, Pending
 from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.pages.event_stream import CONTENT_TYPE, EventStream, Parts
-from sessions.pages.history import LEVELS
+from sessions.pages.past import LEVELS
 from sessions.pages.session_list import read_query
 from sessions.pages.views import Views, Wish
 from sessions.tenants import Principal

@@ -13,8 +13,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from runtime.messages import EngineInfo, StepStats
-from sessions.durable.ledger import TurnReport, dollars
+from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
+from sessions.journal.records import TurnRecord
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -87,9 +88,18 @@ class Metrics:
         self._per_forward = self._histogram(
             "spec_tokens_per_forward", "Tokens of a turn by its forward passes.", _PER_FORWARD
         )
-        self._cost = self._counter("cost_dollars", "What finished turns cost by the price table.")
+        self._cost = self._counter(
+            "cost_dollars", "What finished turns cost by the price table, and KV kept after them."
+        )
         self._cost_nano = self._counter("cost_nanodollars", "The same in whole nano-dollars.")
         self._saved = self._counter("saved_dollars", "What the prefix cache saved of that.")
+        self._residency = self._counter(
+            "kv_residency_block_microseconds",
+            "KV blocks on the device times microseconds, as sessions were charged.",
+        )
+        self._dropped = self._counter(
+            "kv_residency_drops", "Branches told to leave the device by a budget of residency."
+        )
 
     def _engine(self) -> None:
         self._up = self._gauge("engine_up", "1 while the engine is ready, else 0.")
@@ -193,9 +203,12 @@ class Metrics:
         self._info.labels(info.model_name, info.device, info.dtype).set(1)
 
     def engine_died(self) -> None:
+        """It is gone, and its blocks and sessions with it."""
         self._up.set(0)
-        self._running.set(0)
-        self._waiting.set(0)
+        for each in (self._running, self._waiting, self._sessions, self._usage):
+            each.set(0)
+        for state in _BLOCK_STATES:
+            self._blocks.labels(state).set(0)
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -263,6 +276,21 @@ class Metrics:
         """A turn got tokens, ``gap_s`` after it had got tokens before."""
         self._token_gap.observe(gap_s)
 
+    def turn_cut_short(self, record: TurnRecord) -> None:
+        """The server of an earlier life died while this turn ran: what it held is spent."""
+        self._finished.labels(record.status).inc()
+        self._spent(record.usage, record.cost, record.saved)
+
+    def _spent(self, usage: TurnUsage, cost: int, saved: int) -> None:
+        self._input.inc(usage.input_tokens)
+        self._cached.inc(usage.cached_tokens)
+        self._output.inc(usage.output_tokens)
+        self._reasoning.inc(usage.reasoning_tokens)
+        self._cost.inc(dollars(cost))
+        self._cost_nano.inc(cost)
+        self._saved.inc(dollars(saved))
+        self._residency.inc(usage.residency)
+
     def turn_finished(self, report: TurnReport) -> None:
         usage = report.usage
         self._finished.labels(report.status).inc()
@@ -274,21 +302,23 @@ class Metrics:
             self._first_token.observe(report.ttft_s)
         if usage.input_tokens:
             self._hit_ratio.observe(usage.cached_tokens / usage.input_tokens)
-        self._input.inc(usage.input_tokens)
-        self._cached.inc(usage.cached_tokens)
         for miss in report.misses:
             self._missed.labels(miss.reason.value).inc(miss.tokens)
-        self._output.inc(usage.output_tokens)
-        self._reasoning.inc(usage.reasoning_tokens)
         self._forced.inc(usage.forced_tokens)
         self._drafted.inc(usage.drafted_tokens)
         self._accepted.inc(usage.accepted_tokens)
         self._forwards.inc(usage.forwards)
         if usage.forwards:
             self._per_forward.observe(usage.output_tokens / usage.forwards)
-        self._cost.inc(dollars(report.cost))
-        self._cost_nano.inc(report.cost)
-        self._saved.inc(dollars(report.saved))
+        self._spent(usage, report.cost, report.saved)
+
+    def residency_settled(self, unsettled: Unsettled) -> None:
+        """What the KV of a session was charged after its last turn was recorded."""
+        self._spent(TurnUsage(residency=unsettled.block_us), unsettled.cost, 0)
+
+    def kv_dropped(self, branches: int) -> None:
+        """The engine was told to drop so many branches, whose budgets are used up."""
+        self._dropped.inc(branches)
 
     def grammar_checked(self, seconds: float, *, refused: bool) -> None:
         """A turn's grammar was compiled on trial, or known."""

@@ -7,7 +7,7 @@ themselves goes through as data; the page never makes markup of it.
 from collections import Counter
 from typing import Any
 
-from sessions.durable.ledger import TurnReport, TurnUsage, dollars
+from sessions.durable.ledger import TurnReport, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import OWN, Miss, MissReason
 from sessions.durable.store import SessionView
 from sessions.pages.turn_log import LoggedTurn, SessionLog
@@ -23,6 +23,7 @@ def tokens(usage: TurnUsage) -> dict[str, Any]:
         "output_tokens": usage.output_tokens,
         "forced_tokens": usage.forced_tokens,
         "hit_ratio": ratio(usage.cached_tokens, usage.input_tokens),
+        "block_seconds": block_seconds(usage.residency),
     }
 
 
@@ -40,7 +41,8 @@ def session_row(view: SessionView) -> dict[str, Any]:
         "hit_ratio": ratio(view.cached_tokens, view.input_tokens),
         "cost": dollars(view.cost),
         "saved": dollars(view.saved),
-        "budget_left": _bounds(view.budget_left),
+        "block_seconds": block_seconds(view.residency),
+        "budget_left": wire_bounds(view.budget_left),
         "idle_s": view.idle_s,
     }
 
@@ -54,7 +56,7 @@ def live_row(view: SessionView, log: SessionLog | None, active_at: float) -> dic
     """
     log = log or _NOTHING
     row = session_row(view) | {
-        "budget": _bounds(view.budget),
+        "budget": wire_bounds(view.budget),
         "active_at": round(active_at, 1),
         "parent": view.parent,
         "depth": view.depth,
@@ -134,7 +136,3 @@ def miss_rows(missed: Counter[MissReason]) -> list[dict[str, Any]]:
 def ratio(part: int, whole: int) -> float | None:
     """``part`` of ``whole``; None where there is no whole."""
     return part / whole if whole else None
-
-
-def _bounds(left: dict[str, int]) -> dict[str, Any]:
-    return left | {"cost": dollars(left["cost"])} if "cost" in left else left

@@ -8,19 +8,24 @@ Always true: nothing of a tenant is in the parts made for another that is no ope
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from sessions.durable.session import Session, SessionState
+from sessions.durable.session import Session
+from sessions.pages.buckets import TurnBucket
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.event_stream import Parts
-from sessions.pages.history import LEVELS, TurnBucket
+from sessions.pages.history import LEVELS as IN_MEMORY
+from sessions.pages.past import LEVELS, NOTHING, Curves, Past
+from sessions.pages.recorder import WHOLE
 from sessions.pages.rows import live_row, logged_row, miss_rows
 from sessions.pages.session_list import Found, ListQuery, find, grouped
+from sessions.pages.tenant_rows import TenantRows
 from sessions.pages.turn_log import SessionLog
+from sessions.quotas import Quotas
 from sessions.tenants import Principal
 
 MAX_TURNS_OF_PAGE = 200
@@ -31,6 +36,8 @@ LIST_KEPT_S = 5.0
 MANY_SESSIONS = 1000
 """To look at so few takes no time worth saving."""
 MAX_KEPT = 256
+KEPT_CURVES_S = 60.0
+"""Curves of a week or a month that are no older serve again."""
 ALL = ListQuery()
 _SPARK_BUCKETS = 60
 
@@ -56,18 +63,24 @@ class Views:
         dashboard: Dashboard,
         wall_clock: Callable[[], float],
         num_connections: Callable[[], int],
-        has_journal: bool = False,
+        past: Past | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """
         Args:
             wall_clock: seconds since the epoch.
             num_connections: open ones of clients.
+            past: what the journal has, if there is one.
+            quotas: what tenants may use, where they have bounds.
         """
         self._dashboard = dashboard
         self._epoch_s = wall_clock() - dashboard.now
         """The clock's start, as seconds since the epoch."""
         self._num_connections = num_connections
-        self._has_journal = has_journal
+        self._wall_clock = wall_clock
+        self._past = past
+        self._tenant_rows = TenantRows(dashboard, quotas)
+        self._long_curves: dict[tuple[Principal, str], tuple[Curves, float, Parts]] = {}
         self._kept: dict[tuple[Principal, Wish], tuple[float, Parts]] = {}
         self._lists: dict[tuple[str | None, ListQuery], tuple[float, Found]] = {}
         self._sparks: dict[Principal, tuple[int, bytes]] = {}
@@ -94,8 +107,8 @@ class Views:
         server = board.server_facts(principal) | {
             "started_at": round(board.started_s + self._epoch_s, 1),
             "tenant": principal.tenant,
-            "priced": board.store.priced,
-            "journal": self._has_journal,
+            "priced": board.store.priced({principal.tenant, *tenants}),
+            "journal": self._past is not None,
         }
         frame = {
             "server": orjson.dumps(server),
@@ -112,7 +125,7 @@ class Views:
 
     def _spark(self, principal: Principal, tenants: set[str], now: float) -> bytes:
         """The last hour in minutes, made anew when a bucket of the curves ends."""
-        width_s = LEVELS["hour"][0]
+        width_s, _ = IN_MEMORY["hour"]
         number = int(now // width_s)
         found = self._sparks.get(principal)
         if found is not None and found[0] == number:
@@ -121,7 +134,7 @@ class Views:
             self._sparks.clear()
         minutes: dict[int, TurnBucket] = {}
         per_minute = int(60 / width_s)
-        for at, bucket in self._dashboard.history.turns("hour", tenants, now).items():
+        for at, bucket in self._in_memory(principal, "hour", tenants, now).turns.items():
             minutes.setdefault(at // per_minute, TurnBucket()).merge(bucket)
         newest = number // per_minute
         shown = range(newest - _SPARK_BUCKETS + 1, newest + 1)
@@ -140,7 +153,7 @@ class Views:
             case "cache":
                 return {"cache": self._dashboard.pictures.part(principal, now)}
             case "tenants":
-                return self._tenants() if principal.operator else {}
+                return self._tenants(now) if principal.operator else {}
         return self._sessions(principal, wish.query)
 
     def _sessions(self, principal: Principal, query: ListQuery) -> dict[str, bytes]:
@@ -200,44 +213,65 @@ class Views:
             parts[f"t{turn.number:012d}"] = orjson.dumps(row)
         return parts
 
-    def _curves(self, principal: Principal, level: str, now: float) -> dict[str, bytes]:
-        board = self._dashboard
-        width_s, most = LEVELS[level]
-        told = {"width_s": width_s, "buckets": most, "newest": int(now // width_s)}
-        told |= {"epoch_s": round(self._epoch_s, 1)}
-        parts = {"curve": orjson.dumps(told)}
-        turns = board.history.turns(level, board.visible_tenants(principal), now)
-        parts |= {f"b{at}": orjson.dumps(bucket.numbers()) for at, bucket in turns.items()}
-        if principal.operator:
-            machine = board.history.machine(level, now)
-            parts |= {f"m{at}": orjson.dumps(bucket.numbers()) for at, bucket in machine.items()}
-        return parts
+    def _curves(self, principal: Principal, name: str, now: float) -> dict[str, bytes]:
+        if name in IN_MEMORY:
+            tenants = self._dashboard.visible_tenants(principal)
+            curves = self._in_memory(principal, name, tenants, now)
+            return _curve_parts(curves, name, now, self._epoch_s, principal.operator)
+        curves = self._kept_curves(principal, name)
+        at_s = self._wall_clock() // KEPT_CURVES_S * KEPT_CURVES_S
+        made = self._long_curves.get((principal, name))
+        if made is None or made[0] is not curves or made[1] != at_s:
+            if len(self._long_curves) >= MAX_KEPT:
+                self._long_curves.clear()
+            parts = _curve_parts(curves, name, at_s, 0.0, principal.operator)
+            made = self._long_curves[principal, name] = (curves, at_s, parts)
+        return dict(made[2])
 
-    def _tenants(self) -> dict[str, bytes]:
-        board = self._dashboard
-        names = sorted(board.known_tenants)
-        rows = {_name("n", name): self._tenant_row(name) for name in names[:MAX_TENANT_ROWS]}
-        return rows | {"num_tenants": orjson.dumps(len(names))}
-
-    def _tenant_row(self, name: str) -> bytes:
-        totals = self._dashboard.totals({name})
-        count, sessions = self._dashboard.store.live_sessions(name)
-        return orjson.dumps(
-            totals.numbers()
-            | {
-                "tenant": name,
-                "sessions": count,
-                "running": _running(itertools.islice(sessions, 1000)),
-                "out_of_budget": totals.out_of_budget,
-                "errors": dict(totals.errors.most_common(20)),
-                "misses": miss_rows(totals.missed),
-            }
+    def _in_memory(self, principal: Principal, level: str, tenants: set[str], now: float) -> Curves:
+        """What happened on this server since it was started, and beside it and before elsewhere."""
+        history, past = self._dashboard.history, self._kept_curves(principal, level)
+        shift = round(self._epoch_s / IN_MEMORY[level][0])
+        curves = Curves(
+            turns=history.turns(level, tenants, now), machine=history.machine(level, now)
         )
+        for at, turns in past.turns.items():
+            curves.turns[at - shift] = turns.plus(curves.turns.get(at - shift))
+        for at, machine in past.machine.items():
+            curves.machine[at - shift] = machine.plus(curves.machine.get(at - shift))
+        return curves
+
+    def _kept_curves(self, principal: Principal, level: str) -> Curves:
+        if self._past is None:
+            return NOTHING
+        return self._past.curves(level, WHOLE if principal.operator else principal.tenant)
+
+    def _tenants(self, now: float) -> dict[str, bytes]:
+        board, rows = self._dashboard, self._tenant_rows
+        names = sorted(board.known_tenants | rows.named())
+        blocks = board.pictures.tenant_blocks(now)
+        shown = {_name("n", name): rows.row(name, blocks) for name in names[:MAX_TENANT_ROWS]}
+        parts = {name: orjson.dumps(row) for name, row in shown.items()}
+        return parts | {"num_tenants": orjson.dumps(len(names))}
 
 
-def _running(sessions: Iterable[Session]) -> int:
-    """How many of them run a turn; those that do are among the most recently active."""
-    return sum(each.state is SessionState.RUNNING for each in sessions)
+def _curve_parts(
+    curves: Curves, name: str, at_s: float, epoch_s: float, with_machine: bool
+) -> dict[str, bytes]:
+    """``at_s``: now, on the clock that began at ``epoch_s`` and by which buckets are counted."""
+    level = LEVELS[name]
+    newest = int(at_s // level.width_s)
+    told = {"width_s": level.width_s, "buckets": level.buckets, "newest": newest}
+    told |= {"epoch_s": round(epoch_s, 1)}
+    parts = {"curve": orjson.dumps(told)}
+    shown = range(newest - level.buckets + 1, newest + 1)
+    parts |= {f"b{at}": orjson.dumps(b.numbers()) for at, b in curves.turns.items() if at in shown}
+    for at, machine in curves.machine.items() if with_machine else ():
+        if at in shown:
+            # A server takes its sample at some time of each second.
+            passed_s = level.width_s if at < newest else at_s % level.width_s + 1
+            parts[f"m{at}"] = orjson.dumps(machine.numbers(passed_s))
+    return parts
 
 
 def _spark_point(bucket: TurnBucket | None) -> list[Any] | None:

@@ -24,6 +24,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from keepwarm.demo.child_server import ChildServer, child_server
+from sessions.durable.ledger import dollars
+from sessions.journal.encoding import decode_turn
+from sessions.journal.view import SqliteView
 from sessions.tenants import ApiKey, Role
 from sessions.tenants_file import key_row
 from tests.support.architecture import ROOT
@@ -41,9 +44,10 @@ ROLES = {
 }
 MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1"]
 PRICES = ["--price", "input=3,cached=0.3,output=15"]
+QUOTAS = "[tenants.acme]\nturns_per_minute = 100_000\nbudget = { output = 1_000_000 }\n"
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 AXE = Path(__file__).parent / "axe"
-VIEWS = ("#sessions", "#curves", "#curves?level=day", "#cache", "#tenants")
+VIEWS = ("#sessions", "#curves", "#curves?level=day", "#curves?level=month", "#cache", "#tenants")
 WAIT_MS = 15_000
 expect.set_options(timeout=WAIT_MS)
 
@@ -52,7 +56,7 @@ def write_keys(path: Path, keys: dict[str, tuple[str, Role]]) -> None:
     rows = [
         key_row(ApiKey.of(key, tenant=tenant, role=role)) for key, (tenant, role) in keys.items()
     ]
-    path.write_text("\n".join(rows))
+    path.write_text("\n".join([*rows, QUOTAS if ACME in keys else ""]))
     path.chmod(0o600)
 
 
@@ -72,6 +76,7 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(keys_file: Path) -> Iterator[ChildServer]:
     options = [*MODEL, *PRICES, "--tenants-file", str(keys_file)]
+    options += ["--journal", str(keys_file.with_name("journal"))]
     with child_server(options, log=keys_file.with_name("server.log")) as serving:
         keys = {"acme": ACME, "globex": GLOBEX}
         in_thread(lambda: play(serving.url, dict(keys), tool_s=0.02))
@@ -128,7 +133,9 @@ def metrics(origin: str) -> dict[str, float]:
     }
 
 
-def test_at_a_quiet_point_the_page_metrics_and_the_ledgers_say_the_same(desk: Desk) -> None:
+def test_at_a_quiet_point_page_metrics_ledgers_and_journal_say_the_same(
+    desk: Desk, keys_file: Path
+) -> None:
     page = desk.open(BOSS)
     expect(page.locator("tbody tr").first).to_be_visible()
     counted = metrics(desk.origin)
@@ -152,6 +159,31 @@ def test_at_a_quiet_point_the_page_metrics_and_the_ledgers_say_the_same(desk: De
     for name in ("input", "cached", "output"):
         whole = sum(ledger[f"{name}_tokens"] for ledger in ledgers)
         assert whole == counted[f"keepwarm_{name}_tokens_total"]
+    # A session whose only turn was refused has used nothing, and at most an empty row.
+    shown = {ledger["session"]: ledger for ledger in ledgers if ledger["turns"]}
+    with contextlib.closing(SqliteView(keys_file.with_name("journal"))) as journal:
+        rows = {each.name: each.account for each in journal.sessions()}
+        ended = [journal.session_turns(each.tenant, each.name) for each in journal.sessions()]
+    kept = {name: account for name, account in rows.items() if account.turns}
+    assert set(kept) == set(shown)
+    assert not any(rows[name].cost for name in set(rows) - set(kept))
+    for name, account in kept.items():
+        usage = account.usage
+        assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, account.turns) == (
+            *(shown[name][f"{kind}_tokens"] for kind in ("input", "cached", "output")),
+            shown[name]["turns"],
+        )
+        assert dollars(account.cost) == pytest.approx(shown[name]["cost"], abs=1e-12)
+    bodies = [decode_turn(row) for rows in ended for row in rows]
+    assert (
+        sum(body.usage.output_tokens for body in bodies) == counted["keepwarm_output_tokens_total"]
+    )
+    page.locator("details.journal summary").click()
+    listed = page.locator("[data-journal]")
+    expect(listed).to_have_count(min(len(rows), 50))
+    for name in listed.evaluate_all("all => all.map(each => each.dataset.journal)"):
+        told = page.locator(f'[data-journal="{name}"] td').first
+        expect(told).to_have_text(str(rows[name].turns))
 
 
 def test_a_sessions_turns_add_up_to_its_account_and_say_why(desk: Desk) -> None:
@@ -216,6 +248,14 @@ def test_keys_see_what_is_their_own_and_no_more(desk: Desk) -> None:
         page.context.close()
     page = desk.open(BOSS, "#tenants")
     expect(page.locator("tbody tr")).to_have_count(2)
+    limits = page.locator('tr[data-tenant-name="acme"] td[data-label="Limits"]')
+    expect(limits).to_contain_text(re.compile(r"\d+ of 100k turns a minute"))
+    expect(limits).to_contain_text(re.compile(r"[\d,]+ of 1.00M output"))
+    held = page.locator('td[data-label="KV blocks"]')
+    expect(held.first).to_have_text(re.compile(r"\d+ \(\d+%\)"))
+    expect(held.nth(1)).to_have_text(re.compile(r"\d+ \(\d+%\)"))
+    globex = page.locator('tr[data-tenant-name="globex"] td[data-label="Limits"]')
+    expect(globex).to_have_text("none")
     page.goto("/dashboard" + session_address("globex", "globex-report"))
     expect(page.locator(".t-more").first).to_have_text("not yours")
 
@@ -315,7 +355,7 @@ def test_a_wrong_key_gets_nothing_and_a_revoked_one_is_told(
 def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
-    options = [*MODEL, "--port", str(port)]
+    options = [*MODEL, "--port", str(port), "--journal", str(tmp_path / "journal")]
     page = None
     for life in range(2):
         with child_server(options, log=tmp_path / f"server{life}.log") as serving:
@@ -333,6 +373,16 @@ def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path
             expect(page.locator("tbody th")).to_have_text([f"kept-{life}"])
             # Without prices the page speaks of tokens, and says how to see money.
             expect(page.locator("#saved-sub")).to_contain_text("--price")
+            if life == 1:  # curves go on over the restart; long ones know of minutes that ended
+                whole = {
+                    "hour": "2 turns ",
+                    "day": "2 turns ",
+                    "week": "1 turn ",
+                    "month": "1 turn ",
+                }
+                for level, told in whole.items():
+                    page.goto(f"/dashboard#curves?level={level}")
+                    expect(page.locator("#curves-tally")).to_contain_text(told)
         expect(page.locator("#status")).to_have_text(re.compile("not reachable|restarting"))
     assert page is not None
     page.context.close()

@@ -278,3 +278,18 @@ def test_an_answer_that_is_no_keepwarms_is_told(server: FakeServer) -> None:
         await screen.until(lambda: "is this a keepwarm server?" in screen.text("state"))
 
     play(server, scenario)
+
+
+def test_of_ten_thousand_sessions_those_that_the_server_tells_of_are_shown(
+    server: FakeServer,
+) -> None:
+    rows = [session(f"agent {number}", "idle", number / 1e4) for number in range(200)]
+    server.says |= {"num_sessions": 10_000, "sessions": rows}
+
+    async def scenario(screen: Screen) -> None:
+        await screen.until(lambda: screen.table.row_count == 200)
+        assert screen.text("state").startswith("200 of 10000 sessions")
+        await screen.press("slash", *"19", "enter")
+        await screen.until(lambda: screen.table.row_count == 12)
+
+    play(server, scenario)

@@ -82,3 +82,14 @@ def test_a_dead_engines_picture_is_not_shown() -> None:
     found.arrived(CachePicture(tenant="acme", nodes=(NODE,), num_nodes=0))
     found.forget()
     assert shown(found, ACME)["ready"] is False
+
+
+def test_tenants_blocks_are_asked_of_the_engine_and_told_as_it_said_them() -> None:
+    found = pictures()
+    assert found.tenant_blocks(0.0) is None
+    assert [request.tenant for request in found.take_requests()] == [None]
+    found.arrived(CachePicture(tenant=None, nodes=(), num_nodes=0, tenant_blocks={"acme": 3}))
+    assert found.tenant_blocks(0.1) == {"acme": 3}
+    assert found.take_requests() == []
+    found.tenant_blocks(ASK_EVERY_S)
+    assert len(found.take_requests()) == 1

@@ -107,6 +107,7 @@ def test_totals_add_up_over_turns() -> None:
         "output_tokens": 22,
         "forced_tokens": 8,
         "hit_ratio": 0.8,
+        "block_seconds": 0.0,
         "cost": 2.0,
         "saved": 0.5,
     }

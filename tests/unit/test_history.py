@@ -5,27 +5,10 @@ from dataclasses import replace
 import pytest
 
 from runtime.messages import StepStats
-from sessions.pages.history import LEVELS, MAX_TENANTS, Durations, History
+from sessions.pages.history import LEVELS, MAX_TENANTS, History
 from tests.unit.test_dashboard import REPORT
 
 WIDTH_S, BUCKETS = LEVELS["hour"]
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.0004, 0.01, 0.7, 3.0, 600.0])
-def test_a_percentile_is_right_to_a_twentieth(seconds: float) -> None:
-    durations = Durations()
-    durations.add(seconds)
-    assert durations.percentile(0.5) == pytest.approx(max(seconds, 1e-4), rel=0.051)
-
-
-def test_percentiles_of_many_are_those_of_all() -> None:
-    low, high = Durations(), Durations()
-    for number in range(1, 101):
-        (low if number <= 50 else high).add(number / 100)
-    low.merge(high)
-    assert low.percentile(0.5) == pytest.approx(0.5, rel=0.06)
-    assert low.percentile(0.95) == pytest.approx(0.95, rel=0.06)
-    assert Durations().percentile(0.5) is None
 
 
 def test_turns_fall_into_the_bucket_of_their_end_on_every_level() -> None:
@@ -81,6 +64,6 @@ def test_the_machine_is_sampled_and_its_predictions_judged() -> None:
     history.steps_finished(StepStats(steps_cost_ratio=[0.5, 1.0, 1.5]), 3.0)
     history.engine_restarted(3.0)
     (bucket,) = history.machine("hour", 4.0).values()
-    numbers = bucket.numbers()
+    numbers = bucket.numbers(10.0)
     assert (numbers["running"], numbers["kv_device"], numbers["restarts"]) == (3.0, 0.25, 1)
     assert numbers["step_error"] == pytest.approx(1 / 3, abs=1e-4)

@@ -50,7 +50,7 @@ def test_a_stream_begins_with_the_view() -> None:
 
 @pytest.mark.parametrize(
     ("query", "status"),
-    [("view=all", 400), ("view=curves&level=week", 400), ("page=x", 400), ("view=tenants", 403)],
+    [("view=all", 400), ("view=curves&level=year", 400), ("page=x", 400), ("view=tenants", 403)],
 )
 def test_what_makes_no_sense_or_is_not_theirs_is_refused(query: str, status: int) -> None:
     pages = Pages()

@@ -197,10 +197,13 @@ def test_a_step_sets_gauges_and_adds_deltas() -> None:
 def test_a_dead_engine_runs_nothing_until_it_is_replaced() -> None:
     metrics = Metrics()
     metrics.engine_ready(INFO)
-    metrics.step_finished(StepStats(running=3, waiting=2))
+    blocks = {"blocks_free": 5, "blocks_evictable": 1, "blocks_protected": 4, "blocks_reserved": 2}
+    metrics.step_finished(StepStats(running=3, waiting=2, branches=3, **blocks))
     metrics.engine_died()
     found = values(metrics)
     assert found["keepwarm_engine_up"] == found["keepwarm_turns_running"] == 0
+    gone = ["keepwarm_engine_sessions", *(name for name in found if "keepwarm_kv_blocks" in name)]
+    assert [found[name] for name in gone] == [0] * 5
     metrics.engine_restarted()
     metrics.engine_ready(INFO)
     found = values(metrics)

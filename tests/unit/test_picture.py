@@ -82,3 +82,16 @@ def test_parents_stand_before_their_children_and_looking_changes_nothing() -> No
     assert all(node.parent is None or node.parent < at for at, node in enumerate(picture))
     assert cache.stats() == before
     cache.check()
+
+
+def test_each_tenants_blocks_are_counted_once_and_published_ones_for_nobody() -> None:
+    cache = make_cache(64)
+    run_turn(cache, transcript(8, seed=7), "published", tenant=None)
+    run_turn(cache, transcript(8, seed=1), "mine", tenant="me")
+    assert cache.tenant_blocks(9) == {"me": 2}
+    shared_one = open_turn(cache, transcript(12, seed=1), "mine too", tenant="me")
+    run_turn(cache, transcript(8, seed=2), "theirs", tenant="other")
+    assert shared_one is not None
+    assert cache.tenant_blocks(9)["other"] == 2
+    assert cache.tenant_blocks(9)["me"] >= 3  # what runs has blocks of its own beside the tree's
+    assert len(cache.tenant_blocks(1)) == 1

@@ -8,6 +8,8 @@ import pytest
 
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
+from sessions.pages.buckets import MachineBucket, TurnBucket
+from sessions.pages.past import LEVELS, Curves
 from sessions.pages.session_list import PAGE_ROWS, ListQuery
 from sessions.pages.views import (
     LIST_KEPT_S,
@@ -32,12 +34,15 @@ MARKUP = '<img src=x onerror="alert(1)">'
 class Board:
     """Views over a store, at an hour that the test sets."""
 
-    def __init__(self, prices: PriceTable | None = None) -> None:
+    def __init__(self, prices: PriceTable | None = None, past: Any = None) -> None:
         self.clock = FakeClock(1000.0)
         self.store = Store(limits=Limits(), prices=prices or PriceTable(), clock=self.clock)
         self.dashboard = make_dashboard(self.clock, self.store)
         self.views = Views(
-            dashboard=self.dashboard, wall_clock=lambda: 5000.0, num_connections=lambda: 7
+            dashboard=self.dashboard,
+            wall_clock=lambda: 5000.0,
+            num_connections=lambda: 7,
+            past=past,
         )
 
     def ended(self, tenant: str = "acme", session: str = "s1", **fields: Any) -> None:
@@ -137,9 +142,9 @@ def test_operators_see_tenants_with_their_limits_met_and_errors() -> None:
     board.dashboard.error_sent("other", "invalid_value")
     seen = board.seen(OPERATOR, "tenants")
     other = seen['n["other"]']
-    assert (other["sessions"], other["out_of_budget"], other["errors"]) == (
+    assert (other["sessions"], other["budget_ends"], other["errors"]) == (
         1,
-        1,
+        {"refused": 1},
         {"invalid_value": 1},
     )
     for number in range(MAX_TENANT_ROWS + 1):
@@ -173,3 +178,37 @@ def test_a_searched_list_is_looked_through_at_once_or_every_few_seconds_if_it_is
     assert board.seen(ACME, **wish)["list"]["matching"] == 1
     board.clock.advance(LIST_KEPT_S)
     assert board.seen(ACME, **wish)["list"]["matching"] == 2
+
+
+class Remembered:
+    """What a journal has: a turn in each of the last two buckets, of one tenant."""
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[str, str]] = set()
+
+    def curves(self, level: str, tenant: str) -> Curves:
+        self.asked.add((level, tenant))
+        curves, newest = Curves(), int(5000.0 // LEVELS[level].width_s)
+        for at in (newest - 1, newest, newest - 1000):
+            curves.turns[at] = TurnBucket(turns=1, input=10)
+            curves.machine[at] = MachineBucket(sums={"running": 2.0}, samples=1)
+        return curves
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_curves_are_of_memory_and_journal_together_and_none_is_counted_twice(level: str) -> None:
+    past = Remembered()
+    board = Board(past=past)
+    board.ended()  # 100 tokens, which the journal of a week is told of with its minute
+    seen = board.seen(OPERATOR, "curves", level=level)
+    buckets = {n: part for n, part in seen.items() if n[0] == "b" and n[1:].lstrip("-").isdigit()}
+    memory = 100 if level in ("hour", "day") else 0
+    assert sum(part["input"] for part in buckets.values()) == 20 + memory
+    curve = seen["curve"]
+    newest_s = curve["epoch_s"] + curve["newest"] * curve["width_s"]
+    assert 5000.0 - 2 * curve["width_s"] < newest_s <= 5001.0
+    assert past.asked == {("hour", ""), (level, "")}  # the summary has its hour
+    assert seen["server"]["journal"]
+    own = board.seen(ACME, "curves", level=level)
+    assert past.asked == {("hour", ""), (level, ""), ("hour", "acme"), (level, "acme")}
+    assert not [name for name in own if name.startswith("m") and name != "misses"]

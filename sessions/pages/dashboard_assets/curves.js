@@ -1,7 +1,7 @@
-// The last hour and the last day, drawn by uPlot (MIT, see uplot-1.6.32/LICENSE).
+// The last hour and day, and where there is a journal the last week and month, drawn by uPlot (MIT, see uplot-1.6.32/LICENSE).
 
 import { el, put } from "./dom.js";
-import { count, dollars, duration, percent } from "./format.js";
+import { count, dollars, duration, exact, percent } from "./format.js";
 import uPlot from "./uPlot.js";
 
 const share = (part, whole) => (whole ? part / whole : null);
@@ -23,14 +23,17 @@ const CHARTS = [
 ];
 
 export const same = () => false;
-export const wish = (query) => ({ level: query.get("level") === "day" ? "day" : "hour" });
+const LEVELS = { hour: "last hour", day: "last day", week: "last week", month: "last month" };
+export const wish = (query) => ({ level: Object.hasOwn(LEVELS, query.get("level")) ? query.get("level") : "hour" });
 
 export function open(view, query) {
   const level = wish(query).level;
-  const choose = (name, words) => el("a", { href: `#curves?level=${name}`, "aria-current": name === level ? "true" : null }, words);
+  const choices = Object.entries(LEVELS).map(([name, words]) => el("a", { href: `#curves?level=${name}`, "aria-current": name === level ? "true" : null }, words));
+  const [, , ...long] = choices;
   const grid = el("div", { class: "charts" });
-  view.append(el("div", { class: "section-head" }, el("h2", {}, "Curves"), el("p", { class: "choice" }, choose("hour", "last hour"), choose("day", "last day"))), grid);
-  const page = { grid, charts: null, shades: "" };
+  const tally = el("small", { id: "curves-tally" });
+  view.append(el("div", { class: "section-head" }, el("h2", {}, "Curves ", tally), el("p", { class: "choice" }, ...choices)), grid);
+  const page = { grid, long, tally, charts: null, shades: "" };
   const resize = new ResizeObserver(() => page.charts?.forEach(({ plot, box }) => box.clientWidth && plot.setSize({ width: box.clientWidth, height: 170 })));
   resize.observe(grid);
   return { update: (parts) => update(parts, page) };
@@ -43,6 +46,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 function update(parts, page) {
   const { curve, server } = parts;
+  for (const choice of page.long) choice.hidden = !server.journal;
   const kinds = `${server.priced}${server.operator}${color("--ink")}`;
   if (page.kinds !== kinds) {
     page.kinds = kinds;
@@ -51,11 +55,13 @@ function update(parts, page) {
     page.grid.replaceChildren();
     page.charts = wanted.map((chart) => draw(chart, page.grid));
   }
-  // A server that is younger than the curves is shown from its start.
-  const age = Math.ceil((Date.now() / 1000 - server.started_at) / curve.width_s) + 1;
-  const length = Math.min(curve.buckets, Math.max(age, 30));
+  // Curves begin with the server, or with what the journal has of the time before.
+  const began = Math.floor((server.started_at - curve.epoch_s) / curve.width_s);
+  const oldest = Object.keys(parts).reduce((least, name) => (/^[bm]-?\d+$/.test(name) ? Math.min(least, Number(name.slice(1))) : least), began);
+  const length = Math.min(curve.buckets, Math.max(curve.newest - oldest + 1, 30));
   const numbers = Array.from({ length }, (_, index) => curve.newest - length + 1 + index);
   const times = numbers.map((number) => curve.epoch_s + number * curve.width_s);
+  put(page.tally, together(numbers.map((number) => parts["b" + number]), server));
   for (const { chart, plot, figure } of page.charts) {
     const values = chart.lines.map(([, , of_]) => numbers.map((number) => of_(parts["b" + number], parts["m" + number], curve.width_s)));
     plot.setData([times, ...values]);
@@ -65,6 +71,14 @@ function update(parts, page) {
     });
     put(figure.querySelector("figcaption small"), said.join(" · "));
   }
+}
+
+function together(buckets, server) {
+  const sum = (name) => buckets.reduce((whole, turns) => whole + (turns?.[name] ?? 0), 0);
+  const turns = sum("turns");
+  const failed = sum("failed") ? `, ${exact(sum("failed"))} failed` : "";
+  const said = [`${exact(turns)} turn${turns === 1 ? "" : "s"}${failed}`, `${count(sum("input"))} tokens in, ${percent(share(sum("cached"), sum("input")))} from cache`, `${count(sum("output"))} out`];
+  return [...said, ...(server.priced ? [`${dollars(sum("cost"))} spent, ${dollars(sum("saved"))} saved`] : [])].join(" · ");
 }
 
 function draw(chart, grid) {

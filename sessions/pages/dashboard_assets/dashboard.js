@@ -27,7 +27,7 @@ const stream = new Stream({ onParts, onState });
 
 export function route() {
   const [, name = "", query = ""] = location.hash.match(/^#([a-z]*)\??(.*)$/) ?? [];
-  return { name: name in VIEWS ? name : "sessions", query: new URLSearchParams(query) };
+  return { name: Object.hasOwn(VIEWS, name) ? name : "sessions", query: new URLSearchParams(query) };
 }
 
 function show() {

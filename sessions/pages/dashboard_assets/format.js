@@ -43,6 +43,7 @@ export function left(bounds) {
   if ("input_cached" in bounds) parts.push(count(bounds.input_cached) + " cached");
   if ("output" in bounds) parts.push(count(bounds.output) + " out");
   if ("reasoning" in bounds) parts.push(count(bounds.reasoning) + " thinking");
+  if ("residency" in bounds) parts.push(count(bounds.residency) + " block-s");
   return parts.join(" · ");
 }
 

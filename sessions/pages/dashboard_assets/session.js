@@ -119,12 +119,13 @@ function account(row, parts, page) {
       ? tile("Spent", [dollars(row.cost), el("small", {}, ` + ${dollars(row.saved)} saved`)], `${exact(row.turns)} turns, ${count(row.output_tokens)} tokens out`)
       : tile("Output", count(row.output_tokens), `tokens in ${exact(row.turns)} turns; for money, serve with --price`),
   ];
+  tiles.push(tile("KV in the cache", count(row.block_seconds), "block-seconds, recorded when a turn ends or the KV goes"));
   for (const [name, bound] of Object.entries(row.budget)) tiles.push(budgetTile(name, bound, row.budget_left[name]));
   page.account.replaceChildren(...tiles);
 }
 
 function budgetTile(name, bound, rest) {
-  const spelled = { cost: "Budget", input_uncached: "Budget of computed input", input_cached: "Budget of cached input", output: "Budget of output", reasoning: "Budget of thinking" }[name] ?? name;
+  const spelled = { cost: "Budget", input_uncached: "Budget of computed input", input_cached: "Budget of cached input", output: "Budget of output", reasoning: "Budget of thinking", residency: "Budget of KV in the cache, block-seconds" }[name] ?? name;
   const show = name === "cost" ? dollars : count;
   const share = bound ? rest / bound : 0;
   return tile(spelled, [show(rest), el("small", {}, " left")], `${show(Math.max(bound - rest, 0))} of ${show(bound)} used or set aside`, [share, share < 0.1 ? "bad" : share < 0.3 ? "reserved" : "good"]);
