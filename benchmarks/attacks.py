@@ -3,7 +3,8 @@
     python -m benchmarks.attacks NAME --url http://127.0.0.1:8000/v1 --key KEY --seconds 10
 
 Each opens ``--connections`` connections on loopback, does its one bad thing over and over until the
-time is over, and prints a JSON line: what it did how often, what it was answered, its own CPU time.
+time is over, and prints two JSON lines: one as it begins, and at the end what it did how often,
+what it was answered, its own CPU time.
 To be run under ``nice``, so that the attack's own computing is not what the neighbour feels. The
 requests of an attack are made once and sent as bytes.
 """
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import urlsplit
 
 from websockets.frames import Frame, Opcode
@@ -25,6 +27,10 @@ _HANDSHAKE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
+
+
+_ENDS = (b'"type":"response.completed"', b'"type":"response.incomplete"', b'"type":"error"')
+_ENDS += (b'"type":"response.failed"',)
 
 
 @dataclass(slots=True)
@@ -81,18 +87,35 @@ async def _send_and_read(target: Target, data: bytes) -> None:
             return
 
 
+@cache
+def _many_items() -> bytes:
+    items = [_message("a", "b")] * 8189 + [{"role": "user", "content": [{"type": "no"}]}]
+    return _create(input=items)
+
+
+@cache
+def _many_tools(**more: object) -> bytes:
+    shape = {f"p{n}": {"type": "string", "description": "words"} for n in range(350)}
+    tool = {"type": "function", "parameters": {"type": "object", "properties": shape}}
+    tools = [tool | {"name": f"f{n}"} for n in range(120)]
+    if not more:
+        return _create(input="hi", tools=[*tools, tool | {"name": ""}])
+    return _create(input="hi", tools=tools, **more)
+
+
+@cache
+def _echoed_tools() -> bytes:
+    return _many_tools(tool_choice="none", max_output_tokens=1)
+
+
 async def refused_items(target: Target) -> None:
     """8,190 messages of two parts, and a fault in the last one (F3)."""
-    items = [_message("a", "b")] * 8189 + [{"role": "user", "content": [{"type": "no"}]}]
-    await _send_and_read(target, _create(input=items))
+    await _send_and_read(target, _many_items())
 
 
 async def refused_tools(target: Target) -> None:
     """2.5 MiB of tools, and a fault in the last one (F3)."""
-    shape = {f"p{n}": {"type": "string", "description": "words"} for n in range(350)}
-    tool = {"type": "function", "parameters": {"type": "object", "properties": shape}}
-    tools = [tool | {"name": f"f{n}"} for n in range(120)] + [tool | {"name": ""}]
-    await _send_and_read(target, _create(input="hi", tools=tools))
+    await _send_and_read(target, _many_tools())
 
 
 async def small_frames(target: Target) -> None:
@@ -114,10 +137,15 @@ async def unread_pings(target: Target) -> None:
         target.done["held back"] += 1
 
 
+@cache
+def _empty_parts() -> bytes:
+    return _create(input=[_message(*[""] * 200)] * 80, max_output_tokens=4000)
+
+
 async def waiting_creates(target: Target) -> None:
     """Creates of many empty parts, each behind the one before in its lane (F4)."""
     reader, writer = await target.web_socket()
-    data = _create(input=[_message(*[""] * 200)] * 80, max_output_tokens=4000)
+    data = _empty_parts()
     answers = asyncio.create_task(_drop(reader, target))
     for _ in range(256):
         if target.over or writer.is_closing():
@@ -138,6 +166,7 @@ async def _drop(reader: asyncio.StreamReader, target: Target) -> None:
 async def silent_sockets(target: Target) -> None:
     """Thirty-two sockets that say nothing, opened again as they are cut (F5)."""
     open_ones = [await target.connect() for _ in range(32)]
+    target.done["opened"] += len(open_ones)
     while not target.over:
         await asyncio.sleep(0.2)
         for number, (reader, _) in enumerate(open_ones):
@@ -188,9 +217,101 @@ async def brackets(target: Target) -> None:
     await _send_and_read(target, Frame(Opcode.TEXT, nested).serialize(mask=True))
 
 
+async def priorities(target: Target) -> None:
+    """Long turns of the highest priority whose deadlines are over at once (F2)."""
+    options = {"priority": 100, "deadline_ms": 1}
+    text = _long_text(target, words=40)
+    data = _create(input=text, max_output_tokens=400, keepwarm=options, service_tier="priority")
+    await _turns(target, data)
+
+
+async def cache_flood(target: Target) -> None:
+    """Long prompts that nobody has asked before, left behind as if tools were running (F11)."""
+    reader, writer = await target.web_socket()
+    while not target.over:
+        options = {"session": _long_text(target, words=2), "expected_tool_ms": 600_000}
+        text = _long_text(target, words=300)
+        writer.write(_create(input=text, max_output_tokens=2, keepwarm=options))
+        target.done["sent"] += 1
+        if not await _ended(reader):
+            return
+
+
+async def log_lines(target: Target) -> None:
+    """Connections that come and go: a line in the log each time (F6)."""
+    while not target.over:
+        _, writer = await target.web_socket()
+        target.done["sent"] += 1
+        writer.transport.abort()
+
+
+async def partial_frames(target: Target) -> None:
+    """Frames of 15 MiB that end a byte too early (bytes that are still arriving)."""
+    _, writer = await target.web_socket()
+    pieces, piece = 60, b" " * (1 << 18)
+    length = pieces * len(piece) + 1
+    writer.write(bytes((0x81, 0xFF)) + length.to_bytes(8, "big") + bytes(4))  # a mask of zeros
+    try:
+        for _ in range(pieces):
+            writer.write(piece)
+            target.done["sent"] += 1
+            await asyncio.wait_for(writer.drain(), max(target.until - time.monotonic(), 0.01))
+        while not target.over and not writer.is_closing():
+            await asyncio.sleep(0.2)
+    except TimeoutError:
+        target.done["held back"] += 1
+
+
+async def fragments(target: Target) -> None:
+    """A message of empty fragments without an end."""
+    _, writer = await target.web_socket()
+    first = Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True)
+    more = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True) * 2000
+    writer.write(first)
+    try:
+        while not target.over and not writer.is_closing():
+            writer.write(more)
+            target.done["sent"] += 1
+            await asyncio.wait_for(writer.drain(), max(target.until - time.monotonic(), 0.01))
+    except TimeoutError:
+        target.done["held back"] += 1
+
+
+async def large_echoes(target: Target) -> None:
+    """Good requests with 2.5 MiB of tools, which each response repeats."""
+    await _turns(target, _echoed_tools())
+
+
+def _long_text(target: Target, words: int) -> str:
+    """Text that no other call has made."""
+    target.done["texts"] += 1
+    number = target.done["texts"]
+    return " ".join(f"{os.getpid()}-{number}-{word}" for word in range(words))
+
+
+async def _turns(target: Target, data: bytes) -> None:
+    """Ask for the same turn again each time it has ended."""
+    reader, writer = await target.web_socket()
+    while not target.over:
+        writer.write(data)
+        target.done["sent"] += 1
+        if not await _ended(reader):
+            return
+
+
+async def _ended(reader: asyncio.StreamReader) -> bool:
+    """Read until a turn has ended or been refused; False: the connection has."""
+    last = b""
+    while data := await reader.read(1 << 20):
+        last = last[-64:] + data
+        if any(mark in last for mark in _ENDS):
+            return True
+    return False
+
+
 async def ordinary(target: Target) -> None:
     """No attack: ordinary turns, what the others are compared with."""
-    await _send_and_read(target, _create(input="hello", max_output_tokens=16))
+    await _turns(target, _create(input="hello", max_output_tokens=16))
 
 
 ATTACKS: dict[str, Callable[[Target], Awaitable[None]]] = {
@@ -206,9 +327,24 @@ ATTACKS: dict[str, Callable[[Target], Awaitable[None]]] = {
         new_grammars,
         polls,
         brackets,
+        priorities,
+        cache_flood,
+        log_lines,
+        partial_frames,
+        fragments,
+        large_echoes,
         ordinary,
     )
 }
+
+
+PREPARED: dict[str, Callable[[], bytes]] = {
+    "refused_items": _many_items,
+    "refused_tools": _many_tools,
+    "waiting_creates": _empty_parts,
+    "large_echoes": _echoed_tools,
+}
+"""What is made before the time begins."""
 
 
 async def run(name: str, target: Target, connections: int) -> dict[str, object]:
@@ -234,6 +370,8 @@ def main() -> None:
     options.add_argument("--connections", type=int, default=64)
     asked = options.parse_args()
     os.nice(10)
+    if asked.attack in PREPARED:
+        PREPARED[asked.attack]()
     url = urlsplit(asked.url)
     target = Target(
         host=url.hostname or "127.0.0.1",
@@ -241,6 +379,7 @@ def main() -> None:
         key=asked.key,
         until=time.monotonic() + asked.seconds,
     )
+    print(json.dumps({"begun": asked.attack}), flush=True)
     print(json.dumps(asyncio.run(run(asked.attack, target, asked.connections))), flush=True)
 
 

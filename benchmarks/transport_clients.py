@@ -7,6 +7,7 @@ afterwards. Knows the two framings as far as servers use them here, and no figur
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
@@ -22,7 +23,8 @@ TIMEOUT_S = 60.0
 
 _HANDSHAKE = (
     "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    "{more}\r\n"
 )
 _POST = (
     "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -39,6 +41,8 @@ class Client(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.received = bytearray()
+        self.deltas_at: list[float] = []
+        """When text came, since the last question."""
         self._transport: asyncio.Transport | None = None
         self._waits: tuple[Callable[[bytearray], bool], asyncio.Future[None]] | None = None
 
@@ -47,6 +51,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
+        if DELTA in data:
+            self.deltas_at.append(time.monotonic())
         if self._waits is not None and self._waits[0](self.received):
             self._waits[1].set_result(None)
             self._waits = None
@@ -60,6 +66,7 @@ class Client(asyncio.Protocol):
         """Send bytes; what came before is forgotten."""
         assert self._transport is not None
         self.received.clear()
+        self.deltas_at.clear()
         self._transport.write(data)
 
     async def until(self, come: Callable[[bytearray], bool]) -> bytes:
@@ -83,10 +90,11 @@ async def connected(port: int) -> Client:
     return client
 
 
-async def web_socket(port: int, path: str = "/v1/responses") -> Client:
+async def web_socket(port: int, path: str = "/v1/responses", key: str | None = None) -> Client:
     """A connection behind its handshake."""
     client = await connected(port)
-    client.send(_HANDSHAKE.format(path=path).encode())
+    more = "" if key is None else f"Authorization: Bearer {key}\r\n"
+    client.send(_HANDSHAKE.format(path=path, more=more).encode())
     head = await client.until(lambda data: b"\r\n\r\n" in data)
     if not head.startswith(b"HTTP/1.1 101 "):
         raise WrongAnswer(head.decode())

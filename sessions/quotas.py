@@ -30,6 +30,18 @@ class _Bucket:
         self.level, self.at_s = min(float(limit), self.level + gained), now
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One limit of a tenant."""
+
+    kind: str
+    """``turns`` or ``tokens``."""
+    limit: int
+    """In a minute."""
+    used: int
+    """Of it; more than ``limit`` where a burst overdrew it."""
+
+
 class Quotas:
     """Shared by all connections; only the event loop touches it."""
 
@@ -75,6 +87,26 @@ class Quotas:
         bucket = self._bucket(tenant, "tokens", self._tenants.policy(tenant).tokens_per_minute)
         if bucket is not None:
             bucket.level -= num_tokens
+
+    def standing(self, tenant: str) -> list[Standing]:
+        """How much of each limit is used just now."""
+        policy = self._tenants.policy(tenant)
+        limits = {"turns": policy.turns_per_minute, "tokens": policy.tokens_per_minute}
+        found = []
+        for kind, limit in limits.items():
+            bucket = self._bucket(tenant, kind, limit)
+            if limit is not None and bucket is not None:
+                found.append(Standing(kind=kind, limit=limit, used=round(limit - bucket.level)))
+        return found
+
+    def models(self, tenant: str) -> list[str] | None:
+        """Names of the models that the tenant may use; None: all."""
+        allowed = self._tenants.policy(tenant).models
+        return None if allowed is None else sorted(allowed)
+
+    def tenants(self) -> set[str]:
+        """All that have a key."""
+        return self._tenants.names
 
     def _bucket(self, tenant: str, kind: str, limit: int | None) -> _Bucket | None:
         """As it is now; None where nothing is limited."""

@@ -93,6 +93,17 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrices:
+    """What tokens cost a tenant, in nano-dollars per million; the parts are those of
+    ``sessions.durable.ledger.PriceTable``."""
+
+    input_uncached: int
+    input_cached: int
+    output: int
+    reasoning: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPolicy:
     """What a tenant may use, whichever of its keys asks; None is no bound."""
 
@@ -103,6 +114,10 @@ class TenantPolicy:
     """Prompt tokens that had to be computed, and output tokens."""
     budget: Bounds = NO_BOUNDS
     """What it may consume in all."""
+    prices: TokenPrices | None = None
+    """What its tokens cost; None: what the server's cost."""
+    connections: int | None = None
+    """Sockets that it may have open; None: what the server lets any tenant have."""
 
 
 UNBOUNDED = TenantPolicy()
@@ -122,6 +137,11 @@ class Tenants:
     def open(self) -> bool:
         """No key is configured: everyone who reaches the port is let in."""
         return not self._keys
+
+    @property
+    def names(self) -> set[str]:
+        """All tenants that have a key."""
+        return {key.principal.tenant for key in self._keys}
 
     def authenticate(self, key: str | None) -> Principal | None:
         """The principal of ``key``; None if it is wrong, or missing where one is needed."""

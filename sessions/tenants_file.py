@@ -8,7 +8,9 @@
 
     [tenants.acme]
     turns_per_minute = 60
+    connections = 8
     budget = { output = 1_000_000, cost = 25.0 }
+    prices = { input = 0.20, cached = 0.02, output = 1.00 }
 
 The form before it, a line ``tenant key [operator]`` for each key, is read too; it holds the
 keys themselves. Which of the two a file has is seen from its text.
@@ -21,12 +23,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sessions.tenants import ApiKey, KeyFileError, Principal, Role, TenantPolicy
+from sessions.tenants import ApiKey, KeyFileError, Principal, Role, TenantPolicy, TokenPrices
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import Bounds
 
@@ -57,6 +60,37 @@ class _Row(BaseModel):
 _Bound = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
+_Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+
+class _Prices(BaseModel):
+    """Dollars per million tokens, by the names that price files have for them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input: _Price
+    cached: _Price
+    output: _Price
+    reasoning: _Price | None = None
+
+    def exact(self) -> TokenPrices:
+        """What stands there to the last digit. Raises KeyFileError: finer than is reckoned."""
+        reasoning = self.reasoning
+        return TokenPrices(
+            input_uncached=_nano(self.input),
+            input_cached=_nano(self.cached),
+            output=_nano(self.output),
+            reasoning=None if reasoning is None else _nano(reasoning),
+        )
+
+
+def _nano(dollars: float) -> int:
+    nano = Decimal(repr(dollars)) * 1_000_000_000
+    if nano != int(nano):
+        raise KeyFileError("a price is finer than a billionth of a dollar per million tokens")
+    return int(nano)
+
+
 class _TenantTable(BaseModel):
     """Each field is one of ``TenantPolicy``."""
 
@@ -66,6 +100,8 @@ class _TenantTable(BaseModel):
     turns_per_minute: _Bound | None = None
     tokens_per_minute: _Bound | None = None
     budget: Bounds = Bounds()
+    prices: _Prices | None = None
+    connections: _Bound | None = None
 
     def policy(self) -> TenantPolicy:
         models = None if self.models is None else frozenset(self.models)
@@ -74,6 +110,8 @@ class _TenantTable(BaseModel):
             turns_per_minute=self.turns_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             budget=self.budget,
+            prices=None if self.prices is None else self.prices.exact(),
+            connections=self.connections,
         )
 
 
@@ -143,10 +181,17 @@ def _read(text: dict[str, Any]) -> TenantsFile:
     except ValidationError as error:
         raise KeyFileError(_complaint(error)) from None
     keys = _checked(_keys(document.keys))
-    policies = {name: table.policy() for name, table in document.tenants.items()}
+    policies = {name: _policy(name, table) for name, table in document.tenants.items()}
     for name in policies.keys() - {key.principal.tenant for key in keys}:
         raise KeyFileError(f"tenants {name}: no key belongs to a tenant of that name")
     return TenantsFile(keys=keys, policies=policies, former=False)
+
+
+def _policy(name: str, table: _TenantTable) -> TenantPolicy:
+    try:
+        return table.policy()
+    except KeyFileError as error:
+        raise KeyFileError(f"tenants {name} prices: {error}") from None
 
 
 def _keys(rows: Iterable[_Row]) -> list[ApiKey]:
@@ -194,6 +239,8 @@ def _known(place: tuple[int | str, ...]) -> Iterable[str]:
         return _Document.model_fields
     if "budget" in place[2:-1]:
         return Bounds.model_fields
+    if "prices" in place[2:-1]:
+        return _Prices.model_fields
     return (_Row if place[0] == "keys" else _TenantTable).model_fields
 
 

@@ -4,6 +4,7 @@ Always true: without a word the journal is a file of its user's own, one for eac
 chat format; with ``:memory:`` there is none.
 """
 
+import logging
 import os
 import secrets
 import socket
@@ -19,11 +20,14 @@ from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.records import TENANT_ACCOUNT
+from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import Commits
-from sessions.turns.recollection import Recollection, spent_on
+from sessions.turns.recollection import Recollection
 from sessions.turns.service import Service
 from sessions.wire.journal_desk import JournalDesk
+
+log = logging.getLogger(__name__)
 
 MEMORY = ":memory:"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -163,7 +167,12 @@ def with_journal(
     loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
     recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
     store.lasting = store.logs.lasting = True
+    left = journal.settle_left()
+    if left:
+        log.warning("turns were cut short by a server that died turns=%d", len(left))
     for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():
         store.tenant_accounts.of(tenant).spent = spent_on(account)
     desk = JournalDesk(journal, recollection, store, keep_s=options.keep_s)
+    desk.left = left
+    commits.awake = desk.awake
     return replace(service, commits=commits), desk

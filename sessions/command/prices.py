@@ -4,16 +4,18 @@
     input = 0.20
     cached = 0.02
     output = 1.00
+    residency = 5.00
 
+``residency`` is of a million block-seconds of KV on the device, the others of a million tokens.
 Numbers are read as decimals, so that a price is exactly what stands there; whole nano-dollars per
-million tokens are the smallest there is.
+million are the smallest there is.
 
 Always true: a file is taken whole or not at all, and a message names the file and the entry.
 """
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ _FIELDS = {
     "cached": "input_cached",
     "output": "output",
     "reasoning": "reasoning",
+    "residency": "residency",
 }
 _NEEDED = ("input", "cached", "output")
 
@@ -79,20 +82,26 @@ def read_price_file(path: Path) -> PriceFile:
 
 
 def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> None:
-    """Refuse a tenant's budget of money where nothing costs any.
+    """Refuse a tenant's budget of money where nothing costs it any.
 
     Raises:
         PriceError: some tenant has one.
     """
     for tenant, policy in policies.items():
-        if prices.free and policy.budget.cost is not None:
+        if of_tenant(policy, prices).free and policy.budget.cost is not None:
             raise PriceError(
-                f"tenants {tenant}: a budget of money needs prices; set --prices or --price"
+                f"tenants {tenant}: a budget of money needs prices; set --prices or --price, or "
+                "the tenant's own"
             )
 
 
+def of_tenant(policy: TenantPolicy, prices: PriceTable) -> PriceTable:
+    """What tokens cost the tenant: its own prices, or else the server's."""
+    return prices if policy.prices is None else PriceTable(**asdict(policy.prices))
+
+
 def nano_per_million(number: object) -> int:
-    """A price in dollars per million tokens as whole nano-dollars.
+    """A price in dollars per million as whole nano-dollars.
 
     Raises:
         PriceError: it is no number from 0 to 1,000,000, or finer than a nano-dollar.
@@ -104,7 +113,7 @@ def nano_per_million(number: object) -> int:
         raise PriceError(f"not from 0 to {MAX_DOLLARS} dollars")
     nano = exact * _NANO
     if nano != int(nano):
-        raise PriceError("finer than a billionth of a dollar per million tokens")
+        raise PriceError("finer than a billionth of a dollar per million")
     return int(nano)
 
 

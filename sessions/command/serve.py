@@ -6,7 +6,6 @@ standard output, when the server is ready; everything else is log and goes to st
 
 import asyncio
 import contextlib
-import gc
 import logging
 import secrets
 import signal
@@ -16,8 +15,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from runtime.collection import WholeCollections, collect_when_quiet, keep_short
 from runtime.grammar.probe import GrammarProbe, ProbeError
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
@@ -27,7 +28,7 @@ from runtime.tokenizer import Tokenizer, TokenizerError
 from sessions.command.journal_options import fingerprint, with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_model
-from sessions.command.prices import check_budgets
+from sessions.command.prices import check_budgets, of_tenant
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.command.settings import OptionError
 from sessions.command.tracing import Tracing
@@ -39,13 +40,15 @@ from sessions.http.front_door import OriginPolicy
 from sessions.journal.errors import JournalError
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
+from sessions.pages.recorder import Recorder
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.service import ServedModel, Service
+from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
@@ -131,7 +134,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         reader = await _start_reader(info, service, cleanup)
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
-        metrics = Metrics()
+        metrics = _metrics(desk)
         hub, server = _assemble(
             options,
             info=info,
@@ -144,16 +147,20 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             metrics=metrics,
             desk=desk,
         )
-        _reload_on_hangup(options.tenants_file, tenants, server)
+        _reload_on_hangup(options, service.model, tenants, server)
         if tracing is not None:
             tracing.follow(hub, metrics)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
         cleanup.callback(hub_task.cancel)
         address = _address(bound)
         await server.start(bound)
-        # What is here now stays: without it a full collection is shorter by most of its time.
-        gc.collect()
-        gc.freeze()
+        keep_short()
+        collecting = asyncio.get_running_loop().create_task(
+            collect_when_quiet(
+                lambda: service.store.running_turns > 0, WholeCollections(service.clock)
+            )
+        )
+        cleanup.callback(collecting.cancel)
         print(_ready_line(address, info), flush=True)
         ready.set()
         await _until(stopping, hub_task)
@@ -173,9 +180,11 @@ def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Servi
     clock = time.monotonic
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
     model = _served_model(options, info)
+    prices = _prices(options, model)
     store = Store(
         limits=limits,
-        prices=_prices(options, model),
+        prices=prices,
+        prices_of=lambda name: of_tenant(tenants.policy(name), prices),
         clock=clock,
         tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
     )
@@ -201,6 +210,15 @@ async def _start_probe(info: EngineInfo, cleanup: contextlib.AsyncExitStack) -> 
     cleanup.push_async_callback(probe.stop)
     await probe.start()
     return probe
+
+
+def _metrics(desk: JournalDesk | None) -> Metrics:
+    """At the start of a life: with what the one before was cut short in."""
+    metrics = Metrics()
+    if desk is not None:
+        for record in desk.left:
+            metrics.turn_cut_short(record)
+    return metrics
 
 
 def _prices(options: ServeOptions, model: ServedModel) -> PriceTable:
@@ -260,6 +278,8 @@ def _assemble(
     clock, store = service.clock, service.store
     text_of = service.model.tokenizer.text_of
     dashboard = Dashboard(store=store, clock=clock, version=__version__, text_of=text_of)
+    if desk is not None:
+        dashboard.history.recorder = Recorder(service.wall_clock)
     hub = Hub(
         engine=engine,
         store=store,
@@ -291,12 +311,16 @@ def _assemble(
     return hub, server
 
 
-def _reload_on_hangup(path: Path | None, tenants: Tenants, server: Server) -> None:
+def _reload_on_hangup(
+    options: ServeOptions, model: ServedModel, tenants: Tenants, server: Server
+) -> None:
     """Read the tenants file again on SIGHUP; without one the signal ends the server as ever."""
+    path, prices = options.tenants_file, _prices(options, model)
     if path is None or not hasattr(signal, "SIGHUP"):
         return
     asyncio.get_running_loop().add_signal_handler(
-        signal.SIGHUP, lambda: reload_tenants(path, tenants, server.revoke)
+        signal.SIGHUP,
+        lambda: reload_tenants(path, tenants, server.revoke, partial(check_budgets, prices=prices)),
     )
 
 

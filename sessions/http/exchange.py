@@ -33,6 +33,10 @@ class Exchange(Protocol):
         """Of what was written, that which the client has not taken yet."""
         ...
 
+    def body_read(self) -> None:
+        """The request's body is not needed any more, or counts elsewhere from now on."""
+        ...
+
     def answer(self, response: HttpResponse) -> None:
         """A whole answer; the exchange is over."""
         ...

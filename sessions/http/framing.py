@@ -7,6 +7,7 @@ Always true: a head longer than ``MAX_HEAD_BYTES`` is refused with 431, one of t
 read, however it was cut into pieces.
 """
 
+from collections.abc import Iterable
 from http import HTTPStatus
 
 import h11
@@ -16,6 +17,7 @@ from sessions.http.message import MAX_HEAD_BYTES, HttpError, HttpResponse, commo
 
 Event = h11.Request | h11.Data | h11.EndOfMessage | h11.ConnectionClosed
 
+_STANDARD = frozenset(HTTPStatus)
 _REASONS = {
     431: f"The request head is longer than {MAX_HEAD_BYTES} bytes.",
     501: "Of the transfer codings only chunked is spoken here.",
@@ -133,10 +135,12 @@ class HttpFraming:
         body = b"" if self._without_body else self._http.send(h11.Data(data=response.body))
         return head + body + self.end()
 
-    def begin(self, content_type: str, *, last: bool) -> bytes:
-        """The head of an answer that comes in pieces."""
+    def begin(
+        self, content_type: str, *, last: bool, headers: Iterable[tuple[str, str]] = ()
+    ) -> bytes:
+        """The head of an answer that comes in pieces, with ``headers`` beside what all have."""
         # A proxy that gathers pieces would make a stream of them pointless.
-        fields = [*common_fields(content_type), ("X-Accel-Buffering", "no")]
+        fields = [*common_fields(content_type), ("X-Accel-Buffering", "no"), *headers]
         return self._head(HTTPStatus.OK, fields, last=last)
 
     def piece(self, data: bytes) -> bytes:
@@ -158,12 +162,17 @@ class HttpFraming:
         answer = self._http.send(head)
         return answer, self._http.trailing_data[0] + bytes(self._inbox)
 
-    def _head(self, status: HTTPStatus, fields: list[tuple[str, str]], *, last: bool) -> bytes:
+    def _head(self, status: int, fields: list[tuple[str, str]], *, last: bool) -> bytes:
         if last:
             fields = [*fields, ("Connection", "close")]
         return self._http.send(
-            h11.Response(status_code=status.value, headers=fields, reason=status.phrase.encode())
+            h11.Response(status_code=int(status), headers=fields, reason=_phrase(status).encode())
         )
+
+
+def _phrase(status: int) -> str:
+    """What stands behind the number; nobody reads it, and 529 has none in the standard."""
+    return HTTPStatus(status).phrase if status in _STANDARD else "Overloaded"
 
 
 def _malformed(error: h11.RemoteProtocolError) -> HttpError:

@@ -9,7 +9,7 @@ Browsers add ``Origin`` to what a page asks for, also to a WebSocket handshake, 
 a foreign page from making one, so that is refused here (cross-site request forgery, cross-site
 WebSocket hijacking). Without keys the ``Host`` must also be one of ours: a foreign name that
 was made to point at this machine (DNS rebinding) would pass for the same origin. A body must be
-announced as JSON, which no page can do without asking the server first.
+announced as JSON, which no page can do without asking the server first (``cross_origin``).
 """
 
 import enum
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from sessions.http import cross_origin
 from sessions.http.exchange import Handler
 from sessions.http.message import (
     HttpRequest,
@@ -143,6 +144,8 @@ class FrontDoor:
         foreign = self._refuse_foreign(request)
         if foreign is not None:
             return refusal(foreign, route.dialect)
+        if cross_origin.is_preflight(request):
+            return cross_origin.preflight(request, route.methods)
         principal = self._principal(route, request)
         if principal is None:
             return _unauthorized(route)
@@ -162,6 +165,11 @@ class FrontDoor:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
             return refusal(error, route.dialect)
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
+
+    def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
+        """Header fields that let the page which made the request read its answer; none where it
+        may not, or no page made it."""
+        return () if self._refuse_foreign(request) else cross_origin.readable(request)
 
     def _find(self, path: str) -> tuple[Route | None, str]:
         for route in self._patterns if path not in self._by_path else ():

@@ -30,6 +30,7 @@ RETRY_AFTER_S = 1
 """What a client that is turned away for now is told to wait, where it is not known better."""
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 """What a header may hold; h11 lets more pass."""
+_NOT_KEPT = ("Cache-Control", "no-store")
 _FOR_NOW = frozenset({429, 503})
 
 
@@ -87,13 +88,15 @@ class HttpRequest:
 class HttpResponse:
     """A whole answer."""
 
-    status: HTTPStatus
+    status: int
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
 
     def fields(self) -> list[tuple[str, str]]:
-        """All header fields, those included that say how long the body is."""
+        """All header fields, those included that say how long the body is, if there may be one."""
+        if self.status == HTTPStatus.NO_CONTENT:
+            return [_date(), _NOT_KEPT, *self.headers]
         length = ("Content-Length", str(len(self.body)))
         return [*common_fields(self.content_type), length, *self.headers]
 
@@ -101,11 +104,15 @@ class HttpResponse:
 def common_fields(content_type: str) -> list[tuple[str, str]]:
     """Header fields that every answer has."""
     return [
-        ("Date", email.utils.formatdate(usegmt=True)),
+        _date(),
         ("Content-Type", content_type),
-        ("Cache-Control", "no-store"),
+        _NOT_KEPT,
         ("X-Content-Type-Options", "nosniff"),
     ]
+
+
+def _date() -> tuple[str, str]:
+    return "Date", email.utils.formatdate(usegmt=True)
 
 
 def read_request(head: h11.Request) -> HttpRequest:
@@ -153,7 +160,7 @@ def refusal(
         wait_s = math.ceil(error.retry_after_s or RETRY_AFTER_S)
         headers = (*headers, ("Retry-After", str(wait_s)))
     return HttpResponse(
-        status=HTTPStatus(error.status),
+        status=dialect.status(error),
         content_type="application/json",
         body=orjson.dumps(dialect.error(error)),
         headers=headers,

@@ -9,6 +9,8 @@ Always true: a call that was taken is made once, or never if it was withdrawn.
 """
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,22 +23,39 @@ Call = Callable[[], None]
 
 
 class TenantTurns:
-    """One call of each tenant in one turn of the event loop."""
+    """One call of each tenant in one turn of the event loop, or as many as take ``budget_s``
+    together, the last one apart."""
 
-    def __init__(self) -> None:
-        self._had: set[str] = set()
+    def __init__(
+        self, *, budget_s: float = 0.0, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._budget_s = budget_s
+        self._clock = clock
+        self._had: dict[str, float] = {}
+        """Seconds of those that had a call in this turn of the loop."""
         self._waiting: dict[str, deque[Call]] = {}
         self._due = False
 
     def take(self, tenant: str, call: Call) -> None:
         """Make the call: now, or in the tenant's next turn if it has had this one. A call that is
         not wanted any more does nothing when it is made."""
-        if tenant in self._had:
-            self._waiting.setdefault(tenant, deque()).append(call)
-            return
-        self._had.add(tenant)
         self._schedule()
-        call()
+        if tenant in self._waiting or not self._may_go_on(tenant):
+            self._waiting.setdefault(tenant, deque()).append(call)
+        else:
+            self._make(tenant, call)
+
+    def _may_go_on(self, tenant: str) -> bool:
+        had_s = self._had.get(tenant)
+        return had_s is None or had_s < self._budget_s
+
+    def _make(self, tenant: str, call: Call) -> None:
+        begun, had_s = self._clock(), self._had.get(tenant, 0.0)
+        self._had[tenant] = math.inf  # what the call itself leads to waits
+        try:
+            call()
+        finally:
+            self._had[tenant] = had_s + self._clock() - begun
 
     def _schedule(self) -> None:
         if not self._due:
@@ -45,15 +64,19 @@ class TenantTurns:
 
     def _next(self) -> None:
         self._due = False
-        self._had = set(self._waiting)
+        self._had.clear()
         if self._waiting:
             self._schedule()
-        for tenant in self._had:
-            calls = self._waiting[tenant]
+        for tenant in self._waiting:
             # Each by itself, so that the loop's other work comes between them.
-            asyncio.get_running_loop().call_soon(calls.popleft())
-            if not calls:
-                del self._waiting[tenant]
+            asyncio.get_running_loop().call_soon(self._serve, tenant)
+
+    def _serve(self, tenant: str) -> None:
+        calls = self._waiting.get(tenant, deque())
+        while calls and self._may_go_on(tenant):
+            self._make(tenant, calls.popleft())
+        if not calls:
+            self._waiting.pop(tenant, None)
 
 
 class CpuAllowance:

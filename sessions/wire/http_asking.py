@@ -90,6 +90,7 @@ class Asking:
 
     def _take(self, read: Callable[[], ReadBody]) -> None:
         self._answered = True
+        self.exchange.body_read()
         try:
             self._next = self._answer(self._body, read(), self)
         except ApiError as error:

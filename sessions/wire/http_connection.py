@@ -13,6 +13,7 @@ whatever is pending then hears of it exactly once.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import cast
 
@@ -21,6 +22,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from sessions.durable.weights import Hold
 from sessions.http.exchange import Call, Pending
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor
@@ -34,12 +36,12 @@ from sessions.http.message import (
 )
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
-from sessions.wire.websocket_peer import TURN_S, OpenSocket, SocketTimes
+from sessions.wire.arriving import TURN_S, Arriving
+from sessions.wire.websocket_peer import OpenSocket, SocketTimes
 from tools_api import errors
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
-from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -67,20 +69,18 @@ class HttpConnection(asyncio.Protocol):
         front_door: FrontDoor,
         upgrade: Upgrade,
         closed_because: Closed,
-        limits: Limits,
+        arriving: Arriving,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
         on_lost: Callable[["HttpConnection"], None],
     ) -> None:
-        """
-        Args:
-            on_lost: called when the transport is gone or has been handed over.
-        """
+        """``on_lost`` is called when the transport is gone or has been handed over."""
         self._front_door = front_door
         self._upgrade = upgrade
         self._closed_because = closed_because
-        self._max_body_bytes = limits.max_frame_bytes
+        self._arriving = arriving
+        self._max_body_bytes = arriving.limits.max_frame_bytes
         self._times = times
         self._metrics = metrics
         self._clock = clock
@@ -88,12 +88,18 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.address = ""
         """Of the client."""
+        self._group = ""
+        """Whose time its bytes are parsed in: its last request's tenant's, before that its
+        address's."""
+        self._hold: Hold | None = None
+        """Of the body, until that has been read."""
         self._framing = HttpFraming()
         self._request: HttpRequest | None = None
         self._admission: Admission | None = None
         """Of the request whose body is being read, or that is being answered."""
-        self._body = bytearray()
-        self._dropped = 0
+        self._for_page: tuple[tuple[str, str], ...] = ()
+        """Header fields that let the page which asks read the answer."""
+        self._body, self._dropped = bytearray(), 0
         self._head = b""
         """Of an answer that has begun, until its first piece is there."""
         self._busy = False
@@ -133,6 +139,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._group = f"from {self.address}"
         error = self._closed_because(self, None)
         if error is not None:
             self._last = True
@@ -145,7 +152,9 @@ class HttpConnection(asyncio.Protocol):
             self._drop_at = self._clock() + self._times.head_s
         self._framing.receive(data)
         if not self._resuming:
-            self._work()
+            self._later()
+            if self._transport is not None:
+                self._mind_reading()  # before its turn comes
 
     def eof_received(self) -> None:
         """The client is gone: who only ended its own half gets what can be had at once.
@@ -238,7 +247,7 @@ class HttpConnection(asyncio.Protocol):
     def _later(self) -> None:
         if not self._resuming and not self._ended:
             self._resuming = True
-            asyncio.get_running_loop().call_soon(self._work)
+            self._arriving.turns.take(self._group, self._work)
 
     def _mind_reading(self) -> None:
         """Nothing is read while much waits to be handled. While an answer is pending a little
@@ -274,6 +283,7 @@ class HttpConnection(asyncio.Protocol):
         self._request = request
         self._dropped = 0
         self._drop_at = self._clock() + self._times.body_s
+        self._for_page = self._front_door.readable_by_page(request)
         try:
             verdict = self._front_door.answer(request)
         except Exception:
@@ -288,6 +298,7 @@ class HttpConnection(asyncio.Protocol):
             self.answer(verdict)
             return
         self._admission = verdict
+        self._group = verdict.principal.tenant
         if full is not None:
             self._refuse(full)
         elif request.body_bytes > self._max_body_bytes:
@@ -305,6 +316,13 @@ class HttpConnection(asyncio.Protocol):
         self._body += data
         if len(self._body) > self._max_body_bytes:
             self._refuse(self._too_large(), last=True)
+            return
+        try:
+            if self._hold is None:
+                self._hold = self._arriving.hold(self._admission.principal.tenant, self)
+            self._hold.resize(len(self._body))
+        except ApiError as error:
+            self._refuse(error, last=True)
 
     def _too_large(self) -> ApiError:
         message = f"The body is longer than {self._max_body_bytes} bytes."
@@ -359,6 +377,12 @@ class HttpConnection(asyncio.Protocol):
         """Of what was written, that which the client has not taken yet."""
         return self._socket.get_write_buffer_size()
 
+    def body_read(self) -> None:
+        """What the request's body held is free."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.give_back()
+
     def answer(self, response: HttpResponse) -> None:
         """A whole answer."""
         if self._socket.is_closing():
@@ -366,13 +390,15 @@ class HttpConnection(asyncio.Protocol):
         if self._request is not None:
             log.debug("http %s %s %d", self._request.method, self._request.path, response.status)
         self._metrics.http_answered(response.status)
+        if self._for_page and response.status != HTTPStatus.NO_CONTENT:  # a preflight has them
+            response = replace(response, headers=(*response.headers, *self._for_page))
         self._socket.write(self._framing.answer(response, last=self._last))
         self._answered()
 
     def begin(self, content_type: str) -> None:
         """The head of an answer that comes in pieces."""
         self._metrics.http_answered(HTTPStatus.OK)
-        self._head = self._framing.begin(content_type, last=self._last)
+        self._head = self._framing.begin(content_type, last=self._last, headers=self._for_page)
 
     def write(self, piece: bytes) -> None:
         """More of an answer, in one write."""
@@ -398,6 +424,7 @@ class HttpConnection(asyncio.Protocol):
     def _answered(self) -> None:
         self._busy, self._pending, self._admission = False, None, None
         self._body.clear()
+        self.body_read()
         if self._framing.is_over:
             self._end()
         else:
@@ -416,6 +443,8 @@ class HttpConnection(asyncio.Protocol):
         """Whatever is pending is for nobody."""
         pending, self._pending, self._busy = self._pending, None, False
         self._ended = True
+        self._body.clear()
+        self.body_read()
         if pending is not None:
             pending.client_gone()
 

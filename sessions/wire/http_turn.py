@@ -19,7 +19,8 @@ from websockets.frames import CloseCode
 from sessions.http.exchange import Exchange
 from sessions.http.message import HttpResponse, json_response, refusal
 from sessions.turns.reading import Read
-from sessions.wire.hub import Connect, Hub, Link
+from sessions.wire.hub import Connect, Hub
+from sessions.wire.links import Link
 from tools_api import errors
 from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter

@@ -17,12 +17,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
 
 import orjson
 from websockets.frames import CloseCode
 
-from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -34,20 +32,17 @@ from runtime.messages import (
 )
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
 from sessions.durable.ledger import TurnReport
+from sessions.durable.session import Session
 from sessions.durable.store import Store
-from sessions.fair_slots import FairSlots
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects, GrammarCheck, Lookup, Planning
+from sessions.turns.effects import Effects
 from sessions.turns.reading import Read
-from sessions.turns.recollection import Recalled
 from sessions.turns.turn import Turn
-from sessions.turns.turn_plan import TurnPlan
-from sessions.wire.fair_reading import Reading
-from sessions.wire.journal_desk import JournalDesk
-from tools_api.grammar import GrammarSpec
+from sessions.wire.errands import Errands, LongWork
+from sessions.wire.links import NOBODY, Call, Link, Outlet
 
 log = logging.getLogger(__name__)
 
@@ -56,31 +51,8 @@ STEADY_S = 30.0
 """An engine that died sooner than this after its start is replaced with growing pauses."""
 MAX_PAUSE_S = 30.0
 
-Outcome = TypeVar("Outcome")
-
 _ERROR_EVENT = b'{"type":"error"'
 _EVENT = b'{"type":"'
-
-
-class Outlet(Protocol):
-    """Where a client's frames go."""
-
-    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
-        """Send text frames, then close with the code if there is one. Never raises; does
-        nothing once the client is gone."""
-
-
-@dataclass(slots=True, eq=False)
-class Link:
-    """One client, from ``Hub.open`` to ``Hub.disconnected``."""
-
-    id: str
-    tenant: str
-    connection: Connection
-    outlet: Outlet
-    gone: bool = False
-    planning: asyncio.Task[None] | None = None
-    """The one that is under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,30 +62,12 @@ class _Route:
     """When this turn last got tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongWork:
-    """Who does what takes too long for the event loop."""
-
-    check_grammar: Callable[[GrammarSpec, str], Awaitable[GrammarRefused | None]]
-    """Tries a grammar for a tenant; gives the reason against it, or None. Cancelled, it is given
-    up."""
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
-    """Makes a call beside the event loop, or none if it is cancelled before."""
-    planners: int = 1
-    """How many of those at a time; tenants take turns."""
-    reading: Reading
-    """Reads large frames and bodies."""
-    journal: JournalDesk | None = None
-    """Keeps what turns leave; None: memory alone does."""
-
-
-Call = tuple[Link, Callable[[], Effects]]
 Connect = Callable[[str, str], Connection]
 """Makes the connection for (connection id, tenant)."""
 
 
 class Hub:
-    """All of it runs in one event loop; only ``run``, grammar checks and long plans wait."""
+    """All of it runs in one event loop; only ``run`` waits, and what ``Errands`` do."""
 
     def __init__(
         self,
@@ -137,18 +91,18 @@ class Hub:
         self._engine = engine
         self._store = store
         self._connect = connect
-        self._long_work = long_work
         self._metrics = metrics
         self._dashboard = dashboard
         self._clock = clock
         self._pause = pause
         self.reading = long_work.reading
-        self._planners = FairSlots(long_work.planners)
+        self._errands = Errands(long_work, run=self._run, metrics=metrics, clock=clock)
+        self.beside = self._errands.beside
+        """Makes a call that takes long beside the event loop, when it is the tenant's turn."""
         self._links: dict[str, Link] = {}
         self._left_running: dict[str, Link] = {}
         """Clients that are gone, while turns of theirs go on."""
         self._routes: dict[str, _Route] = {}
-        self._checks: dict[str, asyncio.Task[None]] = {}
         self._outbox: list[EngineMessage] = []
         self._flush_due = False
         self._ready_since: float | None = None
@@ -157,10 +111,9 @@ class Hub:
         self._ticks = 0
         self._awaited: dict[str, list[asyncio.Future[bytes]]] = {}
         """Who waits for the terminal event of a response."""
-        self._lookups: set[asyncio.Task[None]] = set()
         self.journal = long_work.journal
         if self.journal is not None:
-            self.journal.start(self._committed)
+            self.journal.start(self._committed, dashboard.samples)
         self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property
@@ -230,12 +183,6 @@ class Hub:
     def _linked(self, connection_id: str) -> Link | None:
         return self._links.get(connection_id) or self._left_running.get(connection_id)
 
-    async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
-        """Make a call that takes long beside the event loop, when it is the tenant's turn."""
-        async with self._planners.place(tenant):
-            outcome: Outcome = await self._long_work.in_thread(work)
-            return outcome
-
     def disconnected(self, link: Link) -> None:
         """The client is gone, or its socket is closing. May be called again."""
         if link.gone:
@@ -247,6 +194,7 @@ class Hub:
         if link.planning is not None:
             link.planning.cancel()
         self._run([(link, link.connection.close)])
+        link.outlet = NOBODY  # so that a socket and its link do not keep each other
 
     def tick(self) -> None:
         """Let time pass: connections grow old, the store drops what expired. Once a second."""
@@ -279,6 +227,11 @@ class Hub:
     def _take_step(self, step: StepOutput) -> None:
         now = self._clock()
         calls: list[Call] = []
+        if step.residency:
+            told = self._store.residents.told(step.residency)
+            self._settle(told.ended)
+            self._metrics.kv_dropped(len(told.drops))
+            self._post(told.drops)
         for picture in step.pictures:
             self._dashboard.pictures.arrived(picture)
         for output in step.outputs:
@@ -294,6 +247,15 @@ class Hub:
         self._metrics.step_finished(step.stats)
         self._dashboard.step_finished(step.stats)
         self._run(calls)
+
+    def _settle(self, sessions: Iterable[Session]) -> None:
+        """Record what the KV of sessions was charged in which no turn runs."""
+        for session in sessions:
+            unsettled = session.ledger.settle_residency()
+            if unsettled.block_us:
+                self._metrics.residency_settled(unsettled)
+                if self.journal is not None:
+                    self.journal.settle(session, unsettled)
 
     def _note_tokens(self, route: _Route, output: SequenceOutput, now: float) -> None:
         if not len(output.new_tokens):
@@ -330,6 +292,7 @@ class Hub:
         self._routes.clear()
         self._outbox.clear()
         self._store.engine_lost()
+        self._settle(self._store.residents.engine_lost())
         self._run([(link, link.connection.engine_died) for link in links])
 
     # The end.
@@ -337,6 +300,8 @@ class Hub:
     async def drain(self, timeout_s: float) -> None:
         """Let running turns finish, at most ``timeout_s``; then close everyone with 1012."""
         self._quiet = asyncio.Event()
+        if self.journal is not None:
+            self.journal.drain()
         self._run([(link, link.connection.drain) for link in self._links.values()])
         try:
             await asyncio.wait_for(self._quiet.wait(), timeout_s)
@@ -345,6 +310,7 @@ class Hub:
             self._run([(link, link.connection.engine_died) for link in self._all_links()])
         for link in list(self._links.values()):
             link.outlet.deliver((), CloseCode.SERVICE_RESTART)
+        self._settle(self._store.residents.closing())
 
     def _note_quiet(self) -> None:
         if self._quiet is not None and not any(
@@ -402,22 +368,7 @@ class Hub:
             if isinstance(message, GenerationRequest):
                 self._routes[message.request_id] = _Route(link)
         self._post(effects.requests)
-        for check in effects.grammar_checks:
-            task = asyncio.get_running_loop().create_task(self._check(link, check))
-            self._checks[check.check_id] = task
-            task.add_done_callback(partial(self._check_over, check.check_id))
-        for check_id in effects.withdrawn_checks:
-            if check_id in self._checks:
-                self._checks[check_id].cancel()
-        for planning in effects.plannings:
-            link.planning = asyncio.get_running_loop().create_task(self._plan(link, planning))
-        for commit in effects.commits:
-            assert self.journal is not None
-            self.journal.commit(commit.record, link)
-        for lookup in effects.lookups:
-            asked = asyncio.get_running_loop().create_task(self._look_up(link, lookup))
-            self._lookups.add(asked)
-            asked.add_done_callback(self._lookups.discard)
+        self._errands.begin(link, effects)
         for ended in effects.ended:
             for waiting in self._awaited.pop(ended.response_id, ()):
                 if not waiting.done():
@@ -440,52 +391,13 @@ class Hub:
             del self._routes[request_id]
         self._post([CancelRequest(request_id=request_id) for request_id in mine])
 
-    def _check_over(self, check_id: str, _: object) -> None:
-        del self._checks[check_id]
-
-    async def _check(self, link: Link, check: GrammarCheck) -> None:
-        asked = self._clock()
-        try:
-            refusal = await self._long_work.check_grammar(check.spec, link.tenant)
-        except Exception:
-            log.exception("grammar check failed connection=%s", link.id)
-            self._run([(link, partial(link.connection.grammar_unchecked, check.check_id))])
-            return
-        self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
-        verdict = partial(link.connection.grammar_checked, check.check_id, None)
-        if refusal is not None:
-            verdict = partial(
-                link.connection.grammar_checked,
-                check.check_id,
-                refusal.reason,
-                block=refusal.block,
-                path=refusal.path,
-            )
-        self._run([(link, verdict)])
-
-    async def _plan(self, link: Link, planning: Planning) -> None:
-        outcome: TurnPlan | Exception
-        try:
-            outcome = await self.beside(link.tenant, planning.work)
-        except Exception as error:
-            outcome = error
-        self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])
-
-    async def _look_up(self, link: Link, lookup: Lookup) -> None:
-        assert self.journal is not None
-        outcome: Recalled | Exception
-        try:
-            outcome = await self.journal.recall(link.tenant, lookup.wanted)
-            self.journal.take(link.tenant, outcome)
-        except Exception as error:
-            outcome = error
-        self._run([(link, partial(link.connection.recalled, lookup.lookup_id, outcome))])
-
     def _committed(self, pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
         """What one commit wrote, or could not."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
             link = ticket.key
+            if link is None:
+                continue  # no turn's
             assert isinstance(link, Link)
             response_id = ticket.record.response_id
             calls.append((link, partial(link.connection.committed, response_id, verdict)))

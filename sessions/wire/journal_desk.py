@@ -1,8 +1,9 @@
 """Between the event loop and the journal: records go out, verdicts and memories come back.
 
 One thread appends, a few others read; the event loop waits for none of them. Where servers share
-sessions this one says that it lives, and lets go of what another asks for, in a thread of its
-own: a reader may wait for seconds until another server lets go.
+sessions this one says that it lives, and lets go of what another asks for, and of all that is
+idle when it drains, in a thread of its own: a reader may wait for seconds until another server
+lets go. A server that the others may have taken for dead asks for its sessions anew.
 
 Always true: nothing of a journal is asked in the event loop; what was handed over is written
 before ``close`` returns, unless the journal is out of reach.
@@ -10,30 +11,47 @@ before ``close`` returns, unless the journal is out of reach.
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+from sessions.durable.account import NOTHING
+from sessions.durable.ledger import Unsettled
+from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.journal.errors import JournalBusy, JournalError, JournalUnavailable
-from sessions.journal.journal import Journal
-from sessions.journal.ownership import HEARTBEAT_S, POLL_S
+from sessions.journal.journal import Journal, Owner
+from sessions.journal.ownership import DEAD_MS, HEARTBEAT_S, POLL_S
 from sessions.journal.records import TurnRecord
-from sessions.journal.writer import JournalWriter, Tell
+from sessions.journal.samples import Sample
+from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
+from sessions.turns.commits import residency_record
 from sessions.turns.recollection import Recalled, Recollection, Wanted
 
 log = logging.getLogger(__name__)
 
 READERS = 2
+SAMPLE_S = 1.0
 EXPIRE_EVERY_S = 600.0
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
 """Of a journal that cannot be read; then the request is refused."""
 
+_AT_ONCE = 256
+"""Sessions of one transaction that a server lets go when it drains."""
+
 Answer = TypeVar("Answer")
+
+
+class Samples(Protocol):
+    """What the journal is to keep of the curves: of a minute that has ended, or at the end."""
+
+    def __call__(self, *, end: bool) -> Sequence[Sample]: ...
 
 
 class JournalDesk:
@@ -49,6 +67,8 @@ class JournalDesk:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``keep_s``: rows are deleted when they are older and nothing stands on them."""
+        self.left: Sequence[TurnRecord] = ()
+        """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
         self._recollection = recollection
         self._store = store
@@ -56,13 +76,32 @@ class JournalDesk:
         self._wall_clock = wall_clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
+        self._share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
+        """Not behind those who wait for other servers' sessions."""
         self._writer: JournalWriter | None = None
+        self._samples: Samples | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._look = asyncio.Event()
+        """It is worth looking for what others ask for."""
+        self._kept = False
+        """A session that another server asks for, or that is to be let go, runs a turn."""
+        self._draining = False
+        self._heard_at = asyncio.get_running_loop().time()
+        """When the journal heard last of this server, or the sessions were asked for anew."""
 
-    def start(self, tell: Tell) -> None:
-        """``tell`` hears what became of each record."""
-        self._writer = JournalWriter(self._journal, tell)
+    def start(self, tell: Tell, samples: Samples) -> None:
+        """``tell`` hears what became of each record; ``samples`` is asked every second for what
+        is to be kept of the curves, and at the end for the rest."""
+
+        def told(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
+            tell(pairs)
+            if self._kept or self._recollection.shared.idle():  # for what has ended
+                self._look.set()
+
+        self._writer = JournalWriter(self._journal, told)
+        self._samples = samples
         loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._sample()))
         self._tasks.append(loop.create_task(self._expire()))
         if self._journal.shared:
             self._tasks.append(loop.create_task(self._live()))
@@ -72,13 +111,26 @@ class JournalDesk:
         assert self._writer is not None
         self._writer.append(record, key)
 
+    def reserve(self, record: TurnRecord, *, urgent: bool) -> None:
+        """Have noted what a turn holds that runs."""
+        assert self._writer is not None
+        self._writer.reserve(record, urgent=urgent)
+
+    def settle(self, session: Session, unsettled: Unsettled) -> None:
+        """Have what a session's KV was charged written, for which no turn will come."""
+        record_id, created_s = f"kv_{secrets.token_hex(16)}", self._wall_clock()
+        self.commit(
+            residency_record(session, unsettled, record_id=record_id, created_s=created_s), None
+        )
+
     async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
         """What the journal knows of it; it is for ``take``.
 
         Raises:
             JournalError: it stayed out of reach, or is damaged.
         """
-        return await self._beside(partial(self._recollection.read, tenant, wanted))
+        readers = self._share_reader if wanted.shares else self._readers
+        return await self._beside(partial(self._recollection.read, tenant, wanted), readers)
 
     def take(self, tenant: str, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
@@ -97,23 +149,33 @@ class JournalDesk:
         """Make a call on the journal, trying again while it is out of reach."""
         return await self._beside(work)
 
+    def drain(self) -> None:
+        """From now on let go of every session as soon as it is idle."""
+        self._draining = True
+        self._look.set()
+
     async def close(self) -> None:
         """Write what was handed over and close the journal."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._writer is not None:
+        if self._writer is not None and self._samples is not None:
+            if samples := self._samples(end=True):
+                self._writer.keep(samples)
             await asyncio.to_thread(self._writer.close)
         self._readers.shutdown(wait=True)
         self._keeper.shutdown(wait=True)
+        self._share_reader.shutdown(wait=True)
         await asyncio.to_thread(self._journal.close)
 
-    async def _beside(self, work: Callable[[], Answer]) -> Answer:
+    async def _beside(
+        self, work: Callable[[], Answer], readers: ThreadPoolExecutor | None = None
+    ) -> Answer:
         loop = asyncio.get_running_loop()
         until = loop.time() + GIVE_UP_S
         while True:
             try:
-                return await loop.run_in_executor(self._readers, work)
+                return await loop.run_in_executor(readers or self._readers, work)
             except JournalBusy:
                 raise
             except JournalUnavailable as error:
@@ -121,6 +183,14 @@ class JournalDesk:
                     raise
                 log.warning("journal is out of reach, asking again reason=%s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _sample(self) -> None:
+        assert self._writer is not None
+        assert self._samples is not None
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            if samples := self._samples(end=False):
+                self._writer.keep(samples)
 
     async def _expire(self) -> None:
         while True:
@@ -136,26 +206,85 @@ class JournalDesk:
     async def _live(self) -> None:
         ownership = self._journal.ownership
         assert ownership is not None
-        beat_at = 0.0
         loop = asyncio.get_running_loop()
+        ownership.listen(partial(_set_from_thread, loop, self._look))
+        beat_at = 0.0
         while True:
             with self._logged("heartbeat"):
-                if loop.time() >= beat_at:
-                    beat_at = loop.time() + HEARTBEAT_S
+                if (now := loop.time()) >= beat_at:
+                    beat_at = now + HEARTBEAT_S
                     await loop.run_in_executor(self._keeper, ownership.beat)
+                    self.awake()
+                    self._heard_at = now
+                self._kept = False
                 await self._let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
-            await asyncio.sleep(POLL_S)
+                if self._draining:
+                    await self._let_all_go()
+            await self._give_back(ownership)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._look.wait()
+            self._look.clear()
 
-    async def _let_go(self, wanted: Sequence[tuple[str, str]]) -> None:
+    def awake(self) -> None:
+        """Where so long nothing was heard of this server that others may have taken its sessions,
+        as when it was stopped: forget those that are idle, so that who names one asks for it."""
+        now = asyncio.get_running_loop().time()
+        if not self._journal.shared or now - self._heard_at <= DEAD_MS / 1000:
+            return
+        self._heard_at = now
+        self._recollection.shared.doubt()
+        log.warning("journal heard nothing of this server for too long, sessions are asked for")
+        for session in list(self._store.any_sessions()):
+            if not _in_use(session):
+                self._store.forget_session(session.tenant, session.name)
+
+    async def _let_go(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Of sessions that another server asks for, once no turn runs in them. What fails is
         tried again when they are looked for next, so that no heartbeat waits for it."""
         loop = asyncio.get_running_loop()
         for tenant, name in wanted:
-            session = self._store.known_session(tenant, name)
-            if session is not None and session.in_use:
+            if not self._forget(tenant, name):
                 continue
-            self._store.forget_session(tenant, name)
             await loop.run_in_executor(self._keeper, partial(self._journal.release, tenant, [name]))
+
+    async def _let_all_go(self) -> None:
+        """Of a part of what is idle; of the rest when it is looked for next, which is soon."""
+        loop = asyncio.get_running_loop()
+        names: dict[str, list[str]] = {}
+        idle_ones = (each for each in self._store.any_sessions() if not _in_use(each))
+        for session in itertools.islice(idle_ones, _AT_ONCE):
+            names.setdefault(session.tenant, []).append(session.name)
+        self._kept = True  # of a session that is in use the turn's end is waited for
+        for tenant, own in names.items():
+            idle = [name for name in own if self._forget(tenant, name)]
+            if idle:
+                release = partial(self._journal.release, tenant, idle, unasked=True)
+                await loop.run_in_executor(self._keeper, release)
+                self._look.set()
+
+    async def _give_back(self, ownership: Owner) -> None:
+        """Shares of accounts that no turn draws on. In the order of what is asked for: a turn
+        that begins meanwhile gets its share behind that."""
+        loop, shared = asyncio.get_running_loop(), self._recollection.shared
+        for key in shared.idle():
+            with self._logged("shares"):
+                work = loop.run_in_executor(self._share_reader, partial(ownership.give_back, *key))
+                shared.gone(key)
+                try:
+                    await work
+                except JournalError:
+                    shared.still(key)
+                    raise
+
+    def _forget(self, tenant: str, name: str) -> bool:
+        """Drop a session that is to be let go; False: it is in use."""
+        session = self._store.known_session(tenant, name)
+        if (session is not None and session.in_use) or self._recollection.in_hand(tenant, name):
+            self._kept = True
+            return False
+        self._store.forget_session(tenant, name)
+        return True
 
     @contextlib.contextmanager
     def _logged(self, what: str) -> Iterator[None]:
@@ -165,3 +294,13 @@ class JournalDesk:
             log.warning("journal failed at=%s reason=%s", what, error)
         except Exception:  # a heartbeat that ends loses every session to other servers
             log.exception("journal failed at=%s", what)
+
+
+def _in_use(session: Session) -> bool:
+    """A turn runs in it, or in one below it."""
+    return session.in_use or session.ledger.tree.held != NOTHING
+
+
+def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(event.set)

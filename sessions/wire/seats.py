@@ -20,9 +20,19 @@ Socket = TypeVar("Socket")
 class Seats(Generic[Socket]):
     """Of one server."""
 
-    def __init__(self, limits: Limits, make_room: Callable[[], bool]) -> None:
-        """``make_room`` ends a seated socket that nobody needs, if there is one."""
+    def __init__(
+        self,
+        limits: Limits,
+        make_room: Callable[[], bool],
+        most_of: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            make_room: ends a seated socket that nobody needs, if there is one.
+            most_of: what a tenant may have instead of ``max_connections_per_tenant``.
+        """
         self._limits = limits
+        self._most_of = most_of
         self._make_room = make_room
         self._unread: dict[Socket, None] = {}
         self._seated: dict[Socket, tuple[str, str]] = {}
@@ -46,7 +56,7 @@ class Seats(Generic[Socket]):
         limits, address = self._limits, network_of(address)
         if len(self._seated) >= limits.max_open_connections and not self._make_room():
             return f"{limits.max_open_connections} connections are open"
-        most = limits.max_connections_per_tenant
+        most = self._most_of(tenant) or limits.max_connections_per_tenant
         if tenant and self._of_tenant[tenant] >= most:
             return f"{most} connections of this tenant are open"
         most = limits.max_connections_per_address

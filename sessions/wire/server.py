@@ -22,9 +22,11 @@ from sessions.pages.assets import Assets
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.live import LivePages
 from sessions.pages.metrics import CONTENT_TYPE, Metrics
+from sessions.pages.past import Past
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
+from sessions.wire.arriving import Arriving
 from sessions.wire.descriptors import DescriptorWatch
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
@@ -102,12 +104,24 @@ def _archive(hub: Hub, service: Service) -> Archive:
     return Archive(None if service.commits is None else service.commits.journal, beside)
 
 
+def _past(hub: Hub, service: Service) -> Past | None:
+    if hub.journal is None or service.commits is None:
+        return None
+    return Past(
+        service.commits.journal,
+        hub.journal.beside,
+        clock=service.clock,
+        wall_clock=service.wall_clock,
+    )
+
+
 def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
     views = Views(
         dashboard=dashboard,
         wall_clock=service.wall_clock,
         num_connections=lambda: hub.num_connections,
-        has_journal=service.commits is not None,
+        past=_past(hub, service),
+        quotas=service.quotas,
     )
     return LivePages(
         views=views,
@@ -136,13 +150,15 @@ class Server:
         self._hub = hub
         self._metrics = metrics
         self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
-        self._limits = limits
+        self.arriving = Arriving(limits)
         self._clock = clock
         self._times = times or SocketTimes()
         self._sockets: set[HttpConnection | WebSocketPeer] = set()
         if tenants.open:  # one tenant has all places
             limits = replace(limits, max_connections_per_tenant=limits.max_open_connections)
-        self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(limits, self._make_room)
+        self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
+            limits, self._make_room, lambda name: tenants.policy(name).connections
+        )
         self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
         self._listener: asyncio.Server | None = None
@@ -189,7 +205,7 @@ class Server:
             front_door=self._front_door,
             upgrade=self._open,
             closed_because=self._closed_because,
-            limits=self._limits,
+            arriving=self.arriving,
             times=self._times,
             metrics=self._metrics,
             clock=self._clock,
@@ -232,7 +248,7 @@ class Server:
             socket=opened,
             hub=self._hub,
             principal=principal,
-            max_unsent_bytes=self._limits.max_unsent_bytes,
+            arriving=self.arriving,
             times=self._times,
             metrics=self._metrics,
             clock=self._clock,

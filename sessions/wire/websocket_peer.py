@@ -24,9 +24,12 @@ from websockets.server import ServerProtocol
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
 from sessions.turns.reading import Read
-from sessions.wire.hub import Hub, Link
+from sessions.wire.arriving import TURN_S, Arriving
+from sessions.wire.hub import Hub
+from sessions.wire.links import Link
 from sessions.wire.read_process import NoText, ReaderLost
 from tools_api import errors
+from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +37,15 @@ FRAMES_AHEAD = 64
 """Of a client whose message is being read, so many more are looked at."""
 SLICE_BYTES = 16 * 1024
 """Bytes parsed at once."""
-TURN_S = 0.005
-"""Time one client may take in one turn of the event loop, its last slice or frame apart."""
+FRAME_BYTES = 256
+"""What a frame that waits takes beside its data."""
 
 _REASONS: dict[int, str] = {
     CloseCode.GOING_AWAY: "connection age limit",
     CloseCode.POLICY_VIOLATION: "frames are not read",
     CloseCode.INTERNAL_ERROR: "internal error",
     CloseCode.SERVICE_RESTART: "server restarts",
+    CloseCode.TRY_AGAIN_LATER: "too many bytes are arriving",
 }
 
 
@@ -84,7 +88,7 @@ class WebSocketPeer(asyncio.Protocol):
         socket: OpenSocket,
         hub: Hub,
         principal: Principal,
-        max_unsent_bytes: int,
+        arriving: Arriving,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -96,18 +100,24 @@ class WebSocketPeer(asyncio.Protocol):
         self._hub = hub
         self._reading = hub.reading
         self._tenant = principal.tenant
-        self._max_unsent_bytes = max_unsent_bytes
+        self._arriving = arriving
+        self._max_unsent_bytes = arriving.limits.max_unsent_bytes
         self._times = times
         self._metrics = metrics
         self._clock = clock
         self._on_lost = on_lost
         self._inbox = bytearray()
         self._frames: deque[Frame] = deque()
+        self._frames_bytes = 0
+        self._hold = arriving.hold(principal.tenant, self)
         self._message: bytearray | None = None
         self._message_opcode = Opcode.TEXT
         self._resuming = self._working = self._ends = False
+        self._full = False
+        """Too much was arriving: what still comes is dropped."""
         self._message_open = False
         """A message waits for its turn or is being read; those behind it wait for it."""
+        self._message_bytes = 0
         self._reader: asyncio.Task[None] | None = None
         self._heard_at = clock()
         self._pinged = False
@@ -120,9 +130,11 @@ class WebSocketPeer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._clock()
         self._pinged = False
+        if self._full:
+            return
         self._inbox += data
-        if not self._resuming:
-            self._work()
+        if self._may_hold() and not self._resuming:
+            self._request_work()
 
     def eof_received(self) -> None:
         """Returning None lets the transport close."""
@@ -132,7 +144,12 @@ class WebSocketPeer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_messages()
+        self._hold.give_back()
+        self._full = True
         self._hub.disconnected(self._link)
+        # The frames of both refer to the protocol, which would keep them and itself.
+        self._protocol.parser.close()
+        self._protocol.parser_exc = None
         self._on_lost(self)
 
     # Outlet
@@ -182,12 +199,15 @@ class WebSocketPeer(asyncio.Protocol):
         self._working = True
         while self._may_go_on():
             if self._frames and not self._message_open:
-                self._take(self._frames.popleft())
+                frame = self._frames.popleft()
+                self._frames_bytes -= len(frame.data) + FRAME_BYTES
+                self._take(frame)
             else:
                 self._parse_slice()
             if self._clock() >= until:
                 break
         self._working = False
+        self._may_hold()
         self._write()
         if self._protocol.state is not State.OPEN:
             self._begin_end()
@@ -205,8 +225,38 @@ class WebSocketPeer(asyncio.Protocol):
 
     def _later(self) -> None:
         if not self._resuming and self._may_go_on():
-            self._resuming = True
-            asyncio.get_running_loop().call_soon(self._work)
+            self._request_work()
+
+    def _request_work(self) -> None:
+        """Work as soon as it is the tenant's turn; nothing more is read before."""
+        self._resuming = True
+        self._arriving.turns.take(self._tenant, self._work)
+        if self._resuming and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _may_hold(self) -> bool:
+        """Count what has come and is not read yet; False: it is too much, the client is closed."""
+        message = 0 if self._message is None else len(self._message)
+        waiting = len(self._inbox) + len(self._protocol.reader.buffer) + self._frames_bytes
+        try:
+            self._hold.resize(waiting + message + self._message_bytes)
+        except ApiError as error:
+            if not self._full:
+                self._full = True
+                log.warning("too much arrives, closing connection=%s %s", self._link.id, error)
+                self._drop_what_comes()
+            return False
+        return True
+
+    def _drop_what_comes(self) -> None:
+        self._forget_messages()
+        self._message = None
+        self._protocol.reader.buffer.clear()  # it is not parsed any more
+        self._hold.give_back()
+        if self._protocol.state is State.OPEN and not self._transport.is_closing():
+            self._close(CloseCode.TRY_AGAIN_LATER)
+        else:
+            self._transport.abort()
 
     def _parse_slice(self) -> None:
         data = self._inbox[:SLICE_BYTES]
@@ -216,6 +266,7 @@ class WebSocketPeer(asyncio.Protocol):
             frame = cast(Frame, event)  # the handshake is over
             if frame.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:
                 self._frames.append(frame)
+                self._frames_bytes += len(frame.data) + FRAME_BYTES
 
     def _take(self, frame: Frame) -> None:
         if self._protocol.state is not State.OPEN:
@@ -233,7 +284,7 @@ class WebSocketPeer(asyncio.Protocol):
             self._take_message(data)
 
     def _take_message(self, data: bytes | bytearray | memoryview) -> None:
-        self._message_open = True
+        self._message_open, self._message_bytes = True, len(data)
         if len(data) <= self._reading.max_inline_bytes:
             self._reading.turns.take(self._tenant, lambda: self._handle(data))
         elif self._message_opcode is Opcode.TEXT:
@@ -271,13 +322,14 @@ class WebSocketPeer(asyncio.Protocol):
         self._message_done()
 
     def _message_done(self) -> None:
-        self._message_open = False
-        if not self._working:
-            self._work()
+        self._message_open, self._message_bytes = False, 0
+        if not self._working and not self._resuming:
+            self._request_work()
 
     def _forget_messages(self) -> None:
         """Nobody waits for an answer to what has come."""
         self._frames.clear()
+        self._frames_bytes = 0
         self._inbox.clear()
         if self._reader is not None:
             self._reader.cancel()
@@ -301,6 +353,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._ends = True
         self._drop_at = self._clock() + self._times.close_s
         self._frames.clear()
+        self._frames_bytes = 0
         if self._reader is not None:
             self._reader.cancel()
         sent = self._protocol.close_sent

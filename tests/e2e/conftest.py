@@ -1,8 +1,8 @@
-"""A real server process for the tests of this folder, with a watch on its event loop if wanted.
+"""A real server process for the tests of this folder, with a watch on its event loop.
 
-With ``KEEPWARM_WATCH_LOOP=1`` no callback of the front end may take longer than 20 ms of CPU time
-while these tests run (``tests.support.watched_server``); the test in which one does fails, with
-its stack.
+No callback of the front end may take longer than 20 ms of CPU time while these tests run
+(``tests.support.watched_server``); the test in which one does fails, with its stack. With
+``KEEPWARM_WATCH_LOOP=0`` nobody watches, and the loop is the one that users have.
 """
 
 import json
@@ -27,7 +27,7 @@ def loop_report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     report.touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "LOOP_WATCH_REPORT", str(report))
-        if os.environ.get("KEEPWARM_WATCH_LOOP"):
+        if os.environ.get("KEEPWARM_WATCH_LOOP", "1") != "0":
             patch.setattr(children, "_entry", _watched)
         yield report
 

@@ -76,6 +76,15 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "invalid_json_schema",
         "tools[0].parameters.properties.a.not",
     ),
+    *(
+        (
+            f"a string of at least {size} characters",
+            {"tools": [tool(of_property({"type": "string", "minLength": size}))]},
+            "invalid_json_schema",
+            "tools[0].parameters.properties.a.minLength",
+        )
+        for size in (6001, 10_000, 1_000_000)
+    ),
     (
         "a schema that is none",
         {"text": {"format": {"type": "json_schema", "name": "v", "schema": {"type": "nothing"}}}},

@@ -32,6 +32,9 @@ BOSS = ApiKey.of(BOSS_KEY, tenant="boss")
 BLOCK = 16
 FIND = tool("find", query={"type": "string"})
 
+HI = [{"role": "user", "content": "hi"}]
+PAGE = "https://ok.example"
+
 Scenario = Callable[[RunningServer, httpx.AsyncClient], Coroutine[Any, Any, None]]
 
 
@@ -433,6 +436,67 @@ def test_too_many_turns_are_told_to_come_back() -> None:
     run(scenario, lambda: SpeakingEngine(holds=True), limits=replace(Limits(), max_queued_turns=1))
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "kind"),
+    [
+        ("/v1/responses", {"input": "hi"}, 503, "server_error"),
+        ("/v1/chat/completions", {"messages": HI}, 503, "server_error"),
+        ("/v1/messages", {"messages": HI, "max_tokens": 9}, 529, "overloaded_error"),
+    ],
+)
+def test_an_overloaded_server_answers_as_each_api_does(
+    path: str, fields: dict[str, Any], status: int, kind: str
+) -> None:
+    async def scenario(server: RunningServer, client: httpx.AsyncClient) -> None:
+        engine = server.engine
+        assert isinstance(engine, SpeakingEngine)
+        first = asyncio.create_task(turn(client))
+        await server.until(lambda: bool(engine.waiting))
+        for stream in (False, True):
+            body = {"model": "default", "stream": stream} | fields
+            refused = await client.post(path, json=body)
+            assert (refused.status_code, refused.headers["retry-after"]) == (status, "1")
+            assert refused.json()["error"]["type"] == kind
+        engine.speak()
+        assert text_of(await first) == "Hello"
+
+    run(scenario, lambda: SpeakingEngine(holds=True), limits=replace(Limits(), max_queued_turns=1))
+
+
+@pytest.mark.parametrize("keys", [(), (ACME,)])
+def test_pages_of_allowed_origins_alone_may_use_any_endpoint(keys: tuple[ApiKey, ...]) -> None:
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a,x-b"}
+
+    async def scenario(server: RunningServer, client: httpx.AsyncClient) -> None:
+        for route in server.routes:
+            path = route.path.replace("{id}", "x").replace("{name}", "x")
+            ours = await client.options(path, headers={"Origin": PAGE} | asks)
+            assert (ours.status_code, ours.content) == (204, b""), path
+            assert ours.headers["access-control-allow-origin"] == PAGE
+            assert ours.headers["access-control-allow-methods"] == ", ".join(route.methods)
+            assert ours.headers["access-control-allow-headers"] == "x-a,x-b"
+            assert "content-length" not in ours.headers
+            for method in ("OPTIONS", "GET", "POST"):
+                headers = {"Origin": "https://evil.example"} | asks
+                foreign = await client.request(method, path, headers=headers)
+                assert foreign.status_code == 403, path
+                assert not any(name.startswith("access-control") for name in foreign.headers)
+        answers = [
+            await client.get("/v1/models", headers={"Origin": PAGE}),
+            await client.post("/v1/responses", json={"input": 1}, headers={"Origin": PAGE}),
+        ]
+        key = {"Authorization": f"Bearer {ACME_KEY}"}
+        body = {"input": "hi", "stream": True}
+        for origin in ({"Origin": PAGE}, {}):
+            headers = key | origin
+            answers.append(await client.post("/v1/responses", json=body, headers=headers))
+            assert answers[-1].headers["content-type"] == "text/event-stream"
+        told = [answer.headers.get("access-control-allow-origin") for answer in answers]
+        assert told == [PAGE, PAGE, PAGE, None]
+
+    run(scenario, keys=keys, allowed_origins=[PAGE])
+
+
 def test_while_the_engine_starts_again_turns_are_told_to_come_back() -> None:
     async def scenario(server: RunningServer, client: httpx.AsyncClient) -> None:
         engine = server.engine
@@ -482,6 +546,9 @@ class Shouts:
 
     def whole(self, response: dict[str, Any]) -> dict[str, Any]:
         return {"SHOUT": text_of(response).upper(), "from": response["previous_response_id"]}
+
+    def status(self, error: ApiError) -> int:
+        return error.status
 
     def error(self, error: ApiError) -> dict[str, Any]:
         return {"SORRY": error.status}

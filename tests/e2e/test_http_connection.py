@@ -434,6 +434,28 @@ def test_a_body_of_the_allowed_size_is_read_and_a_larger_one_refused() -> None:
     play(scenario, lambda: RunningServer(limits=Limits(max_frame_bytes=limit)))
 
 
+@pytest.mark.parametrize("bound", ["connection", "tenant", "bytes"])
+def test_a_body_may_arrive_up_to_the_limit_and_one_byte_beyond_is_refused(bound: str) -> None:
+    most = 20_000
+    name = f"max_arriving_{bound}" if bound == "bytes" else f"max_arriving_per_{bound}"
+    length = {"Content-Length": "9000", "Content-Type": "application/json"}
+
+    async def scenario(server: RunningServer) -> None:
+        account = server.server.arriving.account
+        for size, expected in ((most, 400), (most + 1, 503)):
+            async with connected(server) as http:
+                http.send("POST", "/v1/responses", b" " * (size - 1) + b"{")
+                assert (await http.answer())[0] == expected
+                assert account.total == 0
+        async with connected(server) as http:
+            http.send("POST", "/v1/responses", **length)
+            http.writer.write(b" " * 8000)
+            await server.until(lambda: account.total == 8000)
+        await server.until(lambda: account.total == 0)
+
+    play(scenario, lambda: RunningServer(limits=Limits(**{name: most})))
+
+
 def test_a_refused_body_is_dropped_and_the_connection_goes_on_if_it_is_not_long() -> None:
     async def scenario(server: RunningServer) -> None:
         async with connected(server) as http:

@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from keepwarm.demo.child_server import ChildServer
 from tests.support.watched_server import MOST_S, LoopWatch
 
 
@@ -40,3 +44,9 @@ def test_only_a_callback_that_computes_for_long_is_told_with_its_stack(tmp_path:
     assert told["ms"] > MOST_S * 1000
     assert "hold_up" in told["callback"]
     assert any("hold_up" in stack for stack in told["stacks"])
+
+
+@pytest.mark.skipif(os.environ.get("KEEPWARM_WATCH_LOOP") == "0", reason="nobody is to watch")
+def test_the_servers_of_this_folder_are_watched(server: ChildServer) -> None:
+    assert isinstance(server.process.args, list)
+    assert "tests.support.watched_server" in server.process.args

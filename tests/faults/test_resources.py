@@ -57,7 +57,7 @@ def test_without_descriptors_those_inside_go_on_and_others_come_later(faulty: Fa
                 resource.prlimit(faulty.process.pid, resource.RLIMIT_NOFILE, before)
 
     asyncio.run(scenario())
-    until(lambda: faulty.page("/readyz").status_code == 200)
+    until(lambda: faulty.page("/readyz")[0] == 200)
     until(lambda: faulty.rest()["descriptors"] <= rest["descriptors"])
 
 
@@ -80,9 +80,11 @@ def test_an_engine_without_address_space_fails_its_turns_and_the_next_one_runs(
     before = faulty.engine.pid
     play(faulty, "idle", no_more_memory)
     asyncio.run(large(faulty))
-    if faulty.engine.pid == before:  # it had what it needed; the limit goes with the process
-        faulty.engine.kill()
-    until(lambda: faulty.page("/readyz").status_code == 200)
+    for engine in faulty.engines:
+        if engine.pid == before:  # it had what it needed; the limit goes with the process
+            engine.kill()
+    until(lambda: [engine.pid for engine in faulty.engines] not in ([], [before]))
+    until(lambda: faulty.page("/readyz")[0] == 200)
     play(faulty, "decode", lambda _: None)
 
 

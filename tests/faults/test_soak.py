@@ -3,8 +3,9 @@
 Off unless KEEPWARM_SOAK_MINUTES says for how long (90 and more for a judgement);
 KEEPWARM_SOAK_EVERY_S is the time between faults, KEEPWARM_SOAK_SEED says which. It fails if what
 was acknowledged cannot be continued, if something is held at a quiet point, if the engine's account
-of its cache is ever wrong when it has no work, or if resident memory grows too fast over the last
-two thirds. It prints what it saw.
+of its cache is ever wrong when it has no work, or if the server's resident memory grows too fast
+over the last hour. It prints what it saw, a line at every quiet point (``-s`` shows them as they
+come).
 """
 
 import asyncio
@@ -25,6 +26,9 @@ MINUTES = float(os.environ.get("KEEPWARM_SOAK_MINUTES", "0"))
 EVERY_S = float(os.environ.get("KEEPWARM_SOAK_EVERY_S", "30"))
 SEED = int(os.environ.get("KEEPWARM_SOAK_SEED", "1"))
 MOST_MIB_PER_HOUR = 4.0
+FORGET_S = 120.0
+"""What nobody continues is kept so long, not an hour: what a server holds on purpose has stopped
+to grow when the last hour begins."""
 AGENTS = 4
 TURNS_PER_CHAIN = 6
 
@@ -52,6 +56,7 @@ class Agents:
     def __init__(self, faulty: Faulty, rng: random.Random) -> None:
         self._faulty, self._rng = faulty, rng
         self.completed = self.failed = self.lost = 0
+        self.longest_s = 0.0
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -69,8 +74,10 @@ class Agents:
                     fields: dict[str, Any] = {"input": text, "max_output_tokens": 30}
                     if last is not None:
                         fields["previous_response_id"] = last
+                    sent_s = time.monotonic()
                     await turn.send(**fields)
                     event = await turn.terminal()
+                    self.longest_s = max(self.longest_s, time.monotonic() - sent_s)
                     if event["type"] == "error":  # the parent is gone: it had been acknowledged
                         self.lost += event["error"]["code"] == "previous_response_not_found"
                         last = None
@@ -99,10 +106,12 @@ async def soak(faulty: Faulty, minutes: float) -> dict[str, Any]:
     began = time.monotonic()
     samples: list[tuple[float, float]] = []
     totals = {"completed": 0, "failed": 0, "lost": 0, "faults": 0}
+    longest_s = 0.0
     while time.monotonic() - began < 60 * minutes:
         agents = Agents(faulty, rng)
         playing = asyncio.create_task(agents.run())
         await asyncio.sleep(EVERY_S / 2)
+        await asyncio.to_thread(until, lambda: _has_engine(faulty))
         who, number, _ = rng.choice(CASES)
         harm(who, number)(faulty)
         totals["faults"] += 1
@@ -111,23 +120,38 @@ async def soak(faulty: Faulty, minutes: float) -> dict[str, Any]:
         await playing
         for name in ("completed", "failed", "lost"):
             totals[name] += getattr(agents, name)
+        longest_s = max(longest_s, agents.longest_s)
         # A quiet point.
         await asyncio.to_thread(until, lambda: _rests(faulty))
         hours = (time.monotonic() - began) / 3600
         samples.append((hours, faulty.process.memory_info().rss / 2**20))
         for probe in faulty.probes:  # stopped ones that nobody has asked since
             probe.resume()
-    late = samples[len(samples) // 3 :]
-    slope = slope_mib_per_hour(late) if len(late) > 2 else 0.0
+        print(json.dumps(account(totals, longest_s, samples)), flush=True)
+    return account(totals, longest_s, samples)
+
+
+def account(
+    totals: dict[str, int], longest_s: float, samples: list[tuple[float, float]]
+) -> dict[str, Any]:
+    last = [sample for sample in samples if sample[0] >= samples[-1][0] - 1.0]
+    slope = slope_mib_per_hour(last) if len(last) > 2 else 0.0
     return totals | {
-        "minutes": round((time.monotonic() - began) / 60, 2),
+        "minutes": round(samples[-1][0] * 60, 2),
         "seed": SEED,
-        "rss_mib": [round(samples[0][1], 1), round(samples[-1][1], 1)],
+        "longest_turn_s": round(longest_s, 1),
+        "rss_mib": [round(samples[0][1], 1), round(last[0][1], 1), round(samples[-1][1], 1)],
         "rss_slope_mib_per_hour": round(slope, 2),
     }
 
 
+def _has_engine(faulty: Faulty) -> bool:
+    return len(faulty.engines) == 1
+
+
 def _rests(faulty: Faulty) -> bool:
+    if not _has_engine(faulty):
+        return False
     now = faulty.rest()
     return not (now["protected blocks"] or now["running turns"] or now["waiting turns"])
 
@@ -138,6 +162,7 @@ def test_memory_and_blocks_stay_where_they_are_and_nothing_acknowledged_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(AUDIT)
+    monkeypatch.setenv("FAULT_SUITE_FORGET_S", f"{FORGET_S:g}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     with faulty_server(tmp_path / "server") as faulty:
         seen = asyncio.run(soak(faulty, MINUTES))

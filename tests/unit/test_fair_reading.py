@@ -53,6 +53,35 @@ def test_no_turn_of_the_loop_has_two_calls_of_a_tenant() -> None:
     run(scenario())
 
 
+def test_a_tenants_calls_go_on_in_a_turn_of_the_loop_until_its_time_is_over() -> None:
+    async def scenario() -> None:
+        clock, made = FakeClock(0.0), list[tuple[int, str]]()
+        turns, now = TenantTurns(budget_s=0.005, clock=clock), 0
+
+        def call(name: str, seconds: float) -> None:
+            def make() -> None:
+                made.append((now, name))
+                clock.advance(seconds)
+
+            turns.take(name, make)
+
+        for _ in range(4):
+            call("a", 0.003)
+        call("b", 0.02)
+        assert made == [(0, "a"), (0, "a"), (0, "b")]
+        for now in range(1, 10):  # noqa: B007
+            await asyncio.sleep(0)
+        assert len(made) == 5
+        assert made[3][0] == made[4][0] > 0
+        turns.take("a", lambda: turns.take("a", lambda: call("nested", 0)))
+        assert len(made) == 5, "no call is made inside another of its tenant"
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert made[-1][1] == "nested"
+
+    run(scenario())
+
+
 def test_a_tenant_goes_on_when_it_has_paid_back_what_is_over_the_burst() -> None:
     clock = FakeClock(10.0)
     allowance = CpuAllowance(share=0.5, burst_s=2.0, clock=clock)

@@ -1,6 +1,7 @@
 """Nothing is reachable without a row in the table, nor without the access the row names."""
 
 import base64
+from collections.abc import Callable
 from http import HTTPStatus
 
 import orjson
@@ -37,6 +38,9 @@ class Terse:
 
     def read(self, body: object) -> DialectRequest:
         raise NotImplementedError
+
+    def status(self, error: ApiError) -> int:
+        return error.status
 
     def error(self, error: ApiError) -> dict[str, object]:
         return {"terse": error.status}
@@ -291,6 +295,27 @@ def test_a_path_may_open_a_websocket_and_answer_posts() -> None:
 )
 def test_a_body_has_to_be_json(headers: dict[str, str], expected: int) -> None:
     assert status(unkeyed(), request("/both", "POST", **headers)) == expected
+
+
+@pytest.mark.parametrize("path", ["/both", "/things/a", "/mine", "/public", "/all"])
+@pytest.mark.parametrize("door", [keyed, unkeyed])
+def test_a_browser_may_ask_for_a_page_of_an_allowed_origin_without_a_key(
+    path: str, door: Callable[[], FrontDoor]
+) -> None:
+    asks = {"Access_Control_Request_Method": "POST", "Host": "localhost"}
+    allowed = request(path, "OPTIONS", Origin="https://ok.example", **asks)
+    verdict = door().answer(allowed)
+    assert isinstance(verdict, HttpResponse)
+    assert verdict.status == 204
+    assert dict(verdict.headers)["Access-Control-Allow-Origin"] == "https://ok.example"
+    assert dict(door().readable_by_page(allowed))["Vary"] == "Origin"
+    for origin in ("https://evil.example", "null", "https://ok.example.evil.example"):
+        foreign = request(path, "OPTIONS", Origin=origin, **asks)
+        refused = door().answer(foreign)
+        assert isinstance(refused, HttpResponse)
+        assert refused.status == 403
+        assert not any(name.startswith("Access-Control") for name, _ in refused.headers)
+        assert door().readable_by_page(foreign) == ()
 
 
 def test_a_post_of_a_foreign_page_is_refused_whatever_it_holds() -> None:

@@ -21,6 +21,9 @@ from sessions.http.message import (
     refusal,
 )
 from tools_api import errors
+from tools_api.dialects.anthropic_messages import MESSAGES
+from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
+from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
 
 HOST = "Host: localhost"
@@ -160,7 +163,14 @@ def test_a_refusal_has_all_keys_of_an_error(status: int, kind: str) -> None:
 def test_who_is_turned_away_for_now_is_told_when_to_come_back(
     error: ApiError, wait_s: str | None
 ) -> None:
-    assert dict(refusal(error).headers).get("Retry-After") == wait_s
+    for dialect in (RESPONSES, CHAT_COMPLETIONS, MESSAGES):
+        assert dict(refusal(error, dialect).headers).get("Retry-After") == wait_s
+
+
+def test_an_overloaded_server_has_the_status_that_each_apis_clients_know() -> None:
+    error = errors.overloaded("x")
+    assert refusal(error).status == refusal(error, CHAT_COMPLETIONS).status == 503
+    assert refusal(error, MESSAGES).status == 529
 
 
 @pytest.mark.parametrize(

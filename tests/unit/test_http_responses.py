@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseItemList
 from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse
 from sessions.wire.http_responses import LISTED, MAX_LISTED, StoredResponses, asked_again
-from sessions.wire.hub import Link
+from sessions.wire.links import Link
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench

@@ -63,6 +63,9 @@ class Shouting:
             raise ApiError("it failed", code="shouted", status=500)
         return {"shout": response["output"][0]["content"][0]["text"].upper()}
 
+    def status(self, error: ApiError) -> int:
+        return error.status
+
     def error(self, error: ApiError) -> dict[str, Any]:
         return {"SORRY": error.code}
 

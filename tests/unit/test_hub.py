@@ -10,14 +10,22 @@ import pytest
 from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
+    DropBranch,
     FinishReason,
     GenerationRequest,
     ReleaseBranch,
+    Residency,
     StepStats,
 )
+from sessions.durable.account import Budget
+from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.residents import Residents
+from sessions.durable.session import Session
 from sessions.pages.metrics import Metrics
 from sessions.turns.turn_plan import TurnPlan
-from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub, Link, LongWork
+from sessions.wire.errands import LongWork
+from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub
+from sessions.wire.links import Link
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import (
@@ -67,6 +75,7 @@ class Store:
         self.losses = 0
         self.sweeps = 0
         self.running: dict[tuple[str, str], str] = {}
+        self.residents = Residents(lambda session: session)
 
     def engine_lost(self) -> None:
         self.losses += 1
@@ -505,6 +514,43 @@ def test_ticks_reach_every_connection_and_now_and_then_the_store() -> None:
         assert client.connection.calls == ["tick"] * SWEEP_EVERY_TICKS
         assert bench.store.sweeps == 1
         assert bench.engine.sent == [ReleaseBranch(branch_id="old")]
+
+    run(scenario)
+
+
+def test_kv_beyond_a_budget_is_dropped_and_what_it_cost_is_counted() -> None:
+    async def scenario(bench: Bench) -> None:
+        prices = PriceTable(residency=10**9)
+        session = Session(name="s", tenant="acme", ledger=Ledger(prices), now=0.0)
+        session.ledger.account.budget = Budget(residency=2_500_000)
+        bench.store.residents.writes("b", session)
+        bench.engine.tell_of(Residency(branch_id="b", block_us=2_000_000))
+        await bench.settle()
+        assert bench.engine.sent == []
+        assert bench.value("kv_residency_block_microseconds_total") == 0
+        bench.engine.tell_of(Residency(branch_id="b", block_us=2_000_000))
+        await bench.settle()
+        assert bench.engine.sent == [DropBranch(branch_id="b")]
+        assert bench.value("kv_residency_drops_total") == 1
+        assert bench.value("kv_residency_block_microseconds_total") == 2_500_000
+        assert bench.value("cost_nanodollars_total") == 2_500
+
+    run(scenario)
+
+
+def test_what_kv_cost_is_counted_when_its_engine_dies_and_when_the_server_ends() -> None:
+    async def scenario(bench: Bench) -> None:
+        session = Session(name="s", tenant="acme", ledger=Ledger(PriceTable()), now=0.0)
+        for count in (1, 2):
+            bench.store.residents.writes("b", session)
+            bench.engine.tell_of(Residency(branch_id="b", block_us=7))
+            await bench.settle()
+            if count == 1:
+                bench.engine.die()
+                await bench.settle()
+            else:
+                await bench.hub.drain(0)
+            assert bench.value("kv_residency_block_microseconds_total") == 7 * count
 
     run(scenario)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sessions.command.prices import PriceError, check_budgets, read_price_file
+from sessions.command.prices import PriceError, check_budgets, of_tenant, read_price_file
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy
+from sessions.tenants import TenantPolicy, TokenPrices
 from tests.support.architecture import ROOT
 from tools_api.requests import Bounds
 
@@ -58,6 +58,20 @@ def test_a_tenants_budget_of_money_needs_prices() -> None:
     with pytest.raises(PriceError, match=r"^tenants acme: a budget of money needs prices"):
         check_budgets(policies, PriceTable())
     check_budgets(policies, PriceTable(output=1))
+    own = TokenPrices(input_uncached=1, input_cached=0, output=2)
+    check_budgets({"acme": TenantPolicy(budget=Bounds(cost=1.0), prices=own)}, PriceTable())
+    free = TenantPolicy(
+        budget=Bounds(cost=1.0), prices=TokenPrices(input_uncached=0, input_cached=0, output=0)
+    )
+    with pytest.raises(PriceError, match="tenants acme"):
+        check_budgets({"acme": free}, PriceTable(output=1))
+
+
+def test_a_tenants_own_prices_stand_for_the_servers() -> None:
+    own = TokenPrices(input_uncached=1, input_cached=2, output=3, reasoning=4)
+    table = PriceTable(input_uncached=1, input_cached=2, output=3, reasoning=4)
+    assert of_tenant(TenantPolicy(prices=own), PriceTable(output=9)) == table
+    assert of_tenant(TenantPolicy(), PriceTable(output=9)) == PriceTable(output=9)
     check_budgets({"b": TenantPolicy(budget=Bounds(output=1))}, PriceTable())
 
 

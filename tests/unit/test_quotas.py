@@ -5,10 +5,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from sessions.durable.ledger import PriceTable
 from sessions.quotas import Quotas
-from sessions.tenants import ApiKey, TenantPolicy, Tenants
+from sessions.tenants import ApiKey, TenantPolicy, Tenants, TokenPrices
 from tests.support.clock import FakeClock
-from tests.support.sessions_rig import Rig
+from tests.support.sessions_rig import END, Rig
 from tools_api.errors import ApiError
 
 KEY = ApiKey.of("key-of-acme", tenant="acme")
@@ -146,3 +147,23 @@ def test_a_model_that_is_not_for_the_tenant_is_not_there() -> None:
         (event,) = served.connect().create(input="x", **fields)
         assert (event["status"], event["error"]["code"]) == (404, "model_not_found")
     assert served.connect("other").turn(input="x")["status"] == "completed"
+
+
+def test_each_tenant_pays_its_own_prices_and_a_session_those_that_it_began_with() -> None:
+    def policy(output: int) -> TenantPolicy:
+        own = TokenPrices(input_uncached=0, input_cached=0, output=output)
+        return TenantPolicy(prices=own)
+
+    def cost(tenant: str, session: str) -> float:
+        response = rig.connect(tenant).turn("ab" + END, input="hi", keepwarm={"session": session})
+        paid = response["keepwarm"]["cost"]["turn"]
+        assert isinstance(paid, float | int)
+        return paid * 1e9 / response["usage"]["output_tokens"]
+
+    tenants = Tenants([], {"dear": policy(7 * 10**6)})
+    rig = Rig(prices=PriceTable(output=10**6), tenants=tenants)
+    assert (cost("dear", "a"), cost("other", "a")) == (7, 1)
+    assert rig.store.priced({"dear"})
+    tenants.replace([], {"dear": policy(0), "other": policy(3 * 10**6)})
+    assert (cost("dear", "a"), cost("dear", "b"), cost("other", "b")) == (7, 0, 3)
+    assert not rig.store.priced({"dear"})

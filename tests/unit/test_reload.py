@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants, warn_of_former_form
-from sessions.tenants import ApiKey, Principal, Tenants
+from sessions.durable.ledger import PriceTable
+from sessions.tenants import ApiKey, Principal, Tenants, TokenPrices
 from sessions.tenants_file import key_row
 
 OLD = ApiKey.of("old-key-of-acme", tenant="acme", name="old")
@@ -45,6 +48,28 @@ def test_a_bad_file_changes_nothing_and_the_log_says_why(
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert str(path) in record.getMessage()
+
+
+def test_limits_and_prices_hold_from_now_on_all_or_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, tenants = tmp_path / "tenants.toml", Tenants([OLD])
+    table = "[tenants.acme]\nconnections = 2\nprices = {input = 1, cached = 0, output = 1}\n"
+    path.write_text(key_row(OLD) + table)
+    check = partial(check_budgets, prices=PriceTable())
+    assert reload_tenants(path, tenants, Revoked(), check)
+    held = tenants.policy("acme")
+    assert held.connections == 2
+    assert held.prices == TokenPrices(input_uncached=10**9, input_cached=0, output=10**9)
+    for wrong in (
+        "connections = 9\nprices = {input = 1}\n",
+        "connections = 9\nbudget = {cost = 1.0}\n",
+    ):
+        caplog.clear()
+        path.write_text(f"{key_row(OLD)}[tenants.acme]\n{wrong}")
+        assert not reload_tenants(path, tenants, Revoked(), check)
+        assert "tenants acme" in caplog.text
+        assert tenants.policy("acme") is held
 
 
 def test_the_former_form_is_taken_and_its_replacement_said(

@@ -56,6 +56,19 @@ def test_each_bound_holds_at_its_limit_and_one_beyond(
     assert made.seat("b", *second) is None
 
 
+def test_a_tenant_may_have_a_number_of_its_own_which_may_change() -> None:
+    of = {"t": 1, "big": 3}
+    made = Seats[str](replace(Limits(), max_connections_per_tenant=2), lambda: False, of.get)
+    assert made.seat("a", "", "t") is None
+    assert made.seat("b", "", "t") == "1 connections of this tenant are open"
+    assert [made.seat(each, "", "big") for each in "cde"] == [None] * 3
+    assert [made.seat(each, "", "other") is None for each in "fgh"] == [True, True, False]
+    of["t"], of["big"] = 2, 1
+    assert made.seat("b", "", "t") is None
+    assert made.seat("i", "", "big") == "1 connections of this tenant are open"
+    assert made.seat("c", "", "big") is None, "who has a seat keeps it"
+
+
 def test_an_idle_one_gives_way_and_a_successor_keeps_the_seat() -> None:
     made = seats(["a"], max_open_connections=1)
     assert made.seat("a", "1.1.1.1", "t") is None

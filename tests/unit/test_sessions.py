@@ -36,7 +36,7 @@ def test_everything_that_gathered_comes_out_in_its_order() -> None:
     planning = Planning(planning_id="p", work=work)
     outbox.plannings.append(planning)
     outbox.wake.append("conn_2")
-    assert outbox.effects(1012) == Effects(
+    assert outbox.take(1012) == Effects(
         frames=(b"1", b"2"),
         requests=(CancelRequest(request_id="r"), ReleaseBranch(branch_id="s")),
         grammar_checks=(GrammarCheck(check_id="c", spec=GrammarSpec(lark="start: /x/")),),
@@ -45,10 +45,11 @@ def test_everything_that_gathered_comes_out_in_its_order() -> None:
         wake=("conn_2",),
         close=1012,
     )
+    assert outbox.take(None) == Effects()
 
 
 def test_nothing_gathered_is_no_effect() -> None:
-    assert Outbox().effects(None) == Effects()
+    assert Outbox().take(None) == Effects()
 
 
 def test_an_outbox_holds_every_kind_of_effect() -> None:

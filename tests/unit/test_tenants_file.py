@@ -14,6 +14,7 @@ from sessions.tenants import (
     Role,
     TenantPolicy,
     Tenants,
+    TokenPrices,
 )
 from sessions.tenants_file import key_row, read_tenants_file
 from tools_api.limits import DEFAULT_LIMITS
@@ -24,6 +25,7 @@ BOSS = ApiKey.of("key-of-boss", tenant="ops", name="boss", role=Role.OPERATOR)
 WATCH = ApiKey.of("key-of-watch", tenant="acme", name="watch", role=Role.READ_ONLY)
 ROW = key_row(CI)
 DIGEST = CI.sha256.hex()
+PRICED = "[tenants.acme]\nprices = {input = 1, cached = 1, output = 1}\n"
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -57,6 +59,19 @@ def test_a_tenant_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert read_tenants_file(write(tmp_path, ROW + "[tenants.acme]\n")).policies == {
         "acme": TenantPolicy()
     }
+
+
+def test_a_tenant_may_have_prices_and_a_number_of_connections(tmp_path: Path) -> None:
+    table = "[tenants.acme]\nconnections = 8\nprices = { input = 1, cached = 0.1, output = 2.3 }\n"
+    (policy,) = read_tenants_file(write(tmp_path, ROW + table)).policies.values()
+    assert policy.connections == 8
+    assert policy.prices == TokenPrices(
+        input_uncached=10**9, input_cached=10**8, output=23 * 10**8, reasoning=None
+    )
+    thinking = table.replace("cached", "reasoning = 0.000000001, cached")
+    (policy,) = read_tenants_file(write(tmp_path, ROW + thinking)).policies.values()
+    assert policy.prices is not None
+    assert policy.prices.reasoning == 1
 
 
 def test_a_row_holds_no_key() -> None:
@@ -93,6 +108,13 @@ def test_a_key_without_a_role_is_its_tenants(tmp_path: Path) -> None:
         (ROW + "[tenants.acme]\nturns_per_minute = 0\n", "turns_per_minute should be greater"),
         (ROW + "[tenants.acme]\ntokens_per_minute = 1.5\n", "tokens_per_minute should be a valid"),
         (ROW + "[tenants.acme]\nmodels = []\n", "tenants acme models"),
+        (ROW + "[tenants.acme]\nconnections = 0\n", "tenants acme connections should be greater"),
+        (ROW + "[tenants.acme]\nprices = 3\n", "tenants acme prices should be a valid"),
+        (ROW + PRICED.replace("output = 1", "o = 1"), "tenants acme prices output is missing"),
+        (ROW + PRICED.replace("}", ", x = 1}"), "prices x is unknown; known: input, cached, out"),
+        (ROW + PRICED.replace("1}", "-1}"), "tenants acme prices output should be greater"),
+        (ROW + PRICED.replace("1}", "inf}"), "tenants acme prices output should be"),
+        (ROW + PRICED.replace("1}", "1e-10}"), "tenants acme prices: a price is finer than"),
         (ROW + "[tenants.acem]\n", "tenants acem: no key belongs to a tenant of that name"),
         ("[[keys]\n", "not TOML: "),
         ("name = \n", "not TOML: "),

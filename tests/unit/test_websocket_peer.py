@@ -15,15 +15,18 @@ from websockets.uri import parse_uri
 from runtime.messages import CancelRequest, FinishReason
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
+from sessions.wire.arriving import TURN_S, Arriving
+from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import Reading
 from sessions.wire.http_dialects import Body
-from sessions.wire.hub import Hub, LongWork
+from sessions.wire.hub import Hub
 from sessions.wire.read_process import NoText, Outcome, ReaderLost
-from sessions.wire.websocket_peer import SLICE_BYTES, TURN_S, OpenSocket, SocketTimes, WebSocketPeer
+from sessions.wire.websocket_peer import SLICE_BYTES, OpenSocket, SocketTimes, WebSocketPeer
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
 from tests.support.reading import inline_reading
+from tools_api.limits import Limits
 
 TIMES = SocketTimes(close_s=5, ping_after_s=20, pong_within_s=60)
 MAX_UNSENT = 1000
@@ -76,7 +79,7 @@ class Store:
 class Bench:
     """A peer on a wire, and a client protocol that speaks to it."""
 
-    def __init__(self, reading: Reading | None = None) -> None:
+    def __init__(self, reading: Reading | None = None, **limits: int) -> None:
         self.clock = FakeClock()
         self.engine = HandEngine()
         self.metrics = Metrics()
@@ -91,6 +94,7 @@ class Bench:
         )
         self.hub.engine_ready(INFO)
         self.task = asyncio.get_running_loop().create_task(self.hub.run())
+        self.arriving = Arriving(Limits(max_unsent_bytes=MAX_UNSENT, **limits))
         self.wire = Wire()
         self.lost: list[object] = []
         self.peer = WebSocketPeer(
@@ -100,7 +104,7 @@ class Bench:
             ),
             hub=self.hub,
             principal=Principal(tenant="acme"),
-            max_unsent_bytes=MAX_UNSENT,
+            arriving=self.arriving,
             times=TIMES,
             metrics=self.metrics,
             clock=self.clock,
@@ -143,9 +147,11 @@ class Bench:
 
 
 def run(
-    scenario: Callable[[Bench], Coroutine[Any, Any, None]], reading: Reading | None = None
+    scenario: Callable[[Bench], Coroutine[Any, Any, None]],
+    reading: Reading | None = None,
+    **limits: int,
 ) -> None:
-    play(lambda: Bench(reading), scenario)
+    play(lambda: Bench(reading, **limits), scenario)
 
 
 def beside(read: Callable[[bytes | Body], Awaitable[Outcome]]) -> Reading:

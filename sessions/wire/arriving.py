@@ -1,0 +1,34 @@
+"""Bytes of messages that are still arriving: when they are parsed, and how many there may be.
+
+One for all sockets of a server. Of a tenant's connections a few are served in a turn of the event
+loop, or one that has much to say; who has asked nothing yet goes by its address. Bytes count
+from their arrival until the message that they belong to has been read, for the connection, the
+tenant and the server.
+"""
+
+from sessions.durable.weights import Bounds, HeldBytes, Hold
+from sessions.wire.fair_reading import TenantTurns
+from tools_api.limits import Limits
+
+TURN_S = 0.005
+"""Time for one client in one turn of the event loop, its last slice or frame apart."""
+TENANT_S = 0.001
+"""Time of a tenant's clients in one turn of the event loop, after which the next one waits."""
+
+
+class Arriving:
+    """Shared by all sockets; only the event loop touches it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.turns = TenantTurns(budget_s=TENANT_S)
+        bounds = Bounds(
+            connection=limits.max_arriving_per_connection,
+            tenant=limits.max_arriving_per_tenant,
+            server=limits.max_arriving_bytes,
+        )
+        self.account = HeldBytes(bounds, "unread messages")
+
+    def hold(self, tenant: str, connection: object) -> Hold:
+        """What a connection's messages hold, nothing yet."""
+        return self.account.take(tenant, str(id(connection)), 0)

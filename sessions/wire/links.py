@@ -1,0 +1,43 @@
+"""Clients as the hub knows them: a connection without its socket, and where its frames go."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sessions.turns.connection import Connection
+from sessions.turns.effects import Effects
+
+
+class Outlet(Protocol):
+    """Where a client's frames go."""
+
+    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
+        """Send text frames, then close with the code if there is one. Never raises; does
+        nothing once the client is gone."""
+
+
+class _Nobody:
+    """Where the frames of a client that is gone go."""
+
+    def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
+        pass
+
+
+NOBODY = _Nobody()
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One client, from ``Hub.open`` to ``Hub.disconnected``."""
+
+    id: str
+    tenant: str
+    connection: Connection
+    outlet: Outlet
+    gone: bool = False
+    planning: asyncio.Task[None] | None = None
+    """The one that is under way."""
+
+
+Call = tuple[Link, Callable[[], Effects]]
