@@ -12,6 +12,7 @@ whatever is pending then hears of it exactly once.
 
 import asyncio
 import logging
+import select
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -123,6 +124,15 @@ class HttpConnection(asyncio.Protocol):
         if self._request is None or self._busy or self._ended or self._last:
             return None
         return self._drop_at - self._times.idle_s if self._framing.between_requests else None
+
+    @property
+    def silent(self) -> bool:
+        """Nothing that its client has sent waits to be looked at, here or in the kernel."""
+        if self._transport is None or self._transport.is_closing() or self._resuming:
+            return False
+        arrived = select.poll()
+        arrived.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not arrived.poll(0)
 
     @property
     def principal(self) -> Principal | None:

@@ -1,8 +1,9 @@
 """Which open sockets have a seat: bounded for the server, for each tenant and for each address.
 
 A socket whose first request head is still unread has none: such ones are bounded by themselves,
-the oldest goes first, so that thousands of silent ones keep nobody out. Those that were asked
-something are seated, and stay so until they end. Knows nothing of what a socket is.
+the oldest goes first, so that thousands of silent ones keep nobody out. One that has sent what
+nobody has had the time to read yet is not silent. Those that were asked something are seated, and
+stay so until they end. Knows nothing of what a socket is.
 
 Always true: a socket is unread or seated, not both, from ``greet`` to ``forget``.
 """
@@ -10,6 +11,7 @@ Always true: a socket is unread or seated, not both, from ``greet`` to ``forget`
 from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 from typing import Generic, TypeVar
 
 from tools_api.limits import Limits
@@ -40,14 +42,22 @@ class Seats(Generic[Socket]):
         self._of_address: Counter[str] = Counter()
         self._of_tenant: Counter[str] = Counter()
 
-    def greet(self, newcomer: Socket) -> Socket | None:
-        """A socket is open. Returns the one that has to go: the oldest that has said nothing."""
+    def greet(self, newcomer: Socket) -> None:
+        """A socket is open."""
         self._unread[newcomer] = None
-        if len(self._unread) <= self._limits.max_unread_connections:
-            return None
-        oldest = next(iter(self._unread))
-        del self._unread[oldest]
-        return oldest
+
+    @property
+    def crowded(self) -> bool:
+        """More have said nothing than may be."""
+        return len(self._unread) > self._limits.max_unread_connections
+
+    def thin_out(self, silent: Callable[[Socket], bool]) -> list[Socket]:
+        """Those that have to go: of the silent ones the oldest, as many as are too many."""
+        excess = len(self._unread) - self._limits.max_unread_connections
+        gone = list(islice(filter(silent, self._unread), max(0, excess)))
+        for each in gone:
+            del self._unread[each]
+        return gone
 
     def seat(self, each: Socket, address: str, tenant: str) -> str | None:
         """Its first request has come. Returns why it can have no seat; nothing is changed then."""

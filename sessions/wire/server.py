@@ -159,6 +159,8 @@ class Server:
         self._seats: Seats[HttpConnection | WebSocketPeer] = Seats(
             limits, self._make_room, lambda name: tenants.policy(name).connections
         )
+        self._thinning = False
+        """Silent connections are about to be cut."""
         self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
         self._listener: asyncio.Server | None = None
@@ -212,10 +214,16 @@ class Server:
             on_lost=self._forget,
         )
         self._sockets.add(newcomer)
-        silent = self._seats.greet(newcomer)
-        if silent is not None:
-            silent.abort()
+        self._seats.greet(newcomer)
+        if self._seats.crowded and not self._thinning:
+            self._thinning = True
+            asyncio.get_running_loop().call_soon(self._thin_out)
         return newcomer
+
+    def _thin_out(self) -> None:
+        self._thinning = False
+        for each in self._seats.thin_out(_silent):
+            each.abort()
 
     def _closed_because(
         self, asking: HttpConnection, principal: Principal | None
@@ -267,6 +275,7 @@ class Server:
     def tick(self) -> None:
         """Look at the clock for every socket. The server does it once a second by itself."""
         now = self._clock()
+        self._thin_out()
         for each in list(self._sockets):
             each.tick(now)
         self._hub.tick()
@@ -276,6 +285,10 @@ class Server:
         while True:
             await asyncio.sleep(TICK_S)
             self.tick()
+
+
+def _silent(each: HttpConnection | WebSocketPeer) -> bool:
+    return isinstance(each, HttpConnection) and each.silent
 
 
 def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:

@@ -681,6 +681,25 @@ def test_silent_connections_keep_nobody_out_and_the_oldest_are_cut() -> None:
     play(scenario, lambda: RunningServer(SpeakingEngine(), limits=limits))
 
 
+def test_a_burst_of_silent_connections_cuts_nobody_whose_request_has_come() -> None:
+    limits = Limits(max_unread_connections=20)
+
+    async def scenario(server: RunningServer) -> None:
+        with contextlib.ExitStack() as stack:
+            asking, *silent = [  # all of them before the server looks at any
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                for _ in range(101)
+            ]
+            asking.sendall(HEAD.format(path="/healthz").encode() + b"\r\n")
+            await server.until(lambda: server.server.num_sockets == 21)
+            asking.setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(asking, 1024)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert {each.recv(1, socket.MSG_DONTWAIT) for each in silent[:80]} == {b""}
+
+    play(scenario, lambda: RunningServer(SpeakingEngine(), limits=limits))
+
+
 def test_at_the_end_idle_connections_are_closed_and_running_turns_end() -> None:
     async def scenario(server: RunningServer) -> None:
         engine = server.engine

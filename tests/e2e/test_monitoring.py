@@ -243,6 +243,8 @@ def finds_numbers(client: httpx.Client, query: str) -> bool:
         answer = client.get("/query", params={"query": query})
     except httpx.ConnectError:
         return False  # it is starting
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return False  # it listens and is not ready yet
     assert answer.status_code == 200, (query, answer.text)
     return any(sample["value"][1] != "NaN" for sample in answer.json()["data"]["result"])
 

@@ -146,6 +146,15 @@ def test_closing_a_stream_early_cancels_the_turn_and_leaves_socket_and_session()
     assert same(server.requests[2], server.requests[1])
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that starts something in the background has it ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_a_turn_cancels_it() -> None:
     main = threading.main_thread().ident
     assert main is not None

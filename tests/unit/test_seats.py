@@ -22,12 +22,21 @@ def seats(idle: list[str] | None = None, **limits: Any) -> Seats[str]:
 
 def test_of_those_that_have_said_nothing_the_oldest_goes_at_one_beyond() -> None:
     made = seats(max_unread_connections=2)
-    assert [made.greet(each) for each in "abc"] == [None, None, "a"]
+
+    def greet(newcomer: str, silent: str) -> list[str]:
+        made.greet(newcomer)
+        return made.thin_out(lambda each: each in silent)
+
+    assert [greet(each, "abc") for each in "abc"] == [[], [], ["a"]]
     assert made.seat("b", "1.1.1.1", "t") is None
-    assert made.greet("d") is None, "b has a seat and leaves its place"
-    assert made.greet("e") == "c"
-    made.forget("d")
-    assert made.greet("f") is None
+    assert greet("d", "cd") == [], "b has a seat and leaves its place"
+    assert greet("e", "de") == ["d"], "what c has sent is not read yet"
+    assert greet("f", "") == []
+    assert made.crowded
+    assert greet("g", "cefg") == ["c", "e"], "f and g are as many as may be"
+    assert not made.crowded
+    made.forget("f")
+    assert greet("h", "gh") == []
 
 
 @pytest.mark.parametrize(
