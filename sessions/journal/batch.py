@@ -47,6 +47,8 @@ class Batch:
         self._names: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
         """What becomes of reservations; None: they go."""
+        self._left: set[tuple[str, str]] = set()
+        """Sessions of turns that end without a record."""
         self.new_headers: set[bytes] = set()
         """Digests of those that were not in the journal before."""
 
@@ -117,6 +119,9 @@ class Batch:
         self._put("session", rows.SESSION, sessions, key=("tenant", "name"))
         accounts = [rows.account_columns(*key, found) for key, found in self._charged.items()]
         self._put("account", rows.ACCOUNT, accounts, key=("tenant", "name"))
+        if self._tables.shared:
+            for key in sorted(self._left):
+                drop_empty(self._tables, self._cursor, *key)
 
     # Reading
 
@@ -171,6 +176,7 @@ class Batch:
             raise JournalParentGone(f"response {record.base_id} has been deleted")
         if not self._draw(record):
             self._reserved[record.tenant, record.response_id] = None
+            self._left.add((record.tenant, record.session))
             return False
         self._insert(session, record)
         return True
@@ -204,6 +210,8 @@ class Batch:
             accounts = orjson.dumps(record.accounts).decode()
             amount = encode_reservation(record)
             row = rows.sealed((*key, record.response_id, accounts, amount))
+        else:
+            self._left.add(key)
         self._reserved[record.tenant, record.response_id] = row
 
     def _may_write(self, session: SessionRow, record: TurnRecord) -> bool:
@@ -278,6 +286,20 @@ def _slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
     """In parts that one statement takes."""
     for first in range(0, len(found), _MOST_ROWS):
         yield found[first : first + _MOST_ROWS]
+
+
+def drop_empty(tables: SqlTables, cursor: Cursor, tenant: str, session: str) -> bool:
+    """Delete the row of a session that has kept nothing and in which no turn holds anything: it
+    was there to say whose the session is. One of a later epoch stays while it has an owner, whose
+    next record names that epoch. Returns whether it went."""
+    sql = (
+        "DELETE FROM session WHERE tenant = ? AND name = ? AND head_seq = 0 AND options = ? "
+        "AND (owner = '' OR (owner = ? AND epoch = ?)) AND NOT EXISTS (SELECT 1 FROM reservation "
+        "WHERE reservation.tenant = session.tenant AND reservation.session = session.name) "
+        "RETURNING name"
+    )
+    key = (tenant, session, b"", tables.owner, FIRST_EPOCH)
+    return cursor.execute(sql, key).fetchone() is not None
 
 
 def reservations(cursor: Cursor, tenant: str, session: str) -> list[TurnRecord]:

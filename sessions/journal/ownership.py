@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sessions.journal import shares
-from sessions.journal.batch import Batch, sessions_with_reservations
+from sessions.journal.batch import Batch, drop_empty, sessions_with_reservations
 from sessions.journal.errors import JournalBusy
 from sessions.journal.records import SessionRecord, TurnRecord, session_account
 from sessions.journal.rows import SessionRow
@@ -85,10 +85,20 @@ class Ownership:
                 if row.owner and self._lives(cursor, row.owner):
                     self._ask(cursor, row)
                     return None, False
+                if self._left_empty(cursor, row):
+                    return None, True
                 row = self._take(cursor, replace(row, owner=journal.owner))
             self._mark(cursor, tenant, session, "")  # ours again: who wants it asks anew
             account = journal.account_row(cursor, tenant, session_account(session))
             return row.record(account), True
+
+    def _left_empty(self, cursor: Cursor, row: SessionRow) -> bool:
+        """Nobody has the session, and it has kept nothing: its row goes."""
+        if row.head_seq or row.options:
+            return False
+        if row.owner:
+            self.journal.write_session(cursor, replace(row, owner=""))
+        return drop_empty(self.journal, cursor, row.tenant, row.name)
 
     def _take(self, cursor: Cursor, row: SessionRow) -> SessionRow:
         """The session changes its owner: whatever turns still ran in it have failed."""
@@ -141,6 +151,7 @@ class Ownership:
                 if wanted_by or unasked:
                     journal.write_session(cursor, replace(row, owner=""))
                     self._mark(cursor, tenant, name, "")
+                    drop_empty(journal, cursor, tenant, name)
                 if wanted_by:
                     journal.tell(cursor, wanted_by)
 

@@ -61,7 +61,8 @@ class Reserve:
 
     record: TurnRecord
     urgent: bool
-    """It holds more output than was noted; otherwise this may go with the next thing written."""
+    """It holds more output than was noted, or nothing any more, so that whoever takes the session
+    over does not count it as cut short; otherwise this may go with the next thing written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -331,7 +331,7 @@ class Running:
 
     def _note(self, job: Job, held: Amount) -> None:
         """Have noted what the turn may consume, in case the server dies."""
-        urgent = held.output > job.noted.output or job.noted is NOTHING
+        urgent = held.output > job.noted.output or NOTHING in (held, job.noted)
         job.noted = held
         commits = self._service.commits
         if commits is not None:

@@ -25,11 +25,13 @@ from sessions.journal.writer import BUSY_S, FEW, GATHER_S, JournalWriter, Ticket
 from tests.support.journals import record, reservation
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "shared"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
     opened: Journal = MemoryJournal(b"f")
     if request.param == "sqlite":
         opened = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    elif request.param == "shared":
+        opened = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="a", shared=True)
     yield opened
     opened.close()
 
@@ -134,6 +136,27 @@ def test_a_hidden_response_has_no_end_to_be_asked_for(journal: Journal) -> None:
 
 
 # What goes with a session
+
+
+def test_a_session_whose_turns_left_nothing_is_not_there(journal: Journal) -> None:
+    journal.reserve([reservation("r1"), reservation("r2"), reservation("r3", session="kept")])
+    journal.reserve([reservation("r1", output=0)])
+    assert held(journal) == {"r2": 256}, "one turn still runs in it"
+    journal.append([record("r3", session="kept")], [reservation("r2", output=0)])
+    assert journal.session("t", "s") is None
+    assert [each.name for each in journal.sessions()] == ["kept"]
+    journal.reserve([reservation("r4", session="kept")])
+    journal.reserve([reservation("r4", session="kept", output=0)])
+    kept = journal.session("t", "kept")
+    assert kept is not None
+    assert kept.head_id == "r3"
+
+
+def test_options_of_a_session_outlast_a_turn_that_left_nothing(journal: Journal) -> None:
+    journal.set_options("t", "s", b'{"outlives_sockets":true}')
+    journal.reserve([reservation("r1")])
+    journal.reserve([reservation("r1", output=0)])
+    assert journal.session("t", "s") is not None
 
 
 def test_nothing_of_a_forgotten_session_stays(journal: Journal) -> None:
@@ -261,6 +284,34 @@ def test_who_reserves_first_in_a_new_session_has_it(tmp_path: Path) -> None:
     assert b.settle_left() == []
     a.close()
     b.close()
+
+
+def test_an_empty_session_goes_when_it_is_let_go_or_taken_over(tmp_path: Path) -> None:
+    a, b = shared(tmp_path / "j", "a"), shared(tmp_path / "j", "b")
+    for server, epoch in ((a, 1), (b, 2)):
+        with a.writing() as cursor:  # as a former version left it
+            row = replace(a.new_session("t", "s"), owner=server.owner, epoch=epoch)
+            a.write_session(cursor, row)
+        server.release("t", ["s"], unasked=True)
+        assert a.session("t", "s") is None
+    with a.writing() as cursor:
+        a.write_session(cursor, replace(a.new_session("t", "s"), epoch=2))
+    assert b.claim("t", "s", 0.0) is None, "its owner is dead"
+    assert a.session("t", "s") is None
+    assert b.append([record("r1")]) == [True]
+    assert a.append([record("r2")]) == [False], "it is another's now"
+    a.close()
+    b.close()
+
+
+def test_an_empty_session_of_a_later_epoch_stays_its_owners(tmp_path: Path) -> None:
+    a = shared(tmp_path / "j", "a")
+    with a.writing() as cursor:
+        a.write_session(cursor, replace(a.new_session("t", "s"), epoch=2))
+    a.reserve([reservation("r1", epoch=2)])
+    a.reserve([reservation("r1", epoch=2, output=0)])
+    assert a.append([record("r2", epoch=2)]) == [True]
+    a.close()
 
 
 def test_a_server_that_begins_settles_for_the_dead_alone(tmp_path: Path) -> None:
