@@ -205,6 +205,18 @@ def followed_elsewhere() -> ApiError:
     )
 
 
+def runs_elsewhere() -> ApiError:
+    """The turn runs, or is about to, on another server of the same journal, and had not ended
+    when this one gave up waiting. Nothing was started."""
+    return ApiError(
+        "This turn runs on another server, which alone has its events; ask there, or here again "
+        "once it has ended.",
+        code="response_runs_elsewhere",
+        status=409,
+        retry_after_s=1.0,
+    )
+
+
 def no_such_turn(param: str, value: str) -> ApiError:
     """Nothing can be resumed under that id: never started, forgotten, or another tenant's."""
     return ApiError(

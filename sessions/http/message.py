@@ -156,7 +156,7 @@ def refusal(
     error: ApiError, dialect: Dialect = RESPONSES, headers: tuple[tuple[str, str], ...] = ()
 ) -> HttpResponse:
     """An error as the clients of ``dialect`` read it."""
-    if error.status in _FOR_NOW:
+    if error.status in _FOR_NOW or error.retry_after_s is not None:
         wait_s = math.ceil(error.retry_after_s or RETRY_AFTER_S)
         headers = (*headers, ("Retry-After", str(wait_s)))
     return HttpResponse(

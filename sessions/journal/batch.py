@@ -16,7 +16,7 @@ import orjson
 
 from sessions.durable.account import Amount
 from sessions.durable.reservation import amount_of
-from sessions.journal import rows, shares
+from sessions.journal import request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import Account, TurnRecord, session_account
@@ -49,6 +49,8 @@ class Batch:
         """What becomes of reservations; None: they go."""
         self._left: set[tuple[str, str]] = set()
         """Sessions of turns that end without a record."""
+        self._requests: dict[str, list[str]] = {}
+        """Ids of each tenant whose turns have ended."""
         self.new_headers: set[bytes] = set()
         """Digests of those that were not in the journal before."""
 
@@ -60,6 +62,8 @@ class Batch:
         """
         for tenant in sorted({record.tenant for record in records}):
             self._look(tenant, [record for record in records if record.tenant == tenant])
+        for record in records:
+            self._ended(record)
         return list(map(self._add, records))
 
     def reserve(self, records: Sequence[TurnRecord]) -> None:
@@ -122,6 +126,8 @@ class Batch:
         if self._tables.shared:
             for key in sorted(self._left):
                 drop_empty(self._tables, self._cursor, *key)
+            for tenant, ids in sorted(self._requests.items()):
+                request_ids.free(self._tables, self._cursor, tenant, ids)
 
     # Reading
 
@@ -212,7 +218,13 @@ class Batch:
             row = rows.sealed((*key, record.response_id, accounts, amount))
         else:
             self._left.add(key)
+            self._ended(record)
         self._reserved[record.tenant, record.response_id] = row
+
+    def _ended(self, record: TurnRecord) -> None:
+        """The turn runs no longer: its request id is not this server's any more."""
+        if record.request_id is not None:
+            self._requests.setdefault(record.tenant, []).append(record.request_id)
 
     def _may_write(self, session: SessionRow, record: TurnRecord) -> bool:
         tables = self._tables

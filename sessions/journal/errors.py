@@ -25,6 +25,10 @@ class JournalBusy(JournalUnavailable):
     """A session's owner did not let go in time."""
 
 
+class JournalElsewhere(JournalBusy):
+    """The turn that was asked for runs, or is about to, at another server that lives."""
+
+
 class JournalDamaged(JournalError):
     """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""
 

@@ -37,6 +37,23 @@ class Owner(Protocol):
         """This server spends nothing of its share of an account any more."""
         ...
 
+    def take_request(self, tenant: str, request_id: str) -> bool:
+        """Have this server alone begin the request's turn, until that is written or the id is
+        freed; False: another server has the id."""
+        ...
+
+    def held_elsewhere(self, tenant: str, session: str) -> bool:
+        """Another server that lives has the session. It is not asked to let go."""
+        ...
+
+    def request_elsewhere(self, tenant: str, request_id: str) -> bool:
+        """Another server has the id."""
+        ...
+
+    def free_requests(self, tenant: str, ids: Sequence[str]) -> None:
+        """Nothing came of these requests here."""
+        ...
+
     def listen(self, tell: Callable[[], None]) -> None:
         """Have ``tell`` called, in another thread, when it is worth asking ``wanted``. A store
         that cannot tell never calls it."""

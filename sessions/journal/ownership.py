@@ -13,9 +13,10 @@ Always true: a session changes its owner only together with its epoch, which gro
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
-from sessions.journal import shares
+from sessions.journal import request_ids, shares
 from sessions.journal.batch import Batch, drop_empty, sessions_with_reservations
 from sessions.journal.errors import JournalBusy
 from sessions.journal.records import SessionRecord, TurnRecord, session_account
@@ -116,6 +117,11 @@ class Ownership:
         settled: list[TurnRecord] = []
         with self.journal.reading() as cursor:
             left = sessions_with_reservations(cursor)
+            servers = request_ids.owners(cursor)
+            dead = [server for server in servers if not self._lives(cursor, server)]
+        if dead:
+            with self.journal.writing() as cursor:
+                request_ids.leave(cursor, (each for each in dead if not self._lives(cursor, each)))
         for tenant, name in left:
             with self.journal.writing() as cursor:
                 row = self.journal.session_row(cursor, tenant, name, lock=True)
@@ -202,8 +208,35 @@ class Ownership:
         with self.journal.writing() as cursor:
             shares.give_back(cursor, tenant, name, self.journal.owner)
 
+    def take_request(self, tenant: str, request_id: str) -> bool:
+        """See ``Owner``. It waits for no disk: a power cut ends the turn as well."""
+        with self.journal.writing(synced=False) as cursor:
+            lives = partial(self._lives, cursor)
+            return request_ids.take(self.journal, cursor, tenant, request_id, lives)
+
+    def held_elsewhere(self, tenant: str, session: str) -> bool:
+        """See ``Owner``."""
+        with self.journal.reading() as cursor:
+            row = self.journal.session_row(cursor, tenant, session)
+            return row is not None and self._another_lives(cursor, row.owner)
+
+    def _another_lives(self, cursor: Cursor, owner: str) -> bool:
+        return owner not in ("", self.journal.owner) and self._lives(cursor, owner)
+
+    def request_elsewhere(self, tenant: str, request_id: str) -> bool:
+        """See ``Owner``."""
+        with self.journal.reading() as cursor:
+            owner = request_ids.holder(cursor, tenant, request_id)
+            return self._another_lives(cursor, owner or "")
+
+    def free_requests(self, tenant: str, ids: Sequence[str]) -> None:
+        """See ``Owner``."""
+        with self.journal.writing(synced=False) as cursor:
+            request_ids.free(self.journal, cursor, tenant, ids)
+
     def leave(self) -> None:
         """This server ends: nobody need wait for it."""
         with self.journal.writing() as cursor:
             shares.leave(cursor, self.journal.owner)
+            request_ids.leave(cursor, [self.journal.owner])
             cursor.execute("DELETE FROM member WHERE owner = ?", (self.journal.owner,))

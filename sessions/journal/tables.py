@@ -66,7 +66,13 @@ CREATE TABLE share (
     tenant TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, amount {blob} NOT NULL,
     checksum {blob} NOT NULL, PRIMARY KEY (tenant, name, owner));
 """
-MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES)
+REQUESTS = """
+CREATE TABLE request (
+    tenant TEXT NOT NULL, request_id TEXT NOT NULL, owner TEXT NOT NULL,
+    PRIMARY KEY (tenant, request_id));
+CREATE INDEX request_owner ON request (owner);
+"""
+MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS)
 """What brings a database from each version to the next."""
 VERSION = len(MIGRATIONS)
 FIRST_EPOCH = 1

@@ -201,6 +201,8 @@ class Connection:
         job, waited = self._jobs.of_lookup(lookup_id), self._following.waited(lookup_id)
         if job is not None:
             job.lookup_id = None
+        elif isinstance(outcome, Recalled) and outcome.taken_id is not None:
+            self._running.unwanted(outcome.taken_id)
         if isinstance(outcome, Recalled) and outcome.shares:
             self._running.got_shares(job, outcome.shares)
         elif waited is not None:

@@ -81,6 +81,8 @@ class Effects:
     """To be written to the journal, in order; the verdicts go to ``Connection.committed``, also
     when the client is gone."""
     lookups: tuple[Lookup, ...] = ()
+    freed: tuple[str, ...] = ()
+    """Request ids of which nothing came here: other servers may start turns with them."""
     wake: tuple[str, ...] = ()
     """Ids of connections whose ``resume()`` must be called next (a named session became
     free for a turn that waits there). May name this connection."""
@@ -108,6 +110,7 @@ class Outbox:
     reserves: list[Reserve] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
+    freed: list[str] = field(default_factory=list)
     wake: list[str] = field(default_factory=list)
     cancels: list[tuple[str, str]] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
@@ -125,6 +128,7 @@ class Outbox:
             reserves=tuple(self.reserves),
             commits=tuple(self.commits),
             lookups=tuple(self.lookups),
+            freed=tuple(self.freed),
             wake=tuple(self.wake),
             cancels=tuple(self.cancels),
             notices=tuple(self.notices),

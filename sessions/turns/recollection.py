@@ -29,8 +29,13 @@ from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
 from sessions.journal.adoption import LoadedChain, Loader, link_up
 from sessions.journal.encoding import TurnBody, decode_turn
-from sessions.journal.errors import JournalBusy, JournalError, JournalUnavailable
-from sessions.journal.journal import Journal
+from sessions.journal.errors import (
+    JournalBusy,
+    JournalElsewhere,
+    JournalError,
+    JournalUnavailable,
+)
+from sessions.journal.journal import Journal, Owner
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
@@ -73,6 +78,8 @@ class Wanted:
     items: tuple[Item, ...] = ()
     request_id: str | None = None
     """A turn that this id may have started."""
+    takes_id: bool = False
+    """If it has not, this server is to start it, and no other."""
     ended: str | None = None
     """A response whose last event is wanted."""
     histories: list[tuple[int, bytes]] = field(default_factory=list)
@@ -101,6 +108,8 @@ class Recalled:
     """What was given; ``Connection.recalled`` sees to it."""
     claimed: tuple[str, ...] = ()
     """Sessions that this server has claimed for it."""
+    taken_id: str | None = None
+    """A request id whose turn no other server starts until it is freed."""
 
 
 def wanted_by(
@@ -205,6 +214,13 @@ class Recollection:
             return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
         sessions: list[SessionRecord] = []
         chains: list[LoadedChain] = []
+        ended, taken_id = None, None
+        if wanted.request_id or wanted.ended:
+            if self._journal.ownership is None:
+                ended = self._ended(tenant, wanted)
+            else:
+                own = self._journal.ownership
+                ended, taken_id = self._anywhere(tenant, wanted, own, sessions, claimed)
         if wanted.session is not None:
             sessions += self._claim(tenant, wanted.session, claimed)
         for n, response_id in enumerate(wanted.responses):
@@ -222,18 +238,65 @@ class Recollection:
             self._add(chains, tenant, sessions[0].head_id)
         if wanted.parent is not None:
             sessions.append(self._session(tenant, wanted.parent))
-        ended = self._ended(tenant, wanted)
-        asked = wanted.request_id or wanted.ended
-        if asked and ended is None and self._journal.shared:
-            running = self._journal.session_running(tenant, wanted.request_id, wanted.ended)
-            if running is not None:  # on another server: it ends there, or has died with it
-                sessions += self._claim(tenant, running, claimed)
-                ended = self._ended(tenant, wanted)
         return Recalled(
             sessions=tuple(self._with_parents(sessions)),
             chains=tuple((chain, _packed(chain)) for chain in chains),
             ended=ended,
+            taken_id=taken_id,
         )
+
+    def _anywhere(
+        self,
+        tenant: str,
+        wanted: Wanted,
+        own: Owner,
+        sessions: list[SessionRecord],
+        claimed: list[str],
+    ) -> tuple[tuple[StoredTurn, TurnBody] | None, str | None]:
+        """The turn's end, on whichever server it ran, or the request id that nobody has used.
+
+        Raises:
+            JournalElsewhere: it has not ended; its server lives.
+        """
+        id_ = wanted.request_id
+        if id_ is None or not wanted.takes_id:
+            elsewhere = id_ is not None and own.request_elsewhere(tenant, id_)
+            return self._ended_anywhere(tenant, wanted, elsewhere, sessions, claimed), None
+        mine = own.take_request(tenant, id_)
+        try:
+            ended = self._ended_anywhere(tenant, wanted, not mine, sessions, claimed)
+        except BaseException:
+            own.free_requests(tenant, [id_])
+            raise
+        if ended is None:
+            return None, id_
+        own.free_requests(tenant, [id_])
+        return ended, None
+
+    def _ended_anywhere(
+        self,
+        tenant: str,
+        wanted: Wanted,
+        elsewhere: bool,
+        sessions: list[SessionRecord],
+        claimed: list[str],
+    ) -> tuple[StoredTurn, TurnBody] | None:
+        """``elsewhere``: another server has the request's id."""
+        # What a turn holds is asked for before its record: it has one of them while it has an id.
+        running = self._journal.session_running(tenant, wanted.request_id, wanted.ended)
+        ended = self._ended(tenant, wanted)
+        if ended is None and running is not None:  # it ends there, or has died with its server
+            own = self._journal.ownership
+            if own is not None and own.held_elsewhere(tenant, running):
+                raise JournalElsewhere(f"session {running!r} is another server's")
+            try:
+                sessions += self._claim(tenant, running, claimed, wait_s=0.0)
+            except JournalBusy as error:
+                raise JournalElsewhere(str(error)) from error
+            ended = self._ended(tenant, wanted)
+        if ended is None and elsewhere:
+            raise JournalElsewhere(f"request {wanted.request_id!r} is another server's")
+        return ended
 
     def _ended(self, tenant: str, wanted: Wanted) -> tuple[StoredTurn, TurnBody] | None:
         row = None
@@ -259,14 +322,21 @@ class Recollection:
         ]
 
     def read_response(self, tenant: str, response_id: str) -> Recalled:
-        """One response on its own, to be shown."""
-        return self.read(tenant, Wanted(responses=[response_id]))
+        """One response on its own, to be shown.
 
-    def _claim(self, tenant: str, name: str, claimed: list[str]) -> list[SessionRecord]:
+        Raises:
+            JournalElsewhere: it runs at another server.
+        """
+        ended = response_id if self._journal.shared else None
+        return self.read(tenant, Wanted(responses=[response_id], ended=ended))
+
+    def _claim(
+        self, tenant: str, name: str, claimed: list[str], wait_s: float | None = None
+    ) -> list[SessionRecord]:
         claimed.append(name)
         with self._lock:
             self._claims[tenant, name] += 1
-        found = self._journal.claim(tenant, name, CLAIM_WAIT_S)
+        found = self._journal.claim(tenant, name, CLAIM_WAIT_S if wait_s is None else wait_s)
         return [found or self._session(tenant, name)]
 
     def _let_out_of_hand(self, tenant: str, claimed: Sequence[str]) -> None:
@@ -395,6 +465,8 @@ def _bound(account: Account, bounds: list[dict[str, int]] | None) -> None:
 
 def journal_error(error: Exception) -> Exception:
     """What a client is told where the journal could not be asked."""
+    if isinstance(error, JournalElsewhere):
+        return errors.runs_elsewhere()
     if isinstance(error, JournalUnavailable):
         busy = isinstance(error, JournalBusy)
         why = "another server holds the session" if busy else "its journal is out of reach"

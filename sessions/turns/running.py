@@ -82,7 +82,7 @@ class Running:
         known = self._following.knows(request_id=request_id, response_id=None)
         if not (known or job.id_looked_up or self._service.commits is None):
             job.id_looked_up = True
-            job.lookup_id = self.look_up(Wanted(request_id=request_id))
+            job.lookup_id = self.look_up(Wanted(request_id=request_id, takes_id=True))
             return
         try:
             log = self._following.claim(job)
@@ -348,6 +348,8 @@ class Running:
         if commits is None or not (spent or ending.outcome.entry is not None):
             if job.noted is not NOTHING:
                 self._note(job, NOTHING)
+            elif job.log is not None:
+                self._free(job.log.request_id)
             self.end(job, ending)
             return
         assert job.turn is not None
@@ -432,10 +434,22 @@ class Running:
             self._wake(job.session.withdraw(job.ticket))
         if job.log is not None and job.log.follower in (job, None):
             self._service.store.logs.drop(job.log)
+            self._free(job.log.request_id)
         self.long_plans.withdraw(job)
         if job.check_id is not None:
             self._outbox.withdrawn_checks.append(job.check_id)
         self._answered(job)
+
+    def unwanted(self, request_id: str) -> None:
+        """The journal has given this server a request's id, and the request is gone."""
+        if self._service.store.logs.of_request(self._tenant, request_id) is None:
+            self._free(request_id)
+
+    def _free(self, request_id: str | None) -> None:
+        """Let other servers start a turn with that id: nothing came of it here."""
+        commits = self._service.commits
+        if request_id is not None and commits is not None and commits.journal.shared:
+            self._outbox.freed.append(request_id)
 
     def _wake(self, ticket: Hashable | None) -> None:
         if ticket is not None:

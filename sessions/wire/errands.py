@@ -84,6 +84,8 @@ class Errands:
             self._journal.reserve(reserve.record, urgent=reserve.urgent)
         for commit in effects.commits:
             self._journal.commit(commit.record, link)
+        if effects.freed:
+            self._journal.free(link.tenant, effects.freed)
         for lookup in effects.lookups:
             asked = create_task(self._look_up(link, lookup))
             self._lookups.add(asked)

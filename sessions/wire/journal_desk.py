@@ -24,7 +24,12 @@ from sessions.durable.account import NOTHING
 from sessions.durable.ledger import Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
-from sessions.journal.errors import JournalBusy, JournalError, JournalUnavailable
+from sessions.journal.errors import (
+    JournalBusy,
+    JournalElsewhere,
+    JournalError,
+    JournalUnavailable,
+)
 from sessions.journal.journal import Journal, Owner
 from sessions.journal.ownership import DEAD_MS, HEARTBEAT_S, POLL_S
 from sessions.journal.records import TurnRecord
@@ -41,6 +46,9 @@ EXPIRE_EVERY_S = 600.0
 RETRY_S = 0.25
 GIVE_UP_S = 10.0
 """Of a journal that cannot be read; then the request is refused."""
+
+ELSEWHERE_S = 10.0
+"""How long the end of a turn is waited for that runs at another server."""
 
 _AT_ONCE = 256
 """Sessions of one transaction that a server lets go when it drains."""
@@ -81,6 +89,8 @@ class JournalDesk:
         self._writer: JournalWriter | None = None
         self._samples: Samples | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._freeing: set[asyncio.Task[None]] = set()
+        """Request ids that are to be another server's."""
         self._look = asyncio.Event()
         """It is worth looking for what others ask for."""
         self._kept = False
@@ -124,13 +134,37 @@ class JournalDesk:
         )
 
     async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
-        """What the journal knows of it; it is for ``take``.
+        """What the journal knows of it; it is for ``take``. The end of a turn that runs at
+        another server is waited for, for a while.
 
         Raises:
-            JournalError: it stayed out of reach, or is damaged.
+            JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere.
         """
         readers = self._share_reader if wanted.shares else self._readers
-        return await self._beside(partial(self._recollection.read, tenant, wanted), readers)
+        work = partial(self._recollection.read, tenant, wanted)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ELSEWHERE_S
+        while True:
+            if wanted.takes_id and self._freeing:
+                await asyncio.wait(self._freeing)  # or an id is taken before it is freed
+            try:
+                return await self._beside(work, readers)
+            except JournalElsewhere:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(POLL_S)
+
+    def free(self, tenant: str, ids: Sequence[str]) -> None:
+        """Let other servers start turns with these request ids."""
+        if self._journal.ownership is not None:
+            work = partial(self._journal.ownership.free_requests, tenant, ids)
+            task = asyncio.get_running_loop().create_task(self._free(work))
+            self._freeing.add(task)
+            task.add_done_callback(self._freeing.discard)
+
+    async def _free(self, work: Callable[[], None]) -> None:
+        with self._logged("request ids"):
+            await self._beside(work)
 
     def take(self, tenant: str, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
@@ -158,7 +192,7 @@ class JournalDesk:
         """Write what was handed over and close the journal."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._freeing, return_exceptions=True)
         if self._writer is not None and self._samples is not None:
             if samples := self._samples(end=True):
                 self._writer.keep(samples)

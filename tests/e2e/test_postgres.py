@@ -214,7 +214,7 @@ def test_a_listener_that_loses_its_connection_listens_again(address: str) -> Non
 def test_servers_read_each_others_curves_from_a_database_of_any_version(address: str) -> None:
     opened_as(address, "a").close()
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("DROP TABLE curve, share")
+        connection.execute("DROP TABLE curve, share, request")
         connection.execute("ALTER TABLE account DROP COLUMN residency")
         connection.execute("UPDATE journal SET commits = 1")
     first, second = opened_as(address, "a"), opened_as(address, "b")
@@ -258,10 +258,28 @@ def test_two_servers_that_take_shares_at_once_are_given_no_more_than_there_is(
 def test_a_journal_of_the_former_version_is_brought_to_this_one(address: str) -> None:
     opened_as(address, "a").close()
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("DROP TABLE share")
-        connection.execute("UPDATE journal SET commits = 3")
+        connection.execute("DROP TABLE request")
+        connection.execute("UPDATE journal SET commits = 4")
     journal = opened_as(address, "a")
-    want = Want(name="tenant", budget=Budget(output=2), amount=Amount(output=3))
-    (share,) = journal.ownership.take_shares("t", [want])
-    assert share.amount.output == 2
+    assert journal.ownership.take_request("t", "q")
     journal.close()
+
+
+def test_of_servers_that_take_an_id_at_once_one_has_it(address: str) -> None:
+    journals = [opened_as(address, owner) for owner in ("a", "b")]
+    for journal in journals:
+        journal.ownership.beat()
+
+    def take(journal: PostgresJournal) -> list[bool]:
+        return [journal.ownership.take_request("t", f"q{n}") for n in range(50)]
+
+    with ThreadPoolExecutor() as threads:
+        here, there = threads.map(take, journals)
+    assert all(mine != theirs for mine, theirs in zip(here, there, strict=True))
+    journals[0].append([record("r1", request_id="q0")])
+    first, second = journals
+    assert second.ownership.take_request("t", "q0"), "its turn is written"
+    assert not first.ownership.take_request("t", "q0")
+    first.close()
+    assert all(take(second)), "who leaves has none"
+    second.close()

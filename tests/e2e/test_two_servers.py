@@ -6,6 +6,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from keepwarm.demo.child_server import ChildServer, child_server
@@ -226,6 +228,66 @@ class Chain:
         assert set(self.acknowledged) <= set(ids)
         assert not set(self.refused) & set(ids)
         assert session.account.usage.output_tokens == self.budget
+
+
+def test_a_turn_is_come_back_to_at_the_other_server_over_socket_and_http(pair: Pair) -> None:
+    """While it runs that server says where it is, then it gives its end; nothing starts twice."""
+    kept = {"session": "back", "request_id": "back 1", "on_disconnect": "continue"}
+    create = {"input": "go on", "max_output_tokens": 1500, "keepwarm": kept}
+    origin = pair.servers[1].url
+
+    async def until_ended(ask: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
+        """How often it was asked for while it ran, and what came in the end."""
+        for count in itertools.count():
+            status, body = await ask()
+            if status != 409:
+                return count, body
+            assert body["error"]["code"] == "response_runs_elsewhere", body
+            await asyncio.sleep(0.05)
+        raise AssertionError
+
+    async def scenario() -> None:
+        async with pair.clients() as (here, there), httpx.AsyncClient(timeout=60) as http:
+            await here.send(**create)
+            response_id = (await here.event())["response"]["id"]
+            while (await here.event())["type"] != "response.output_text.delta":
+                pass  # the engine has it
+            await here.close()
+            shown = await http.get(f"{origin}/responses/{response_id}")
+            assert (shown.status_code, shown.headers["Retry-After"]) == (409, "1"), shown.text
+
+            async def again() -> tuple[int, Any]:
+                event = await there.turn(**create)
+                return event.get("status", 200), event
+
+            async def resumed() -> tuple[int, Any]:
+                wish = {"response_id": response_id, "after_sequence": 3}
+                event = await there.turn(type="keepwarm:response.resume", **wish)
+                return event.get("status", 200), event
+
+            async def posted() -> tuple[int, Any]:
+                named = {key: kept[key] for key in ("session", "on_disconnect")}
+                answer = await http.post(
+                    f"{origin}/responses",
+                    json=create | {"keepwarm": named},
+                    headers={"Idempotency-Key": "back 1"},
+                )
+                return answer.status_code, answer.json()
+
+            asked = 0
+            ends = []
+            for ask in (again, resumed, posted):
+                count, end = await until_ended(ask)
+                asked += count
+                ends.append(end.get("response", end))
+            assert asked, "it still ran when it was asked for"
+            assert ends[0] == ends[1] == ends[2]
+            assert (ends[0]["id"], ends[0]["status"] in ENDED) == (response_id, True)
+            shown = await http.get(f"{origin}/responses/{response_id}")
+            assert shown.json() == ends[0]
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+    assert pair.books("back")[1] == [pair.books("back")[0].head_id], "one turn"
 
 
 def test_a_server_that_is_stopped_in_mid_turn_is_passed_over_and_refused_when_it_wakes(

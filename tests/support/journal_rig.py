@@ -71,6 +71,8 @@ class JournalRig(Rig):
         if effects.reserves:
             self.journal.reserve([reserve.record for reserve in effects.reserves])
         super().carry(client, effects)
+        if effects.freed and self.journal.ownership is not None:
+            self.journal.ownership.free_requests(client.connection._tenant, effects.freed)
         for lookup in effects.lookups:
             self.lookups += 1
             tenant = client.connection._tenant

@@ -2,7 +2,8 @@
 
 Where there is a file ``$STOP_FOLDER/PID`` the server of that process stops itself (``SIGSTOP``)
 inside its next transaction that writes a turn, with all of its locks held. ``PATIENCE_S`` is how
-long it waits for a journal that is out of reach, and for another server's session.
+long it waits for a journal that is out of reach, and for another server's session; for the end of
+a turn that runs there it does not wait.
 """
 
 import os
@@ -23,6 +24,7 @@ def main() -> int:
 
     patience_s = float(os.environ["PATIENCE_S"])
     writer.GIVE_UP_S = journal_desk.GIVE_UP_S = recollection.CLAIM_WAIT_S = patience_s
+    journal_desk.ELSEWHERE_S = 0.0
     sqlite.BUSY_S = min(sqlite.BUSY_S, patience_s / 4)
     postgres.IDLE_IN_TRANSACTION_MS = 1000
     flag = Path(os.environ["STOP_FOLDER"]) / str(os.getpid())

@@ -156,6 +156,8 @@ def test_a_refusal_has_all_keys_of_an_error(status: int, kind: str) -> None:
     [
         (errors.overloaded("x"), "1"),
         (errors.rate_limited("x", retry_after_s=12.1), "13"),
+        (errors.runs_elsewhere(), "1"),
+        (errors.request_id_reused(), None),
         (errors.internal_error(), None),
         (errors.missing_parameter("input"), None),
     ],

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tests.support.clock import FakeClock
 from tests.support.fake_server import call, message, refusal, turn
+from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
 from tools_api.sdk.answers import (
@@ -184,6 +185,8 @@ TOO_OLD = ApiError("old", code="websocket_connection_limit_reached")
         (ConnectionLost("cut", started=True), Again.AT_ONCE, Again.LATER),
         (ConnectionLost("silent", started=True, final=True), None, None),
         (ApiError("busy", code="server_is_overloaded", status=503), Again.LATER, Again.LATER),
+        (errors.runs_elsewhere(), Again.LATER, Again.LATER),
+        (errors.request_id_reused(), None, None),
         (ApiError("bad", code="invalid_value"), None, None),
         (ApiError("broken", code=None, status=500), None, None),
         (ValueError("not of the wire"), None, None),

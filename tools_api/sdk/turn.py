@@ -38,6 +38,8 @@ _LEFT = "client_disconnected"
 _DIED = "server_died"
 """Why a turn failed whose server died with it: what the next server says of it. It may happen to
 the same turn more than once."""
+_FOR_NOW = {(429, "rate_limit_exceeded"), (409, "response_runs_elsewhere")}
+"""Refusals besides 503 after which the same request is sent again."""
 _OF_REQUEST_IDS = ("keepwarm", "keepwarm.request_id", "keepwarm.on_disconnect")
 _TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
@@ -269,8 +271,8 @@ class Turn:
             return Again.AT_ONCE
         if code == "websocket_connection_limit_reached" and self._first(code):
             return Again.ON_A_NEW_SOCKET
-        limited = (error.status, code) == (429, "rate_limit_exceeded")
-        return Again.LATER if limited or error.status == 503 else None
+        for_now = (error.status, code) in _FOR_NOW
+        return Again.LATER if for_now or error.status == 503 else None
 
     def _first(self, reason: str) -> bool:
         """Whether ``reason`` is met for the first time in this turn."""
