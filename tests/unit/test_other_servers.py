@@ -124,6 +124,15 @@ def test_a_turn_that_runs_at_one_server_is_named_so_at_another(pair: Pair, how: 
     assert session.account.turns == 1
 
 
+def test_a_server_that_was_thought_dead_and_lives_is_named_too(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ownership, "held_elsewhere", lambda *_: False)
+    pair.here.connect().create(**CREATE)
+    again = pair.there.connect()
+    assert code(ask(again, "by request")) == ELSEWHERE
+
+
 def waiting(pair: Pair) -> tuple[Client, Client]:
     """Two clients of one session: the turn of one runs, the other's request waits for it."""
     first, second = pair.here.connect(), pair.here.connect()
