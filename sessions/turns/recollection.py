@@ -371,13 +371,15 @@ class Recollection:
 
     def take(self, tenant: str, recalled: Recalled) -> None:
         """Put what was read where it belongs; what has come to memory meanwhile stays."""
-        for record, tree in recalled.sessions:
-            self._store.adopt(tenant, record.name, partial(self._fill, record, tree))
-        for chain, packed in recalled.chains:
-            self._take_chain(tenant, chain, packed)
-        if recalled.ended is not None:
-            self._take_ended(*recalled.ended)
-        self._let_out_of_hand(tenant, recalled.claimed)
+        try:
+            for record, tree in recalled.sessions:
+                self._store.adopt(tenant, record.name, partial(self._fill, record, tree))
+            for chain, packed in recalled.chains:
+                self._take_chain(tenant, chain, packed)
+            if recalled.ended is not None:
+                self._take_ended(*recalled.ended)
+        finally:
+            self._let_out_of_hand(tenant, recalled.claimed)
 
     def _take_ended(self, row: StoredTurn, body: TurnBody) -> None:
         log = TurnLog(
