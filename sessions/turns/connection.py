@@ -233,7 +233,10 @@ class Connection:
 
     def _forget(self, job: Job, verdict: Verdict) -> None:
         """What a refused record says is not this server's any more, or is gone."""
-        store, moved = self._service.store, verdict.reason == "stale"
+        store, commits, moved = self._service.store, self._service.commits, False
+        if verdict.reason == "stale" and commits is not None:
+            moved = True
+            commits.shared.doubt()  # who took the session for a dead server's had its shares back
         if verdict.reason == PARENT_DELETED and job.turn is not None:
             id_ = job.turn.plan.previous_response_id or ""
             stored = store.tenant_responses(self._tenant).get(id_)

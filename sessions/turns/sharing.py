@@ -3,7 +3,8 @@
 Budgets of tenants and of trees of sessions hold for all servers of a journal together. Of such an
 account this server spends what it has been given of it (``Account.reach``): a turn that lacks
 some asks the journal, before it starts and whenever it is to hold more, and waits meanwhile as
-for anything else that is looked up. The share goes back once no turn draws on it.
+for anything else that is looked up. The share goes back once no turn draws on it; a turn that
+begins before that has what is left.
 
 Always true: no turn holds more of such an account than this server was given; nothing goes back
 while a turn is not written that drew on it. Where one server has its journal for itself nothing
@@ -51,7 +52,8 @@ class SharedAccounts:
 
     def __init__(self) -> None:
         self._uses: dict[Key, _Use] = {}
-        self._idle: set[Key] = set()
+        self._idle: dict[Key, Amount] = {}
+        """Accounts that no turn draws on, and what this server has at least of each."""
 
     def follow(self, session: Session) -> Bounded:
         """A turn of the session begins: of its bounded accounts it spends what this server is
@@ -65,22 +67,24 @@ class SharedAccounts:
                 use.turns += 1
                 if account not in use.accounts:
                     use.accounts.append(account)
-                account.name, account.reach = name, account.reach or NOTHING
-                self._idle.discard(key)
+                rest = self._idle.pop(key, NOTHING)
+                account.name, account.reach = name, (account.reach or NOTHING).plus(rest)
                 bounded.append((name, kinds))
         return tuple(bounded)
 
     def done(self, tenant: str, bounded: Bounded) -> None:
-        """The turn is written, or will not be. What the last one leaves goes back."""
+        """The turn is written, or will not be. What the last one leaves goes back, unless another
+        one begins before."""
         for name, _ in bounded:
             key = (tenant, name)
             use = self._uses[key]
             use.turns -= 1
             if not use.turns:
+                rest = NOTHING
                 for account in use.accounts:
-                    account.reach = NOTHING
+                    rest, account.reach = rest.plus(account.reach or NOTHING), NOTHING
                 del self._uses[key]
-                self._idle.add(key)
+                self._idle[key] = rest
 
     def got(self, account: Account, share: Share) -> None:
         """The journal has given something of it."""
@@ -89,27 +93,30 @@ class SharedAccounts:
 
     def unwanted(self, tenant: str, share: Share) -> None:
         """Who asked for it is gone."""
-        if (tenant, share.name) not in self._uses:
-            self._idle.add((tenant, share.name))
+        key = (tenant, share.name)
+        if key not in self._uses:
+            self._idle[key] = self._idle.get(key, NOTHING).plus(share.amount)
 
     def doubt(self) -> None:
         """Others may have had this server's shares back: what is not held is asked for anew."""
         for use in self._uses.values():
             for account in use.accounts:
                 account.reach = (account.reach or NOTHING).least(account.held)
+        self._idle = dict.fromkeys(self._idle, NOTHING)
 
     def idle(self) -> list[Key]:
         """Accounts of which nothing is needed: until ``follow`` this server's share may go."""
         return sorted(self._idle)
 
-    def gone(self, key: Key) -> None:
-        """This server is about to have no share of it any more."""
-        self._idle.discard(key)
+    def gone(self, key: Key) -> bool:
+        """This server is about to have no share of it any more. False: a turn that has begun
+        meanwhile draws on it, so it stays."""
+        return self._idle.pop(key, None) is not None
 
     def still(self, key: Key) -> None:
         """That could not be done."""
         if key not in self._uses:
-            self._idle.add(key)
+            self._idle.setdefault(key, NOTHING)
 
 
 def wants(lacking: Sequence[tuple[Account, Amount]]) -> tuple[Want, ...]:

@@ -93,6 +93,8 @@ class JournalDesk:
         """Request ids that are to be another server's."""
         self._look = asyncio.Event()
         """It is worth looking for what others ask for."""
+        self._spare = asyncio.Event()
+        """It is worth looking for shares that no turn draws on."""
         self._kept = False
         """A session that another server asks for, or that is to be let go, runs a turn."""
         self._draining = False
@@ -105,16 +107,20 @@ class JournalDesk:
 
         def told(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
             tell(pairs)
-            if self._kept or self._recollection.shared.idle():  # for what has ended
+            if self._kept:  # for what has ended
                 self._look.set()
+            if self._recollection.shared.idle():
+                self._spare.set()
 
         self._writer = JournalWriter(self._journal, told)
         self._samples = samples
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._sample()))
         self._tasks.append(loop.create_task(self._expire()))
-        if self._journal.shared:
-            self._tasks.append(loop.create_task(self._live()))
+        ownership = self._journal.ownership
+        if ownership is not None:
+            self._tasks.append(loop.create_task(self._live(ownership)))
+            self._tasks.append(loop.create_task(self._give_back(ownership)))
 
     def commit(self, record: TurnRecord, key: object) -> None:
         """Have a record written."""
@@ -237,9 +243,7 @@ class JournalDesk:
 
     # Sharing sessions with other servers
 
-    async def _live(self) -> None:
-        ownership = self._journal.ownership
-        assert ownership is not None
+    async def _live(self, ownership: Owner) -> None:
         loop = asyncio.get_running_loop()
         ownership.listen(partial(_set_from_thread, loop, self._look))
         beat_at = 0.0
@@ -254,11 +258,7 @@ class JournalDesk:
                 await self._let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
                 if self._draining:
                     await self._let_all_go()
-            await self._give_back(ownership)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._look.wait()
-            self._look.clear()
+            await _set_or_due(self._look)
 
     def awake(self) -> None:
         """Where so long nothing was heard of this server that others may have taken its sessions,
@@ -299,17 +299,20 @@ class JournalDesk:
 
     async def _give_back(self, ownership: Owner) -> None:
         """Shares of accounts that no turn draws on. In the order of what is asked for: a turn
-        that begins meanwhile gets its share behind that."""
+        that begins meanwhile gets its share behind that. No heartbeat waits for it."""
         loop, shared = asyncio.get_running_loop(), self._recollection.shared
-        for key in shared.idle():
-            with self._logged("shares"):
-                work = loop.run_in_executor(self._share_reader, partial(ownership.give_back, *key))
-                shared.gone(key)
-                try:
-                    await work
-                except JournalError:
-                    shared.still(key)
-                    raise
+        while True:
+            for key in shared.idle():
+                if not shared.gone(key):
+                    continue
+                with self._logged("shares"):
+                    try:
+                        work = partial(ownership.give_back, *key)
+                        await loop.run_in_executor(self._share_reader, work)
+                    except Exception:
+                        shared.still(key)
+                        raise
+            await _set_or_due(self._spare)
 
     def _forget(self, tenant: str, name: str) -> bool:
         """Drop a session that is to be let go; False: it is in use."""
@@ -333,6 +336,14 @@ class JournalDesk:
 def _in_use(session: Session) -> bool:
     """A turn runs in it, or in one below it."""
     return session.in_use or session.ledger.tree.held != NOTHING
+
+
+async def _set_or_due(event: asyncio.Event) -> None:
+    """Wait for it, at most ``POLL_S``."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(POLL_S):
+            await event.wait()
+    event.clear()
 
 
 def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from sessions.durable.account import NOTHING, Account, Budget
 from sessions.journal import shares
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalBusy, JournalUnavailable
@@ -19,6 +20,7 @@ from sessions.journal.journal import Journal
 from sessions.journal.ownership import Ownership
 from sessions.journal.records import tree_account
 from sessions.journal.samples import HOUR_S, Sample
+from sessions.journal.shares import Share
 from sessions.journal.sqlite import SqliteJournal
 from sessions.pages.metrics import Metrics
 from sessions.pages.past import Past
@@ -26,6 +28,7 @@ from sessions.pages.recorder import WHOLE, Recorder
 from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
 from sessions.turns.recollection import Recollection, Wanted
+from sessions.turns.sharing import SharedAccounts
 from sessions.wire import journal_desk
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
@@ -275,7 +278,6 @@ def test_upkeep_goes_on_after_whatever_once_went_wrong(
             return 0
 
         monkeypatch.setattr(bench.journal, "expire", expire)
-        bench.desk.start(lambda _: None, no_samples)
         await asyncio.wait_for(again.wait(), 10)
         await bench.desk.close()
 
@@ -315,7 +317,6 @@ def test_heartbeats_do_not_wait_for_requests_that_wait_for_other_servers(
         let_go = threading.Event()
         waiting = [asyncio.create_task(bench.desk.beside(let_go.wait)) for _ in range(8)]
         await asyncio.sleep(0)
-        bench.desk.start(lambda _: None, no_samples)
         try:
             await until(lambda: busy_upkeep() >= 3)
         finally:
@@ -340,11 +341,117 @@ def test_heartbeats_go_on_while_a_session_cannot_be_let_go(
 
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
-        bench.desk.start(lambda _: None, no_samples)
         try:
             await until(lambda: busy_upkeep() >= 3 and len(tries) >= 3)
         finally:
             await bench.close()
+
+    run(scenario)
+
+
+def test_heartbeats_do_not_wait_for_shares_that_go_back(
+    tmp_path: Path, busy_upkeep: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that another server has locked may take seconds."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def give_back(*_: object) -> None:
+        begun.set()
+        let_go.wait(20)
+
+    monkeypatch.setattr(Ownership, "give_back", give_back)
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        share = Share(name="tenant", amount=NOTHING, spent=NOTHING)
+        assert bench.service.commits is not None
+        bench.service.commits.shared.unwanted("acme", share)
+        try:
+            await until(begun.is_set)
+            beats = busy_upkeep()
+            await until(lambda: busy_upkeep() >= beats + 3)
+        finally:
+            let_go.set()
+            await bench.close()
+
+    run(scenario)
+
+
+def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one before it went back the turn began."""
+    gone: list[str] = []
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        loop, commits = asyncio.get_running_loop(), bench.service.commits
+        assert commits is not None
+        shared = commits.shared
+        session = bench.service.store.session("acme", "s")
+        session.ledger.tree.budget = Budget(output=9)
+        session.ledger.above = (Account(scope="tenant"),)
+        begun = threading.Event()
+
+        def begin() -> None:
+            shared.follow(session)
+            begun.set()
+
+        def give_back(_: Ownership, __: str, name: str) -> None:
+            gone.append(name)
+            loop.call_soon_threadsafe(begin)
+            begun.wait(5)
+
+        monkeypatch.setattr(Ownership, "give_back", give_back)
+        for name in ("a", tree_account("s")):
+            shared.unwanted("acme", Share(name=name, amount=NOTHING, spent=NOTHING))
+        await until(begun.is_set)
+        shared.unwanted("acme", Share(name="z", amount=NOTHING, spent=NOTHING))
+        await until(lambda: not shared.idle())
+        await bench.close()
+
+    monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
+    run(scenario)
+    assert gone == ["a", "z"]
+
+
+def test_what_a_turn_leaves_of_a_budget_is_there_for_the_next_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only once the journal has it back: that may take a quarter of a second."""
+    monkeypatch.setattr(SharedAccounts, "idle", lambda _: [])
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        client, used = Client(bench), 0
+        budget = {"session": "s", "budget": {"scope": "tree", "output": 260}}
+        for _ in range(2):
+            event = await client.turn(max_output_tokens=256 - used, keepwarm=budget)
+            assert event["type"] == "response.completed", event
+            used += event["response"]["usage"]["output_tokens"]
+        assert used > 4, "more than the first turn left to the others"
+        await bench.close()
+
+    run(scenario)
+
+
+def test_what_cannot_be_put_into_memory_is_out_of_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the session could never be let go."""
+
+    def adopt(*_: object) -> None:
+        raise ValueError
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+        recalled = await bench.desk.recall("acme", Wanted(session="s"))
+        monkeypatch.setattr(type(bench.service.store), "adopt", adopt)
+        with pytest.raises(ValueError):
+            bench.desk.take("acme", recalled)
+        await bench.desk._let_go([("acme", "s")])
+        assert not bench.desk._kept
+        await bench.close()
 
     run(scenario)
 

@@ -13,6 +13,7 @@ from sessions.journal.ownership import Ownership
 from sessions.journal.records import TENANT_ACCOUNT, tree_account
 from sessions.journal.shares import Share
 from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.writer import STALE, WRITTEN
 from sessions.turns.sharing import SharedAccounts, account_names, wants
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 
@@ -45,12 +46,29 @@ def test_a_share_goes_back_when_the_last_turn_that_drew_on_it_is_written() -> No
     shared.done("t", second)
     assert shared.idle() == [("t", "tenant")]
     assert tenant.reach == NOTHING
-    shared.gone(("t", "tenant"))
+    assert shared.gone(("t", "tenant"))
     assert shared.idle() == []
     shared.unwanted("t", Share(name="tenant", amount=NOTHING, spent=NOTHING))
     assert shared.idle() == [("t", "tenant")]
     shared.follow(session)
     assert shared.idle() == []
+    assert not shared.gone(("t", "tenant")), "a turn draws on it again"
+
+
+def test_a_turn_that_begins_before_a_share_went_back_has_what_is_left_of_it() -> None:
+    session, tenant = session_of(BUDGET)
+    shared = SharedAccounts()
+    bounded = shared.follow(session)
+    shared.got(tenant, Share(name="tenant", amount=Amount(output=9), spent=NOTHING))
+    tenant.spend(Amount(output=2))
+    shared.done("t", bounded)
+    assert tenant.reach == NOTHING
+    bounded = shared.follow(session)
+    assert tenant.reach == Amount(output=7)
+    shared.done("t", bounded)
+    shared.doubt()
+    shared.follow(session)
+    assert tenant.reach == NOTHING, "others may have had it back"
 
 
 def test_after_a_doubt_nothing_is_believed_but_what_is_held() -> None:
@@ -62,6 +80,24 @@ def test_after_a_doubt_nothing_is_believed_but_what_is_held() -> None:
     shared.doubt()
     assert tenant.reach == Amount(output=3)
     assert tenant.lacks(Amount(output=1)) == Amount(output=1)
+
+
+def test_a_record_that_is_refused_casts_doubt_on_this_servers_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who took its session over may have had them back too."""
+    doubts: list[None] = []
+    monkeypatch.setattr(SharedAccounts, "doubt", lambda _: doubts.append(None))
+    journal = SqliteJournal(tmp_path / "j", fingerprint=FINGERPRINT, owner="a", shared=True)
+    rig = JournalRig(journal)
+    client = rig.connect()
+    for verdict, doubted in ((WRITTEN, 0), (STALE, 1)):
+        rig.hold = True
+        client.create(input="a", keepwarm={"session": "s"})
+        rig.emit("x", FinishReason.STOP)
+        rig.commit(verdict)
+        assert len(doubts) == doubted
+    journal.close()
 
 
 def test_an_account_that_nobody_else_draws_on_lacks_nothing() -> None:
