@@ -121,10 +121,10 @@ def assemble(
         LoadError: the memory or the folder for KV below the device cannot be had.
     """
     costs = costs or StepCosts()
-    if config.token_gap_ms is None and runner.model.device.type == "cuda":
+    on_gpu = runner.model.device.type == "cuda"
+    if config.token_gap_ms is None and on_gpu:
         config = replace(config, token_gap_ms=TOKEN_GAP_MS_ON_GPU)
     drafter = drafter or _drafter(config, tokenizer)
-    grammar_workers = workers or ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
     tiers = open_tiers(config, runner, workers) if config.host_kv_bytes else None
     cache = _cache(config, runner, costs, tiers, clock)
     info = _info(config, runner, cache, load_s)
@@ -137,18 +137,14 @@ def assemble(
         scheduler=scheduler,
         cache=cache,
         branches=BranchTokens(max_bytes=config.session_tokens_bytes),
-        compilations=Compilations(
-            GrammarCompiler(tokenizer, max_cache_bytes=_GRAMMAR_CACHE_BYTES),
-            grammar_workers,
-            BackgroundTasks(clock),
-        ),
+        compilations=_compilations(tokenizer, workers, clock),
         tokenizer=tokenizer,
         drafter=drafter,
         clock=clock,
     )
-    if looks_ahead is None:
-        looks_ahead = runner.model.device.type == "cuda"
-    lookahead = Lookahead(runner, costs, clock) if looks_ahead else None
+    lookahead = None
+    if on_gpu if looks_ahead is None else looks_ahead:
+        lookahead = Lookahead(runner, costs, clock)
     return Engine(
         info=info,
         scheduler=scheduler,
@@ -191,6 +187,17 @@ def _cache(
         found = cache.load(tiers.stored)
         log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
     return cache
+
+
+def _compilations(
+    tokenizer: Tokenizer, workers: Executor | None, clock: Callable[[], float]
+) -> Compilations:
+    """Grammars, compiled beside the steps: in a thread if there are no ``workers``."""
+    return Compilations(
+        GrammarCompiler(tokenizer, max_cache_bytes=_GRAMMAR_CACHE_BYTES),
+        workers or ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar"),
+        BackgroundTasks(clock),
+    )
 
 
 def _limits(config: EngineConfig, info: EngineInfo) -> RequestLimits:
