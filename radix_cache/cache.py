@@ -14,29 +14,17 @@ one node of the tree, or private to one running sequence.
 import heapq
 from collections.abc import Callable, Iterable
 
+from radix_cache.assembly import assemble
 from radix_cache.audit import check_partition, check_table, check_tree
-from radix_cache.block_pool import BlockPool
 from radix_cache.config import CacheConfig
-from radix_cache.counters import Counters
 from radix_cache.edge import TokenArray
-from radix_cache.evictor import Evictor
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.idle_leaves import IdleLeaves
-from radix_cache.known_branches import KnownBranches
-from radix_cache.leases import Leases
-from radix_cache.matching import Matcher
-from radix_cache.misses import MissAccount
 from radix_cache.nodes import Tier
 from radix_cache.picture import PicturedNode, upper_part
-from radix_cache.residency import Residency, ResidencyMeter
-from radix_cache.restoring import RestoreCost
-from radix_cache.retention import Retention
-from radix_cache.running_sequences import RunningSequences
+from radix_cache.residency import Residency
 from radix_cache.stats import CacheStats, snapshot
-from radix_cache.tenant_shares import TenantShares
-from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover, StoredRun
-from radix_cache.tree import RadixTree, hash_tokens
+from radix_cache.tree import hash_tokens
 
 
 class PrefixCache:
@@ -71,48 +59,18 @@ class PrefixCache:
         self.num_blocks = config.num_blocks
         self._reserve = config.reserve_blocks
         self._debug, self._clock = config.debug, clock
-        self._counters = Counters()
-        idle = IdleLeaves(_tenant_shares(config, clock))
-        self._pool = BlockPool(config.num_blocks)
-        self._tree = _tree(config, idle, hash_block, clock)
-        self._misses = MissAccount(
-            self._tree, self._counters, clock=clock, capacity=config.ghost_records
-        )
-        self._lower = _lower_tiers(config, mover, self._tree, idle, self._misses)
-        tiered = self._lower is not None
-        if tiered and restore_cost is not None and reload_cost is not None:
-            restore_cost = RestoreCost(restore_cost, reload_cost, self._counters).seconds
-        self._retention = Retention(
-            self._tree,
-            _leases(config, restore_cost, track_returns=tiered),
-            self._counters,
+        parts = assemble(
+            config,
             clock=clock,
-            leasing=config.policy == "lease",
-            shares=idle.shares,
-            rescue_share=config.rescue_share,
+            restore_cost=restore_cost,
+            reload_cost=reload_cost,
+            mover=mover,
+            hash_block=hash_block,
         )
-        self._branches = KnownBranches(self._tree, self._retention)
-        self._evictor = Evictor(
-            tree=self._tree,
-            pool=self._pool,
-            idle=idle,
-            branches=self._branches,
-            retention=self._retention,
-            misses=self._misses,
-            lower=self._lower,
-            reserve=config.reserve_blocks,
-        )
-        self._matcher = Matcher(self._tree, lowest=Tier.HOST if tiered else Tier.DEVICE)
-        self._sequences = RunningSequences(
-            tree=self._tree,
-            pool=self._pool,
-            lower=self._lower,
-            branches=self._branches,
-            matcher=self._matcher,
-            evictor=self._evictor,
-            retention=self._retention,
-            misses=self._misses,
-        )
+        self._counters, self._pool, self._tree = parts.counters, parts.pool, parts.tree
+        self._misses, self._lower, self._retention = parts.misses, parts.lower, parts.retention
+        self._branches, self._evictor = parts.branches, parts.evictor
+        self._matcher, self._sequences = parts.matcher, parts.sequences
 
     @property
     def usable_blocks(self) -> int:
@@ -464,58 +422,3 @@ class PrefixCache:
         for handle in self._branches.handles:
             check_table(handle)
         self._sequences.check()
-
-
-def _tree(
-    config: CacheConfig,
-    idle: IdleLeaves,
-    hash_block: Callable[[TokenArray, int], int],
-    clock: Callable[[], float],
-) -> RadixTree:
-    return RadixTree(
-        config.block_size,
-        seed=config.seed,
-        on_idle_leaf=idle.offer,
-        hash_block=hash_block,
-        meter=ResidencyMeter(clock),
-    )
-
-
-def _tenant_shares(config: CacheConfig, clock: Callable[[], float]) -> TenantShares:
-    usable = config.num_blocks - config.reserve_blocks
-    return TenantShares((usable, config.host_blocks, config.disk_blocks), clock=clock)
-
-
-def _lower_tiers(
-    config: CacheConfig,
-    mover: BlockMover | None,
-    tree: RadixTree,
-    idle: IdleLeaves,
-    misses: MissAccount,
-) -> LowerTiers | None:
-    """What lies below the device, if anything does."""
-    if not config.host_blocks:
-        return None
-    if mover is None:
-        raise ValueError(
-            f"{config.host_blocks} host and {config.disk_blocks} disk blocks, but no mover"
-        )
-    return LowerTiers(
-        tree,
-        mover,
-        idle,
-        misses,
-        host_blocks=config.host_blocks,
-        disk_blocks=config.disk_blocks,
-    )
-
-
-def _leases(
-    config: CacheConfig, restore_cost: Callable[[int], float] | None, *, track_returns: bool
-) -> Leases:
-    return Leases(
-        cap_s=config.lease_cap_s,
-        kappa=config.kappa,
-        restore_cost=restore_cost,
-        track_returns=track_returns,
-    )

@@ -1,0 +1,162 @@
+"""The parts of a prefix cache, put together: what shares the tree, the pool and the counters.
+
+``radix_cache.cache`` is the door before them and makes them once.
+
+Always true: there are lower tiers only where something copies blocks to them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from radix_cache.block_pool import BlockPool
+from radix_cache.config import CacheConfig
+from radix_cache.counters import Counters
+from radix_cache.edge import TokenArray
+from radix_cache.evictor import Evictor
+from radix_cache.idle_leaves import IdleLeaves
+from radix_cache.known_branches import KnownBranches
+from radix_cache.leases import Leases
+from radix_cache.matching import Matcher
+from radix_cache.misses import MissAccount
+from radix_cache.nodes import Tier
+from radix_cache.residency import ResidencyMeter
+from radix_cache.restoring import RestoreCost
+from radix_cache.retention import Retention
+from radix_cache.running_sequences import RunningSequences
+from radix_cache.tenant_shares import TenantShares
+from radix_cache.tiers import LowerTiers
+from radix_cache.transfers import BlockMover
+from radix_cache.tree import RadixTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Of one cache."""
+
+    counters: Counters
+    pool: BlockPool
+    tree: RadixTree
+    misses: MissAccount
+    lower: LowerTiers | None
+    retention: Retention
+    branches: KnownBranches
+    evictor: Evictor
+    matcher: Matcher
+    sequences: RunningSequences
+
+
+def assemble(
+    config: CacheConfig,
+    *,
+    clock: Callable[[], float],
+    restore_cost: Callable[[int], float] | None,
+    reload_cost: Callable[[int], float] | None,
+    mover: BlockMover | None,
+    hash_block: Callable[[TokenArray, int], int],
+) -> Parts:
+    """Make them; arguments and errors as for ``PrefixCache``."""
+    counters, pool = Counters(), BlockPool(config.num_blocks)
+    idle = IdleLeaves(_tenant_shares(config, clock))
+    tree = _tree(config, idle, hash_block, clock)
+    misses = MissAccount(tree, counters, clock=clock, capacity=config.ghost_records)
+    lower = _lower_tiers(config, mover, tree, idle, misses)
+    tiered = lower is not None
+    if tiered and restore_cost is not None and reload_cost is not None:
+        restore_cost = RestoreCost(restore_cost, reload_cost, counters).seconds
+    retention = Retention(
+        tree,
+        _leases(config, restore_cost, track_returns=tiered),
+        counters,
+        clock=clock,
+        leasing=config.policy == "lease",
+        shares=idle.shares,
+        rescue_share=config.rescue_share,
+    )
+    branches = KnownBranches(tree, retention)
+    evictor = Evictor(
+        tree=tree,
+        pool=pool,
+        idle=idle,
+        branches=branches,
+        retention=retention,
+        misses=misses,
+        lower=lower,
+        reserve=config.reserve_blocks,
+    )
+    matcher = Matcher(tree, lowest=Tier.HOST if tiered else Tier.DEVICE)
+    return Parts(
+        counters=counters,
+        pool=pool,
+        tree=tree,
+        misses=misses,
+        lower=lower,
+        retention=retention,
+        branches=branches,
+        evictor=evictor,
+        matcher=matcher,
+        sequences=RunningSequences(
+            tree=tree,
+            pool=pool,
+            lower=lower,
+            branches=branches,
+            matcher=matcher,
+            evictor=evictor,
+            retention=retention,
+            misses=misses,
+        ),
+    )
+
+
+def _tree(
+    config: CacheConfig,
+    idle: IdleLeaves,
+    hash_block: Callable[[TokenArray, int], int],
+    clock: Callable[[], float],
+) -> RadixTree:
+    return RadixTree(
+        config.block_size,
+        seed=config.seed,
+        on_idle_leaf=idle.offer,
+        hash_block=hash_block,
+        meter=ResidencyMeter(clock),
+    )
+
+
+def _tenant_shares(config: CacheConfig, clock: Callable[[], float]) -> TenantShares:
+    usable = config.num_blocks - config.reserve_blocks
+    return TenantShares((usable, config.host_blocks, config.disk_blocks), clock=clock)
+
+
+def _lower_tiers(
+    config: CacheConfig,
+    mover: BlockMover | None,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    misses: MissAccount,
+) -> LowerTiers | None:
+    """What lies below the device, if anything does."""
+    if not config.host_blocks:
+        return None
+    if mover is None:
+        raise ValueError(
+            f"{config.host_blocks} host and {config.disk_blocks} disk blocks, but no mover"
+        )
+    return LowerTiers(
+        tree,
+        mover,
+        idle,
+        misses,
+        host_blocks=config.host_blocks,
+        disk_blocks=config.disk_blocks,
+    )
+
+
+def _leases(
+    config: CacheConfig, restore_cost: Callable[[int], float] | None, *, track_returns: bool
+) -> Leases:
+    return Leases(
+        cap_s=config.lease_cap_s,
+        kappa=config.kappa,
+        restore_cost=restore_cost,
+        track_returns=track_returns,
+    )
