@@ -15,7 +15,7 @@ Always true: a file is taken whole or not at all, and a message names the file a
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,8 @@ def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> N
 
 
 def of_tenant(policy: TenantPolicy, prices: PriceTable) -> PriceTable:
-    """What tokens cost the tenant: its own prices, or else the server's."""
-    return prices if policy.prices is None else PriceTable(**asdict(policy.prices))
+    """What a tenant pays: its own prices of tokens, or else the server's, which KV has anyway."""
+    return prices if policy.prices is None else replace(prices, **asdict(policy.prices))
 
 
 def nano_per_million(number: object) -> int:

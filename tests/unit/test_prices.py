@@ -1,5 +1,6 @@
 """A price file is taken whole, to the nano-dollar, or refused by the entry that is wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_a_tenants_own_prices_stand_for_the_servers() -> None:
     table = PriceTable(input_uncached=1, input_cached=2, output=3, reasoning=4)
     assert of_tenant(TenantPolicy(prices=own), PriceTable(output=9)) == table
     assert of_tenant(TenantPolicy(), PriceTable(output=9)) == PriceTable(output=9)
+    priced = of_tenant(TenantPolicy(prices=own), PriceTable(output=9, residency=5))
+    assert priced == replace(table, residency=5), "KV has the server's price"
     check_budgets({"b": TenantPolicy(budget=Bounds(output=1))}, PriceTable())
 
 
