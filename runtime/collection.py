@@ -75,6 +75,18 @@ class WholeCollections:
         self._collect = collect
         self._every_s = WHOLE_EVERY_S
         self._last_s = clock()
+        self._idle_s = 0.0
+
+    def busy(self) -> None:
+        """Something runs."""
+        self._idle_s = 0.0
+
+    def idle(self, seconds: float) -> None:
+        """Nothing has run for so much longer."""
+        self._idle_s += seconds
+        if self._idle_s >= QUIET_S:
+            self._idle_s = 0.0
+            self.quiet()
 
     def quiet(self) -> bool:
         """Nothing has run for ``QUIET_S``: whether everything was looked at."""

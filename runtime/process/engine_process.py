@@ -338,13 +338,23 @@ def _readable(connection: socket.socket, wait_s: float | None) -> bool:
 
 
 def _readable_or_quiet(
-    connection: socket.socket, wait_s: float | None, collections: WholeCollections
+    connection: socket.socket,
+    wait_s: float | None,
+    collections: WholeCollections,
+    *,
+    has_work: bool,
 ) -> bool:
-    """``_readable``; one that waits for long without an end is a time for collections."""
-    if wait_s is not None:
+    """``_readable``; waiting without work is a time for collections, also where a step comes
+    between that only looks after the cache."""
+    if has_work:
+        collections.busy()
         return _readable(connection, wait_s)
-    while not _readable(connection, QUIET_S):
-        collections.quiet()
+    part_s = QUIET_S if wait_s is None else wait_s
+    while not _readable(connection, part_s):
+        collections.idle(part_s)
+        if wait_s is not None:
+            return False
+    collections.busy()
     return True
 
 
@@ -386,13 +396,16 @@ def serve(connection: socket.socket) -> None:
     def take_messages() -> None:
         """Hand over what has arrived; wait for it as long as the engine has nothing to do."""
         pulse.rests()
-        while _readable_or_quiet(
-            connection, engine.pause_s if engine.has_work else engine.idle_s, collections
-        ):
+        while readable():
             pulse.works()
             engine.submit(frames.decode_messages(*_receive_frame(connection)))
             pulse.rests()
         pulse.works()
+
+    def readable() -> bool:
+        has_work = engine.has_work
+        wait_s = engine.pause_s if has_work else engine.idle_s
+        return _readable_or_quiet(connection, wait_s, collections, has_work=has_work)
 
     pulse = Pulse(tell, period_s(config.hung_after_s))
     try:

@@ -6,7 +6,8 @@ import itertools
 import socket
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -159,11 +160,35 @@ def test_an_engine_looks_at_everything_while_nothing_comes(
     monkeypatch.setattr(engine_process, "_readable", readable)
     collections = WholeCollections(FakeClock())
     monkeypatch.setattr(collections, "quiet", lambda: quiet.append(len(waited)))
-    ours, _ = socket.socketpair()
-    with ours, _:
-        assert engine_process._readable_or_quiet(ours, None, collections)
-        assert waited == [QUIET_S] * 3
-        assert quiet == [1, 2]
-        assert not engine_process._readable_or_quiet(ours, 0.25, collections)
-        assert waited[3:] == [0.25], "an engine with work to do is not quiet"
-        assert quiet == [1, 2]
+    waits = partial(engine_process._readable_or_quiet, cast(socket.socket, None))
+    assert waits(None, collections, has_work=False)
+    assert waited == [QUIET_S] * 3
+    assert quiet == [1, 2]
+    assert not waits(QUIET_S, collections, has_work=True)
+    assert quiet == [1, 2], "an engine with work to do is not quiet"
+
+
+def test_an_engine_that_only_looks_after_its_cache_is_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Branches are told of once a second for as long as they are known."""
+    quiet, comes = list[None](), False
+    monkeypatch.setattr(engine_process, "_readable", lambda *_: comes)
+    collections = WholeCollections(FakeClock())
+    monkeypatch.setattr(collections, "quiet", lambda: quiet.append(None))
+    waits = partial(
+        engine_process._readable_or_quiet, cast(socket.socket, None), QUIET_S / 4, collections
+    )
+    for _ in range(3):
+        assert not waits(has_work=False)
+    assert not waits(has_work=True)
+    for _ in range(3):
+        assert not waits(has_work=False)
+    comes = True
+    assert waits(has_work=False)
+    comes = False
+    for _ in range(3):
+        assert not waits(has_work=False)
+    assert not quiet, "something ran in between"
+    assert not waits(has_work=False)
+    assert len(quiet) == 1
