@@ -96,11 +96,13 @@ class Past:
     async def _ask(self, key: tuple[str, str]) -> None:
         level, tenant = key
         now = self._wall_clock()
+        _, found = self._kept.get(key, (0.0, NOTHING))
         try:
             found = await self._beside(partial(read, self._journal, tenant, LEVELS[level], now))
         except JournalError as error:
             log.warning("curves cannot be read from the journal reason=%s", error)
-            _, found = self._kept.get(key, (0.0, NOTHING))
+        except Exception:  # asked anew in a minute, not with each look
+            log.exception("curves of the journal cannot be added up")
         finally:
             del self._asking[key]
         self._kept.pop(key, None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sessions.journal.errors import JournalUnavailable
 from sessions.journal.memory import MemoryJournal
-from sessions.journal.samples import MINUTE_S
+from sessions.journal.samples import HOUR_S, MINUTE_S
 from sessions.pages.past import LEVELS, READ_EVERY_S, Curves, Past, added_up, read
 from sessions.pages.recorder import WHOLE, Recorder
 from tests.support.clock import FakeClock
@@ -85,5 +85,29 @@ def test_it_is_read_once_a_minute_and_only_when_somebody_looks() -> None:
         clock.advance(READ_EVERY_S)
         failing = True
         assert (await seen(), await seen(), reads) == (5, 5, 4)
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_added_up_is_not_read_with_each_look() -> None:
+    async def story() -> None:
+        clock, journal, reads = FakeClock(0.0), journal_with(1), 0
+        (hour,) = (each for each in journal.samples(WHOLE, HOUR_S, 0, own=True))
+        journal.keep_samples([replace(hour, body=b"[]")])
+
+        async def beside(work: Callable[[], Curves]) -> Curves:
+            nonlocal reads
+            reads += 1
+            return work()
+
+        past = Past(journal, beside, clock=clock, wall_clock=lambda: float(NOW))
+        for _ in range(9):
+            assert past.curves("week", WHOLE).turns == {}
+            await asyncio.sleep(0)
+        assert reads == 1
+        clock.advance(READ_EVERY_S)
+        past.curves("week", WHOLE)
+        await asyncio.sleep(0)
+        assert reads == 2
 
     asyncio.run(story())
