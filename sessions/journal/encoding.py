@@ -12,7 +12,7 @@ copied, never made again from text.
 import struct
 import zlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import orjson
@@ -105,6 +105,15 @@ class TurnBody:
     """The terminal event as it was sent; empty if nothing that was said is kept."""
 
 
+class _Consumed(TypedDict):
+    number: int
+    usage: TurnUsage
+    price: PriceTable
+    cost: int
+    saved: int
+    request_digest: bytes
+
+
 class HeaderCache:
     """Encoded headers and their digests: a chain's turns share one object. One thread's."""
 
@@ -156,22 +165,50 @@ def encode_turn(record: TurnRecord, headers: HeaderCache) -> bytes:
     for entry in record.links:
         ids += (_raw(entry.input_ids), _raw(entry.output_ids))
         links.append(_link_parts(entry, headers))
-    price = record.price
     parts = {
-        "number": record.number,
+        **_consumed(record),
         "status": record.status,
         "reason": record.reason,
-        "usage": [getattr(record.usage, name) for name in _USAGE],
-        "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
-        "residency": [record.usage.residency, price.residency],
-        "cost": record.cost,
-        "saved": record.saved,
+        "residency": [record.usage.residency, record.price.residency],
         "accounts": record.accounts,
-        "request": record.request_digest.hex(),
         "links": links,
     }
     packed = deflate(record.terminal) if record.terminal else b""
     return _join(orjson.dumps(parts), b"".join(ids), packed)
+
+
+def _consumed(record: TurnRecord) -> dict[str, Any]:
+    """What a turn and its reservation say alike."""
+    price = record.price
+    return {
+        "number": record.number,
+        "usage": [getattr(record.usage, name) for name in _USAGE],
+        "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
+        "cost": record.cost,
+        "saved": record.saved,
+        "request": record.request_digest.hex(),
+    }
+
+
+def _read_consumed(
+    parts: dict[str, Any], *, residency: int = 0, residency_price: int = 0
+) -> _Consumed:
+    """``_consumed`` read; KV is told of turns alone."""
+    uncached, cached, output, reasoning = parts["price"]
+    return {
+        "number": parts["number"],
+        "usage": TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True)), residency=residency),
+        "price": PriceTable(
+            input_uncached=uncached,
+            input_cached=cached,
+            output=output,
+            reasoning=reasoning,
+            residency=residency_price,
+        ),
+        "cost": parts["cost"],
+        "saved": parts["saved"],
+        "request_digest": bytes.fromhex(parts["request"]),
+    }
 
 
 def _link_parts(entry: Entry, headers: HeaderCache) -> dict[str, Any]:
@@ -195,34 +232,23 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
         parts = orjson.loads(head)
         residency, residency_price = parts.get("residency", (0, 0))
         return TurnBody(
-            number=parts["number"],
+            **_read_consumed(parts, residency=residency, residency_price=residency_price),
             status=parts["status"],
             reason=parts["reason"],
-            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True)), residency=residency),
-            price=replace(_price(parts["price"]), residency=residency_price),
-            cost=parts["cost"],
-            saved=parts["saved"],
             accounts=tuple(parts["accounts"]),
-            request_digest=bytes.fromhex(parts["request"]),
             links=_links(parts["links"], _ids(ids)),
             terminal=zlib.decompress(packed) if packed else b"",
         )
-    except (KeyError, TypeError, ValueError, zlib.error, ApiError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, ApiError) as error:
         raise _unreadable(f"turn {turn.response_id}", error) from error
 
 
 def encode_reservation(record: TurnRecord) -> bytes:
     """What the record of a turn that runs says beyond its row's columns."""
-    price = record.price
     parts = {
-        "request_id": record.request_id,
+        "request_id": record.request_id,  # first, see below
         "parent": record.parent_id,
-        "number": record.number,
-        "usage": [getattr(record.usage, name) for name in _USAGE],
-        "price": [price.input_uncached, price.input_cached, price.output, price.reasoning],
-        "cost": record.cost,
-        "saved": record.saved,
-        "request": record.request_digest.hex(),
+        **_consumed(record),
         "created": record.created_s,
         "epoch": record.epoch,
         "options": record.options.decode(),
@@ -246,17 +272,12 @@ def decode_reservation(
         return TurnRecord(
             tenant=tenant,
             session=session,
-            number=parts["number"],
+            **_read_consumed(parts),
             response_id=response_id,
             parent_id=parts["parent"],
             request_id=parts["request_id"],
-            request_digest=bytes.fromhex(parts["request"]),
             status="failed",
             reason=SERVER_DIED,
-            usage=TurnUsage(**dict(zip(_USAGE, parts["usage"], strict=True))),
-            price=_price(parts["price"]),
-            cost=parts["cost"],
-            saved=parts["saved"],
             accounts=accounts,
             created_s=parts["created"],
             epoch=parts["epoch"],
@@ -303,14 +324,6 @@ def _opening(parts: dict[str, Any] | None) -> Message | None:
     if not isinstance(opening, Message):
         raise ValueError("what leads it is no message")
     return opening
-
-
-def _price(parts: list[int | None]) -> PriceTable:
-    *counts, reasoning = parts
-    uncached, cached, output = (count or 0 for count in counts)
-    return PriceTable(
-        input_uncached=uncached, input_cached=cached, output=output, reasoning=reasoning
-    )
 
 
 def _raw(ids: TokenArray) -> bytes:

@@ -10,12 +10,12 @@ that left nothing to continue, nothing that was said goes there.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 
 from sessions.durable.account import Amount
-from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled
+from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.transcript import Entry, chain
 from sessions.journal.journal import Journal
@@ -101,32 +101,20 @@ class Commits:
     ) -> TurnRecord:
         """The record of a turn that has ended."""
         outcome = ending.outcome
-        report, request_id = outcome.report, plan.request.keepwarm.request_id
+        report = outcome.report
         kept = outcome.entry is not None and not plan.private
         links, base_id = self._links(plan, outcome.entry if kept else None)
         return TurnRecord(
-            tenant=plan.tenant,
-            session=plan.session,
-            number=plan.number,
-            response_id=plan.response_id,
-            parent_id=plan.previous_response_id,
-            request_id=request_id,
-            request_digest=plan.request.body_digest if kept and request_id is not None else b"",
+            **_whose(plan, session, created_s=created_s, repeatable=kept),
             status=report.status,
             reason=report.reason,
             usage=report.usage,
-            price=session.ledger.prices,
             cost=report.cost,
             saved=report.saved,
-            accounts=account_names(session),
             shares=shares,
-            created_s=created_s,
-            epoch=session.epoch,
             links=links,
             base_id=base_id,
             terminal=ending.terminal if kept else b"",
-            options=session_options(session),
-            private=plan.private,
         )
 
     def reservation(
@@ -134,8 +122,6 @@ class Commits:
     ) -> TurnRecord:
         """The record of the failed turn that this one becomes if the server dies: it has
         consumed what it holds."""
-        request_id = plan.request.keepwarm.request_id
-        kept = request_id is not None and not plan.private
         prices = session.ledger.prices
         usage = TurnUsage(
             input_tokens=held.input_uncached + held.input_cached,
@@ -144,24 +130,12 @@ class Commits:
             reasoning_tokens=min(held.reasoning, held.output),
         )
         return TurnRecord(
-            tenant=plan.tenant,
-            session=plan.session,
-            number=plan.number,
-            response_id=plan.response_id,
-            parent_id=plan.previous_response_id,
-            request_id=request_id,
-            request_digest=plan.request.body_digest if kept else b"",
+            **_whose(plan, session, created_s=created_s, repeatable=not plan.private),
             status="failed",
             reason=SERVER_DIED,
             usage=usage,
-            price=prices,
             cost=held.cost,
             saved=prices.saved(usage),
-            accounts=account_names(session),
-            created_s=created_s,
-            epoch=session.epoch,
-            options=session_options(session),
-            private=plan.private,
         )
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
@@ -173,6 +147,44 @@ class Commits:
         if entry.parent is plan.continued and entry.parent not in self._foreign:
             return (entry,), plan.previous_response_id
         return tuple(chain(entry))[::-1], None
+
+
+class _Whose(TypedDict):
+    tenant: str
+    session: str
+    number: int
+    response_id: str
+    parent_id: str | None
+    request_id: str | None
+    request_digest: bytes
+    price: PriceTable
+    accounts: tuple[str, ...]
+    created_s: float
+    epoch: int
+    options: bytes
+    private: bool
+
+
+def _whose(plan: TurnPlan, session: Session, *, created_s: float, repeatable: bool) -> _Whose:
+    """What a turn's record says of it however it ends. ``repeatable``: the same request may be
+    sent again, and another one under its id is refused."""
+    request_id = plan.request.keepwarm.request_id
+    named = repeatable and request_id is not None
+    return {
+        "tenant": plan.tenant,
+        "session": plan.session,
+        "number": plan.number,
+        "response_id": plan.response_id,
+        "parent_id": plan.previous_response_id,
+        "request_id": request_id,
+        "request_digest": plan.request.body_digest if named else b"",
+        "price": session.ledger.prices,
+        "accounts": account_names(session),
+        "created_s": created_s,
+        "epoch": session.epoch,
+        "options": session_options(session),
+        "private": plan.private,
+    }
 
 
 def residency_record(

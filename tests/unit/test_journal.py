@@ -10,7 +10,7 @@ import pytest
 
 from sessions.durable.transcript import Header
 from sessions.journal.adoption import Loader, link_up
-from sessions.journal.encoding import HeaderCache, decode_header, decode_turn, encode_header
+from sessions.journal.encoding import HeaderCache, _join, decode_header, decode_turn, encode_header
 from sessions.journal.errors import (
     JournalBusy,
     JournalDamaged,
@@ -268,6 +268,15 @@ def test_a_body_that_is_cut_short_is_named_as_damaged(cut: int) -> None:
     journal.append([record("r1")])
     (row,) = journal.chain("t", "r1")
     object.__setattr__(row, "body", row.body[:cut])
+    with pytest.raises(JournalDamaged):
+        decode_turn(row)
+
+
+def test_a_body_of_another_form_is_named_as_damaged() -> None:
+    journal = MemoryJournal()
+    journal.append([record("r1")])
+    (row,) = journal.chain("t", "r1")
+    object.__setattr__(row, "body", _join(b"[]", b"", b""))
     with pytest.raises(JournalDamaged):
         decode_turn(row)
 
