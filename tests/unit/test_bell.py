@@ -50,5 +50,9 @@ def test_who_waits_hears_what_was_told_before_and_lost_lines_are_opened_again(
     for _ in range(3):  # both lines' beginnings, and what was told
         assert told.acquire(timeout=10)
     mine.wait(1e6)
+    waited: list[float] = []
+    monkeypatch.setattr(mine._rung, "wait", waited.append)
+    mine.wait(5.0)
+    assert waited == [5.0], "what it has heard it does not hear again"
     last.set()
     mine.close()
