@@ -26,7 +26,6 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -42,7 +41,6 @@ from runtime.scheduling.step_plan import Chunk
 log = logging.getLogger(__name__)
 
 _LEARNING_RATE = 1 / 16
-_IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,6 @@ STEADY_S = 30.0
 MAX_PAUSE_S = 30.0
 
 _ERROR_EVENT = b'{"type":"error"'
-_EVENT = b'{"type":"'
 
 
 @dataclass(slots=True, eq=False)

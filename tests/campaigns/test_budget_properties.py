@@ -25,7 +25,6 @@ from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, nano_doll
 from sessions.durable.reservation import amount_of
 from sessions.journal.encoding import decode_turn
 from sessions.journal.journal import Journal
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
@@ -34,6 +33,7 @@ from sessions.tenants import TenantPolicy, Tenants
 from sessions.turns.commits import Commits
 from sessions.turns.recollection import spent_on
 from tests.support.journal_rig import JournalRig
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, token_ids
 from tools_api.requests import Bounds
 

@@ -15,11 +15,11 @@ from sessions.durable.account import Account, Budget, BudgetExceeded
 from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, PriceTable, TurnUsage
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
 from sessions.turns.commits import residency_record
 from sessions.turns.metering import Meter, Needs
 from sessions.turns.recollection import spent_on
+from tests.support.memory_journal import MemoryJournal
 
 OPERATIONS = int(os.environ.get("KEEPWARM_BUDGET_OPERATIONS", "10000"))
 PER_RUN = 500

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sessions.journal.errors import JournalUnavailable
-from sessions.journal.memory import MemoryJournal
 from sessions.pages.archive import Archive
 from sessions.pages.session_list import PAGE_ROWS
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.journals import record
+from tests.support.memory_journal import MemoryJournal
 from tools_api.errors import ApiError
 
 

@@ -16,13 +16,13 @@ from sessions.journal.batch import reservations
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalDamaged, JournalParentGone, JournalUnavailable
 from sessions.journal.journal import Journal
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.ownership import DEAD_MS, Ownership, SystemWaiter
 from sessions.journal.records import SERVER_DIED, TurnRecord, session_account, tree_account
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import SqlTables
 from sessions.journal.writer import BUSY_S, FEW, GATHER_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import record, reservation
+from tests.support.memory_journal import MemoryJournal
 
 
 @pytest.fixture(params=["memory", "sqlite", "shared"])

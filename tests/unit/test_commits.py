@@ -2,11 +2,11 @@
 
 import orjson
 
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.records import TurnRecord
 from sessions.journal.writer import STALE
 from sessions.turns.commits import Ending, refused
 from tests.support.journal_rig import JournalRig
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END
 from tools_api.events import type_of
 

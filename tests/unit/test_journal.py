@@ -19,7 +19,6 @@ from sessions.journal.errors import (
 )
 from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.records import TurnRecord, session_account
 from sessions.journal.rows import read_turn, turn_columns
@@ -30,6 +29,7 @@ from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
 from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import PRICE, assert_same_chain, record
+from tests.support.memory_journal import MemoryJournal
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import parse_items
 from tools_api.tools import parse_tools

@@ -9,9 +9,9 @@ from runtime.messages import ErrorKind, FinishReason
 from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable
 from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, amount_of
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.records import TurnRecord
 from tests.support.journal_rig import JournalRig
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, Rig, tool
 
 PRICES = PriceTable.per_million(input_uncached=1.0, input_cached=0.1, output=2.0)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sessions.journal.errors import JournalUnavailable
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.samples import HOUR_S, MINUTE_S
 from sessions.pages.past import LEVELS, READ_EVERY_S, Curves, Past, added_up, read
 from sessions.pages.recorder import WHOLE, Recorder
 from tests.support.clock import FakeClock
+from tests.support.memory_journal import MemoryJournal
 from tests.unit.test_dashboard import REPORT
 
 NOW = 10_000 * MINUTE_S

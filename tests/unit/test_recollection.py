@@ -11,12 +11,12 @@ import pytest
 from sessions.durable.transcript import Entry, chain_ids
 from sessions.journal.errors import JournalBusy, JournalDamaged, JournalUnavailable
 from sessions.journal.journal import Journal
-from sessions.journal.memory import MemoryJournal
 from sessions.journal.records import PARENT_DELETED
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import STALE, Verdict
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import assert_same_chain
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, Client, call, tool
 from tools_api.limits import Limits
 

@@ -1,4 +1,4 @@
-"""A journal that ends with its process: ``:memory:``, and what tests compare the others with.
+"""A journal that ends with its process, which the others are compared with.
 
 Always true: it keeps every promise of ``Journal`` except that of lasting.
 """
