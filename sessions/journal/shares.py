@@ -5,7 +5,10 @@ any of it; an ended turn's usage goes from its server's share to what is spent, 
 that writes the turn; the rest goes back when no turn of that server draws on the account. A share
 of a server that is dead goes back once what its turns held is written as spent.
 
-Always true: as long as the bounds stay, what is spent and all shares together are within them.
+KV is in no share: what it is charged in money is within the budget as its server knows it.
+
+Always true: as long as the bounds stay, what turns have spent and all shares together are within
+them, but for what KV was charged since a share was taken.
 """
 
 from collections.abc import Sequence
