@@ -2,9 +2,9 @@
 
 SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how many asyncio tasks
 there are to the file that ``FAULT_SUITE_REPORT`` names. ``FAULT_SUITE_FORGET_S`` is how long
-responses and sessions are kept. The engine and the probes start as ever, but with
-``FAULT_SUITE_FORKED`` engines are forks (``tests.support.forked_engine``), and one that died is
-replaced without a pause.
+responses and sessions are kept; of the ended turns the dashboard keeps a fortieth then. The engine
+and the probes start as ever, but with ``FAULT_SUITE_FORKED`` engines are forks
+(``tests.support.forked_engine``), and one that died is replaced without a pause.
 """
 
 import asyncio
@@ -40,10 +40,12 @@ if __name__ == "__main__":
     signal.signal(signal.SIGUSR2, _report)
     from keepwarm.__main__ import main
     from sessions.command import serve
+    from sessions.pages import turn_log
 
     if forget_s := os.environ.get("FAULT_SUITE_FORGET_S"):
         limits, kept_s = serve.DEFAULT_LIMITS, float(forget_s)
         serve.DEFAULT_LIMITS = replace(limits, stored_response_ttl_s=kept_s, resume_s=kept_s)
+        turn_log.MAX_TURNS //= 40
     if os.environ.get("FAULT_SUITE_FORKED"):
         from sessions.wire import hub
         from tests.support import forked_engine
