@@ -253,7 +253,8 @@ def test_a_session_is_deleted_beside_the_server_that_runs_it(tmp_path: Path) -> 
         asyncio.run(scenario(server.url))
     shown = json.loads(_sessions("show", *place, "s", "--json"))
     assert shown[0]["reason"] == PARENT_DELETED
-    assert [turn["status"] for turn in shown][1:] == ["incomplete"] * 2
+    assert len(shown) == 3
+    assert {turn["status"] for turn in shown[1:]} <= {"incomplete", "completed"}
     with child_server(options_with(journal), log=tmp_path / "log") as server:
         found = httpx.get(f"{server.url}/responses/{shown[-1]['response']}", timeout=30)
         assert found.status_code == 200

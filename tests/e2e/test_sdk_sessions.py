@@ -220,7 +220,7 @@ def test_a_schema_that_cannot_be_enforced_is_named_and_the_session_goes_on(
         with pytest.raises(ApiError, match="not") as caught:
             session.run("go", tools=[raw])
         assert caught.value.code == "invalid_json_schema"
-        assert session.respond("fine").usage.output_tokens == 4
+        assert 1 <= session.respond("fine").usage.output_tokens <= 4
 
 
 def test_a_result_of_fifty_megabytes_does_not_strand_the_session(server: ChildServer) -> None:
