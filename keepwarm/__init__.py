@@ -19,7 +19,7 @@ _HOMES = {
     "Budget": "tools_api.sdk.options",
     "CallRecord": "tools_api.sdk.answers",
     "CallStarted": "tools_api.sdk.answers",
-    "Client": "tools_api.sdk.client",
+    "Client": "tools_api.sdk.sync_client",
     "ConnectionLost": "tools_api.sdk.failures",
     "CustomToolCall": "tools_api.items",
     "CustomToolCallOutput": "tools_api.items",

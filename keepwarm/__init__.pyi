@@ -29,7 +29,7 @@ from tools_api.sdk.answers import (
     Warned,
 )
 from tools_api.sdk.backoff import Retries
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.failures import ConnectionLost, OutputInvalid, TooManyTurns, TurnFailed
 from tools_api.sdk.options import (
     Budget,
@@ -40,6 +40,7 @@ from tools_api.sdk.options import (
 )
 from tools_api.sdk.schemas import json_format
 from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tool_runner import ToolExit

@@ -55,7 +55,11 @@ def _class(name: str, value: type) -> list[str]:
 
 def _fields(value: type) -> list[str]:
     hints = typing.get_type_hints(value, include_extras=True)
-    own = [name for name in value.__annotations__ if not name.startswith("_")]
+    if dataclasses.is_dataclass(value):
+        own = [field.name for field in dataclasses.fields(value)]
+    else:
+        own = list(value.__annotations__)
+    own = [name for name in own if not name.startswith("_")]
     return ["\n".join(f"- `{name}: {_type(hints[name])}`" for name in own)]
 
 

@@ -11,11 +11,25 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from tools_api import errors
 from tools_api.json_fields import Fields, join
-from tools_api.limits import DEFAULT_LIMITS, Limits
+
+
+class Bounds(Protocol):
+    """What of ``tools_api.limits.Limits`` bounds items. A client, which reads its own server's
+    answers without bounds, does not load those."""
+
+    @property
+    def max_input_items(self) -> int: ...
+
+    @property
+    def max_input_parts(self) -> int: ...
+
+    @property
+    def max_content_parts(self) -> int: ...
+
 
 Role = Literal["user", "assistant", "system", "developer"]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -212,10 +226,12 @@ CallOutput = FunctionCallOutput | CustomToolCallOutput
 Item = Message | Call | CallOutput | Reasoning
 
 
-def parse_items(
-    raw: object, path: str = "input", limits: Limits = DEFAULT_LIMITS
-) -> tuple[Item, ...]:
+def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) -> tuple[Item, ...]:
     """Read ``input``: a string is one user message, otherwise an array of items.
+
+    Args:
+        limits: None for what is trusted: a client's own server, or a journal, whose items
+            have passed the limits of their day.
 
     Raises:
         ApiError: with the path of the first fault, e.g. ``input[2].content[0].type``.
@@ -225,11 +241,12 @@ def parse_items(
         return (Message(role="user", content=(part,)),)
     if not isinstance(raw, list):
         raise errors.invalid_type(path, "a string or an array", raw)
-    refuse_many_items(raw, path, limits)
+    if limits is not None:
+        refuse_many_items(raw, path, limits)
     return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
 
 
-def refuse_many_items(raw: object, path: str, limits: Limits) -> None:
+def refuse_many_items(raw: object, path: str, limits: Bounds) -> None:
     """Refuse an ``input`` by its size, without a look at what stands in it.
 
     Raises:
@@ -253,7 +270,7 @@ def _count_parts(raw: list[Any]) -> int:
     )
 
 
-def _parse_item(raw: object, path: str, limits: Limits) -> Item:
+def _parse_item(raw: object, path: str, limits: Bounds | None) -> Item:
     if not isinstance(raw, dict):
         raise errors.invalid_type(path, "an object", raw)
     kind = raw.get("type")
@@ -326,7 +343,7 @@ def _call_id(fields: Fields) -> str:
     return fields.text("call_id", least=1, most=MAX_ID)
 
 
-def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[TextPart, ...]:
+def _parse_content(raw: dict[str, Any], path: str, limits: Bounds | None) -> tuple[TextPart, ...]:
     content = raw.get("content")
     if isinstance(content, str):
         by_model = raw.get("role") == "assistant"
@@ -345,7 +362,7 @@ def _parse_content(raw: dict[str, Any], path: str, limits: Limits) -> tuple[Text
     return tuple(parts)
 
 
-def _parse_output(raw: dict[str, Any], path: str, limits: Limits) -> str:
+def _parse_output(raw: dict[str, Any], path: str, limits: Bounds | None) -> str:
     output = raw.get("output")
     if isinstance(output, str):
         return output
@@ -353,7 +370,7 @@ def _parse_output(raw: dict[str, Any], path: str, limits: Limits) -> str:
 
 
 def _parse_texts(
-    raw: object, path: str, tag: str, limits: Limits, required: bool = False
+    raw: object, path: str, tag: str, limits: Bounds | None, required: bool = False
 ) -> tuple[str, ...]:
     if raw is None and not required:
         return ()
@@ -368,12 +385,12 @@ def _parse_texts(
     return tuple(texts)
 
 
-def _parts(raw: object, path: str, limits: Limits) -> list[dict[str, Any]]:
+def _parts(raw: object, path: str, limits: Bounds | None) -> list[dict[str, Any]]:
     if raw is None:
         raise errors.missing_parameter(path)
     if not isinstance(raw, list):
         raise errors.invalid_type(path, "a string or an array", raw)
-    if len(raw) > limits.max_content_parts:
+    if limits is not None and len(raw) > limits.max_content_parts:
         raise errors.invalid_value(path, f"more than {limits.max_content_parts} parts")
     for i, part in enumerate(raw):
         if not isinstance(part, dict):

@@ -11,7 +11,7 @@ copied, never made again from text.
 
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
@@ -28,7 +28,6 @@ from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, Turn
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item, Message, parse_items
-from tools_api.limits import DEFAULT_LIMITS
 from tools_api.tools import FunctionTool
 
 VERSION = 1
@@ -45,11 +44,6 @@ _USAGE = (
     "accepted_tokens",
     "forwards",
 )
-_MOST = 2**62
-_ANY = replace(
-    DEFAULT_LIMITS, max_input_items=_MOST, max_input_parts=_MOST, max_content_parts=_MOST
-)
-"""What is in a journal has passed the limits of its day."""
 _TOOLS = TypeAdapter(tuple[FunctionTool, ...])
 _HEADERS_KEPT = 256
 
@@ -302,9 +296,9 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
             Link(
                 header=header,
                 opening=_opening(part["opening"]),
-                input_items=parse_items(part["input"], "input", _ANY),
+                input_items=parse_items(part["input"], "input"),
                 input_ids=ids[before:middle],
-                output_items=parse_items(part["output"], "output", _ANY),
+                output_items=parse_items(part["output"], "output"),
                 output_ids=ids[middle:after],
                 tail=Tail(part["tail"]),
                 num_tokens=part["tokens"],
@@ -320,7 +314,7 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
 def _opening(parts: dict[str, Any] | None) -> Message | None:
     if parts is None:
         return None
-    (opening,) = parse_items([parts], "opening", _ANY)
+    (opening,) = parse_items([parts], "opening")
     if not isinstance(opening, Message):
         raise ValueError("what leads it is no message")
     return opening

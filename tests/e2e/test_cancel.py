@@ -20,7 +20,8 @@ from keepwarm.demo.child_server import ChildServer
 from tests.support.architecture import ROOT
 from tests.support.wire_client import WireClient
 from tools_api.sdk.answers import TextDelta
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
+from tools_api.sdk.sync_client import Client
 
 _TEXT = {"type": "string", "minLength": 1000}
 _SCHEMA = {"type": "object", "properties": {"a": _TEXT}, "required": ["a"]}

@@ -14,7 +14,8 @@ import pytest
 from keepwarm.mcp import McpServer, McpServerGone
 from tests.support.architecture import ROOT
 from tests.support.fake_server import FakeServer, call, message, turn
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.tools import Tool
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from keepwarm.demo.child_server import child_server
 from tests.e2e.conftest import OPTIONS
-from tools_api.sdk.client import Client
+from tools_api.sdk.sync_client import Client
 
 PATCH = """
 import itertools, time

@@ -13,10 +13,11 @@ from tests.support.fake_server import Answer, Close, FakeServer, message, refusa
 from tools_api.errors import ApiError
 from tools_api.sdk.answers import TextDelta
 from tools_api.sdk.backoff import Retries
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.connection import Endpoint
 from tools_api.sdk.failures import ConnectionLost
 from tools_api.sdk.lanes import NUM_LANES
+from tools_api.sdk.sync_client import Client
 
 ONCE = Retries(tries=0)
 

@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -19,10 +19,25 @@ from tools_api.items import (
     TextPart,
     parse_items,
 )
+from tools_api.limits import DEFAULT_LIMITS
 
 
 def user(text: str) -> Message:
     return Message(role="user", content=(TextPart(type="input_text", text=text),))
+
+
+@pytest.mark.parametrize(
+    ("raw", "most"),
+    [
+        ([{"role": "user", "content": "Hi"}] * 4, "items"),
+        ([{"role": "user", "content": [{"type": "input_text", "text": "Hi"}] * 4}], "parts"),
+    ],
+)
+def test_items_of_somebody_trusted_have_no_bounds(raw: list[dict[str, Any]], most: str) -> None:
+    limits = replace(DEFAULT_LIMITS, max_input_items=3, max_content_parts=3)
+    with pytest.raises(ApiError, match=f"more than 3 {most}"):
+        parse_items(raw, "input", limits)
+    assert sum(item.text.count("Hi") for item in parse_items(raw) if item.type == "message") == 4
 
 
 def test_a_string_is_one_user_message() -> None:

@@ -66,6 +66,31 @@ def test_the_bare_package_loads_no_client() -> None:
     assert result.stdout == "False\n"
 
 
+def test_the_asynchronous_client_loads_nothing_that_it_may_never_use() -> None:
+    """Neither the synchronous half nor tools and their schemas; and nothing beside them that
+    takes long and was not loaded with asyncio, pydantic and websockets."""
+    theirs = "import asyncio, orjson; from pydantic import BaseModel; "
+    program = (
+        f"import sys; {theirs}from websockets.asyncio.client import connect\n"
+        "before = set(sys.modules); from keepwarm import AsyncClient\n"
+        "AsyncClient('http://127.0.0.1:1/v1').session()\n"
+        "print(*set(sys.modules) - before)"
+    )
+    result = python(program)
+    assert result.stderr == ""
+    loaded = result.stdout.split()
+    assert {name.split(".")[0] for name in loaded} == {"keepwarm", "tools_api"}
+    unused = (
+        "limits",
+        "tools",
+        "custom_input",
+        "sdk.portal",
+        "sdk.sync_client",
+        "sdk.sync_session",
+    )
+    assert not {f"tools_api.{name}" for name in (*unused, "sdk.tool_making")} & set(loaded)
+
+
 def test_the_command_tells_its_version() -> None:
     result = python("from keepwarm.__main__ import main; main(['--version'])")
     assert result.stdout == f"keepwarm {keepwarm.__version__}\n"

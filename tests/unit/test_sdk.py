@@ -3,19 +3,27 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
+from dataclasses import FrozenInstanceError
 
 import pytest
 
 from tests.support.fake_server import FakeServer, message, turn
-from tools_api.sdk.answers import LoopResult, Response, Usage
+from tools_api.sdk.answers import (
+    LoopResult,
+    ReasoningDelta,
+    Response,
+    TextDelta,
+    Usage,
+    Warned,
+)
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.client import Client
 from tools_api.sdk.failures import OutputInvalid, TooManyTurns, TurnFailed
 from tools_api.sdk.occupancy import Occupancy
 from tools_api.sdk.options import wire_options
 from tools_api.sdk.portal import Portal
 from tools_api.sdk.schemas import json_format
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import ToolExit
 
@@ -46,6 +54,22 @@ def test_failures_say_what_happened_and_keep_what_was_done() -> None:
     assert OutputInvalid(result, ["a: missing"]).faults == ("a: missing",)
     failed = TurnFailed(response(keepwarm={"reason": "budget"}))
     assert (failed.code, failed.reason) == ("rate_limit_exceeded", "budget")
+
+
+def test_events_of_the_same_fields_are_equal_to_their_own_kind_alone_and_frozen() -> None:
+    kinds = (TextDelta, ReasoningDelta, Warned)
+    events = [kind(text="a") for kind in kinds]
+    assert [[one == other for one in events] for other in events] == [
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    for kind, event in zip(kinds, events, strict=True):
+        assert event == kind(text="a") != kind(text="b")
+        assert repr(event) == f"{kind.__name__}(text='a')"
+        assert not hasattr(event, "__dict__")
+        with pytest.raises(FrozenInstanceError):
+            event.text = "b"  # type: ignore[misc]
 
 
 def test_types_other_than_models_have_a_format() -> None:

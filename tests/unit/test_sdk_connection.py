@@ -11,9 +11,10 @@ from tools_api.errors import ApiError, rate_limited
 from tools_api.sdk.answers import StreamEvent, TextDelta, TurnRestarted
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.chain import Chain
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.failures import ConnectionLost
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.turn import Turn
 
 Step = Callable[[dict[str, Any]], list[dict[str, Any] | Close]]

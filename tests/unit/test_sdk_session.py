@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.fake_server import FakeServer, call, message, turn
 from tools_api.items import FunctionCallOutput
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.session import AsyncSession
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tools import ToolContext

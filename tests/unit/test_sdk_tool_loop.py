@@ -14,8 +14,9 @@ from tests.support.fake_server import Close, FakeServer, call, message, refusal,
 from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import TextDelta, ToolStarted, Warned
 from tools_api.sdk.backoff import Retries
-from tools_api.sdk.client import AsyncClient, Client
+from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.failures import ConnectionLost, OutputInvalid, Refused, TooManyTurns
+from tools_api.sdk.sync_client import Client
 from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tools import Tool
 

@@ -21,7 +21,7 @@ def add(a: int, b: int) -> int:
 
 
 def test_a_tool_is_strict_and_described_by_its_docstring() -> None:
-    assert add.definition.to_wire() == {
+    assert add.to_wire() == {
         "type": "function",
         "name": "add",
         "description": "Add two whole numbers.",
@@ -75,7 +75,7 @@ def test_type_hints_become_a_schema_and_json_becomes_the_type(
 
     take.__annotations__["value"] = hint
     made = tool(take)
-    assert made.definition.parameters["properties"]["value"] == schema
+    assert made.to_wire()["parameters"]["properties"]["value"] == schema
     assert made.bind(f'{{"value": {argument}}}') == {"value": value}
 
 
@@ -86,7 +86,7 @@ def test_names_that_pydantic_uses_itself_are_fine() -> None:
 
     bound = odd.bind('{"schema": "s", "copy": 1, "model_config": "m"}')
     assert odd(**bound) == "s1m"
-    assert list(odd.definition.parameters["properties"]) == ["schema", "copy", "model_config"]
+    assert list(odd.to_wire()["parameters"]["properties"]) == ["schema", "copy", "model_config"]
 
 
 def test_an_argument_with_a_default_is_required_of_the_model() -> None:
@@ -94,8 +94,8 @@ def test_an_argument_with_a_default_is_required_of_the_model() -> None:
     def greet(name: str = "you") -> str:
         return name
 
-    assert greet.definition.parameters["required"] == ["name"]
-    assert "default" not in greet.definition.parameters["properties"]["name"]
+    assert greet.to_wire()["parameters"]["required"] == ["name"]
+    assert "default" not in greet.to_wire()["parameters"]["properties"]["name"]
 
 
 def test_a_tool_without_arguments_takes_an_empty_object() -> None:
@@ -104,7 +104,7 @@ def test_a_tool_without_arguments_takes_an_empty_object() -> None:
         return "12:00"
 
     assert now.bind("{}") == {}
-    assert now.definition.parameters["properties"] == {}
+    assert now.to_wire()["parameters"]["properties"] == {}
 
 
 def without_type(a) -> None: ...
@@ -162,7 +162,7 @@ def test_the_context_is_given_by_its_type_and_hidden_from_the_model() -> None:
     def buy(here: ToolContext[Shop], product: str) -> str:
         return product + here.call_id
 
-    assert list(buy.definition.parameters["properties"]) == ["product"]
+    assert list(buy.to_wire()["parameters"]["properties"]) == ["product"]
     context = ToolContext(call_id="c", tool="buy", attempt=1, value=Shop())
     assert buy.takes(context) == {"here": context}
     assert add.takes(context) == {}

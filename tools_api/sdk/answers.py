@@ -97,17 +97,23 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextDelta:
+class _Text:
+    """What is one text. To make a data class costs as much as to import a module: events of the
+    same fields share one, and are equal only to their own kind."""
+
+    text: str
+
+
+class TextDelta(_Text):
     """A piece of a message's text, ``response.output_text.delta``."""
 
-    text: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningDelta:
+class ReasoningDelta(_Text):
     """A piece of the reasoning, ``response.reasoning_text.delta``."""
 
-    text: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,24 +180,28 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished:
+class _Outcome:
+    """What came of a call."""
+
+    record: CallRecord
+
+
+class ToolFinished(_Outcome):
     """A tool gave an output."""
 
-    record: CallRecord
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFailed:
+class ToolFailed(_Outcome):
     """A call came to nothing; the model reads why."""
 
-    record: CallRecord
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class Warned(_Text):
     """A sentence of the server about what a turn did otherwise than asked."""
 
-    text: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ which has lost the chain can be sent the whole of it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools_api.sdk.answers import Response, SessionStats
 from tools_api.sdk.options import TurnOptions, wire_options
@@ -16,8 +16,7 @@ from tools_api.sdk.options import TurnOptions, wire_options
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """The end of a turn, to come back to."""
 
     head: str | None

@@ -2,24 +2,21 @@
 
 A session is a chain of responses. It sends the id of its last response and the new items;
 the server holds the rest. Both clients run many turns at once, each in a lane of the same
-socket: ``AsyncClient`` in the caller's event loop, ``Client`` in a thread of its own. What a
-session can do stands in ``tools_api.sdk.session``.
+socket: ``AsyncClient`` in the caller's event loop, ``Client`` (``sync_client``) in a thread of
+its own. What a session can do stands in ``tools_api.sdk.session``.
 
 Always true: after any exception a session stands where its last whole turn left it, and may be
 used again: a broken socket is reopened, and a server that no longer knows the chain is sent the
 whole history once. A turn that is left before its end is cancelled on the server.
 """
 
-import weakref
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
 from tools_api.sdk.options import Budget, TurnOptions
-from tools_api.sdk.portal import Portal
 from tools_api.sdk.session import AsyncSession, equipped, new_session
-from tools_api.sdk.sync_session import Session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
 from tools_api.sdk.tools import Approve
 
@@ -106,67 +103,3 @@ class AsyncClient:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-class Client:
-    """Synchronous client: one socket for all threads, up to ``NUM_LANES`` turns at once."""
-
-    def __init__(
-        self,
-        base_url: str = DEFAULT_URL,
-        *,
-        api_key: str | None = None,
-        open_timeout_s: float = 5.0,
-        event_timeout_s: float = 600.0,
-        retries: Retries = DEFAULT_RETRIES,
-    ) -> None:
-        """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
-        self._portal = Portal()
-        self._inner = AsyncClient(
-            base_url,
-            api_key=api_key,
-            open_timeout_s=open_timeout_s,
-            event_timeout_s=event_timeout_s,
-            retries=retries,
-        )
-        self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
-
-    def session(
-        self,
-        *,
-        name: str | None = None,
-        budget: Budget | None = None,
-        head: str | None = None,
-        context: Any = None,
-        approve: Approve | None = None,
-        max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
-        **defaults: Unpack[TurnOptions],
-    ) -> Session:
-        """A new session, or one that continues what the server holds. Nothing is sent yet.
-        Arguments and errors as for ``AsyncClient.session``."""
-        inner = self._inner.session(
-            name=name,
-            budget=budget,
-            head=head,
-            context=context,
-            approve=approve,
-            max_parallel_tools=max_parallel_tools,
-            **defaults,
-        )
-        return Session(self._portal, inner)
-
-    def close(self) -> None:
-        """Close the socket, which cancels all running turns. The client may be used again."""
-        self._portal.call(self._inner.close())
-        self._portal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

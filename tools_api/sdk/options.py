@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
 from tools_api.items import Item
-from tools_api.tools import FunctionTool
 
 Input = str | Sequence[Item | Mapping[str, Any]]
 """A user's message, or items: of ``tools_api.items`` or as they stand on the wire."""
@@ -44,14 +43,18 @@ def wire_budget(budget: Budget) -> dict[str, Any]:
 
 
 class Defined(Protocol):
-    """A function with its definition: ``keepwarm.Tool``."""
+    """What can be shown to the model: ``keepwarm.Tool``, or ``tools_api.tools.FunctionTool``,
+    which a client without tools does not load."""
 
     @property
-    def definition(self) -> FunctionTool:
-        """How the model sees it."""
+    def name(self) -> str:
+        """As the model calls it."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As an entry of ``tools``."""
 
 
-AnyTool = Defined | FunctionTool | Mapping[str, Any]
+AnyTool = Defined | Mapping[str, Any]
 """A function made by ``tool``, or a definition alone, whose calls are left to the caller."""
 
 
@@ -111,7 +114,4 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
 
 
 def _wire_tool(tool: AnyTool) -> dict[str, Any]:
-    if isinstance(tool, Mapping):
-        return dict(tool)
-    definition = tool if isinstance(tool, FunctionTool) else tool.definition
-    return definition.to_wire()
+    return dict(tool) if isinstance(tool, Mapping) else tool.to_wire()

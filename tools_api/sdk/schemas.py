@@ -1,8 +1,12 @@
-"""Types as JSON schemas in the strict form that is enforced, and answers read as such types."""
+"""Types as JSON schemas in the strict form that is enforced, and answers read as such types.
+
+``pydantic.TypeAdapter`` is named in full: pydantic loads its module when it is first asked for,
+and a client whose answers are text never asks.
+"""
 
 from typing import Any
 
-from pydantic import TypeAdapter
+import pydantic
 
 
 def strict_schema(model: Any) -> dict[str, Any]:
@@ -14,13 +18,22 @@ def strict_schema(model: Any) -> dict[str, Any]:
     Args:
         model: a pydantic model, or any type that pydantic has a JSON schema for.
     """
-    return _strict(TypeAdapter(model).json_schema())
+    return _strict(pydantic.TypeAdapter(model).json_schema())
 
 
 def json_format(model: Any) -> dict[str, Any]:
     """The ``text`` option that makes the answer a JSON value of ``model``."""
     schema, name = strict_schema(model), getattr(model, "__name__", "answer")
     return {"format": {"type": "json_schema", "name": name, "schema": schema, "strict": True}}
+
+
+def read_json(model: Any, text: str) -> Any:
+    """JSON text as a value of ``model``.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    return pydantic.TypeAdapter(model).validate_json(text)
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:

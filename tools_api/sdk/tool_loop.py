@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tools_api.items import Call, CustomToolCall, FunctionCall
 from tools_api.sdk.answers import (
@@ -50,7 +50,7 @@ from tools_api.sdk.options import (
     TurnOptions,
     wire_items,
 )
-from tools_api.sdk.schemas import json_format
+from tools_api.sdk.schemas import json_format, read_json
 from tools_api.sdk.tool_output import cut, faults
 from tools_api.sdk.tool_runner import INTERRUPTED, Equipment, ToolRunner, interrupted, outputs
 from tools_api.sdk.tools import Tool
@@ -331,7 +331,7 @@ class Run:
             return ()
         text = self._done.responses[-1].text
         try:
-            self._done.value = TypeAdapter(self._plan.output_type).validate_json(text)
+            self._done.value = read_json(self._plan.output_type, text)
         except ValidationError as error:
             return self._ask_again(faults(error))
         return ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tools_api.items import FunctionCall
-from tools_api.tools import FunctionTool
+from tools_api.sdk.options import Defined
 
 DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_MAX_OUTPUT_BYTES = 16 * 1024
@@ -76,7 +76,7 @@ class Tool:
     def __init__(
         self,
         function: Callable[..., Any],
-        definition: FunctionTool,
+        definition: Defined,
         bind: Callable[[str], dict[str, Any]],
         conduct: Conduct,
         context: tuple[str, Any] | None = None,
@@ -93,6 +93,10 @@ class Tool:
     def name(self) -> str:
         """As the model calls it."""
         return self.definition.name
+
+    def to_wire(self) -> dict[str, Any]:
+        """As an entry of ``tools``."""
+        return self.definition.to_wire()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)

@@ -1,0 +1,83 @@
+"""The synchronous client: the asynchronous one with its event loop in a thread.
+
+A module of its own, so that importing ``AsyncClient`` loads neither it nor the synchronous
+session. Methods and errors are those of ``tools_api.sdk.client``.
+
+Always true: any number of threads may use one client at once.
+"""
+
+import weakref
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from tools_api.sdk.backoff import Retries
+from tools_api.sdk.client import DEFAULT_RETRIES, DEFAULT_URL, AsyncClient
+from tools_api.sdk.options import Budget, TurnOptions
+from tools_api.sdk.portal import Portal
+from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
+from tools_api.sdk.tools import Approve
+
+
+class Client:
+    """Synchronous client: one socket for all threads, up to ``NUM_LANES`` turns at once."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        open_timeout_s: float = 5.0,
+        event_timeout_s: float = 600.0,
+        retries: Retries = DEFAULT_RETRIES,
+    ) -> None:
+        """Opens nothing yet; the first turn does. Arguments as for ``AsyncClient``."""
+        self._portal = Portal()
+        self._inner = AsyncClient(
+            base_url,
+            api_key=api_key,
+            open_timeout_s=open_timeout_s,
+            event_timeout_s=event_timeout_s,
+            retries=retries,
+        )
+        self._forgotten = weakref.finalize(self, self._portal.leave, self._inner.close)
+
+    def session(
+        self,
+        *,
+        name: str | None = None,
+        budget: Budget | None = None,
+        head: str | None = None,
+        context: Any = None,
+        approve: Approve | None = None,
+        max_parallel_tools: int = DEFAULT_MAX_PARALLEL_TOOLS,
+        **defaults: Unpack[TurnOptions],
+    ) -> Session:
+        """A new session, or one that continues what the server holds. Nothing is sent yet.
+        Arguments and errors as for ``AsyncClient.session``."""
+        inner = self._inner.session(
+            name=name,
+            budget=budget,
+            head=head,
+            context=context,
+            approve=approve,
+            max_parallel_tools=max_parallel_tools,
+            **defaults,
+        )
+        return Session(self._portal, inner)
+
+    def close(self) -> None:
+        """Close the socket, which cancels all running turns. The client may be used again."""
+        self._portal.call(self._inner.close())
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
