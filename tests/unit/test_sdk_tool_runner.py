@@ -226,6 +226,53 @@ async def test_a_tool_that_ends_the_program_ends_the_run(
     assert isinstance(caught.value.raised, leave)
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_that_was_cancelled_from_within_fails_its_call_alone(is_async: bool) -> None:
+    async def wait_for_what_is_cancelled() -> None:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+
+    async def in_loop() -> None:
+        await wait_for_what_is_cancelled()
+
+    def in_thread() -> None:
+        asyncio.run(wait_for_what_is_cancelled())
+
+    record = await run(tool(retries=1)(in_loop if is_async else in_thread))
+    assert (record.failed, record.attempts) == (True, 2)
+    said = "ToolCancelled: the tool was cancelled from within"
+    assert orjson.loads(record.output) == {"error": said}
+
+
+async def test_an_approval_that_was_cancelled_from_within_fails_its_call_alone() -> None:
+    @tool(needs_approval=True)
+    def sell() -> str:
+        raise AssertionError("not approved")
+
+    async def approve(call: FunctionCall, arguments: Mapping[str, Any]) -> bool:
+        raise asyncio.CancelledError
+
+    record = await run(sell, approve=approve)
+    assert (record.failed, record.attempts) == (True, 0)
+    assert "ToolCancelled" in record.output
+
+
+async def test_a_call_that_is_cancelled_is_cancelled_with_its_tool() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(run(endless))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 async def test_plain_functions_run_beside_the_loop() -> None:
     here = threading.get_ident()
 

@@ -38,6 +38,13 @@ class ToolTimedOut(Exception):
     """A tool took longer than its ``timeout_s``; it may still be at work."""
 
 
+class ToolCancelled(Exception):
+    """A tool ended as cancelled though its call was not: what it waited for was."""
+
+    def __init__(self) -> None:
+        super().__init__("the tool was cancelled from within")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
     """What a session gives to its tools."""
@@ -147,7 +154,7 @@ class ToolRunner:
             return None
         verdict = await _in_thread(lambda: approve(call, arguments))
         if not isinstance(verdict, bool | str):
-            verdict = await verdict
+            verdict = await _uncancelled(verdict)
         if verdict is True:
             return None
         return f"the call was not approved{f': {verdict}' if verdict else ''}"
@@ -178,9 +185,24 @@ def _again(tool: Tool, error: Exception, attempt: int) -> bool:
 
 async def _as_task(tool: Tool, given: Mapping[str, Any]) -> object:
     try:
-        return await tool(**given)
+        return await _uncancelled(tool(**given))
     except (KeyboardInterrupt, SystemExit) as error:
         raise ToolExit(error) from error
+
+
+async def _uncancelled(work: Awaitable[Any]) -> Any:
+    """What ``work`` gives. Only a cancel of the task that waits for it may cancel that task.
+
+    Raises:
+        ToolCancelled: ``work`` ended as cancelled, and nobody had asked that of the task.
+    """
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ToolCancelled from error
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -206,6 +228,8 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
             value = context.run(work)
         except Exception as error:
             failure = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+        except asyncio.CancelledError:  # of a loop of its own
+            failure = ToolCancelled()
         except BaseException as error:
             failure = ToolExit(error)
         try:
