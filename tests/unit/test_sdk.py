@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,45 @@ def test_a_portal_raises_what_was_raised() -> None:
         portal.call(fail(LookupError()))
     with pytest.raises(KeyboardInterrupt):
         portal.call(fail(ToolExit(KeyboardInterrupt())))
+    portal.close()
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_interrupt_at_the_sending_ends_what_was_sent(
+    sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes into the midst of sending a step: before the loop has it, or after."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless() -> AsyncGenerator[int, None]:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+            yield 0
+        finally:
+            ended.set()
+
+    async def loop_of_thread() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    portal = Portal()
+    loop = portal.call(loop_of_thread())
+    send, interrupts = loop.call_soon_threadsafe, iter([KeyboardInterrupt])
+
+    def interrupted(*work: Any) -> object:
+        error = next(interrupts, None)
+        handle = send(*work) if sent or error is None else None
+        if error is not None:
+            assert not sent or begun.wait(10)
+            raise error
+        return handle
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    monkeypatch.setattr("tools_api.sdk.portal._GRACE_S", 3600)
+    with pytest.raises(KeyboardInterrupt):
+        next(portal.iterate(endless()))
+    assert ended.is_set() is sent
+    assert list(portal.iterate(numbers())) == [0, 1, 2]
     portal.close()
 
 

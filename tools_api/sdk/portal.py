@@ -8,7 +8,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tools_api.sdk.occupancy import CALLER
 from tools_api.sdk.tool_runner import ToolExit
@@ -31,42 +31,27 @@ class Portal:
         Raises:
             BaseException: what ``work`` raises; of a ``ToolExit`` what the tool raised.
         """
-        outcome, cancel = self._start(work)
+        sent = _Sent(work)
         try:
-            return outcome.result()
+            self.do(sent.start)  # inside: an interrupt may come when it has been sent
+            return sent.outcome.result()
         except ToolExit as left:
             raise left.raised from None
         except BaseException:
-            if not outcome.done():
-                cancel()
-                concurrent.futures.wait([outcome], _GRACE_S)
+            if not sent.outcome.done():
+                self.do(sent.cancel)
+                concurrent.futures.wait([sent.outcome], _GRACE_S)
             raise
 
     async def result(self, work: Coroutine[Any, Any, Result]) -> Result:
         """What ``work`` gives, run in this loop and waited for in the caller's."""
-        outcome, cancel = self._start(work)
+        sent = _Sent(work)
+        self.do(sent.start)
         try:
-            return await asyncio.shield(asyncio.wrap_future(outcome))
+            return await asyncio.shield(asyncio.wrap_future(sent.outcome))
         finally:
-            if not outcome.done():
-                cancel()
-
-    def _start(
-        self, work: Coroutine[Any, Any, Result]
-    ) -> tuple["concurrent.futures.Future[Result]", Callable[[], None]]:
-        """The outcome of ``work``, which runs from now on, and how to cancel it."""
-        outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
-        tasks: list[asyncio.Task[Result]] = []
-        caller = threading.get_ident()
-
-        def start() -> None:
-            CALLER.set(caller)
-            tasks.append(asyncio.ensure_future(work))
-            tasks[0].add_done_callback(lambda ended: _settle(ended, outcome))
-
-        loop = self._running()
-        loop.call_soon_threadsafe(start)
-        return outcome, lambda: _cancel(loop, tasks)
+            if not sent.outcome.done():
+                self.do(sent.cancel)
 
     def do(self, work: Callable[[], None]) -> None:
         """Have ``work`` done in the loop, soon."""
@@ -116,11 +101,12 @@ class Portal:
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name="keepwarm client", daemon=True
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=_serve, args=(loop,), name="keepwarm client", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._loop, self._thread = loop, thread  # now: interrupted before, it is not there
             return self._loop
 
 
@@ -136,19 +122,37 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, tasks: "list[asyncio.Task[Any]]") -> None:
-    def cancel() -> None:
-        for task in tasks:
-            task.cancel()
+class _Sent(Generic[Result]):
+    """Work that a thread sends into the loop. ``start`` and ``cancel`` are done there."""
 
-    loop.call_soon_threadsafe(cancel)
+    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
+        self._work = work
+        self._caller = threading.get_ident()
+        self._task: asyncio.Task[Result] | None = None
+        self.outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
+    def start(self) -> None:
+        """Let it run from now on."""
+        CALLER.set(self._caller)
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._settle)
 
-def _settle(ended: "asyncio.Task[Result]", outcome: "concurrent.futures.Future[Result]") -> None:
-    if ended.cancelled():
-        outcome.cancel()
-        outcome.set_running_or_notify_cancel()
-    elif (error := ended.exception()) is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(ended.result())
+    def cancel(self) -> None:
+        """End it, or leave it alone for good where ``start`` never came."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._work.close()
+            self._give_up()
+
+    def _settle(self, ended: "asyncio.Task[Result]") -> None:
+        if ended.cancelled():
+            self._give_up()
+        elif (error := ended.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(ended.result())
+
+    def _give_up(self) -> None:
+        self.outcome.cancel()
+        self.outcome.set_running_or_notify_cancel()
