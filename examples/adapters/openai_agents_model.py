@@ -61,9 +61,9 @@ class SessionModel(Model):
 
 
 @function_tool
-def get_price(product: str) -> dict[str, int]:
+def get_price(product: str) -> int:
     """Get the price of a product."""
-    return {"price": {"lamp": 24, "desk": 180}.get(product, 0)}
+    return {"lamp": 24, "desk": 180}.get(product, 0)
 
 
 async def main(*url: str) -> None:

@@ -109,8 +109,10 @@ def test_a_stream_that_is_closed_ends_its_turn(server: ChildServer) -> None:
 
 PROGRAM = """
 import json
+import signal
 import sys
 from keepwarm import Client
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 with Client(sys.argv[1]) as client:
     session = client.session(store=False)
     first = session.respond("hello", max_output_tokens=4)
