@@ -61,11 +61,9 @@ def assemble(
     misses = MissAccount(tree, counters, clock=clock, capacity=config.ghost_records)
     lower = _lower_tiers(config, mover, tree, idle, misses)
     tiered = lower is not None
-    if tiered and restore_cost is not None and reload_cost is not None:
-        restore_cost = RestoreCost(restore_cost, reload_cost, counters).seconds
     retention = Retention(
         tree,
-        _leases(config, restore_cost, track_returns=tiered),
+        _leases(config, restore_cost, reload_cost, counters, tiered=tiered),
         counters,
         clock=clock,
         leasing=config.policy == "lease",
@@ -152,11 +150,18 @@ def _lower_tiers(
 
 
 def _leases(
-    config: CacheConfig, restore_cost: Callable[[int], float] | None, *, track_returns: bool
+    config: CacheConfig,
+    restore_cost: Callable[[int], float] | None,
+    reload_cost: Callable[[int], float] | None,
+    counters: Counters,
+    *,
+    tiered: bool,
 ) -> Leases:
+    if tiered and restore_cost is not None and reload_cost is not None:
+        restore_cost = RestoreCost(restore_cost, reload_cost, counters).seconds
     return Leases(
         cap_s=config.lease_cap_s,
         kappa=config.kappa,
         restore_cost=restore_cost,
-        track_returns=track_returns,
+        track_returns=tiered,
     )

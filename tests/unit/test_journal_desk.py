@@ -407,7 +407,7 @@ def test_a_share_that_a_turn_draws_on_by_then_does_not_go_back(
             shared.unwanted("acme", Share(name=name, amount=NOTHING, spent=NOTHING))
         await until(begun.is_set)
         shared.unwanted("acme", Share(name="z", amount=NOTHING, spent=NOTHING))
-        await until(lambda: not shared.idle())
+        await until(lambda: "z" in gone)
         await bench.close()
 
     monkeypatch.setattr(journal_desk, "POLL_S", 0.0)
