@@ -56,6 +56,8 @@ AHEAD_BYTES = 64 * 1024
 """What a client may send ahead of the answer it waits for; then nothing more is read."""
 DROPPED_BYTES = 1024 * 1024
 """Of a body that was refused, what is read and dropped so that the connection can go on."""
+SPEAK_S = 0.25
+"""Between connecting and the first byte: a client's process may have to wait for its core."""
 BODY_BYTES_PER_S = 64 * 1024
 """Slower than that a body does not come."""
 
@@ -116,7 +118,8 @@ class HttpConnection(asyncio.Protocol):
         """Since when the client does not take what was written."""
         self._unsent_then = 0
         """When it was last looked at."""
-        self._drop_at = clock() + times.head_s
+        self._greeted_at = clock()
+        self._drop_at = self._greeted_at + times.head_s
 
     @property
     def idle_since(self) -> float | None:
@@ -127,8 +130,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def silent(self) -> bool:
-        """Nothing that its client has sent waits to be looked at, here or in the kernel."""
+        """Its client had time to speak, and nothing that it has sent waits to be looked at, here
+        or in the kernel."""
         if self._transport is None or self._transport.is_closing() or self._resuming:
+            return False
+        if self._clock() < self._greeted_at + SPEAK_S:
             return False
         arrived = select.poll()
         arrived.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)

@@ -669,6 +669,10 @@ def test_silent_connections_keep_nobody_out_and_the_oldest_are_cut() -> None:
     async def scenario(server: RunningServer) -> None:
         async with contextlib.AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(connected(server)) for _ in range(100)]
+            await server.until(lambda: server.server.num_sockets == 100)
+            server.pass_time(0.2)
+            assert server.server.num_sockets == 100, "none had the time to speak yet"
+            server.pass_time(0.1)
             await server.until(lambda: server.server.num_sockets == 20)
             for _ in range(10):
                 async with connected(server) as busy:
@@ -686,16 +690,18 @@ def test_a_burst_of_silent_connections_cuts_nobody_whose_request_has_come() -> N
 
     async def scenario(server: RunningServer) -> None:
         with contextlib.ExitStack() as stack:
-            asking, *silent = [  # all of them before the server looks at any
+            asking, *silent = [
                 stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
                 for _ in range(101)
             ]
+            await server.until(lambda: server.server.num_sockets == 101)
             asking.sendall(HEAD.format(path="/healthz").encode() + b"\r\n")
-            await server.until(lambda: server.server.num_sockets == 21)
+            server.pass_time(1)  # in the same turn of the loop: the request is not read yet
+            await server.until(lambda: server.server.num_sockets == 20)
             asking.setblocking(False)
             answer = await asyncio.get_running_loop().sock_recv(asking, 1024)
             assert answer.startswith(b"HTTP/1.1 200 ")
-            assert {each.recv(1, socket.MSG_DONTWAIT) for each in silent[:80]} == {b""}
+            assert {each.recv(1, socket.MSG_DONTWAIT) for each in silent[:81]} == {b""}
 
     play(scenario, lambda: RunningServer(SpeakingEngine(), limits=limits))
 
