@@ -112,8 +112,7 @@ class HttpConnection(asyncio.Protocol):
         """No request follows the one that is being answered."""
         self._ended = False
         """What still comes is dropped."""
-        self._eof = False
-        self._resuming = False
+        self._eof, self._resuming = False, False
         self._stalled_at: float | None = None
         """Since when the client does not take what was written."""
         self._unsent_then = 0
