@@ -114,18 +114,21 @@ class Past:
 def read(journal: Journal, tenant: str, level: Level, now: float) -> Curves:
     """The level's buckets of the journal's rows. Raises JournalError."""
     first = int((now - level.width_s * level.buckets) // level.row_s)
-    return added_up(journal.samples(tenant, level.row_s, first, own=level.own), level)
+    return added_up(journal.samples(tenant, level.row_s, first, own=level.own), level, now)
 
 
-def added_up(samples: Iterable[Sample], level: Level) -> Curves:
-    """Rows that are longer than the level's buckets are spread evenly over them."""
+def added_up(samples: Iterable[Sample], level: Level, now: float) -> Curves:
+    """Rows that are longer than the level's buckets are spread evenly over them: that of a server
+    which ended in this minute over those that have begun, so that all of it is seen."""
     curves = Curves()
-    parts = max(int(level.row_s // level.width_s), 1)
+    most = max(int(level.row_s // level.width_s), 1)
+    newest = int(now // level.width_s)
     for sample in samples:
         row = orjson.loads(sample.body)
         turns = TurnBucket.of_row(row["turns"])
         machine = MachineBucket.of_row(row["machine"]) if "machine" in row else None
         first = int(sample.number * level.row_s // level.width_s)
+        parts = max(min(most, newest + 1 - first), 1)
         for index in range(parts):
             at = first + index
             if turns.turns:

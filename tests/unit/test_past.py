@@ -32,12 +32,26 @@ def test_a_minute_is_spread_over_the_buckets_of_the_hour() -> None:
     for _ in range(7):
         recorder.turn_finished(REPORT)
     minute = [each for each in recorder.so_far() if each.width_s == MINUTE_S]
-    hour = added_up([each for each in minute if each.tenant == WHOLE], LEVELS["hour"])
+    hour = added_up([each for each in minute if each.tenant == WHOLE], LEVELS["hour"], NOW)
     assert {at: bucket.turns for at, bucket in hour.turns.items()} == {
         30: 1, 31: 1, 32: 1, 33: 1, 34: 1, 35: 2,
     }  # fmt: skip
-    day = added_up(minute, LEVELS["day"])
+    day = added_up(minute, LEVELS["day"], NOW)
     assert {at: bucket.turns for at, bucket in day.turns.items()} == {1: 14}
+
+
+def test_what_a_server_had_of_this_minute_is_not_spread_over_what_is_to_come() -> None:
+    recorder = recorder_at(5)
+    recorder.turn_finished(REPORT)
+    minute = [
+        each for each in recorder.so_far() if (each.width_s, each.tenant) == (MINUTE_S, WHOLE)
+    ]
+    for now, bucket in ((299.0, 30), (300.0, 30), (325.0, 32), (359.0, 35), (900.0, 35)):
+        hour = added_up(minute, LEVELS["hour"], now)
+        seen = {at: each.turns for at, each in hour.turns.items() if each.turns}
+        assert seen == {bucket: 1}, now
+        tokens = sum(each.input for each in hour.turns.values())
+        assert tokens == REPORT.usage.input_tokens
 
 
 def test_a_month_is_made_of_hours_and_a_tenants_of_its_own() -> None:
