@@ -55,4 +55,8 @@ def test_it_answers_with_every_bar() -> None:
         "first_client_ratio",
     }
     assert bars["bytes_growth"] == 1.0
-    assert 0 < bars["overlap_saved"] <= 1.0
+    # What a turn that a busy machine starts late saves may be less than nothing, never more
+    # than an oracle's.
+    assert bars["overlap_saved"] <= 1.0
+    cases = [answer["figures"][f"default {duration} ms"] for duration in (50, 200)]
+    assert [sum(case["turns_by_calls"].values()) for case in cases] == [2, 2]
