@@ -2,12 +2,14 @@
 
 import mmap
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from kernels.large_pages import PAGE_BYTES
 from runtime.model import pages_ahead
 from runtime.model.pages_ahead import PagesAhead
 
@@ -55,6 +57,64 @@ def test_as_much_as_was_said_is_there_and_more_follows_what_is_used() -> None:
     pages.reach(BLOCKS - 1)
     pages.wait()
     assert resident_mib(blocks) == 256
+
+
+class Rests:
+    """Stands in for the event of being in a hurry; nobody rests."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.hurry = False
+
+    def set(self) -> None:
+        self.hurry = True
+
+    def clear(self) -> None:
+        self.hurry = False
+
+    def wait(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_pages_are_asked_for_one_by_one_with_rests_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages = PagesAhead(blocks_of(256))
+    pages.wait()
+    if not pages.works:
+        pytest.skip("this kernel cannot provide memory (Linux 5.14)")
+    rests = Rests()
+    monkeypatch.setattr(pages, "_hurry", rests)
+    first = 32 * MIB // BLOCK_BYTES // LAYERS // 2
+    step = first // 2
+    pages.reach(first - step)
+    assert pages._thread is not None
+    pages._thread.join()
+    assert not rests.hurry
+    assert len(rests.seconds) >= 2 * LAYERS * step * BLOCK_BYTES // PAGE_BYTES
+    assert min(rests.seconds) > 0
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize(("steps_left", "hurry"), [(0.5, False), (0.25, True), (0, True)])
+def test_steps_that_come_near_to_what_is_provided_end_the_rests(
+    steps_left: float, *, hurry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = PagesAhead(blocks_of(256))
+    pages.wait()
+    if not pages.works:
+        pytest.skip("this kernel cannot provide memory (Linux 5.14)")
+    resting, rests = threading.Event(), Rests()
+    monkeypatch.setattr(rests, "wait", lambda _: resting.wait())
+    monkeypatch.setattr(pages, "_hurry", rests)
+    first = 32 * MIB // BLOCK_BYTES // LAYERS // 2
+    step = first // 2
+    pages.reach(first - step)
+    pages.reach(first - int(steps_left * step))
+    assert rests.hurry is hurry
+    resting.set()
+    pages.wait()
 
 
 @pytest.mark.usefixtures("small_steps")
