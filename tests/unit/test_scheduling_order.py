@@ -82,7 +82,7 @@ def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
 def test_a_tenants_priority_moves_no_other_tenant(policy: str, deadline_s: float | None) -> None:
     """One tenant keeps eight urgent sequences waiting; another's come one after the other and each
     is answered within about a second, as if the first had asked for nothing special."""
-    bench = Bench(num_blocks=400, policy=policy, max_running=2)
+    bench = Bench(num_blocks=400, policy=policy, max_running=2, debug=False)
     longest_s = 0.0
     for _ in range(20):
         mine = bench.add(30, limit=4, tenant="modest")
