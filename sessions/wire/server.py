@@ -41,6 +41,9 @@ from tools_api.limits import Limits
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+ACCEPTED_AT_ONCE = 16
+"""Connections taken in one turn of the event loop. uvloop takes one for each listening socket; with
+one alone, who comes behind a thousand that say nothing waits for a thousand turns."""
 TICK_S = 1.0
 
 
@@ -163,7 +166,7 @@ class Server:
         """Silent connections are about to be cut."""
         self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._ticker: asyncio.Task[None] | None = None
 
     @property
@@ -174,13 +177,15 @@ class Server:
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket, from here on owned by the server."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._greet, sock=bound, backlog=BACKLOG)
+        for each in (bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))):
+            server = await loop.create_server(self._greet, sock=each, backlog=BACKLOG)
+            self._listeners.append(server)
         self._ticker = loop.create_task(self._tick_forever())
 
     async def stop(self, drain_s: float) -> None:
         """Accept nobody, let running turns end within ``drain_s``, close every socket."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for each in self._http_connections():
             each.leave()
         await self._hub.drain(drain_s)

@@ -20,7 +20,8 @@ from sessions.wire.http_connection import (
     DROPPED_BYTES,
     HttpConnection,
 )
-from tests.support.running_server import RunningServer, play
+from sessions.wire.server import ACCEPTED_AT_ONCE
+from tests.support.running_server import LOOPS, RunningServer, play
 from tests.support.speaking_engine import SpeakingEngine, always
 from tools_api.limits import Limits
 
@@ -704,6 +705,23 @@ def test_a_burst_of_silent_connections_cuts_nobody_whose_request_has_come() -> N
             assert {each.recv(1, socket.MSG_DONTWAIT) for each in silent[:81]} == {b""}
 
     play(scenario, lambda: RunningServer(SpeakingEngine(), limits=limits))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_burst_of_connections_is_taken_in_few_turns_of_the_loop(loop: str) -> None:
+    number = 12 * ACCEPTED_AT_ONCE
+
+    async def scenario(server: RunningServer) -> None:
+        with contextlib.ExitStack() as stack:
+            for _ in range(number):  # the server looks at none of them meanwhile
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            turns = 0
+            while server.server.num_sockets < number:
+                await asyncio.sleep(0)
+                turns += 1
+                assert turns < number // 4, server.server.num_sockets
+
+    play(scenario, lambda: RunningServer(SpeakingEngine()), loop)
 
 
 def test_at_the_end_idle_connections_are_closed_and_running_turns_end() -> None:
