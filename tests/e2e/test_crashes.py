@@ -1,7 +1,6 @@
 """A server that is killed, and the next one on the same journal: nothing acknowledged is lost.
 
-``KEEPWARM_CRASHES`` says how many times the server is killed (CI: as many of 20 as 40 seconds
-allow; 200 is the long campaign).
+``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 6; 200 is the long campaign).
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,7 @@ from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import WireClient
 
-CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "20"))
-SECONDS = 40.0 if "KEEPWARM_CRASHES" not in os.environ else 1e9
+CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "6"))
 SESSIONS = 4
 VOCABULARY = random_model_config("qwen3-tiny").vocab_size
 
@@ -167,23 +164,20 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -
     print(f"seed={seed}")
     chance, journal = random.Random(seed), tmp_path / "journal"
     agents = [Agent(f"s{n}") for n in range(SESSIONS)]
-    began, crashes = time.monotonic(), 0
     fingerprint = b""
     tokens = Tokenizer.load(BYTE_TOKENIZER, vocab_size=VOCABULARY)
-    while crashes < CRASHES and time.monotonic() - began < SECONDS:
+    for number in range(CRASHES):
         with child_server(options_with(journal), log=tmp_path / "log") as server:
             pid = server.process.pid
-            after_s, turns = chance.uniform(0.05, 0.6), 0 if crashes % 3 == 2 else 2
+            after_s, turns = chance.uniform(0.05, 0.6), 0 if number % 3 == 2 else 2
             asyncio.run(load_and_kill(server.url, pid, agents, after_s, turns=turns))
-        crashes += 1
         fingerprint = fingerprint or _fingerprint(journal)
         check(journal, fingerprint, agents, tokens)
     check(journal, fingerprint, agents, tokens, all_=True)
     acknowledged = sum(len(agent.acknowledged) for agent in agents)
     cut = sum(len(agent.cut) for agent in agents)
-    print(f"crashes={crashes} acknowledged={acknowledged} cut={cut}")
-    assert crashes >= 3
-    assert acknowledged > crashes
+    print(f"crashes={CRASHES} acknowledged={acknowledged} cut={cut}")
+    assert acknowledged > CRASHES
     assert cut > 0
 
 

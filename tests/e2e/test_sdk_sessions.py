@@ -44,7 +44,7 @@ QUESTIONS = (
 )
 """With the turns of their calls twenty and some more."""
 KILLS = 3
-PATIENT = Retries(tries=120, longest_wait_s=2.0)
+PATIENT = Retries(tries=2400, longest_wait_s=0.2)
 """However long a server takes to start on a busy machine."""
 
 
@@ -92,6 +92,11 @@ class Restarted:
         self._server = self._stack.enter_context(child_server(options, log=log))
         return self._server.url
 
+    @property
+    def url(self) -> str:
+        """The same in all its lives."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
     def kill(self) -> None:
         assert self._server is not None
         self._server.process.kill()
@@ -114,31 +119,27 @@ class Played(NamedTuple):
     events: int
 
 
-async def play(folder: Path, kill_at: list[int]) -> Played:
-    """The loop, its server killed at these events."""
+async def play(server: Restarted, folder: Path, kill_at: list[int]) -> Played:
+    """The loop, in a session of its own; its server is killed at these events."""
     folder.mkdir()
-    counted, server, said, ids, events = Counted(folder), Restarted(folder), [], [], 0
-    url = await asyncio.to_thread(server.start)
+    counted, before, said, ids, events = Counted(folder), server.kills, [], [], 0
     starting: asyncio.Task[str] | None = None
-    try:
-        async with AsyncClient(url, retries=PATIENT) as client:
-            session = client.session(name="demo", instructions=INSTRUCTIONS, tools=counted.tools)
-            for question in QUESTIONS:
-                async for event in session.stream(
-                    question, temperature=0, max_output_tokens=MAX_OUTPUT_TOKENS
-                ):
-                    if isinstance(event, Response):
-                        said.append((event.text, [(c.name, c.arguments) for c in event.calls]))
-                        ids += [call.call_id for call in event.calls]
-                    events += 1
-                    if events in kill_at and (starting is None or starting.done()):
-                        server.kill()
-                        starting = asyncio.create_task(asyncio.to_thread(server.start))
-            if starting is not None:
-                await starting
-        assert server.kills == len(kill_at)
-    finally:
-        await asyncio.to_thread(server.close)
+    async with AsyncClient(server.url, retries=PATIENT) as client:
+        session = client.session(name=folder.name, instructions=INSTRUCTIONS, tools=counted.tools)
+        for question in QUESTIONS:
+            async for event in session.stream(
+                question, temperature=0, max_output_tokens=MAX_OUTPUT_TOKENS
+            ):
+                if isinstance(event, Response):
+                    said.append((event.text, [(c.name, c.arguments) for c in event.calls]))
+                    ids += [call.call_id for call in event.calls]
+                events += 1
+                if events in kill_at and (starting is None or starting.done()):
+                    server.kill()
+                    starting = asyncio.create_task(asyncio.to_thread(server.start))
+        if starting is not None:
+            await starting
+    assert server.kills - before == len(kill_at)
     return Played(said, counted.effects, ids, events)
 
 
@@ -146,19 +147,24 @@ async def play(folder: Path, kill_at: list[int]) -> Played:
 async def test_a_server_killed_three_times_changes_neither_transcript_nor_effects(
     tmp_path: Path,
 ) -> None:
-    said, effects, ids, events = await play(tmp_path / "undisturbed", [])
-    assert len(said) >= 20
-    assert effects == Counter(ids)
-    third = events // KILLS
-    for seed in kill_seeds():
-        draw = random.Random(seed)
-        kill_at = [number * third + draw.randrange(1, third) for number in range(KILLS)]
-        again = await play(tmp_path / f"killed-{seed}", kill_at)
-        told = f"seed {seed}, killed at events {kill_at}"
-        print(told)
-        assert again.said == said, told
-        assert again.effects == Counter(again.ids), f"{told}: one effect for each call"
-        assert max(again.effects.values()) == 1, told
+    server = Restarted(tmp_path)
+    try:
+        await asyncio.to_thread(server.start)
+        said, effects, ids, events = await play(server, tmp_path / "undisturbed", [])
+        assert len(said) >= 20
+        assert effects == Counter(ids)
+        third = events // KILLS
+        for seed in kill_seeds():
+            draw = random.Random(seed)
+            kill_at = [number * third + draw.randrange(1, third) for number in range(KILLS)]
+            again = await play(server, tmp_path / f"killed-{seed}", kill_at)
+            told = f"seed {seed}, killed at events {kill_at}"
+            print(told)
+            assert again.said == said, told
+            assert again.effects == Counter(again.ids), f"{told}: one effect for each call"
+            assert max(again.effects.values()) == 1, told
+    finally:
+        await asyncio.to_thread(server.close)
 
 
 def kill_seeds() -> range:

@@ -224,7 +224,7 @@ def test_a_load_that_is_given_up_ends_at_once(tmp_path: Path) -> None:
         assert process_id is not None
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await engine.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(process_id, 0)

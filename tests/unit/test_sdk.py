@@ -184,5 +184,5 @@ def test_a_client_that_nobody_closed_leaves_no_thread() -> None:
         assert len(threads) == 1
         del client, session
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)

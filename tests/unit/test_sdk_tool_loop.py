@@ -177,7 +177,7 @@ async def test_the_async_loop_runs_async_and_plain_tools_alike() -> None:
 
 
 async def test_parallel_calls_run_at_once_and_are_answered_in_their_order() -> None:
-    met = threading.Barrier(2, timeout=5)
+    met = threading.Barrier(2, timeout=60)
     second = asyncio.Event()
 
     @tool
