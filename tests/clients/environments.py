@@ -59,8 +59,9 @@ def _python_environment(name: str) -> Path:
     python = folder / "bin/python"
     wanted = _fingerprint(requirements.read_bytes(), sys.version.encode())
     if not _is_ready(folder, wanted):
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+        pip += ["--disable-pip-version-check", "--no-compile"]  # most of it is never imported
         _run([*pip, "--require-hashes", "-r", str(requirements)])
         _note(folder, wanted)
     return python
