@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
@@ -233,22 +234,18 @@ async def bytes_growth(url: str, turns: int) -> float:
     return statistics.median(last) / statistics.median(first)
 
 
-def import_ratio(times: int, ours: str = OURS, theirs: str = THEIRS) -> float:
+def import_ratio(times: int, compiled: Path, ours: str = OURS, theirs: str = THEIRS) -> float:
     """CPU time of one program over that of another: of importing the client over that of what it
-    is built on. All of it is compiled before, as an installed package is."""
+    is built on. All of it is compiled before, into that folder, as an installed package is."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-    with tempfile.TemporaryDirectory() as compiled:
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    def cpu_s(statement: str) -> float:
+        program = [sys.executable, "-c", TIMED.format(statement)]
+        ran = subprocess.run(program, capture_output=True, text=True, check=True, env=environment)
+        return float(ran.stdout)
 
-        def cpu_s(statement: str) -> float:
-            program = [sys.executable, "-c", TIMED.format(statement)]
-            ran = subprocess.run(
-                program, capture_output=True, text=True, check=True, env=environment
-            )
-            return float(ran.stdout)
-
-        pairs = [(cpu_s(ours), cpu_s(theirs)) for _ in range(times + 1)][1:]
+    pairs = [(cpu_s(ours), cpu_s(theirs)) for _ in range(times + 1)][1:]
     our_s, their_s = zip(*pairs, strict=True)
     return statistics.median(our_s) / statistics.median(their_s)
 
@@ -266,9 +263,10 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Bar]]:
                     name = f"{model} {1000 * duration_s:.0f} ms"
                     figures[name] = asyncio.run(play_case(case, options.rounds))
                 growth = max(growth, asyncio.run(bytes_growth(server.url, options.long_turns)))
-    figures["bytes_growth"], figures["import_ratio"] = growth, import_ratio(options.imports)
-    figures["first_client_ratio"] = import_ratio(options.imports, OUR_CLIENT)
-    figures["first_tool_ratio"] = import_ratio(options.imports, OUR_TOOL, THEIR_MODEL)
+        ratio = partial(import_ratio, options.imports, Path(folder) / "compiled")
+        figures["bytes_growth"], figures["import_ratio"] = growth, ratio()
+        figures["first_client_ratio"] = ratio(OUR_CLIENT)
+        figures["first_tool_ratio"] = ratio(OUR_TOOL, THEIR_MODEL)
     cases = [figure for figure in figures.values() if isinstance(figure, dict)]
     saved = [case["overlap_saved"] for case in cases]
     return figures, [
