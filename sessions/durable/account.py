@@ -16,6 +16,10 @@ class BudgetExceeded(Exception):
     """A budget does not hold this turn. It was not started, or goes no further."""
 
 
+_new = tuple.__new__
+"""Makes an ``Amount`` without the call to its constructor, which costs as much as six sums."""
+
+
 class Amount(NamedTuple):
     """Tokens of the served model, nano-dollars, and KV over time. Made and added for every account
     of every turn, hence a tuple."""
@@ -36,12 +40,12 @@ class Amount(NamedTuple):
     def plus(self, other: "Amount") -> "Amount":
         a, b, c, d, e, f = self
         k, x, m, n, o, p = other
-        return Amount(a + k, b + x, c + m, d + n, e + o, f + p)
+        return _new(Amount, (a + k, b + x, c + m, d + n, e + o, f + p))
 
     def minus(self, other: "Amount") -> "Amount":
         a, b, c, d, e, f = self
         k, x, m, n, o, p = other
-        return Amount(a - k, b - x, c - m, d - n, e - o, f - p)
+        return _new(Amount, (a - k, b - x, c - m, d - n, e - o, f - p))
 
     def least(self, other: "Amount") -> "Amount":
         """Of each kind the smaller one."""
@@ -131,17 +135,28 @@ class Account:
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._budget = budget
-        bounds = budget.bounds()
-        self.limits = UNBOUNDED_AMOUNT._replace(**bounds) if bounds else UNBOUNDED_AMOUNT
-        """The budget, with ``UNBOUNDED_AMOUNT`` where it has no bound."""
+        bounds = (
+            budget.input_uncached,
+            budget.input_cached,
+            budget.output,
+            budget.reasoning,
+            budget.cost,
+            budget.residency,
+        )
+        limits = Amount(*[_UNBOUNDED if bound is None else bound for bound in bounds])
+        self.limits = UNBOUNDED_AMOUNT if limits == UNBOUNDED_AMOUNT else limits
+        """The budget, with ``UNBOUNDED_AMOUNT`` where it has no bound; that object if it has
+        none at all."""
 
     @property
     def used(self) -> bool:
         """Something is spent or held."""
         return self.spent.plus(self.held) != NOTHING
 
-    def spend(self, amount: Amount) -> None:
-        """Of what was held, and no longer is."""
+    def spend(self, amount: Amount, held: Amount = NOTHING) -> None:
+        """Of what was ``held``, and no longer is."""
+        if held is not NOTHING:
+            self.held = self.held.minus(held)
         self.spent = self.spent.plus(amount)
         if self.reach is not None:
             self.reach = self.reach.minus(amount).most(NOTHING)

@@ -67,6 +67,20 @@ class TurnUsage:
     """Block-microseconds of KV that the session had on the device since its last settlement."""
 
     def __post_init__(self) -> None:
+        # Made for every turn several times over: no loop where all is well.
+        output = self.output_tokens
+        if not (
+            0 <= self.cached_tokens <= self.input_tokens
+            and 0 <= self.reasoning_tokens <= output
+            and 0 <= self.forced_tokens <= output
+            and 0 <= self.accepted_tokens <= self.drafted_tokens
+            and 0 <= self.forwards <= output
+            and self.residency >= 0
+        ):
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Say which count is not possible."""
         if self.residency < 0:
             raise ValueError(f"residency {self.residency} is negative")
         for part, whole in (

@@ -10,10 +10,8 @@ consumes was held before it was told to the client; a turn gives back all it hol
 """
 
 from collections.abc import Iterator
-from operator import gt
 
 from sessions.durable.account import (
-    NO_BUDGET,
     NOTHING,
     UNBOUNDED_AMOUNT,
     Account,
@@ -25,10 +23,11 @@ from sessions.durable.ledger import PriceTable, TurnUsage, dollars
 
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
-_HELD_KINDS = 5
-"""Of an ``Amount``: all but residency, which never refuses a turn."""
 LOW_TOKENS = 128
 """What is left of a grant when the next one is asked for; no step brings so many."""
+
+
+_NO_PROMPT = TurnUsage()
 
 
 class Reservation:
@@ -50,7 +49,7 @@ class Reservation:
         self._whole = whole
         self._thinks = thinks
         self._held = NOTHING
-        self._prompt = TurnUsage()
+        self._prompt = _NO_PROMPT
         self._max_output = 0
         self.ceiling = 0
         """Most output tokens that the engine should be asked for."""
@@ -129,18 +128,19 @@ class Reservation:
         self.release()
         self._prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
         self._max_output = max_output
-        room, unspent = self._room()
+        room = self._room()
         self._check_prompt(room)
         most = max_output if most is None else most
-        first = self._fitting(most if self._whole else min(most, GRANT_TOKENS), room)
+        fitting = self._fitting(most, room)
+        first = fitting if self._whole else min(fitting, GRANT_TOKENS)
         if first < min(1, max_output):
             self.granted = self.ceiling = 0
             raise BudgetExceeded(f"the {self._short_scope()}'s budget has no output token left")
         if self._thinks and max_output and room.reasoning < 1:
             raise BudgetExceeded("no reasoning token is left in a budget of this turn")
-        self.ceiling = first
-        if not self._whole:
-            self.ceiling = max(self._fitting(most, unspent), first)
+        self.ceiling = fitting
+        if fitting < most and not self._whole:
+            self.ceiling = max(self._fitting(most, self._unspent()), first)
         self._hold(first, room)
 
     def adjust(self, *, uncached: int, cached: int) -> None:
@@ -151,10 +151,10 @@ class Reservation:
             BudgetExceeded: as for ``admit``.
         """
         prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
-        cost = self._prices.most(prompt, self.granted, self._held.reasoning)
-        held = self._held._replace(input_uncached=uncached, input_cached=cached, cost=cost)
-        more = held.minus(self._held)
-        if any(not _holds(account, more) for account in self._accounts):
+        _, _, output, reasoning, _, _ = self._held
+        cost = self._prices.most(prompt, output, reasoning)
+        held = Amount(uncached, cached, output, reasoning, cost)
+        if not self._has_room(held.minus(self._held)):
             self.admit(
                 uncached=uncached,
                 cached=cached,
@@ -162,9 +162,8 @@ class Reservation:
                 most=self.ceiling,
             )
             return
-        self._prompt, self._held = prompt, held
-        for account in self._accounts:
-            account.held = account.held.plus(more)
+        self._prompt = prompt
+        self._replace_held(held)
 
     def allow(self, output: int) -> int:
         """How many of ``output`` tokens, counted from the turn's first, it may tell, after a
@@ -175,11 +174,12 @@ class Reservation:
 
     def settle(self, usage: TurnUsage) -> int:
         """Replace what is held by what the turn consumed; returns its cost."""
-        self.release()
         cost = self._prices.cost(usage)
         spent = amount_of(usage, cost)
+        held, self._held = self._held, NOTHING
+        self.granted = 0
         for account in self._accounts:
-            account.spend(spent)
+            account.spend(spent, held)
         return cost
 
     def release(self) -> None:
@@ -192,28 +192,28 @@ class Reservation:
 
     def _top_up(self, output: int) -> None:
         granted = self.granted
-        self.release()
         wanted = min(max(granted, output) + GRANT_TOKENS, self.ceiling)
-        room, _ = self._room()
+        room = self._room().plus(self._held)  # of what it holds itself it may hold all again
         self._hold(max(self._fitting(wanted, room), granted), room)
 
     def _hold(self, granted: int, room: Amount) -> None:
-        """Hold the prompt and so many output tokens."""
+        """Hold the prompt and so many output tokens, in the place of what is held."""
         self.granted = granted
         self.top_up_at = granted - LOW_TOKENS if granted < self.ceiling else granted
         reasoning = min(granted, max(room.reasoning, 0)) if self._thinks else 0
         bounded = self._thinks and is_bound(room.reasoning)
         self.reasoning = reasoning if bounded else None
         prompt = self._prompt
-        self._held = held = Amount(
-            prompt.uncached_tokens,
-            prompt.cached_tokens,
-            granted,
-            reasoning,
-            self._prices.most(prompt, granted, reasoning),
+        cost = self._prices.most(prompt, granted, reasoning)
+        self._replace_held(
+            Amount(prompt.uncached_tokens, prompt.cached_tokens, granted, reasoning, cost)
         )
+
+    def _replace_held(self, held: Amount) -> None:
+        """Hold that of every account instead of what is held."""
+        more, self._held = held.minus(self._held), held
         for account in self._accounts:
-            account.held = account.held.plus(held)
+            account.held = account.held.plus(more)
 
     def _fitting(self, output: int, room: Amount) -> int:
         """Of ``output`` tokens those that fit behind the prompt."""
@@ -223,23 +223,57 @@ class Reservation:
                 output = min(output, affordable)
         return min(output, room.output)
 
-    def _room(self) -> tuple[Amount, Amount]:
-        """What is left everywhere, and what would be if other turns held nothing."""
-        left = unspent = UNBOUNDED_AMOUNT
+    def _room(self) -> Amount:
+        """What is left everywhere of all that is held. For every account of every turn, several
+        times: in one pass that makes nothing on its way."""
+        a, b, c, d, e, f = UNBOUNDED_AMOUNT
         for account in self._accounts:
-            if account.budget is not NO_BUDGET:
-                free = account.limits.minus(account.spent)
-                unspent = unspent.least(free)
-                if account.reach is not None:
-                    free = account.free()
-                left = left.least(free.minus(account.held))
-        return left, unspent
+            if account.limits is UNBOUNDED_AMOUNT:
+                continue
+            if account.reach is None:
+                free, spent = account.limits, account.spent
+            else:
+                free, spent = account.free(), NOTHING
+            k, x, m, n, o, _ = free
+            q, r, s, t, u, _ = spent
+            v, w, y, z, h, _ = account.held
+            k -= q + v
+            x -= r + w
+            m -= s + y
+            n -= t + z
+            o -= u + h
+            a = k if k < a else a
+            b = x if x < b else b
+            c = m if m < c else c
+            d = n if n < d else d
+            e = o if o < e else e
+        return Amount(a, b, c, d, e, f)
+
+    def _has_room(self, more: Amount) -> bool:
+        """Whether what is more than nothing of ``more`` is left everywhere."""
+        for count, left in zip(more, self._room(), strict=True):
+            if count > left and count > 0:
+                return False
+        shared = (account for account in self._accounts if account.reach is not None)
+        return all(account.lacks(more) is None for account in shared)
+
+    def _unspent(self) -> Amount:
+        """What would be left of output and money if no turn held anything and no other server
+        had a share."""
+        output, cost = UNBOUNDED_AMOUNT.output, UNBOUNDED_AMOUNT.cost
+        for account in self._accounts:
+            limits, spent = account.limits, account.spent
+            output = min(output, limits.output - spent.output)
+            cost = min(cost, limits.cost - spent.cost)
+        return Amount(output=output, cost=cost)
 
     def _check_prompt(self, room: Amount) -> None:
         prompt = self._prompt
         cost = self._prices.cost(prompt)
         wanted = Amount(prompt.uncached_tokens, prompt.cached_tokens, cost=cost)
-        if any(map(gt, wanted[:_HELD_KINDS], room)):
+        fits = wanted.input_uncached <= room.input_uncached
+        fits = fits and wanted.input_cached <= room.input_cached
+        if not (fits and cost <= room.cost):
             for account in self._accounts:
                 _refuse_prompt(account, wanted)
 
@@ -250,17 +284,6 @@ class Reservation:
             if self._fitting(1, left) < 1:
                 return account.scope
         return "session"
-
-
-def _holds(account: Account, more: Amount) -> bool:
-    """Whether what is more than nothing of ``more`` is left."""
-    limits, spent, held = account.limits, account.spent, account.held
-    for kind, count in enumerate(more):
-        if count > 0 and count > limits[kind] - spent[kind] - held[kind]:
-            return False
-    if account.reach is not None:
-        return account.lacks(more) is None
-    return True
 
 
 def amount_of(usage: TurnUsage, cost: int) -> Amount:
