@@ -6,7 +6,9 @@ the journal is out of reach is tried again for a while: its turns wait with it.
 
 What the event loop hands over in one round goes in one piece, so that it is committed together.
 Reservations go with whatever is committed next, and at once, without waiting for a disk, if that
-is nothing; nobody waits for them. What could not be noted is noted with what comes next.
+is nothing; nobody waits for them. So soon after a commit that another one is about to follow they
+wait a moment for it, unless other servers read of them whose a session is. What could not be noted
+is noted with what comes next.
 
 Always true: records are written in the order in which they were handed over; each is answered
 exactly once, also when the writer closes; of a turn's reservations the last one is written last,
@@ -34,6 +36,8 @@ MOST_AT_ONCE = 256
 BUSY_S, GATHER_S, FEW = 0.01, 0.003, 16
 """So soon after a commit others are about to follow, and most of what a commit costs it costs once:
 fewer records than this wait so long for them."""
+SOON_S = 0.05
+"""So long after a commit reservations wait for the next one, where nobody else reads them."""
 LATER_S = 0.05
 """How long a reservation that is not urgent waits for something to go with."""
 RETRY_S = 0.25
@@ -183,11 +187,24 @@ class JournalWriter:
         except queue.Empty:
             return batch, False
         ended = self._take(first, batch)
-        since = self._committed_s
-        if 0 < len(batch) < FEW and since is not None and self._clock() - since < BUSY_S:
+        while not (batch or ended or self._journal.shared) and self._reserved:
+            wait_s = self._since_commit(SOON_S)
+            if wait_s <= 0:
+                break
+            try:
+                ended = self._take(self._queue.get(timeout=wait_s), batch)
+            except queue.Empty:
+                break
+        if 0 < len(batch) < FEW and self._since_commit(BUSY_S) > 0:
             self._pause(GATHER_S)
             ended = ended or self._take([], batch)
         return batch, ended
+
+    def _since_commit(self, most_s: float) -> float:
+        """What is left of so many seconds since the last commit ended; 0: nothing is."""
+        if self._committed_s is None:
+            return 0.0
+        return max(self._committed_s + most_s - self._clock(), 0.0)
 
     def _take(self, first: Handed | None, batch: list[Ticket]) -> bool:
         """Take in what was handed over and what waits behind it; True: it was the last."""

@@ -453,6 +453,46 @@ def test_what_is_not_urgent_waits_for_something_to_go_with() -> None:
     assert noted == [["r1"], ["r3", "r4"], ["r5"]]
 
 
+@pytest.mark.parametrize(
+    ("shared", "later_s", "together"),
+    [(False, 0.0, True), (True, 0.0, False), (False, 60.0, False)],
+)
+def test_soon_after_a_commit_a_reservation_waits_for_the_next_unless_others_read_it(
+    monkeypatch: pytest.MonkeyPatch, shared: bool, later_s: float, together: bool
+) -> None:
+    monkeypatch.setattr("sessions.journal.writer.SOON_S", 60.0)
+    journal = Watched()
+    monkeypatch.setattr(Watched, "shared", shared)
+    journal.go_on.set()
+    noted = threading.Event()
+    reserve = journal.reserve
+
+    def reserving(reserved: Sequence[TurnRecord]) -> None:
+        reserve(reserved)
+        noted.set()
+
+    journal.reserve = reserving  # type: ignore[method-assign]
+    now = [0.0]
+
+    async def run() -> None:
+        writer = JournalWriter(journal, lambda _: None, clock=lambda: now[0], pause=lambda _: None)
+        writer.append(record("r1"), None)
+        await writer.drained()
+        now[0] += later_s
+        writer.reserve(reservation("r2"))
+        await asyncio.sleep(0)  # it is handed over
+        while not writer._queue.empty():
+            await asyncio.sleep(0)
+        if not together:
+            await asyncio.to_thread(noted.wait, 10)
+        writer.append(record("r3"), None)
+        await writer.drained()
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert journal.calls == [(["r1"], []), (["r3"], ["r2"] if together else [])]
+
+
 def test_what_one_round_of_the_loop_hands_over_is_committed_together() -> None:
     journal = Watched()
     journal.go_on.set()
