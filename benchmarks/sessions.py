@@ -10,7 +10,9 @@ chain of 150 turns, items parsed and linked, in one thread; turns are of about 8
 whole turns through connections, store and journal in this process, with a scripted engine. The two
 ratios are a server with a journal over one without: a turn's latency with 8 sessions of
 ``random:qwen3-100m``, and turns a second with 64 of the shipped model; rounds in turns, medians.
-``accounting_share_of_step`` is that of ``benchmarks.accounting``.
+``accounting_share_of_step`` is that of ``benchmarks.accounting``. What a request id costs a turn
+on a journal that servers share has no bar: ``take_ms`` to take it before the turn is planned, and
+``append_ms`` more to write the turn; medians, in SQLite and, where it is installed, PostgreSQL.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,14 @@ import orjson
 from benchmarks.report import Bar, parser, report
 from keepwarm.demo.child_server import child_server
 from sessions.journal.adoption import Loader, link_up
+from sessions.journal.postgres import PostgresJournal
 from sessions.journal.records import TurnRecord
+from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import JournalWriter, Ticket, Verdict
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import record
+from tests.support.postgres import PROGRAMS, postgres
 from tests.support.wire_client import WireClient
 from tools_api.limits import Limits
 
@@ -44,10 +49,22 @@ TURN_CHARS = 5_500
 TURN_IDS = 280
 
 
-def turn(response_id: str, parent: TurnRecord | None = None, session: str = "s") -> TurnRecord:
+def turn(
+    response_id: str,
+    parent: TurnRecord | None = None,
+    session: str = "s",
+    request_id: str | None = None,
+) -> TurnRecord:
     """A record of about 8 KB."""
     said = (response_id + " said ") * (TURN_CHARS // (len(response_id) + 6))
-    return record(response_id, parent=parent, session=session, answer=said, size=TURN_IDS)
+    return record(
+        response_id,
+        parent=parent,
+        session=session,
+        answer=said,
+        size=TURN_IDS,
+        request_id=request_id,
+    )
 
 
 def commit_over_fsync(folder: Path, rounds: int) -> tuple[float, dict[str, float]]:
@@ -103,6 +120,42 @@ def turns_per_s(folder: Path, tasks: int, turns: int) -> float:
         return tasks * turns / seconds
 
     return asyncio.run(run())
+
+
+def request_id_ms(folder: Path, rounds: int) -> dict[str, float]:
+    """What a request id costs a turn of a journal that servers share; PostgreSQL's part is left out
+    where that is not installed."""
+    sqlite = SqliteJournal(folder / "ids", fingerprint=b"f", owner="me", shared=True)
+    found = _request_id_ms(sqlite, rounds, "sqlite")
+    if PROGRAMS is not None:
+        with postgres() as address:
+            found |= _request_id_ms(
+                PostgresJournal(address, fingerprint=b"f", owner="me"), rounds, "postgres"
+            )
+    return found
+
+
+def _request_id_ms(journal: SqlJournal, rounds: int, store: str) -> dict[str, float]:
+    owner = journal.ownership
+    assert owner is not None
+    taken, more = list[float](), list[float]()
+    for n in range(rounds):
+        request_id = f"request {n}"
+        taken.append(_timed(lambda id_=request_id: owner.take_request("t", id_)))
+        written = dict[str | None, float]()
+        for id_ in (None, request_id) if n % 2 else (request_id, None):
+            made = turn(f"{store}{n}.{id_}", session=f"s{n}.{id_}", request_id=id_)
+            written[id_] = _timed(lambda record=made: journal.append([record]))
+        more.append(written[request_id] - written[None])
+    journal.close()
+    take, append = statistics.median(taken), statistics.median(more)
+    return {f"{store}_take_ms": take * 1000, f"{store}_append_ms": append * 1000}
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
 
 
 def open_many(folder: Path, sessions: int) -> float:
@@ -231,6 +284,7 @@ def main() -> int:
         folder = Path(name)
         ratio, figures = commit_over_fsync(folder, 20 if small else 400)
         rate = turns_per_s(folder, 64, 2 if small else 100)
+        ids = request_id_ms(folder, 10 if small else 400)
         opened = open_many(folder, 500 if small else 100_000)
         loaded = load_chain(folder, 150, 3 if small else 21)
         idle = idle_bytes(folder, 200 if small else 100_000)
@@ -252,7 +306,7 @@ def main() -> int:
         Bar(name="idle_session_bytes", value=idle, op="<=", bar=1024),
         Bar(name="load_150_turns_ms", value=loaded, op="<=", bar=15.0),
     ]
-    shown = figures | {"turn_latency_ratio_shipped": shipped, "smoke": small}
+    shown = figures | ids | {"turn_latency_ratio_shipped": shipped, "smoke": small}
     return report("sessions", shown, bars, as_json=given.json)
 
 

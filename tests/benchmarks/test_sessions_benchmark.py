@@ -8,6 +8,7 @@ from benchmarks.sessions import (
     load_chain,
     open_many,
     options,
+    request_id_ms,
     turn,
     turns_per_s,
 )
@@ -24,6 +25,7 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert figures["bytes"] > 8_000
     assert turns_per_s(tmp_path, 4, 2) > 0
     assert open_many(tmp_path, 20) > 0
+    assert request_id_ms(tmp_path, 3)["sqlite_take_ms"] > 0
     assert load_chain(tmp_path, 5, 1) > 0
     assert idle_bytes(tmp_path, 10) >= 0
     assert options().parse_args(["--json", "--smoke"]).smoke
