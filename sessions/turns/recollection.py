@@ -9,8 +9,9 @@ Always true: what memory knows is not read again; a tenant is told nothing of wh
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -172,11 +173,20 @@ def _by_model(item: Item) -> bool:
 class Recollection:
     """A server's memory of what is in its journal."""
 
-    def __init__(self, *, journal: Journal, loader: Loader, store: Store, commits: Commits) -> None:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        loader: Loader,
+        store: Store,
+        commits: Commits,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._journal = journal
         self._loader = loader
         self._store = store
         self._commits = commits
+        self._wall_clock = wall_clock
         self._claims: Counter[tuple[str, str]] = Counter()
         """Sessions that were claimed, or are about to be, and are not in memory yet."""
         self._lock = threading.Lock()
@@ -391,9 +401,10 @@ class Recollection:
         self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row, body))
 
     def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
-        session.restore(
-            head_id=record.head_id, turns_begun=record.turns_begun, open_calls=record.open_calls
-        )
+        # Whoever has not answered for as long as memory would have waited is not waited for.
+        age_s = self._wall_clock() - record.updated_s
+        awaited = record.open_calls and age_s <= self._store.limits.stored_response_ttl_s
+        session.restore(head_id=record.head_id, turns_begun=record.turns_begun, open_calls=awaited)
         session.epoch = record.epoch
         ledger, account = session.ledger, record.account
         ledger.usage, ledger.cost, ledger.saved = account.usage, account.cost, account.saved

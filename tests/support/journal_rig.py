@@ -64,7 +64,11 @@ class JournalRig(Rig):
             retokenise=self.model.renderer if self.retokenise else None,
         )
         self.recollection = Recollection(
-            journal=self.journal, loader=loader, store=self.store, commits=commits
+            journal=self.journal,
+            loader=loader,
+            store=self.store,
+            commits=commits,
+            wall_clock=self.service.wall_clock,
         )
 
     def carry(self, client: Client, effects: Effects) -> None:

@@ -71,6 +71,21 @@ def test_a_session_goes_on_by_its_name_with_its_account_and_budget(rig: JournalR
     assert again["keepwarm"]["budget"]["left"]["output"] == left["output"] - 4
 
 
+@pytest.mark.parametrize(("age_s", "state"), [(3600.0, "waiting_for_tools"), (3601.0, "idle")])
+def test_a_session_whose_tools_never_answered_is_waited_for_no_longer_than_in_memory(
+    rig: JournalRig, age_s: float, state: str
+) -> None:
+    parent = {"session": "root"}
+    rig.connect().turn(call("f") + END, input="a", tools=[tool("f")], keepwarm=parent)
+    rig.restart()
+    ended_s = rig.service.wall_clock()
+    rig.recollection._wall_clock = lambda: ended_s + age_s
+    child = {"session": "child", "parent_session": "root"}
+    rig.connect().turn("two" + END, input="b", keepwarm=child)
+    states = {view.session: view.state for view in rig.store.sessions()[1]}
+    assert states == {"root": state, "child": "idle"}
+
+
 def test_a_tree_of_sessions_has_spent_what_it_spent_before(rig: JournalRig) -> None:
     tree = {"session": "root", "budget": {"scope": "tree", "output": 20}}
     rig.connect().turn("one" + END, input="a", keepwarm=tree)
