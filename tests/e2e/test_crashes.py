@@ -1,6 +1,6 @@
 """A server that is killed, and the next one on the same journal: nothing acknowledged is lost.
 
-``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 6; 200 is the long campaign).
+``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 12; 200 is the long campaign).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import WireClient
 
-CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "6"))
+CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "12"))
 SESSIONS = 4
 VOCABULARY = random_model_config("qwen3-tiny").vocab_size
 

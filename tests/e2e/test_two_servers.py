@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(PROGRAMS is None, reason=MISSING)
 
 STOPS = int(os.environ.get("KEEPWARM_STOPS", "3"))
 SEED = int(os.environ.get("KEEPWARM_STOP_SEED", "20"))
-TURNS = 40
+TURNS = 100
 PATIENCE_S = 7.0
 """How long the servers wait for a journal that is out of reach, and for each other."""
 ENDED = ("completed", "incomplete")
