@@ -132,6 +132,11 @@ class ServiceAccount:
         self._service_s: dict[str, float] = {}
         self._turns: dict[str, int] = {}
 
+    @property
+    def num_tenants(self) -> int:
+        """How many tenants have sequences waiting or running."""
+        return len(self._turns)
+
     def service_s(self, tenant: str) -> float:
         return self._service_s.get(tenant, 0.0)
 

@@ -29,6 +29,7 @@ from runtime.scheduling.queues import Queues
 from runtime.scheduling.sequence import Sequence, SequenceState
 from runtime.scheduling.slots import Slots
 from runtime.scheduling.step_plan import Chunk, Decodes, Schedule, StepPlan
+from runtime.scheduling.tenant_share import TenantShare
 
 _NO_DRAFTS: Drafts = MappingProxyType({})
 _BLOCKED_ATTEMPTS_PER_STEP = 16
@@ -70,6 +71,7 @@ class Scheduler:
             tokens_per_step=tokens_per_step,
         )
         self.prefill_budget = PrefillBudget(config, costs, self._policy)
+        self.tenant_share = TenantShare(costs)
         self._slots = Slots(config, self.order, queues)
         self._decodes = DecodeLoop(
             costs=costs,
@@ -124,6 +126,9 @@ class Scheduler:
         self._decodes.plan(step, drafts)
         prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
         queues = self.queues
+        self.tenant_share.begin(
+            now, step, decoders=queues.decoders.by_tenant, tenants=self._service.num_tenants
+        )
         if prefills or queues.waiting or queues.paused:
             self._share_out(now, prefills, step)
         return Schedule(
@@ -166,6 +171,8 @@ class Scheduler:
         capacity = self._admission.capacity() if queues.waiting else NO_CAPACITY
         blocked = 0
         for key, sequence in order:
+            if self._has_to_wait(sequence):
+                continue
             if sequence in queues.paused and not self._resume(sequence, key, now, step):
                 continue
             if budget.is_spent:
@@ -201,6 +208,13 @@ class Scheduler:
                 rows += take
                 step.chunks[sequence] = Chunk.of(sequence, take)
                 self._service.charge(sequence.request.tenant, cost_s)
+                self.tenant_share.charge(sequence.request.tenant, cost_s)
+
+    def _has_to_wait(self, sequence: Sequence) -> bool:
+        """Whether a prompt is of a tenant that had more than its share beside others' decodes."""
+        if self._policy.strict or sequence.decoding:
+            return False
+        return self.tenant_share.has_to_wait(sequence.request.tenant)
 
     def _resume(self, sequence: Sequence, key: Key, now: float, step: StepPlan) -> bool:
         """Give a paused sequence a slot if there is one for it; a decode gets its token. True if

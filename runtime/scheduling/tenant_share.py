@@ -1,0 +1,119 @@
+"""Each tenant's share of the engine's time while others decode: whose prompts wait for now.
+
+A tenant owes the time that its prompts take, and what its decodes add to steps in which others
+decode. Time pays it back, to each tenant the share that it has of it: one over the number of
+tenants that have work. Who owes more than ``BURST_S`` has no prompt in steps in which others
+decode, so that in the long run it adds no more to them than its share of the time. What is due is
+saved up: a step is open to a tenant's prompts as a whole or not at all, and how much of an open
+step they may take is the business of ``prefill_budget``. So most steps are decodes alone, and
+chunks are as large as anywhere.
+
+``policy.ServiceAccount`` orders prompts by what tenants had, a step's decodes shared out by their
+number; this is about what others notice of it: by how much a step would be shorter without a
+tenant. Predictions tell only how a step's time divides, the time itself is what passes between two
+plans. Knows no clock: times are passed in. Knows no sequences and no order.
+
+Always true: nobody has to wait where no other tenant decodes; who does has an open step again
+before its share of the time is ``PATIENCE_S``.
+"""
+
+from collections.abc import Mapping
+
+from runtime.scheduling.costs import StepCosts
+from runtime.scheduling.step_plan import StepPlan
+
+BURST_S = 1.0
+"""Who had no more than so many seconds beyond its share does not wait."""
+MOST_OWED_S = 2.0
+"""More is not remembered."""
+PATIENCE_S = 1.0
+"""A tenant whose decodes alone take its share has a step for its prompts after so many seconds of
+its share."""
+_FEWEST_TENANTS = 2
+"""Half of the time is the most that anybody is paid: another tenant may come."""
+_MOST_PACE = 4.0
+"""How many times as long as predicted a step may have taken; what passes beyond is idle time."""
+
+
+class TenantShare:
+    """What the tenants of one scheduler owe for their prompts and decodes."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._owed_s: dict[str, float] = {}
+        self._waited_s: dict[str, float] = {}
+        """Of those that have to wait: what their share was since they last had a step."""
+        self._now = 0.0
+        self._step_s = 0.0
+        self._added_s: dict[str, float] = {}
+        """Predicted seconds: of the step, and what each tenant adds to it."""
+        self._over: set[str] = set()
+        self._held: set[str] = set()
+        """Tenants that the step is not open to, and those that asked."""
+
+    def owed_s(self, tenant: str) -> float:
+        """Seconds that a tenant had beyond its share lately, the step that is planned left out."""
+        return self._owed_s.get(tenant, 0.0)
+
+    def begin(
+        self, now: float, step: StepPlan, *, decoders: Mapping[str, int], tenants: int
+    ) -> None:
+        """A step is planned, and the one before is over.
+
+        Args:
+            now: seconds, any origin.
+            step: with all decodes and no prompts yet.
+            decoders: how many sequences of each tenant decode in it.
+            tenants: how many tenants have sequences waiting or running.
+        """
+        if self._owed_s or self._added_s:
+            self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
+        self._now, self._step_s = now, step.decode_s
+        self._added_s = self._added_by_decodes(step, decoders) if len(decoders) > 1 else {}
+        self._held.clear()
+        self._over = {
+            tenant
+            for tenant, owed in self._owed_s.items()
+            if owed >= BURST_S
+            and self._waited_s.get(tenant, 0.0) < PATIENCE_S
+            and len(decoders) > (tenant in decoders)
+        }
+
+    def has_to_wait(self, tenant: str) -> bool:
+        """Whether the step is not open to a prompt of ``tenant``, which there is."""
+        if tenant not in self._over:
+            return False
+        self._held.add(tenant)
+        return True
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """A tenant's prompts add so many seconds to the step."""
+        self._step_s += seconds
+        self._added_s[tenant] = self._added_s.get(tenant, 0.0) + seconds
+        self._waited_s.pop(tenant, None)
+
+    def _settle(self, elapsed_s: float, tenants: int) -> None:
+        """The last step took ``elapsed_s``: put its parts on the accounts, and pay all tenants."""
+        pace = min(elapsed_s / self._step_s, _MOST_PACE) if self._step_s else 0.0
+        paid_s = elapsed_s / tenants
+        for tenant in self._held:
+            self._waited_s[tenant] = self._waited_s.get(tenant, 0.0) + paid_s
+        for tenant in {*self._owed_s, *self._added_s}:
+            owed = self.owed_s(tenant) + pace * self._added_s.get(tenant, 0.0) - paid_s
+            if owed > 0.0:
+                self._owed_s[tenant] = min(owed, MOST_OWED_S)
+            else:
+                self._owed_s.pop(tenant, None)
+                self._waited_s.pop(tenant, None)
+
+    def _added_by_decodes(self, step: StepPlan, decoders: Mapping[str, int]) -> dict[str, float]:
+        """Seconds by which the step would be shorter without the decodes of each tenant, and at
+        most its part of them by their number, so that all together are no more than the step."""
+        total = sum(decoders.values())
+        by_count: dict[int, float] = {}
+        for count in set(decoders.values()):
+            rest = (total - count) / total
+            rows = max(round(rest * step.decode_rows), 1)
+            rest_s = self._costs.decode_s(int(rest * step.decode_context), rows)
+            by_count[count] = min(step.decode_s - rest_s, (1 - rest) * step.decode_s)
+        return {tenant: by_count[count] for tenant, count in decoders.items()}

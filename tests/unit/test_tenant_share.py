@@ -1,0 +1,321 @@
+"""A tenant's share of the steps in which others decode."""
+
+import pytest
+
+from runtime.scheduling.costs import CostProfile, StepCosts
+from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.step_plan import Schedule, StepPlan, step_work
+from runtime.scheduling.tenant_share import BURST_S, MOST_OWED_S, PATIENCE_S, TenantShare
+from tests.support.scheduler_bench import Bench
+
+_PROFILE = CostProfile(prefill_token_s=1e-3, decode_step_s=1e-2)
+
+
+class _Steps:
+    """Steps on one ``TenantShare``, each as long as predicted or ``pace`` times that."""
+
+    def __init__(self, profile: CostProfile = _PROFILE) -> None:
+        self.costs = StepCosts(profile)
+        self.share = TenantShare(self.costs)
+        self.now = 5.0
+
+    def step(
+        self,
+        *,
+        tenants: int = 2,
+        pace: float = 1.0,
+        prompts: tuple[str, float] = ("b", 0.0),
+        **decoders: int,
+    ) -> bool:
+        """Plan one; False if the prompts of that tenant, which take so many seconds, have to
+        wait."""
+        step = StepPlan()
+        step.decode_rows = sum(decoders.values())
+        step.decode_s = self.costs.decode_s(0, step.decode_rows) if decoders else 0.0
+        self.share.begin(self.now, step, decoders=decoders, tenants=tenants)
+        self.now += pace * step.decode_s
+        tenant, seconds = prompts
+        if not seconds:
+            return True
+        if self.share.has_to_wait(tenant):
+            return False
+        self.share.charge(tenant, seconds)
+        self.now += pace * seconds
+        return True
+
+    def waits(self, *, prompts: tuple[str, float], idle: int = 0, **decoders: int) -> int:
+        """How many steps those prompts wait, with so many behind each where there are none."""
+        for count in range(1000):
+            if self.step(prompts=prompts, **decoders):
+                return count
+            for _ in range(idle):
+                self.step(**decoders)
+        raise AssertionError("nothing is ever open to them")
+
+    def owed_s(self, tenant: str = "b") -> float:
+        """After the last step."""
+        self.step(tenants=1)
+        return self.share.owed_s(tenant)
+
+
+def test_a_prompt_beside_another_tenants_decodes_is_owed_less_the_share_of_the_time() -> None:
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 0.09))
+    assert steps.owed_s() == pytest.approx(0.09 - 0.1 / 2)
+
+
+@pytest.mark.parametrize(("tenants", "share"), [(1, 1 / 2), (2, 1 / 2), (5, 1 / 5)])
+def test_time_pays_a_tenant_its_share_of_it(tenants: int, share: float) -> None:
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 0.8))
+    before = steps.owed_s()
+    steps.now += 0.5
+    steps.step(a=1, tenants=tenants)
+    assert before - steps.share.owed_s("b") == pytest.approx(0.5 * share)
+
+
+def test_a_step_that_took_longer_than_predicted_is_owed_for_as_long_as_it_took() -> None:
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 0.09), pace=3.0)
+    assert steps.owed_s() == pytest.approx(0.27 - 0.3 / 2)
+
+
+def test_idle_time_behind_a_step_is_not_charged() -> None:
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 0.09))
+    steps.now += 100.0
+    assert steps.owed_s() == 0.0
+
+
+def test_decodes_are_owed_for_what_the_step_would_be_shorter_without_them() -> None:
+    """Ten milliseconds however many decode: nobody's make a step longer."""
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 1.0))
+    before = steps.owed_s()
+    steps.step(a=1, b=3)
+    assert before - steps.owed_s() == pytest.approx(0.01 / 2)
+
+
+def test_decodes_that_make_steps_longer_are_owed_for_it() -> None:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.05]  # of 1, 8 and 32 that decode
+    steps.step(a=1, prompts=("b", 1.0))
+    before = steps.owed_s()
+    steps.step(a=1, b=31)
+    assert steps.owed_s() - before == pytest.approx((0.05 - 0.01) - 0.05 / 2)
+    assert steps.share.owed_s("a") == 0.0  # without it a step is hardly shorter
+
+
+def test_decodes_of_all_tenants_are_owed_for_no_more_than_the_step() -> None:
+    """Where two rows cost far more than one, each tenant is charged its half, not both it all."""
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.5, 0.5]
+    steps.step(a=1, b=1)
+    step_s = steps.costs.decode_s(0, 2)
+    rest_s = steps.costs.decode_s(0, 1)
+    assert step_s - rest_s > step_s / 2
+    assert steps.owed_s("a") == steps.owed_s("b") == 0.0  # half a step each, and paid as much
+
+
+def test_who_owes_the_burst_waits_beside_others_and_nowhere_else() -> None:
+    steps = _Steps()
+    assert steps.step(a=1, prompts=("b", 2.5))  # all at once: half of it is paid by its own time
+    assert not steps.step(a=1, prompts=("b", 0.1))
+    assert not steps.step(a=1, b=1, prompts=("b", 0.1))
+    assert steps.step(a=1, prompts=("c", 0.1))
+    assert steps.step(b=1, prompts=("b", 0.001))
+    assert steps.step(prompts=("b", 0.001))
+
+
+def test_a_tenant_goes_on_as_soon_as_it_is_paid() -> None:
+    steps = _Steps()
+    steps.step(a=1, prompts=("b", 2 * BURST_S + 0.205))
+    # 1.0975 s are owed, and each step of decodes pays five milliseconds.
+    assert steps.waits(a=1, prompts=("b", 0.1)) == 20
+
+
+def test_no_more_is_owed_than_is_remembered() -> None:
+    steps = _Steps()
+    steps.step(prompts=("b", 100.0))
+    assert steps.owed_s() == MOST_OWED_S
+
+
+def test_a_tenant_whose_decodes_take_its_share_has_a_step_for_prompts_now_and_then() -> None:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.05]
+    steps.step(a=1, prompts=("b", 100.0))
+    for _ in range(3):
+        waits = steps.waits(a=1, b=31, prompts=("b", 0.001))
+        assert waits == pytest.approx(PATIENCE_S / 0.025, abs=1)
+        assert steps.share.owed_s("b") == MOST_OWED_S
+
+
+def test_patience_counts_only_while_a_prompt_waits_and_ends_with_its_step() -> None:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.05]
+    steps.step(a=1, prompts=("b", 100.0))
+    for _ in range(200):
+        steps.step(a=1, b=31)
+    waits = steps.waits(a=1, b=31, prompts=("b", 0.001), idle=5)
+    assert waits == pytest.approx(PATIENCE_S / 0.025, abs=1)
+    assert not steps.step(a=1, b=31, prompts=("b", 0.001))
+
+
+def test_nothing_is_kept_of_tenants_that_owe_nothing() -> None:
+    steps = _Steps()
+    for number in range(50):
+        steps.step(a=1, prompts=(f"t{number}", 0.01))
+    steps.now += 10.0
+    steps.step(a=1)
+    assert not steps.share._owed_s
+    assert not steps.share._waited_s
+
+
+# In the scheduler, on a machine as fast as predicted
+
+
+_SLOW = CostProfile(prefill_token_s=5e-3, decode_step_s=1e-2)
+"""Eighteen tokens of a prompt fit beside decodes, for a gap of 100 ms."""
+
+
+class _Machine(Bench):
+    """Its clock moves by what the step's work takes."""
+
+    def __init__(self, policy: str = "short_turn_first") -> None:
+        super().__init__(
+            num_blocks=20_000, debug=False, profile=_SLOW, max_batch_tokens=4096, policy=policy
+        )
+        self.decoding_s = self.prompts_s = 0.0
+        """Of the steps in which tenant a decodes: what its decodes take, and what is added."""
+        self.gaps_s: list[float] = []
+
+    def step(self, *, lease_s: float = 0.0, flush: bool = False) -> Schedule:
+        begun = self.now
+        decoding = [s for s in self.scheduler.queues.running if s.decoding]
+        work: list[float] = []
+        plan = self.scheduler.schedule
+
+        def planned(now: float) -> Schedule:
+            schedule = plan(now)
+            work.append(self.costs.step_s(step_work(schedule.chunks)))
+            return schedule
+
+        self.scheduler.schedule = planned  # type: ignore[assignment, method-assign]
+        try:
+            schedule = super().step(lease_s=lease_s, flush=flush)
+        finally:
+            self.scheduler.schedule = plan  # type: ignore[method-assign]
+        self.now = begun + work[0]
+        if any(s.request.tenant == "a" for s in decoding):
+            self.gaps_s.append(work[0])
+            self.decoding_s += _SLOW.decode_step_s
+            self.prompts_s += work[0] - _SLOW.decode_step_s
+        return schedule
+
+    def keep_asking(self, tenant: str, prompt: int, *, waiting: int = 4) -> None:
+        mine = [s for s in self.scheduler.queues.waiting if s.request.tenant == tenant]
+        for _ in range(waiting - len(mine)):
+            self.add(prompt, limit=1, tenant=tenant)
+
+
+def _speaks(machine: _Machine, tenant: str = "a") -> Sequence:
+    sequence = machine.add(4, limit=100_000, expected=0, tenant=tenant)
+    while not sequence.num_emitted:
+        machine.step()
+    return sequence
+
+
+@pytest.mark.parametrize("policy", ["short_turn_first", "fair"])
+def test_decodes_have_half_of_the_time_beside_another_tenants_endless_prompts(policy: str) -> None:
+    machine = _Machine(policy)
+    _speaks(machine)
+    for step in range(1000):
+        if step == 100:  # the burst is over
+            machine.decoding_s = machine.prompts_s = 0.0
+        machine.keep_asking("b", 140)
+        machine.step()
+    assert machine.prompts_s == pytest.approx(machine.decoding_s, rel=0.02)
+    ordered = sorted(machine.gaps_s)
+    assert ordered[len(ordered) // 2] == pytest.approx(_SLOW.decode_step_s)
+    assert ordered[-1] <= machine.scheduler.prefill_budget.gap_bound_s + 1e-9
+
+
+def test_prompts_of_two_tenants_leave_a_third_to_the_decodes_of_another() -> None:
+    machine = _Machine()
+    _speaks(machine)
+    done = {"b": 0, "c": 0}
+    for step in range(1000):
+        if step == 100:  # both have had their bursts
+            machine.decoding_s = machine.prompts_s = 0.0
+        machine.keep_asking("b", 140)
+        machine.keep_asking("c", 140)
+        machine.step()
+    for sequence in machine.done:
+        done[sequence.request.tenant] += 1
+    assert machine.prompts_s == pytest.approx(2 * machine.decoding_s, rel=0.02)
+    assert done["b"] == pytest.approx(done["c"], rel=0.1)
+
+
+def test_strict_policies_know_no_shares() -> None:
+    machine = _Machine("fcfs")
+    _speaks(machine)
+    for _ in range(50):
+        machine.keep_asking("b", 140)
+        machine.step()
+    assert machine.prompts_s > 20 * machine.decoding_s
+
+
+def test_a_first_prompt_behind_a_pause_has_the_whole_gap_until_it_used_the_burst() -> None:
+    machine = _Machine()
+    _speaks(machine)
+    for _ in range(2):
+        asked = machine.add(290, limit=1, tenant="b")
+        machine.gaps_s.clear()
+        while asked.num_computed < 290 and asked not in machine.done:
+            machine.step()
+        assert min(machine.gaps_s[:12]) > 0.08
+        for _ in range(200):
+            machine.step()  # the pause
+
+
+def test_a_prompt_within_its_share_goes_before_those_beyond_theirs() -> None:
+    machine = _Machine()
+    _speaks(machine)
+    while not machine.scheduler.tenant_share.has_to_wait("b"):
+        machine.keep_asking("b", 140)
+        machine.step()
+    asked = machine.add(10, limit=1, tenant="c", priority=-1)
+    schedule = machine.step()
+    assert {c.sequence.request.tenant for c in schedule.chunks} == {"a", "c"}
+    assert asked in machine.done
+
+
+def _plays(tenant: str, *, shares: bool) -> list[dict[str, int]]:
+    """The plans of a load whose decodes are those of tenant b."""
+    machine = _Machine()
+    if not shares:
+        machine.scheduler.tenant_share.has_to_wait = lambda _: False  # type: ignore[method-assign]
+    _speaks(machine, tenant)
+    plans = []
+    for _ in range(150):
+        machine.keep_asking("b", 140)
+        plans.append({c.sequence.request.request_id: c.num_tokens for c in machine.step().chunks})
+    return plans
+
+
+def test_a_tenant_alone_is_not_slowed_by_a_token() -> None:
+    assert _plays("b", shares=True) == _plays("b", shares=False)
+    assert _plays("a", shares=True) != _plays("a", shares=False)
+
+
+def test_a_limited_prompt_goes_on_however_many_others_decode() -> None:
+    machine = _Machine()
+    for _ in range(6):
+        _speaks(machine)
+    _speaks(machine, "c")
+    asked = [machine.add(600, limit=2, tenant="b") for _ in range(3)]
+    for _ in range(3000):
+        if all(sequence in machine.done for sequence in asked):
+            break
+        machine.step()
+    assert all(sequence in machine.done for sequence in asked)
