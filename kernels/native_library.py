@@ -120,7 +120,11 @@ class NativeLibrary:
     def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
         self._attend = getattr(library, f"keepwarm_attend_{suffix}")
         self._attend_int8 = getattr(library, f"keepwarm_attend_{suffix}_int8")
-        for attend in (self._attend, self._attend_int8):
+        self._attend_blocked = library.keepwarm_attend_blocked
+        self._attend_blocked_int8 = library.keepwarm_attend_blocked_int8
+        blocked = (self._attend_blocked, self._attend_blocked_int8)
+        self._has_blocked = suffix == "bf16" and bool(library.keepwarm_has_attend_blocked())
+        for attend in (self._attend, self._attend_int8, *blocked):
             attend.argtypes = (ctypes.POINTER(_AttendArgs),)
         self._write_int8 = getattr(library, f"keepwarm_write_int8_{suffix}")
         self._write_int8.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4)
@@ -151,6 +155,7 @@ class NativeLibrary:
             *itertools.chain(*self._linear.values()),
             self._attend,
             self._attend_int8,
+            *blocked,
             self._write_int8,
             self._norm_rope_write,
             self._add_rms_norm,
@@ -177,10 +182,15 @@ class NativeLibrary:
         max_queries: int,
     ) -> None:
         """``paged_attention_reference`` into ``output``, for the sequences of up to
-        ``max_queries`` query tokens; rows of the others are left alone."""
+        ``max_queries`` query tokens; rows of the others are left alone, unless
+        ``attends_any``."""
         _, kv_heads, block_size, _ = k_blocks.shape
         head_dim = queries.shape[2]
-        attend = self._attend_int8 if k_blocks.dtype == torch.int8 else self._attend
+        if self.attends_any(head_dim):
+            ways = self._attend_blocked, self._attend_blocked_int8
+        else:
+            ways = self._attend, self._attend_int8
+        attend = ways[k_blocks.dtype == torch.int8]
         if queries.stride()[1:] != (head_dim, 1):
             queries = queries.contiguous()
         attend(
@@ -204,6 +214,10 @@ class NativeLibrary:
                 scale=scale,
             )
         )
+
+    def attends_any(self, head_dim: int) -> bool:
+        """Whether ``attend`` takes sequences of any number of query tokens."""
+        return self._has_blocked and head_dim % 32 == 0 and head_dim <= 256
 
     def norm_rope_write(
         self,

@@ -4,7 +4,7 @@
 // Work is split on a fixed grid over each sequence's positions, so neither the number of
 // threads nor the neighbours in the batch change a sequence's arithmetic.
 
-#include "numbers.h"
+#include "paged_attention.h"
 
 namespace {
 
@@ -22,29 +22,6 @@ constexpr int64_t kChunk = 128;  // tokens between two rescalings
 constexpr int64_t kStripe = 1024;  // kv_heads * head_dim of an item: a chunk stays in the L2 cache
 
 }  // namespace
-
-extern "C" {
-
-struct AttendArgs {
-  const void* queries;  // [tokens, heads, head_dim], rows query_stride apart
-  const void* keys;     // [blocks, kv_heads, block_size, row_size(head_dim)]
-  const void* values;
-  void* output;         // [tokens, heads, head_dim]
-  const int32_t* block_tables;     // [sequences, table_stride]
-  const int32_t* query_starts;     // [sequences + 1]
-  const int32_t* context_lengths;  // [sequences]
-  int64_t query_stride;
-  int64_t table_stride;
-  int64_t sequences;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t head_dim;
-  int64_t block_size;
-  int64_t window;       // tokens a query sees; 0 = all
-  int64_t max_queries;  // sequences with more query tokens are left alone
-  float scale;
-};
-}
 
 namespace {
 

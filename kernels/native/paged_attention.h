@@ -1,0 +1,28 @@
+// What the kernels of attention over paged KV are given.
+
+#pragma once
+
+#include "numbers.h"
+
+extern "C" {
+
+struct AttendArgs {
+  const void* queries;  // [tokens, heads, head_dim], rows query_stride apart
+  const void* keys;     // [blocks, kv_heads, block_size, row_size(head_dim)]
+  const void* values;
+  void* output;         // [tokens, heads, head_dim]
+  const int32_t* block_tables;     // [sequences, table_stride]
+  const int32_t* query_starts;     // [sequences + 1]
+  const int32_t* context_lengths;  // [sequences]
+  int64_t query_stride;
+  int64_t table_stride;
+  int64_t sequences;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t block_size;
+  int64_t window;       // tokens a query sees; 0 = all
+  int64_t max_queries;  // attend(): sequences with more query tokens are left alone
+  float scale;
+};
+}
