@@ -6,7 +6,8 @@ client that floods gets its frames handled in slices, so that others have their 
 that does not read is closed once its unsent bytes pass a limit; one that has gone silent is
 pinged, then closed.
 
-Always true: the hub hears exactly once that a client is gone, and no frame follows a close.
+Always true: the hub hears exactly once that a client is gone, and no frame follows a close; what a
+client said before its close is heard before it is gone.
 """
 
 import asyncio
@@ -208,8 +209,10 @@ class WebSocketPeer(asyncio.Protocol):
                 break
         self._working = False
         self._may_hold()
-        self._write()
-        if self._protocol.state is not State.OPEN:
+        if self._protocol.state is State.OPEN:
+            self._write()
+        elif not (self._hears and (self._frames or self._message_open)):
+            self._write()
             self._begin_end()
         if self._frames or self._inbox:
             self._transport.pause_reading()
@@ -268,8 +271,15 @@ class WebSocketPeer(asyncio.Protocol):
                 self._frames.append(frame)
                 self._frames_bytes += len(frame.data) + FRAME_BYTES
 
+    @property
+    def _hears(self) -> bool:
+        """What waits is for the hub: nobody has closed, or the client has, behind it. A client that
+        cancels its turns and closes means both."""
+        closed = self._protocol.state is not State.OPEN and self._protocol.close_rcvd is None
+        return self._drop_at is None and not closed
+
     def _take(self, frame: Frame) -> None:
-        if self._protocol.state is not State.OPEN:
+        if not self._hears:
             return
         if frame.opcode is not Opcode.CONT:
             self._message_opcode = frame.opcode
@@ -295,7 +305,7 @@ class WebSocketPeer(asyncio.Protocol):
 
     def _handle(self, data: bytes | bytearray | memoryview) -> None:
         """It is this message's turn."""
-        if self._drop_at is None:
+        if self._hears:
             if self._message_opcode is not Opcode.TEXT:
                 self._hub.receive(self._link, bytes(data))
             else:
@@ -317,7 +327,7 @@ class WebSocketPeer(asyncio.Protocol):
             read = Read(content=errors.not_read())
         except Exception:
             log.exception("frame cannot be read connection=%s", self._link.id)
-        if self._drop_at is None and self._protocol.state is State.OPEN:
+        if self._hears:
             self._hub.take(self._link, read, len(data))
         self._message_done()
 

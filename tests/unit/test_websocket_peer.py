@@ -355,6 +355,47 @@ def test_a_client_that_closes_is_answered_and_its_turns_end() -> None:
     run(scenario)
 
 
+def test_what_a_client_says_before_its_close_is_heard_before_it_is_gone() -> None:
+    """A turn is cancelled, and the socket closed behind it: it must not go on."""
+
+    async def scenario(bench: Bench) -> None:
+        for text in ("say 1", "say 2", "say 3"):
+            bench.client.send_text(text.encode())
+        bench.client.send_close(1000)
+        bench.flush()
+        assert bench.connection.calls == ["say 1"]
+        assert not bench.wire.eof
+        await bench.settle()
+        assert bench.connection.calls == ["say 1", "say 2", "say 3", "close"]
+        assert bench.close_code == 1000
+        assert bench.wire.eof
+
+    run(scenario)
+
+
+def test_a_large_frame_before_a_close_is_read_beside_the_loop_and_heard() -> None:
+    may_end = asyncio.Event()
+
+    async def slowly(job: bytes | Body) -> Outcome:
+        await may_end.wait()
+        return await inline_reading().read(job)
+
+    async def scenario(bench: Bench) -> None:
+        large = '{"type": "response.cancel", "stream_id": "a"}'
+        for text in (large, "say 2"):
+            bench.client.send_text(text.encode())
+        bench.client.send_close(1000)
+        bench.flush()
+        await bench.settle()
+        assert bench.connection.calls == []
+        may_end.set()
+        await bench.settle()
+        assert bench.connection.calls == ["took CancelTurn", "say 2", "close"]
+        assert bench.close_code == 1000
+
+    run(scenario, beside(slowly))
+
+
 @pytest.mark.parametrize("with_eof", [True, False])
 def test_a_client_that_vanishes_is_reported_once(with_eof: bool) -> None:
     async def scenario(bench: Bench) -> None:
