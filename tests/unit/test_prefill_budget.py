@@ -23,14 +23,15 @@ DEAR_CHUNKS = CostProfile(prefill_chunk_s=0.02, prefill_token_s=2e-4, decode_ste
 def test_prefill_beside_decodes_takes_as_long_as_the_gap_between_tokens_may_be(
     gap_ms: int, seconds: float
 ) -> None:
-    """A step of decodes takes 10 ms, a token of a prompt 0.2; twice the former is allowed."""
+    """A step of decodes takes 10 ms, a token of a prompt 0.2; twice the former is allowed. Plans
+    aim at four fifths of what is allowed: a step may take longer than predicted."""
     bench = Bench(num_blocks=900, token_gap_ms=gap_ms)
     bench.add(3, limit=200)
     bench.step()
     bench.add(1500, limit=1)
     tokens = tokens_of(bench.step())["r2"]
     assert bench.scheduler.prefill_budget.gap_bound_s == pytest.approx(seconds)
-    assert 0 <= (seconds - 0.01) / 2e-4 - tokens <= 16
+    assert 0 <= (0.8 * seconds - 0.01) / 2e-4 - tokens <= 16
 
 
 def test_several_prompts_share_a_step_and_its_fixed_cost() -> None:
