@@ -24,7 +24,8 @@ _EXPLORE_STEPS = 32
 """After so many steps whose chunks the present scale of costs has cut to less than half of what the
 table alone would allow, one goes by the table: small chunks tell nothing of large ones."""
 _AIM = 0.8
-"""Share of the bound that a plan aims at: one step of a hundred takes 1.23 times what is predicted."""
+"""Share of the bound that a plan aims at: one step of a hundred takes 1.23 times what is
+predicted."""
 _NO_BOUND_S = 3600.0
 
 
