@@ -90,7 +90,8 @@ class AsyncClient:
         )
 
     async def close(self) -> None:
-        """Close the socket, which cancels all running turns. The client may be used again."""
+        """Close the socket, behind the cancels of turns that were left. Whoever uses the client
+        again opens a new one, and so does a turn that another task still plays."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -85,7 +85,8 @@ class Connection:
         self._met = False
 
     async def close(self) -> None:
-        """Close the socket, which cancels all running turns. It opens again when needed."""
+        """Close the socket, behind the cancels of turns that were left. It opens again when needed,
+        by a turn that still runs as well."""
         for lanes in (*self._retired, self._lanes):
             if lanes is not None:
                 await lanes.close()

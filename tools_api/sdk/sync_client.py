@@ -67,7 +67,8 @@ class Client:
         return Session(self._portal, inner)
 
     def close(self) -> None:
-        """Close the socket, which cancels all running turns. The client may be used again."""
+        """Close the socket, behind the cancels of turns that were left. Whoever uses the client
+        again opens a new one, and so does a turn that another thread still plays."""
         self._portal.call(self._inner.close())
         self._portal.close()
 
