@@ -174,8 +174,15 @@ class WebSocketPeer(asyncio.Protocol):
         silence_s = now - self._heard_at
         if silence_s >= self._times.ping_after_s + self._times.pong_within_s:
             log.info("client is silent, closing connection=%s", self._link.id)
-            self._close(CloseCode.INTERNAL_ERROR)
-        elif silence_s >= self._times.ping_after_s and not self._pinged:
+            if self._protocol.state is State.OPEN:
+                self._close(CloseCode.INTERNAL_ERROR)
+            else:
+                self._transport.abort()  # it has closed, and what it said before is not read yet
+        elif (
+            self._protocol.state is State.OPEN
+            and silence_s >= self._times.ping_after_s
+            and not self._pinged
+        ):
             self._pinged = True
             self._protocol.send_ping(b"")
             self._write()

@@ -396,6 +396,28 @@ def test_a_large_frame_before_a_close_is_read_beside_the_loop_and_heard() -> Non
     run(scenario, beside(slowly))
 
 
+def test_a_client_whose_last_words_are_never_read_is_dropped_in_time() -> None:
+    async def never(_: bytes | Body) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario(bench: Bench) -> None:
+        bench.client.send_text(b"x" * 21)
+        bench.client.send_close(1000)
+        bench.flush()
+        await bench.settle()
+        for after_s, dropped in ((20, False), (59, False), (1, True)):
+            bench.clock.advance(after_s)
+            bench.peer.tick(bench.clock.now_s)
+            assert bench.wire.aborted is dropped
+        assert not bench.wire.writes
+        bench.peer.connection_lost(None)
+        await bench.settle()
+        assert bench.connection.calls == ["close"]
+
+    run(scenario, beside(never))
+
+
 @pytest.mark.parametrize("with_eof", [True, False])
 def test_a_client_that_vanishes_is_reported_once(with_eof: bool) -> None:
     async def scenario(bench: Bench) -> None:
