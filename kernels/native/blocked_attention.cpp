@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kTile = 128;       // tokens of a block of the context
 constexpr int64_t kRows = 192;       // query rows of a kv head in an item, at most
+constexpr int64_t kFewRows = 48;     // so few of a sequence are split finely, and share
 constexpr int64_t kThinRows = 4;     // so few do not pay for laying values out
 constexpr int64_t kStripe = 1024;    // kv_heads * head_dim of an item with few rows
 constexpr int64_t kMostDim = 256;
@@ -31,13 +32,16 @@ constexpr float kLog2E = 1.44269504f;
 // Tokens between two points of the grid, by the query rows of a kv head: more rows have more to
 // join, and fill the threads without it.
 inline int64_t split_tokens(int64_t rows) {
-  return rows <= 48 ? 256 : rows <= kRows ? 1024 : int64_t(1) << 40;
+  return rows <= kFewRows ? 256 : rows <= kRows ? 1024 : int64_t(1) << 40;
 }
 
 // Some query rows of one sequence, and where their results lie: [kv_heads][splits][rows][2 +
 // head_dim], maximum, sum and weighted values.
 struct Part {
   int64_t sequence, first_row, rows, split, first_split, splits, partial;
+  int64_t begin, end;  // the tokens that any of its rows sees
+  int64_t whole;       // stretches of the grid that each of its rows sees all of
+  int64_t shared;      // stretches from the first on that are computed together with other parts
 };
 
 // A stretch of context for some kv heads and the rows of parts that read the same blocks there.
@@ -440,102 +444,97 @@ void finish(const AttendArgs& args, const Part& part, int64_t head, const float*
   }
 }
 
-// The item of each kv head, or of some together where there are few rows.
-void add_items(const AttendArgs& args, Plan& plan, int64_t first_member, int64_t members,
-               int64_t rows, int64_t index, int64_t begin, int64_t end) {
+// The items of a stretch for the members from first_member on: of each kv head, or of some together
+// where there are few rows.
+void add_items(const AttendArgs& args, Plan& plan, int64_t first_member, int64_t index,
+               int64_t begin, int64_t end) {
+  int64_t members = plan.members.size() - first_member, rows = 0;
+  for (int64_t m = first_member; m < first_member + members; ++m)
+    rows += plan.parts[plan.members[m]].rows;
   int64_t heads = rows > kThinRows ? 1 : std::max<int64_t>(1, kStripe / args.head_dim);
   for (int64_t head = 0; head < args.kv_heads; head += heads)
     plan.items.push_back({first_member, members, head, std::min(heads, args.kv_heads - head),
                           index, begin, end});
 }
 
-// Parts whose contexts begin with the same blocks, for as many points of the grid as the first of
-// them says.
-struct Sharing {
-  int64_t leader;
-  std::vector<std::pair<int32_t, int64_t>> followers;  // part, shared stretches
-};
+// A sequence's rows, the last ones first: they see most and take longest.
+void add_parts(const AttendArgs& args, Plan& plan, int64_t sequence) {
+  int64_t group = args.heads / args.kv_heads;
+  int64_t queries = args.query_starts[sequence + 1] - args.query_starts[sequence];
+  int64_t before = args.context_lengths[sequence] - queries, all = queries * group;
+  for (int64_t first = (all - 1) / kRows * kRows; first >= 0; first -= kRows) {
+    Part part = {};
+    part.sequence = sequence, part.first_row = first, part.rows = std::min(kRows, all - first);
+    part.split = split_tokens(all);
+    int64_t low = args.window > 0 ? before + first / group + 1 - args.window : 0;
+    part.begin = std::max<int64_t>(0, low) & ~int64_t(15);
+    part.end = before + (first + part.rows - 1) / group + 1;
+    part.first_split = part.begin / part.split;
+    part.splits = (part.end + part.split - 1) / part.split - part.first_split;
+    part.whole = args.window > 0 ? 0 : (before + first / group + 1) / part.split;
+    part.partial = plan.partial_size;
+    plan.partial_size += args.kv_heads * part.splits * part.rows * (2 + args.head_dim);
+    plan.parts.push_back(part);
+  }
+}
+
+// Parts of few rows by the one before them whose context begins with the same block, and how many
+// stretches they have in common with it; that one is the first of each.
+using Sharings = std::vector<std::vector<int32_t>>;
+
+Sharings find_sharings(const AttendArgs& args, Plan& plan) {
+  Sharings sharings;
+  std::unordered_map<int32_t, size_t> by_first_block;
+  for (size_t index = 0; index < plan.parts.size(); ++index) {
+    Part& part = plan.parts[index];
+    if (part.split != split_tokens(1) || !part.whole || args.block_size > part.split) continue;
+    const int32_t* table = args.block_tables + part.sequence * args.table_stride;
+    auto [found, fresh] = by_first_block.try_emplace(table[0], sharings.size());
+    if (fresh) sharings.emplace_back();
+    std::vector<int32_t>& sharing = sharings[found->second];
+    if (!fresh) {
+      Part& leader = plan.parts[sharing[0]];
+      const int32_t* theirs = args.block_tables + leader.sequence * args.table_stride;
+      int64_t blocks = part.split / args.block_size, most = std::min(part.whole, leader.whole);
+      while (part.shared < most && std::equal(table + part.shared * blocks,
+                                              table + (part.shared + 1) * blocks,
+                                              theirs + part.shared * blocks))
+        ++part.shared;
+      if (!part.shared) continue;
+      leader.shared = std::max(leader.shared, part.shared);
+    }
+    sharing.push_back(index);
+  }
+  return sharings;
+}
 
 Plan make_plan(const AttendArgs& args) {
   Plan plan;
-  std::vector<Sharing> sharings;
-  std::unordered_map<int32_t, int64_t> by_first_block;
-  int64_t group = args.heads / args.kv_heads;
-  std::vector<int64_t> shared;  // stretches of a part that another's item computes
-  for (int64_t s = 0; s < args.sequences; ++s) {
-    int64_t queries = args.query_starts[s + 1] - args.query_starts[s];
-    int64_t length = args.context_lengths[s], all = queries * group;
-    if (queries < 1) continue;  // padding
-    // The last rows see most and take longest: they come first.
-    for (int64_t first = (all - 1) / kRows * kRows; first >= 0; first -= kRows) {
-      Part part;
-      part.sequence = s, part.first_row = first, part.rows = std::min(kRows, all - first);
-      part.split = split_tokens(all);
-      int64_t low = length - queries + first / group + 1 - args.window;
-      int64_t end = length - queries + (first + part.rows - 1) / group + 1;
-      part.first_split = args.window > 0 ? std::max<int64_t>(0, low) / part.split : 0;
-      part.splits = (end + part.split - 1) / part.split - part.first_split;
-      part.partial = plan.partial_size;
-      plan.partial_size += args.kv_heads * part.splits * part.rows * (2 + args.head_dim);
-      plan.parts.push_back(part);
-      shared.push_back(0);
-    }
-    Part& part = plan.parts.back();
-    int64_t whole = (length - queries + 1) / part.split;  // stretches that all rows see all of
-    if (args.window > 0 || all > 48 || !whole) continue;
-    const int32_t* table = args.block_tables + s * args.table_stride;
-    int64_t index = plan.parts.size() - 1;
-    auto [found, fresh] = by_first_block.try_emplace(table[0], sharings.size());
-    if (fresh) {
-      sharings.push_back({index, {}});
-      continue;
-    }
-    Sharing& sharing = sharings[found->second];
-    const Part& leader = plan.parts[sharing.leader];
-    const int32_t* theirs = args.block_tables + leader.sequence * args.table_stride;
-    int64_t leaders = args.context_lengths[leader.sequence] -
-                      (args.query_starts[leader.sequence + 1] - args.query_starts[leader.sequence]);
-    int64_t most = std::min(whole, (leaders + 1) / part.split);
-    int64_t blocks = part.split / args.block_size, same = 0;
-    if (args.block_size > part.split) continue;
-    while (same < most && !std::memcmp(table + same * blocks, theirs + same * blocks,
-                                       blocks * sizeof(int32_t)))
-      ++same;
-    if (same) sharing.followers.push_back({int32_t(index), same}), shared[index] = same;
-  }
-  for (const Sharing& sharing : sharings) {
-    int64_t most = 0;
-    for (const auto& follower : sharing.followers) most = std::max(most, follower.second);
-    shared[sharing.leader] = most;
-    for (int64_t index = 0; index < most; ++index) {
-      int64_t rows = plan.parts[sharing.leader].rows, split = plan.parts[sharing.leader].split;
-      int64_t first = plan.members.size();
-      plan.members.push_back(sharing.leader);
-      for (const auto& [part, stretches] : sharing.followers) {
-        if (stretches <= index) continue;
-        if (rows + plan.parts[part].rows > kRows) {
-          add_items(args, plan, first, plan.members.size() - first, rows, index, index * split,
-                    (index + 1) * split);
+  for (int64_t s = 0; s < args.sequences; ++s)
+    if (args.query_starts[s + 1] > args.query_starts[s]) add_parts(args, plan, s);  // no padding
+  for (const std::vector<int32_t>& sharing : find_sharings(args, plan)) {
+    const Part& leader = plan.parts[sharing[0]];
+    for (int64_t i = 0; i < leader.shared; ++i) {
+      int64_t first = plan.members.size(), rows = 0, at = i * leader.split;
+      for (int32_t index : sharing) {
+        const Part& part = plan.parts[index];
+        if (part.shared <= i) continue;
+        if (rows + part.rows > kRows) {
+          add_items(args, plan, first, i, at, at + leader.split);
           first = plan.members.size(), rows = 0;
         }
-        plan.members.push_back(part), rows += plan.parts[part].rows;
+        plan.members.push_back(index), rows += part.rows;
       }
-      add_items(args, plan, first, plan.members.size() - first, rows, index, index * split,
-                (index + 1) * split);
+      add_items(args, plan, first, i, at, at + leader.split);
     }
   }
   for (size_t index = 0; index < plan.parts.size(); ++index) {
     const Part& part = plan.parts[index];
-    int64_t length = args.context_lengths[part.sequence];
-    int64_t queries = args.query_starts[part.sequence + 1] - args.query_starts[part.sequence];
-    int64_t low = length - queries + part.first_row / group + 1 - args.window;
-    int64_t begin = args.window > 0 ? std::max<int64_t>(0, low) & ~int64_t(15) : 0;
-    int64_t end = length - queries + (part.first_row + part.rows - 1) / group + 1;
-    for (int64_t i = shared[index]; i < part.splits; ++i) {
+    for (int64_t i = part.shared; i < part.splits; ++i) {
       int64_t at = (part.first_split + i) * part.split;
       plan.members.push_back(index);
-      add_items(args, plan, plan.members.size() - 1, 1, part.rows, i, std::max(begin, at),
-                std::min(end, at + part.split));
+      add_items(args, plan, plan.members.size() - 1, i, std::max(part.begin, at),
+                std::min(part.end, at + part.split));
     }
   }
   return plan;
