@@ -2,8 +2,9 @@
 
 Beside decodes a step may take as long as the gap between tokens may be: what was asked for
 (``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost,
-whichever is largest. Within that, whole prompts go first; of one that does not fit the step takes
-a chunk, unless so few tokens are left that the chunk would mostly pay for being there.
+whichever is largest; plans aim at four fifths of it. Within that, whole prompts go first; of one
+that does not fit the step takes a chunk, unless so few tokens are left that the chunk would mostly
+pay for being there.
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 

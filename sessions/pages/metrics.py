@@ -128,7 +128,7 @@ class Metrics:
         )
         self._gap_bound = self._gauge(
             "token_gap_bound_seconds",
-            "Longest gap between tokens that prefill beside decodes aims at.",
+            "Longest gap between tokens that prefill beside decodes may make.",
         )
         self._forward_passes()
         self._prefill = self._counter("prefill_tokens", "Prompt tokens computed.")
