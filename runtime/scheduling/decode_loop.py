@@ -1,11 +1,11 @@
 """Every running decode gets its token, and those with drafts what the step has room for.
 
-Decodes come first in a step and are never skipped. Only sequences that need blocks or have a draft
-are looked at one by one; all others are operations on arrays. Knows no waiting sequences and no
-prefill.
+Decodes come first in a step; none is skipped but those of a tenant that rests. Only sequences that
+need blocks or have a draft are looked at one by one; all others are operations on arrays. Knows no
+waiting sequences and no prefill.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from runtime.scheduling.block_allocation import BlockAllocator
 from runtime.scheduling.costs import StepCosts
@@ -46,10 +46,35 @@ class DecodeLoop:
         for sequence in special:
             if sequence in decoders:  # was not preempted for an earlier one
                 self._grow(sequence, step, drafts.get(sequence, EMPTY_DRAFT))
+        self._count(step)
+
+    def rest(self, step: StepPlan, tenants: Set[str]) -> Mapping[str, int]:
+        """Leave the decodes of ``tenants`` out of the step, and charge for all others. Returns how
+        many there are of each tenant."""
+        decoders = self._queues.decoders
+        if not tenants:
+            by_tenant = decoders.by_tenant
+        else:
+            by_tenant = {t: n for t, n in decoders.by_tenant.items() if t not in tenants}
+            step.resting = {s for s in decoders.sequences if s.request.tenant in tenants}
+            step.resting.difference_update(step.exhausted)
+            for sequence in step.resting:
+                left_out = step.chunks.pop(sequence, None)
+                step.draft_tokens -= 0 if left_out is None else left_out.num_drafted
+            self._count(step)
+        share_s = step.decode_s / max(1, sum(by_tenant.values()))
+        for tenant, count in by_tenant.items():
+            self._service.charge(tenant, share_s * count)
+        return by_tenant
+
+    def _count(self, step: StepPlan) -> None:
+        """What the step computes of sequences that decode, and how long it takes."""
+        left_out = sum(len(s.buffer) for s in (*step.exhausted, *step.resting))
         step.decode_rows = self.num_tokens(step)
-        step.decode_context = decoders.num_tokens - sum(len(s.buffer) for s in step.exhausted)
+        step.decode_context = self._queues.decoders.num_tokens - left_out
+        step.decode_s = 0.0
         if step.decode_rows:
-            self._charge(step)
+            step.decode_s = self._costs.decode_s(step.decode_context, step.decode_rows)
 
     def _grow(self, sequence: Sequence, step: StepPlan, draft: Draft) -> None:
         if not self._allocator.grow(sequence, step):
@@ -72,18 +97,11 @@ class DecodeLoop:
         """What the step computes so far."""
         decoders = self._queues.decoders
         tails = sum(c.num_tokens for s, c in step.chunks.items() if s not in decoders)
-        exhausted = sum(sequence.num_pending for sequence in step.exhausted)
-        return decoders.num_pending - exhausted + tails + step.draft_tokens
+        left_out = sum(s.num_pending for s in (*step.exhausted, *step.resting))
+        return decoders.num_pending - left_out + tails + step.draft_tokens
 
     def decodes(self, step: StepPlan) -> Decodes:
         """The decodes that have no chunk of their own."""
         decoders = self._queues.decoders
-        apart = {s for s in (*step.chunks, *step.exhausted) if s in decoders}
+        apart = {s for s in (*step.chunks, *step.exhausted, *step.resting) if s in decoders}
         return decoders.decodes(without=apart)
-
-    def _charge(self, step: StepPlan) -> None:
-        """Put the decodes of a step on the accounts of their tenants."""
-        step.decode_s = self._costs.decode_s(step.decode_context, step.decode_rows)
-        share_s = step.decode_s / max(1, len(self._queues.decoders))
-        for tenant, count in self._queues.decoders.by_tenant.items():
-            self._service.charge(tenant, share_s * count)

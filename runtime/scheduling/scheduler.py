@@ -1,16 +1,16 @@
 """Which sequences compute how many tokens in the next step.
 
 There is no prefill mode and no decode mode: every sequence has pending tokens, and a step
-gives each running one a share. Running decodes come first and are never skipped; what the
-step's token budget leaves goes to prefills in the policy's order and to newly admitted
-sequences. Admission needs free or evictable blocks; a sequence that does not fit does not block
-those behind it.
+gives each running one a share. Running decodes come first, and none is skipped unless its tenant
+had more than its share and would make others' steps much longer; what the step's token budget
+leaves goes to prefills in the policy's order and to newly admitted sequences. Admission needs free
+or evictable blocks; a sequence that does not fit does not block those behind it.
 
 Ties together the parts that each know one thing: the queues, the decode loop, the order,
 slots, admission, block allocation. Ids and counts only: no tensors, no wall clock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import MappingProxyType
 
 from radix_cache.block_pool import BlockArray
@@ -126,9 +126,8 @@ class Scheduler:
         self._decodes.plan(step, drafts)
         prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
         queues = self.queues
-        self.tenant_share.begin(
-            now, step, decoders=queues.decoders.by_tenant, tenants=self._service.num_tenants
-        )
+        resting = self._who_rests(now, step)
+        self.tenant_share.decode(step, self._decodes.rest(step, resting))
         if prefills or queues.waiting or queues.paused:
             self._share_out(now, prefills, step)
         return Schedule(
@@ -159,6 +158,12 @@ class Scheduler:
             else:
                 prefills.append(sequence)
         return prefills
+
+    def _who_rests(self, now: float, step: StepPlan) -> Set[str]:
+        """The tenants whose decodes are left out of a step."""
+        decoders, tenants = self.queues.decoders.by_tenant, self._service.num_tenants
+        resting = self.tenant_share.begin(now, step, decoders=decoders, tenants=tenants)
+        return frozenset() if self._policy.strict else resting
 
     def _share_out(self, now: float, prefills: list[Sequence], step: StepPlan) -> None:
         """Give the step's prefill budget to running prefills and to waiting sequences, in one

@@ -125,7 +125,7 @@ class Schedule:
 
 
 class StepPlan:
-    """A plan in the making. All decoders are part of it unless they are exhausted."""
+    """A plan in the making. All decoders are part of it unless they are exhausted or rest."""
 
     __slots__ = (
         "admitted",
@@ -138,6 +138,7 @@ class StepPlan:
         "paused",
         "preempted",
         "prefill_tokens",
+        "resting",
         "too_large",
     )
 
@@ -150,6 +151,8 @@ class StepPlan:
         self.preempted = 0
         self.paused: list[Sequence] = []
         """Sequences that lost their slot; some may have one again by the end."""
+        self.resting: set[Sequence] = set()
+        """Sequences that decode, but not in this step."""
         self.decode_rows = 0
         """Tokens of the sequences that decode, drafts included."""
         self.decode_context = 0

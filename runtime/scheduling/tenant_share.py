@@ -1,4 +1,4 @@
-"""Each tenant's share of the engine's time while others decode: whose prompts wait for now.
+"""Each tenant's share of the engine's time while others decode: who waits for now, who rests.
 
 A tenant owes the time that its prompts take, and what its decodes add to steps in which others
 decode. Time pays it back, to each tenant the share that it has of it: one over the number of
@@ -8,16 +8,21 @@ saved up: a step is open to a tenant's prompts as a whole or not at all, and how
 step they may take is the business of ``prefill_budget``. So most steps are decodes alone, and
 chunks are as large as anywhere.
 
+Its decodes rest as well where they would make a step more than ``MOST_SLOWER`` times as long: many
+rows beside the few of another tenant, on a device whose steps grow with their rows. Where a step
+takes about as long whoever takes part, as on a GPU, nobody rests.
+
 ``policy.ServiceAccount`` orders prompts by what tenants had, a step's decodes shared out by their
 number; this is about what others notice of it: by how much a step would be shorter without a
 tenant. Predictions tell only how a step's time divides, the time itself is what passes between two
 plans. Knows no clock: times are passed in. Knows no sequences and no order.
 
 Always true: nobody has to wait where no other tenant decodes; who does has an open step again
-before its share of the time is ``PATIENCE_S``.
+before its share of the time is ``PATIENCE_S``, and who rests decodes again before it is
+``MOST_REST_S``. In each step somebody decodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.step_plan import StepPlan
@@ -29,6 +34,10 @@ MOST_OWED_S = 2.0
 PATIENCE_S = 1.0
 """A tenant whose decodes alone take its share has a step for its prompts after so many seconds of
 its share."""
+MOST_SLOWER = 2.0
+"""Decodes of who owes the burst rest in steps that they would make longer by more than this."""
+MOST_REST_S = 0.25
+"""Of its share: who has rested so long takes part once, so that its turns do not stand still."""
 _FEWEST_TENANTS = 2
 """Half of the time is the most that anybody is paid: another tenant may come."""
 _MOST_PACE = 4.0
@@ -43,6 +52,8 @@ class TenantShare:
         self._owed_s: dict[str, float] = {}
         self._waited_s: dict[str, float] = {}
         """Of those that have to wait: what their share was since they last had a step."""
+        self._rested_s: dict[str, float] = {}
+        """Of those whose decodes rest: the same, since they last took part."""
         self._now = 0.0
         self._step_s = 0.0
         self._added_s: dict[str, float] = {}
@@ -50,6 +61,7 @@ class TenantShare:
         self._over: set[str] = set()
         self._held: set[str] = set()
         """Tenants that the step is not open to, and those that asked."""
+        self._resting: set[str] = set()
 
     def owed_s(self, tenant: str) -> float:
         """Seconds that a tenant had beyond its share lately, the step that is planned left out."""
@@ -57,27 +69,37 @@ class TenantShare:
 
     def begin(
         self, now: float, step: StepPlan, *, decoders: Mapping[str, int], tenants: int
-    ) -> None:
+    ) -> Set[str]:
         """A step is planned, and the one before is over.
 
         Args:
             now: seconds, any origin.
             step: with all decodes and no prompts yet.
-            decoders: how many sequences of each tenant decode in it.
+            decoders: how many sequences of each tenant decode.
             tenants: how many tenants have sequences waiting or running.
+
+        Returns:
+            The tenants whose decodes rest in this step.
         """
         if self._owed_s or self._added_s:
             self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
-        self._now, self._step_s = now, step.decode_s
-        self._added_s = self._added_by_decodes(step, decoders) if len(decoders) > 1 else {}
+        self._now = now
         self._held.clear()
-        self._over = {
+        over = {
             tenant
             for tenant, owed in self._owed_s.items()
-            if owed >= BURST_S
-            and self._waited_s.get(tenant, 0.0) < PATIENCE_S
-            and len(decoders) > (tenant in decoders)
+            if owed >= BURST_S and len(decoders) > (tenant in decoders)
         }
+        self._over = {t for t in over if self._waited_s.get(t, 0.0) < PATIENCE_S}
+        self._resting = self._who_rests(step, decoders, over) if over else set()
+        for tenant in [t for t in self._rested_s if t not in self._resting]:
+            del self._rested_s[tenant]
+        return self._resting
+
+    def decode(self, step: StepPlan, decoders: Mapping[str, int]) -> None:
+        """The step has the decodes of those that do not rest, ``decoders`` of each tenant."""
+        self._step_s = step.decode_s
+        self._added_s = self._added_by_decodes(step, decoders) if len(decoders) > 1 else {}
 
     def has_to_wait(self, tenant: str) -> bool:
         """Whether the step is not open to a prompt of ``tenant``, which there is."""
@@ -98,6 +120,8 @@ class TenantShare:
         paid_s = elapsed_s / tenants
         for tenant in self._held:
             self._waited_s[tenant] = self._waited_s.get(tenant, 0.0) + paid_s
+        for tenant in self._resting:
+            self._rested_s[tenant] = self._rested_s.get(tenant, 0.0) + paid_s
         for tenant in {*self._owed_s, *self._added_s}:
             owed = self.owed_s(tenant) + pace * self._added_s.get(tenant, 0.0) - paid_s
             if owed > 0.0:
@@ -106,6 +130,19 @@ class TenantShare:
                 self._owed_s.pop(tenant, None)
                 self._waited_s.pop(tenant, None)
 
+    def _who_rests(self, step: StepPlan, decoders: Mapping[str, int], over: Set[str]) -> set[str]:
+        """Those of ``over`` without whom the step is that much shorter; never all that decode."""
+        tired = {t for t in over if self._rested_s.get(t, 0.0) < MOST_REST_S and t in decoders}
+        if len(tired) == len(decoders):
+            tired.remove(min(tired, key=lambda tenant: (self.owed_s(tenant), tenant)))
+        rest_s = self._decode_s(step, 1 - sum(decoders[t] for t in tired) / sum(decoders.values()))
+        return tired if step.decode_s > MOST_SLOWER * rest_s else set()
+
+    def _decode_s(self, step: StepPlan, share: float) -> float:
+        """Seconds of a step with that share of the decodes."""
+        rows = max(round(share * step.decode_rows), 1)
+        return self._costs.decode_s(int(share * step.decode_context), rows)
+
     def _added_by_decodes(self, step: StepPlan, decoders: Mapping[str, int]) -> dict[str, float]:
         """Seconds by which the step would be shorter without the decodes of each tenant, and at
         most its part of them by their number, so that all together are no more than the step."""
@@ -113,7 +150,6 @@ class TenantShare:
         by_count: dict[int, float] = {}
         for count in set(decoders.values()):
             rest = (total - count) / total
-            rows = max(round(rest * step.decode_rows), 1)
-            rest_s = self._costs.decode_s(int(rest * step.decode_context), rows)
+            rest_s = self._decode_s(step, rest)
             by_count[count] = min(step.decode_s - rest_s, (1 - rest) * step.decode_s)
         return {tenant: by_count[count] for tenant, count in decoders.items()}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from runtime.scheduling import policy
+from runtime.scheduling import policy, tenant_share
 from runtime.scheduling.sequence import Sequence, SequenceState
 from runtime.scheduling.step_plan import Schedule
 from tests.support.scheduler_bench import Bench
@@ -17,6 +17,8 @@ class _Load:
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.places = rng.choice([1, 3, 12])
+        self.policy = rng.choice(["fcfs", "short_turn_first", "fair"])
+        self.rested = 0
         self.bench = Bench(
             num_blocks=rng.choice([10, 24, 100]),
             max_batch_tokens=rng.choice([3, 16, 64]),
@@ -24,7 +26,7 @@ class _Load:
             max_running=self.places,
             output_reserve_percent=rng.choice([0, 100]),
             session_context_percent=rng.choice([50, 150]),
-            policy=rng.choice(["fcfs", "short_turn_first", "fair"]),
+            policy=self.policy,
             cache_policy=rng.choice(["lease", "lru"]),
         )
         self.open: set[Sequence] = set()
@@ -42,7 +44,7 @@ class _Load:
         limit, prompt = rng.randint(1, 15), rng.randint(1, 20)
         if held + prompt + limit > most:
             return
-        tenant = rng.choice("ab") if base is None else base.request.tenant
+        tenant = rng.choice("aaab") if base is None else base.request.tenant
         forks = base is None or rng.random() < 0.3
         sequence = bench.add(
             prompt,
@@ -78,7 +80,7 @@ class _Load:
         for sequence, (emitted, preemptions) in decoding.items():
             gave_way = sequence.preemptions == preemptions + 1
             paused = sequence in schedule.paused or sequence in had_no_place
-            told = gave_way or paused
+            told = gave_way or paused or self._rests(sequence, schedule)
             assert told or sequence.num_emitted == emitted + 1, "a decode skipped a step"
         assert (
             len(bench.scheduler.queues.running) - len(list(bench.scheduler.queues.paused))
@@ -91,6 +93,15 @@ class _Load:
             self.over.append(sequence)
         bench.cache.check()
 
+    def _rests(self, sequence: Sequence, schedule: Schedule) -> bool:
+        """Whether a decode was left out of a step for those of another tenant."""
+        share, tenant = self.bench.scheduler.tenant_share, sequence.request.tenant
+        others = any(s.request.tenant != tenant for s in schedule.decodes.sequences)
+        owes = share.owed_s(tenant) >= tenant_share.BURST_S
+        rests = owes and others and self.policy != "fcfs"
+        self.rested += rests
+        return rests
+
     def _no_more_than_fits(self, schedule: Schedule) -> None:
         assert not schedule.exhausted, "a turn ended for want of room that fits alone"
         assert not schedule.too_large
@@ -98,8 +109,13 @@ class _Load:
 
 @pytest.fixture(autouse=True)
 def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns of these loads are a few tokens long; some are to count as long ones."""
+    """Turns of these loads are a few tokens long; some are to count as long ones, and some to owe
+    time to others."""
     monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
+    monkeypatch.setattr(tenant_share, "BURST_S", 0.002)
+    monkeypatch.setattr(tenant_share, "MOST_REST_S", 0.05)
+    monkeypatch.setattr(tenant_share, "MOST_SLOWER", 0.5)
+    monkeypatch.setattr(tenant_share, "_MOST_PACE", 1000.0)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -122,9 +138,9 @@ def test_every_turn_ends_no_decode_skips_and_every_block_comes_back(seed: int) -
     assert stats.free + stats.evictable + stats.reserved == stats.total
 
 
-def test_the_random_loads_do_make_turns_give_way_and_pause() -> None:
+def test_the_random_loads_do_make_turns_give_way_pause_and_rest() -> None:
     """Guards the test above."""
-    total = paused = 0
+    total = paused = rested = 0
     for seed in range(25):
         load = _Load(seed)
         for _ in range(60):
@@ -132,6 +148,8 @@ def test_the_random_loads_do_make_turns_give_way_and_pause() -> None:
             load.step()
             paused += bool(list(load.bench.scheduler.queues.paused))
         total += load.bench.preempted
+        rested += load.rested
+    assert rested > 3
     assert total > 10
     assert paused > 10
 

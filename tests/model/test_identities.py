@@ -7,7 +7,7 @@ are evicted and preempted. Every token that came out is compared with the refere
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from runtime.model.batch import StepBatch
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
-from runtime.scheduling.step_plan import Chunk, Schedule
+from runtime.scheduling.step_plan import Chunk, Schedule, StepPlan
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
@@ -159,6 +159,35 @@ def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
 ) -> None:
     """Tenants above their shares lose idle and leased blocks to others."""
     _play(reference, seed, None, 16, tenants=3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_decodes_that_rest_give_the_tokens_of_a_plain_run(
+    reference: ReferenceModel, seed: int
+) -> None:
+    """Tenants whose decodes are left out of steps, by chance, with drafts and without."""
+    rested: list[int] = []
+
+    def plant(driver: EngineDriver, seed: int) -> None:
+        rng, share = random.Random(f"rests/{seed}"), driver.engine._scheduler.tenant_share
+
+        def begin(
+            now: float, step: StepPlan, *, decoders: Mapping[str, int], tenants: int
+        ) -> set[str]:
+            resting = {tenant for tenant in sorted(decoders) if rng.random() < 0.4}
+            if len(resting) == len(decoders):
+                return set()
+            rested.append(len(resting))
+            return resting
+
+        share.begin = begin  # type: ignore[assignment, method-assign]
+        share.has_to_wait = lambda tenant: rng.random() < 0.2  # type: ignore[method-assign]
+
+    guesser = _Guesser(random.Random(seed))
+    for transcript in _play(reference, seed, None, 0, plant=plant, tenants=3):
+        guesser.learn(transcript)
+    _play(reference, seed, guesser, 16, plant=plant, tenants=3)
+    assert sum(rested) > 0
 
 
 def _plant_failures(driver: EngineDriver, seed: int) -> None:

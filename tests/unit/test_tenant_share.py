@@ -1,11 +1,21 @@
 """A tenant's share of the steps in which others decode."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 
 from runtime.scheduling.costs import CostProfile, StepCosts
+from runtime.scheduling.draft import Draft
 from runtime.scheduling.sequence import Sequence
 from runtime.scheduling.step_plan import Schedule, StepPlan, step_work
-from runtime.scheduling.tenant_share import BURST_S, MOST_OWED_S, PATIENCE_S, TenantShare
+from runtime.scheduling.tenant_share import (
+    BURST_S,
+    MOST_OWED_S,
+    MOST_REST_S,
+    PATIENCE_S,
+    TenantShare,
+)
 from tests.support.scheduler_bench import Bench
 
 _PROFILE = CostProfile(prefill_token_s=1e-3, decode_step_s=1e-2)
@@ -18,6 +28,8 @@ class _Steps:
         self.costs = StepCosts(profile)
         self.share = TenantShare(self.costs)
         self.now = 5.0
+        self.rested: set[str] = set()
+        """The tenants whose decodes rested in the last step."""
 
     def step(
         self,
@@ -29,10 +41,11 @@ class _Steps:
     ) -> bool:
         """Plan one; False if the prompts of that tenant, which take so many seconds, have to
         wait."""
-        step = StepPlan()
-        step.decode_rows = sum(decoders.values())
-        step.decode_s = self.costs.decode_s(0, step.decode_rows) if decoders else 0.0
-        self.share.begin(self.now, step, decoders=decoders, tenants=tenants)
+        step = self._decodes(decoders)
+        self.rested = set(self.share.begin(self.now, step, decoders=decoders, tenants=tenants))
+        decoders = {each: n for each, n in decoders.items() if each not in self.rested}
+        step = self._decodes(decoders)
+        self.share.decode(step, decoders)
         self.now += pace * step.decode_s
         tenant, seconds = prompts
         if not seconds:
@@ -43,13 +56,21 @@ class _Steps:
         self.now += pace * seconds
         return True
 
-    def waits(self, *, prompts: tuple[str, float], idle: int = 0, **decoders: int) -> int:
+    def _decodes(self, decoders: Mapping[str, int]) -> StepPlan:
+        step = StepPlan()
+        step.decode_rows = sum(decoders.values())
+        step.decode_s = self.costs.decode_s(0, step.decode_rows) if decoders else 0.0
+        return step
+
+    def waits(
+        self, *, prompts: tuple[str, float], idle: int = 0, tenants: int = 2, **decoders: int
+    ) -> int:
         """How many steps those prompts wait, with so many behind each where there are none."""
         for count in range(1000):
-            if self.step(prompts=prompts, **decoders):
+            if self.step(tenants=tenants, prompts=prompts, **decoders):
                 return count
             for _ in range(idle):
-                self.step(**decoders)
+                self.step(tenants=tenants, **decoders)
         raise AssertionError("nothing is ever open to them")
 
     def owed_s(self, tenant: str = "b") -> float:
@@ -142,23 +163,100 @@ def test_no_more_is_owed_than_is_remembered() -> None:
 
 def test_a_tenant_whose_decodes_take_its_share_has_a_step_for_prompts_now_and_then() -> None:
     steps = _Steps()
-    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.05]
+    steps.costs.table.cells[0][1:] = [0.01, 0.015, 0.019]
     steps.step(a=1, prompts=("b", 100.0))
     for _ in range(3):
-        waits = steps.waits(a=1, b=31, prompts=("b", 0.001))
-        assert waits == pytest.approx(PATIENCE_S / 0.025, abs=1)
+        waits = steps.waits(tenants=3, a=1, b=31, prompts=("b", 0.001))
+        assert waits == pytest.approx(PATIENCE_S / (0.019 / 3), abs=1)
         assert steps.share.owed_s("b") == MOST_OWED_S
 
 
 def test_patience_counts_only_while_a_prompt_waits_and_ends_with_its_step() -> None:
     steps = _Steps()
-    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.05]
+    steps.costs.table.cells[0][1:] = [0.01, 0.015, 0.019]
     steps.step(a=1, prompts=("b", 100.0))
     for _ in range(200):
+        steps.step(tenants=3, a=1, b=31)
+    waits = steps.waits(tenants=3, a=1, b=31, prompts=("b", 0.001), idle=5)
+    assert waits == pytest.approx(PATIENCE_S / (0.019 / 3), abs=1)
+    assert not steps.step(tenants=3, a=1, b=31, prompts=("b", 0.001))
+
+
+_STEEP = [0.01, 0.02, 0.05]
+"""Seconds of a step in which 1, 8 and 32 decode."""
+
+
+def _steep() -> _Steps:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = _STEEP
+    return steps
+
+
+def test_decodes_rest_that_would_make_a_step_much_longer_for_others() -> None:
+    steps = _steep()
+    steps.step(a=1, prompts=("b", 100.0))
+    before = steps.now
+    steps.step(a=1, b=31)
+    assert steps.rested == {"b"}
+    assert steps.now - before == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("decoders", [{"a": 1, "b": 7}, {"a": 8, "b": 24}, {"b": 31}])
+def test_nobody_rests_where_a_step_is_at_most_twice_as_long_or_nobody_else_decodes(
+    decoders: dict[str, int],
+) -> None:
+    steps = _steep()
+    steps.costs.table.cells[0][1:] = [0.01, 0.02, 0.04]
+    steps.step(a=1, prompts=("b", 100.0))
+    steps.step(**decoders)
+    assert not steps.rested
+
+
+def test_who_owes_less_than_the_burst_does_not_rest() -> None:
+    steps = _steep()
+    steps.step(a=1, prompts=("b", 2 * BURST_S - 0.1))
+    steps.step(a=1, b=31)
+    assert not steps.rested
+
+
+def test_decodes_that_rest_have_their_share_of_the_time_in_the_long_run() -> None:
+    steps = _steep()
+    steps.step(a=1, prompts=("b", 100.0))
+    together_s = 0.0
+    for step in range(4000):
+        if step == 1000:
+            together_s, begun = 0.0, steps.now
+        before = steps.now
         steps.step(a=1, b=31)
-    waits = steps.waits(a=1, b=31, prompts=("b", 0.001), idle=5)
-    assert waits == pytest.approx(PATIENCE_S / 0.025, abs=1)
-    assert not steps.step(a=1, b=31, prompts=("b", 0.001))
+        together_s += 0.0 if steps.rested else steps.now - before
+    added_s = together_s * (_STEEP[2] - _STEEP[0]) / _STEEP[2]
+    assert added_s == pytest.approx((steps.now - begun) / 2, rel=0.01)
+
+
+def test_nobody_rests_for_more_than_a_quarter_of_a_second_of_its_share() -> None:
+    steps = _steep()
+    steps.step(prompts=("b", 100.0))  # two seconds are owed
+    runs, run = [], 0
+    for _ in range(200):
+        steps.step(a=1, b=31)
+        if steps.rested:
+            run += 1
+        else:
+            runs.append(run)
+            run = 0
+    assert runs[0] == pytest.approx(MOST_REST_S / (0.01 / 2), abs=1)
+    assert max(runs) == runs[0]
+    assert MOST_REST_S * 2 == 0.5  # seconds of two tenants, and the step before
+
+
+def test_of_all_that_owe_the_burst_one_decodes() -> None:
+    steps = _steep()
+    steps.step(prompts=("a", 100.0))
+    steps.step(prompts=("b", 100.0))
+    steps.step(tenants=9, a=1, b=31)
+    assert steps.rested == {"b"}  # of which more is owed: time has paid for a
+    steps.step(tenants=9, a=31, b=1)
+    assert not steps.rested  # without b a step would not be shorter
 
 
 def test_nothing_is_kept_of_tenants_that_owe_nothing() -> None:
@@ -169,6 +267,7 @@ def test_nothing_is_kept_of_tenants_that_owe_nothing() -> None:
     steps.step(a=1)
     assert not steps.share._owed_s
     assert not steps.share._waited_s
+    assert not steps.share._rested_s
 
 
 # In the scheduler, on a machine as fast as predicted
@@ -319,3 +418,49 @@ def test_a_limited_prompt_goes_on_however_many_others_decode() -> None:
             break
         machine.step()
     assert all(sequence in machine.done for sequence in asked)
+
+
+def _beside_forty(policy: str = "short_turn_first") -> tuple[int, int, list[int]]:
+    """Tokens that one turn of tenant a and forty of tenant b emit in five seconds of a machine
+    whose steps are as long as they have rows; and of each step, how many of b decoded in it."""
+    machine = _Machine(policy)
+    for cells in machine.costs.table.cells:
+        cells[1:] = [0.002, 0.016, 0.064]
+    mine = _speaks(machine)
+    theirs = [machine.add(4, limit=100_000, expected=0, tenant="b") for _ in range(40)]
+    while not all(each.num_emitted for each in theirs):
+        machine.step()
+    until = machine.now + 5.0
+    before, begun = mine.num_emitted, sum(each.num_emitted for each in theirs)
+    rows = []
+    while machine.now < until:
+        sequences = machine.step().decodes.sequences
+        assert mine in sequences
+        rows.append(sum(s.request.tenant == "b" for s in sequences))
+    emitted = sum(each.num_emitted for each in theirs) - begun
+    return mine.num_emitted - before, emitted, rows
+
+
+def test_a_turn_beside_forty_of_another_tenant_has_half_of_the_time() -> None:
+    mine, theirs, rows = _beside_forty()
+    strict_mine, strict_theirs, strict_rows = _beside_forty("fcfs")
+    assert set(rows) == {0, 40}
+    assert set(strict_rows) == {40}
+    assert mine > 10 * strict_mine
+    assert theirs > 0.45 * strict_theirs
+
+
+def test_drafts_of_who_rests_are_left_out_with_its_decodes() -> None:
+    machine = _Machine()
+    for cells in machine.costs.table.cells:
+        cells[1:] = [0.002, 0.016, 0.064]
+    mine = _speaks(machine)
+    theirs = [machine.add(4, limit=100_000, expected=0, tenant="b") for _ in range(40)]
+    while not all(each.num_emitted for each in theirs):
+        machine.step()
+    machine.scheduler.tenant_share.charge("b", 100.0)
+    draft = Draft(tokens=np.zeros(3, dtype=np.int32), sources=(), survival=(1.0, 1.0, 1.0))
+    machine.now += 100.0
+    schedule = machine.scheduler.schedule(machine.now, dict.fromkeys([mine, theirs[0]], draft))
+    assert [chunk.sequence for chunk in schedule.chunks] == [mine]
+    assert schedule.chunks[0].num_drafted == 3
