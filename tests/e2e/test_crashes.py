@@ -1,6 +1,6 @@
 """A server that is killed, and the next one on the same journal: nothing acknowledged is lost.
 
-``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 12; 200 is the long campaign).
+``KEEPWARM_CRASHES`` says how many times the server is killed (CI: 20; 200 is the long campaign).
 """
 
 import asyncio
@@ -26,25 +26,36 @@ from sessions.durable.ledger import nano_dollars
 from sessions.durable.transcript import chain_ids
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import decode_turn
-from sessions.journal.records import PARENT_DELETED, SERVER_DIED, TENANT_ACCOUNT
+from sessions.journal.records import (
+    PARENT_DELETED,
+    SERVER_DIED,
+    TENANT_ACCOUNT,
+    StoredTurn,
+    TurnBody,
+)
 from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
 from tests.support.wire_client import WireClient
 
-CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "12"))
+CRASHES = int(os.environ.get("KEEPWARM_CRASHES", "20"))
 SESSIONS = 4
+LONG_TOKENS = 2000
+"""A session of so many is left, and another begun: the model's context has an end."""
 VOCABULARY = random_model_config("qwen3-tiny").vocab_size
 
 
 class Agent:
-    """One session: plays turns, and remembers what it was told had ended. A turn whose answer it
-    did not get is asked for again, by its id."""
+    """One session after the other: plays turns, and remembers what it was told had ended. A turn
+    whose answer it did not get is asked for again, by its id."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._name = name
+        self.sessions: list[str] = []
         self.acknowledged: list[dict[str, Any]] = []
         self.cut: list[dict[str, Any]] = []
         """Turns that ran when a server died."""
+        self.roots: set[int] = set()
+        """Of what was acknowledged, the indices of turns that began a session."""
         self.checked = 0
         """So many of what was acknowledged have been compared."""
         self._numbers = itertools.count()
@@ -70,14 +81,19 @@ class Agent:
 
     def _next(self) -> dict[str, Any]:
         number = next(self._numbers)
+        last = self.acknowledged[-1] if self.acknowledged else None
+        if last is None or last["usage"]["total_tokens"] > LONG_TOKENS:
+            self.roots.add(len(self.acknowledged))
+            self.sessions.append(f"{self._name}.{number}")
+            last = None
         fields: dict[str, Any] = {
             "input": f"turn {number}",
             "max_output_tokens": 6,
             "include": ["message.output_text.logprobs"],
-            "keepwarm": {"session": self.name, "request_id": f"{self.name}.{number}"},
+            "keepwarm": {"session": self.sessions[-1], "request_id": f"{self._name}.{number}"},
         }
-        if self.acknowledged:
-            fields["previous_response_id"] = self.acknowledged[-1]["id"]
+        if last is not None:
+            fields["previous_response_id"] = last["id"]
         return fields
 
 
@@ -93,7 +109,8 @@ async def load_and_kill(
     playing = [asyncio.create_task(agent.play(url, until)) for agent in agents]
     enough = sum(len(agent.acknowledged) for agent in agents) + turns
     while sum(len(agent.acknowledged) for agent in agents) < enough:
-        assert not any(each.done() for each in playing), "nobody plays any more"
+        for each in playing:
+            assert not each.done() or each.result(), "an agent has stopped"
         await asyncio.sleep(0.01)
     await asyncio.sleep(after_s)
     os.kill(pid, signal.SIGKILL)
@@ -111,17 +128,22 @@ def check(
         loader = Loader(opened, fingerprint=fingerprint)
         costs = 0
         for agent in agents:
-            rows = {row.response_id: row for row in opened.session_turns("default", agent.name)}
-            bodies = {id_: decode_turn(row) for id_, row in rows.items()}
+            rows: dict[str, StoredTurn] = {}
+            bodies: dict[str, TurnBody] = {}
+            for name in agent.sessions:
+                mine = {row.response_id: row for row in opened.session_turns("default", name)}
+                told = {id_: decode_turn(row) for id_, row in mine.items()}
+                session = opened.session("default", name)
+                cost = sum(body.cost for body in told.values())
+                assert session is None or session.account.cost == cost
+                costs += cost
+                rows |= mine
+                bodies |= told
             requests = [row.request_id for row in rows.values()]
             assert len(requests) == len(set(requests)), "a request was answered by two turns"
-            session = opened.session("default", agent.name)
-            cost = sum(body.cost for body in bodies.values())
-            assert session is None or session.account.cost == cost
-            costs += cost
             before: str | None = None
             for n, response in enumerate(agent.acknowledged):
-                id_ = response["id"]
+                id_, before = response["id"], None if n in agent.roots else before
                 assert id_ in rows, "an acknowledged turn is gone"
                 assert rows[id_].parent_id == before, "a chain went on elsewhere"
                 if all_ or n >= agent.checked:
