@@ -30,7 +30,6 @@ from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
 from sessions.pages.metrics import Metrics
 from sessions.tenants import TenantPolicy, Tenants
-from sessions.turns.commits import Commits
 from sessions.turns.recollection import spent_on
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
@@ -133,15 +132,9 @@ class World:
         """The server dies: what its turns held counts as spent, within every budget."""
         self.take_reports()
         rig = self.rig
-        for client in (*self.clients, *self.retired):
-            for job in client.connection._jobs:
-                if job.noted is not NOTHING:
-                    assert job.turn is not None
-                    assert job.session is not None
-                    plan, session = job.turn.plan, job.session
-                    record = Commits(rig.journal).reservation(plan, session, job.noted, created_s=1)
-                    self.charge(record)
-                    self.cut_short += 1
+        for record in rig.noted.values():
+            self.charge(record)
+            self.cut_short += 1
         bounds = [(account.budget.bounds(), key) for account, key in self.tracked.items()]
         rig.journal.close()
         rig.journal = self.open_journal()

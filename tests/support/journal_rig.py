@@ -1,7 +1,8 @@
 """``Rig`` with a journal: records are committed, and what fell out is asked for.
 
-``hold`` keeps verdicts back, so that a test sees what waits for them; ``restart`` is a server
-that died and another that found its journal.
+``hold`` keeps verdicts back, so that a test sees what waits for them; what turns hold is noted in
+the order of a ``JournalWriter``, behind the records that were handed over before. ``restart`` is a
+server that died and another that found its journal.
 """
 
 import itertools
@@ -10,7 +11,7 @@ from typing import Any
 
 from sessions.journal.adoption import Loader
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commit, Commits
 from sessions.turns.effects import Effects
@@ -31,6 +32,11 @@ class JournalRig(Rig):
         self.options = options
         self.hold = False
         self.held: list[tuple[Client, Commit]] = []
+        self.noted: dict[str, TurnRecord] = {}
+        """By response: what the journal says that a running turn holds."""
+        self._handed_over = self._committed = 0
+        self._notes: list[tuple[int, TurnRecord]] = []
+        """What turns hold, and how many records have to be written before it is noted."""
         self.lookups = 0
         self._numbers = itertools.count(1)
         super().__init__(**options)
@@ -44,6 +50,9 @@ class JournalRig(Rig):
         self._clients.clear()
         self._routes.clear()
         self.held.clear()
+        self.noted.clear()
+        self._notes.clear()
+        self._handed_over = self._committed = 0
         self._with_journal()
 
     def _with_journal(self) -> None:
@@ -72,8 +81,10 @@ class JournalRig(Rig):
         )
 
     def carry(self, client: Client, effects: Effects) -> None:
-        if effects.reserves:
-            self.journal.reserve([reserve.record for reserve in effects.reserves])
+        before = self._handed_over + len(effects.commits)
+        self._notes += [(before, reserve.record) for reserve in effects.reserves]
+        if not effects.commits:
+            self._note()
         super().carry(client, effects)
         if effects.freed and self.journal.ownership is not None:
             self.journal.ownership.free_requests(client.connection._tenant, effects.freed)
@@ -87,6 +98,7 @@ class JournalRig(Rig):
             except Exception as error:
                 outcome = error
             self.carry(client, client.connection.recalled(lookup.lookup_id, outcome))
+        self._handed_over += len(effects.commits)
         for commit in effects.commits:
             self.held.append((client, commit))
             if not self.hold:
@@ -102,4 +114,16 @@ class JournalRig(Rig):
         if verdict is None:
             (written,) = self.journal.append([commit.record])
             verdict = WRITTEN if written else STALE
+        self._committed += 1
+        self.noted.pop(commit.record.response_id, None)
+        self._note()
         self.carry(client, client.connection.committed(commit.record.response_id, verdict))
+
+    def _note(self) -> None:
+        """What is due of what turns hold."""
+        while self._notes and self._notes[0][0] <= self._committed:
+            _, record = self._notes.pop(0)
+            self.journal.reserve([record])
+            self.noted.pop(record.response_id, None)
+            if record.holds:
+                self.noted[record.response_id] = record
