@@ -40,6 +40,8 @@ TURNS = 100
 PATIENCE_S = 7.0
 """How long the servers wait for a journal that is out of reach, and for each other."""
 ENDED = ("completed", "incomplete")
+LONG = {"type": "string", "minLength": 1200, "maxLength": 1200}
+"""A turn that has to write this does not end before it is asked for."""
 PRICE = ["--price", "input=3,cached=0.3,output=15"]
 
 
@@ -182,7 +184,7 @@ class Chain:
         if not self.last:
             options["budget"] = [{"scope": "session", "output": self.budget}]
         fields = {"input": "go on", "max_output_tokens": most, "keepwarm": options}
-        return await client.response(**fields, **self.last)
+        return await client.response(**fields, truncation="auto", **self.last)
 
     def take(self, response: dict[str, Any], *, as_last: bool = True) -> None:
         assert response["status"] in ENDED, response["keepwarm"]
@@ -233,7 +235,9 @@ class Chain:
 def test_a_turn_is_come_back_to_at_the_other_server_over_socket_and_http(pair: Pair) -> None:
     """While it runs that server says where it is, then it gives its end; nothing starts twice."""
     kept = {"session": "back", "request_id": "back 1", "on_disconnect": "continue"}
-    create = {"input": "go on", "max_output_tokens": 1500, "keepwarm": kept}
+    shape = {"type": "object", "properties": {"text": LONG}, "required": ["text"]}
+    form = {"format": {"type": "json_schema", "name": "long", "schema": shape}}
+    create = {"input": "go on", "max_output_tokens": 1500, "text": form, "keepwarm": kept}
     origin = pair.servers[1].url
 
     async def until_ended(ask: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:

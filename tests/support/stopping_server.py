@@ -9,6 +9,7 @@ a turn that runs there it does not wait.
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def main() -> int:
         insert(batch, *arguments)
         if flag.exists():
             flag.unlink()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before it goes on
 
     Batch._insert = stopping  # type: ignore[method-assign]
     return keepwarm(sys.argv[1:])
