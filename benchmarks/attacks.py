@@ -94,18 +94,24 @@ def _many_items() -> bytes:
 
 
 @cache
-def _many_tools(**more: object) -> bytes:
+def _many_tools(last_name: str = "") -> bytes:
     shape = {f"p{n}": {"type": "string", "description": "words"} for n in range(350)}
     tool = {"type": "function", "parameters": {"type": "object", "properties": shape}}
     tools = [tool | {"name": f"f{n}"} for n in range(120)]
-    if not more:
-        return _create(input="hi", tools=[*tools, tool | {"name": ""}])
-    return _create(input="hi", tools=tools, **more)
+    return _create(input="hi", tools=[*tools, tool | {"name": last_name}], tool_choice="none")
+
+
+def _long_header() -> bytes:
+    return _many_tools("last")
 
 
 @cache
-def _echoed_tools() -> bytes:
-    return _many_tools(tool_choice="none", max_output_tokens=1)
+def _large_schema() -> bytes:
+    shape = {"ok": {"type": "boolean", "description": "w" * 250_000}}
+    schema = {"type": "object", "properties": shape, "required": ["ok"]}
+    schema |= {"additionalProperties": False}
+    form = {"type": "json_schema", "name": "answer", "schema": schema}
+    return _create(input="hi", text={"format": form}, max_output_tokens=30)
 
 
 async def refused_items(target: Target) -> None:
@@ -277,9 +283,14 @@ async def fragments(target: Target) -> None:
         target.done["held back"] += 1
 
 
+async def long_headers(target: Target) -> None:
+    """2.5 MiB of tools, every one in order, that no context holds."""
+    await _turns(target, _long_header())
+
+
 async def large_echoes(target: Target) -> None:
-    """Good requests with 2.5 MiB of tools, which each response repeats."""
-    await _turns(target, _echoed_tools())
+    """Good requests with a schema of 250 KB, which each response repeats three times."""
+    await _turns(target, _large_schema())
 
 
 def _long_text(target: Target, words: int) -> str:
@@ -332,6 +343,7 @@ ATTACKS: dict[str, Callable[[Target], Awaitable[None]]] = {
         log_lines,
         partial_frames,
         fragments,
+        long_headers,
         large_echoes,
         ordinary,
     )
@@ -342,7 +354,8 @@ PREPARED: dict[str, Callable[[], bytes]] = {
     "refused_items": _many_items,
     "refused_tools": _many_tools,
     "waiting_creates": _empty_parts,
-    "large_echoes": _echoed_tools,
+    "long_headers": _long_header,
+    "large_echoes": _large_schema,
 }
 """What is made before the time begins."""
 

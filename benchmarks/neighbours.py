@@ -15,7 +15,8 @@ compared: ``worst_gap_p50_ratio`` and ``worst_throughput_share``, in tokens a se
 prompt tokens that the session had left in the cache, those that it found again; it holds less than
 half of its share. ``worst_new_grammar_s`` is a whole turn of one token with a new grammar.
 ``rss_growth_mib`` is of all the server's processes, at their largest, above what they had when the
-attack began and the bytes that a tenant's open requests may hold. ``health_p99_ms`` is beside 2,048
+attack began and the bytes that a tenant's open requests may hold; beside ``large_echoes``, whose
+turns are stored, that its stored responses may. ``health_p99_ms`` is beside 2,048
 silent sockets. Attacks on memory last ``--seconds``, the others half of it.
 """
 
@@ -67,9 +68,11 @@ FOR_MEMORY = {
     "waiting_creates",
     "partial_frames",
     "new_grammars",
+    "long_headers",
     "large_echoes",
     "cache_flood",
 }
+STORED = "large_echoes"
 HEALTH_EVERY_S, KEPT_EVERY_S, GRAMMAR_EVERY_S, LOOK_EVERY_S = 0.03, 4.0, 3.0, 0.5
 
 
@@ -305,8 +308,9 @@ def bars_of(found: dict[str, Any]) -> list[Bar]:
     furthest = max(
         attacks.values(), key=lambda seen: seen["gap_p99_ms"] - seen["gap_bound_ms"], default=None
     )
-    grown = worst("rss_growth_mib")
-    held = DEFAULT_LIMITS.max_held_per_tenant / MIB
+    held = dict.fromkeys(attacks, DEFAULT_LIMITS.max_held_per_tenant / MIB)
+    held |= {STORED: DEFAULT_LIMITS.max_stored_bytes_per_tenant / MIB}
+    grown = [seen["rss_growth_mib"] - held[name] for name, seen in attacks.items()]
     silent = attacks.get(SILENT)
     return [
         Bar(
@@ -321,7 +325,7 @@ def bars_of(found: dict[str, Any]) -> list[Bar]:
         Bar(name="worst_new_grammar_s", value=worst("new_grammar_s"), op="<=", bar=3),
         Bar(
             name="rss_growth_mib",
-            value=None if grown is None else max(grown - held, 0),
+            value=max(*grown, 0) if grown else None,
             op="<=",
             bar=256,
         ),

@@ -229,9 +229,23 @@ class Renderer:
     ``header`` and ``input`` raise ApiError for a text that cannot be tokenised.
     """
 
-    def __init__(self, tokenizer: Tokenizer, chat_format: ChatFormat) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat,
+        *,
+        max_tokens: int,
+        longest_token_bytes: int,
+    ) -> None:
+        """
+        Args:
+            max_tokens: of the model's context.
+            longest_token_bytes: no text has fewer tokens than its bytes divided by this.
+        """
         self._tokenizer = tokenizer
         self._format = chat_format
+        self._max_tokens = max_tokens
+        self._longest_token_bytes = longest_token_bytes
         self._banned: dict[tuple[bool, bool], tuple[int, ...]] = {}
 
     def banned_tokens(self, *, thinking: bool, calls: bool) -> tuple[int, ...]:
@@ -261,6 +275,9 @@ class Renderer:
 
         A leading system message takes the place of instructions where there are none;
         where there are both it follows them.
+
+        Raises:
+            ApiError: by its length it cannot fit the context; it is not tokenised.
         """
         if parent is not None:
             header = parent.header
@@ -279,6 +296,7 @@ class Renderer:
                 segments += self._format.items(
                     (opening,), first=True, open_output=False, options=options
                 )
+        self._refuse_hopeless(segments)
         return Header(
             instructions=instructions,
             opening=opening,
@@ -286,6 +304,14 @@ class Renderer:
             options=options,
             ids=self._encode(segments),
         )
+
+    def _refuse_hopeless(self, segments: Sequence[Segment]) -> None:
+        texts = (segment.text for segment in segments if not segment.special)
+        num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        least_tokens = num_bytes // self._longest_token_bytes
+        if least_tokens > self._max_tokens:
+            advice = "its instructions and tools alone are too long"
+            raise errors.context_length_exceeded(least_tokens, self._max_tokens, advice)
 
     def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
         """Tokens of items on their own; a good estimate of what they add to a context."""

@@ -333,12 +333,16 @@ class Connection:
     def _enqueue(self, waiting: Waiting, stream_id: str | None) -> None:
         try:
             waiting.hold = self._hold(waiting)
-            error = place(self._lanes, waiting, stream_id, self._service.limits)
-        except ApiError as too_much:
-            error = too_much
-        if error is not None:
-            _let_go(waiting)
-            self._running.send_error(error, stream_id)
+        except ApiError as error:
+            self._turn_away(waiting, error, stream_id)
+            return
+        refusal = place(self._lanes, waiting, stream_id, self._service.limits)
+        if refusal is not None:
+            self._turn_away(waiting, refusal, stream_id)
+
+    def _turn_away(self, waiting: Waiting, error: ApiError, stream_id: str | None) -> None:
+        _let_go(waiting)
+        self._running.send_error(error, stream_id)
 
     def _hold(self, waiting: Waiting) -> Hold | None:
         if not isinstance(waiting.content, CreateRequest):

@@ -188,10 +188,11 @@ class Running:
             self.long_plans.add(job, work)
             return
         try:
-            plan: TurnPlan | Exception = work()
+            plan = work()
         except Exception as error:
-            plan = error
-        self.begin(job, plan)
+            self.begin(job, error)
+        else:
+            self.begin(job, plan)
 
     def begin(self, job: Job, plan: TurnPlan | Exception) -> None:
         """Start a turn that is planned, or refuse it for what kept it from being planned. Its

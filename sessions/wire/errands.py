@@ -5,7 +5,8 @@ Each errand is a task of its own whose outcome comes back as one more call on th
 asked. Knows who does the work, and nothing of the engine or of frames.
 
 Always true: an errand that was not given up ends in exactly one call; a grammar check that is
-withdrawn ends in none.
+withdrawn ends in none. An exception is no local variable of a frame that it holds: such a ring, and
+all that the frames worked on, would wait for the garbage collector.
 """
 
 import asyncio
@@ -126,18 +127,20 @@ class Errands:
         self._run([(link, verdict)])
 
     async def _plan(self, link: Link, planning: Planning) -> None:
-        outcome: TurnPlan | Exception
+        planned = partial(link.connection.planned, planning.planning_id)
         try:
-            outcome = await self.beside(link.tenant, planning.work)
+            plan: TurnPlan = await self.beside(link.tenant, planning.work)
         except Exception as error:
-            outcome = error
-        self._run([(link, partial(link.connection.planned, planning.planning_id, outcome))])
+            self._run([(link, partial(planned, error))])
+        else:
+            self._run([(link, partial(planned, plan))])
 
     async def _look_up(self, link: Link, lookup: Lookup) -> None:
-        outcome: Recalled | Exception
+        recalled = partial(link.connection.recalled, lookup.lookup_id)
         try:
-            outcome = await self._journal.recall(link.tenant, lookup.wanted)
-            self._journal.take(link.tenant, outcome)
+            found: Recalled = await self._journal.recall(link.tenant, lookup.wanted)
+            self._journal.take(link.tenant, found)
         except Exception as error:
-            outcome = error
-        self._run([(link, partial(link.connection.recalled, lookup.lookup_id, outcome))])
+            self._run([(link, partial(recalled, error))])
+        else:
+            self._run([(link, partial(recalled, found))])

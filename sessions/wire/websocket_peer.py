@@ -334,6 +334,8 @@ class WebSocketPeer(asyncio.Protocol):
             read = Read(content=errors.not_read())
         except Exception:
             log.exception("frame cannot be read connection=%s", self._link.id)
+        finally:
+            self._reader = None  # a cancelled task keeps its frames, and they the peer and data
         if self._hears:
             self._hub.take(self._link, read, len(data))
         self._message_done()

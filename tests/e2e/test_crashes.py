@@ -25,13 +25,12 @@ from runtime.tokenizer import Tokenizer
 from sessions.durable.ledger import nano_dollars
 from sessions.durable.transcript import chain_ids
 from sessions.journal.adoption import Loader, link_up
-from sessions.journal.encoding import decode_turn
+from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.records import (
     PARENT_DELETED,
     SERVER_DIED,
     TENANT_ACCOUNT,
     StoredTurn,
-    TurnBody,
 )
 from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS

@@ -1,6 +1,8 @@
 """Errands: each ends in one call on the connection that asked, a withdrawn check in none."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -102,3 +104,33 @@ def test_a_plan_comes_back_and_so_does_its_failure() -> None:
         assert bench.noted == [("a", "planned", ("p", fault))]
 
     asyncio.run(scenario())
+
+
+def test_what_a_failed_plan_worked_on_is_gone_with_it() -> None:
+    class Prompt:
+        """Long."""
+
+    made: list[weakref.ref[Prompt]] = []
+
+    def fails() -> Any:
+        prompt = Prompt()
+        made.append(weakref.ref(prompt))
+        raise ValueError("too long")
+
+    async def scenario() -> None:
+        bench = Bench()
+        link = bench.link("a")
+        bench.errands.begin(link, Effects(plannings=(Planning(planning_id="p", work=fails),)))
+        await bench.settle()
+        while not bench.noted:
+            await asyncio.sleep(0)
+        bench.noted.clear()
+        link.planning = None
+        await bench.settle()
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+        assert made[0]() is None
+    finally:
+        gc.enable()

@@ -311,6 +311,28 @@ def test_a_warm_up_may_fill_the_context(rig: Rig) -> None:
     assert error["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("truncation", ["disabled", "auto"])
+@pytest.mark.parametrize("header", ["instructions", "tools", "opening"])
+def test_a_header_that_cannot_fit_is_refused_before_it_is_tokenised(
+    header: str, truncation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(max_context_tokens=100)
+    client = rig.connect()
+    long = "a" * 100_000
+    fields: dict[str, Any] = {"input": "hi", "truncation": truncation}
+    if header == "tools":
+        fields["tools"] = [G | {"description": long}]
+    elif header == "instructions":
+        fields["instructions"] = long
+    else:
+        fields["input"] = [said("system", long), said("user", "hi")]
+    monkeypatch.setattr(rig.model.renderer._tokenizer, "encode", None)
+    (error,) = client.create(**fields)
+    assert error["error"]["code"] == "context_length_exceeded"
+    if header != "opening":
+        assert "instructions and tools alone" in error["error"]["message"]
+
+
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(rig: Rig) -> None:
     rig = Rig(max_context_tokens=100)
     client = rig.connect()

@@ -302,7 +302,12 @@ def test_nothing_new_leaves_the_tail_as_it_was() -> None:
 
 def test_a_text_that_cannot_be_tokenised_is_the_clients_error() -> None:
     tokenizer = Tokenizer.load(DEFAULT)
-    renderer = Renderer(tokenizer, chat_format_for("qwen3", tokenizer.specials.__contains__))
+    renderer = Renderer(
+        tokenizer,
+        chat_format_for("qwen3", tokenizer.specials.__contains__),
+        max_tokens=4096,
+        longest_token_bytes=16,
+    )
     with pytest.raises(ApiError, match="run of characters") as caught:
         renderer.input(
             items(said("user", "\t" * 1_200_000)), Tail.START, generate=True, options=OPTIONS

@@ -1,6 +1,8 @@
 """Bytes to frames and back: one write per delivery, floods in slices, slow readers out."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -532,6 +534,31 @@ def test_a_client_that_goes_takes_the_frame_that_waits_to_be_read_with_it() -> N
         assert bench.connection.calls == ["close"]
 
     run(scenario, reading)
+
+
+def test_a_client_that_goes_while_its_frame_is_read_leaves_nothing_behind() -> None:
+    """A task that was cancelled keeps its frames: with the peer in them it would be a ring."""
+
+    async def never(job: bytes | Body) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario(bench: Bench) -> None:
+        bench.send("say " + "word " * 10)
+        await bench.settle()
+        assert bench.peer._reader is not None
+        bench.peer.connection_lost(None)
+        await bench.settle()
+        bench.lost.clear()
+        peer = weakref.ref(bench.peer)
+        del bench.peer
+        assert peer() is None
+
+    gc.disable()
+    try:
+        run(scenario, beside(never))
+    finally:
+        gc.enable()
 
 
 def test_a_flood_of_pings_whose_pongs_are_not_read_ends_the_connection() -> None:
