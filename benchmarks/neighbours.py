@@ -196,12 +196,13 @@ class Neighbour:
                 self._seen.expected += left
 
     async def _ask_health(self, until: float) -> None:
-        while time.monotonic() < until or not self._seen.health_s:
-            begun = time.monotonic()
-            async with httpx.AsyncClient(timeout=60) as client:  # a socket for each
+        a_socket_each = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(timeout=60, limits=a_socket_each) as client:
+            while time.monotonic() < until or not self._seen.health_s:
+                begun = time.monotonic()
                 (await client.get(self._root + "/healthz")).raise_for_status()
-            self._seen.health_s.append(time.monotonic() - begun)
-            await asyncio.sleep(HEALTH_EVERY_S)
+                self._seen.health_s.append(time.monotonic() - begun)
+                await asyncio.sleep(HEALTH_EVERY_S)
 
     async def _look(self, until: float) -> None:
         """At the server's memory, and the gap between tokens that it aims at."""
