@@ -14,6 +14,7 @@ announced as JSON, which no page can do without asking the server first (``cross
 
 import enum
 import ipaddress
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -30,9 +31,12 @@ from sessions.http.message import (
     refusal,
 )
 from sessions.tenants import Principal, Tenants
+from tools_api import errors
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
+
+log = logging.getLogger(__name__)
 
 Page = Callable[[Principal], HttpResponse]
 ANONYMOUS = Principal(tenant="")
@@ -95,8 +99,19 @@ class Admission:
     route: Route
     principal: Principal
     argument: str
-    handler: Handler | None
-    """What answers, once the body is there; None: the WebSocket handshake goes on."""
+    handler: Handler | None = None
+    """What answers, once the body is there; with neither this nor a page the WebSocket handshake
+    goes on."""
+    page: Page | None = None
+    """What answers at once."""
+
+    def page_made(self) -> HttpResponse | None:
+        """The answer that needs no more than leave."""
+        try:
+            return None if self.page is None else self.page(self.principal)
+        except Exception:
+            log.exception("page failed")
+            return refusal(errors.internal_error())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +174,9 @@ class FrontDoor:
         handler = route.calls.get(method)
         if handler is None and not _opens_websocket(route, request):
             if route.page is not None and method == "GET":
-                return route.page(principal)
+                return Admission(
+                    route=route, principal=principal, argument=argument, page=route.page
+                )
             return _wrong_method(route, request)
         if request.has_body and not request.is_json:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")

@@ -299,11 +299,11 @@ class HttpConnection(asyncio.Protocol):
         self._dropped = 0
         self._drop_at = self._clock() + self._times.body_s
         self._for_page = self._front_door.readable_by_page(request)
-        try:
-            verdict = self._front_door.answer(request)
-        except Exception:
-            log.exception("page failed")
-            verdict = refusal(errors.internal_error())
+        verdict = self._front_door.answer(request)
+        if isinstance(verdict, Admission):
+            if verdict.principal is not ANONYMOUS:
+                self._group = verdict.principal.tenant  # what comes behind waits for its turns
+            verdict = verdict.page_made() or verdict
         tenant = ANONYMOUS if isinstance(verdict, HttpResponse) else verdict.principal
         full = self._closed_because(self, tenant)
         self._last = self._last or full is not None
@@ -313,7 +313,6 @@ class HttpConnection(asyncio.Protocol):
             self.answer(verdict)
             return
         self._admission = verdict
-        self._group = verdict.principal.tenant
         if full is not None:
             self._refuse(full)
         elif request.body_bytes > self._max_body_bytes:

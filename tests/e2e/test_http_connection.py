@@ -13,7 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from sessions.http.message import MAX_HEAD_BYTES
+from sessions.http.front_door import Admission, FrontDoor
+from sessions.http.message import MAX_HEAD_BYTES, HttpRequest, HttpResponse
+from sessions.tenants import ApiKey
 from sessions.wire.http_connection import (
     AHEAD_BYTES,
     BODY_BYTES_PER_S,
@@ -722,6 +724,47 @@ def test_a_burst_of_connections_is_taken_in_few_turns_of_the_loop(loop: str) -> 
                 assert turns < number // 4, server.server.num_sockets
 
     play(scenario, lambda: RunningServer(SpeakingEngine()), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_health_check_does_not_wait_behind_all_pages_of_a_tenant(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that asks for pages over and over on many connections, from the same address."""
+    number, order = 20, list[str]()
+    key = "k" * 32
+    page = HEAD.format(path="/sessions.json") + f"Authorization: Bearer {key}\r\n\r\n"
+    answered = FrontDoor.answer
+
+    def noting(door: FrontDoor, request: HttpRequest) -> HttpResponse | Admission:
+        order.append(request.path)
+        return answered(door, request)
+
+    async def scenario(server: RunningServer) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = []
+            for _ in range(number):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                stack.callback(writer.close)
+                writer.write(page.encode())
+                await reader.readuntil(b"\r\n\r\n")
+                clients.append(writer)
+            _, probe = await asyncio.open_connection("127.0.0.1", server.port)
+            stack.callback(probe.close)
+            await server.until(lambda: server.server.num_sockets == number + 1)
+            order.clear()
+            for writer in clients:
+                writer.write(page.encode())
+            probe.write(HEAD.format(path="/healthz").encode() + b"\r\n")
+            await server.until(lambda: len(order) == number + 1)
+        assert order.index("/healthz") < number // 2, order
+
+    def make() -> RunningServer:
+        return RunningServer(keys=[ApiKey.of(key, tenant="acme", name="a")])
+
+    monkeypatch.setattr("sessions.wire.arriving.TENANT_S", 0.0)
+    monkeypatch.setattr(FrontDoor, "answer", noting)
+    play(scenario, make, loop)
 
 
 def test_at_the_end_idle_connections_are_closed_and_running_turns_end() -> None:

@@ -78,8 +78,14 @@ def unkeyed() -> FrontDoor:
     return FrontDoor(routes=ROUTES, tenants=Tenants([]), origins=OPEN_POLICY)
 
 
-def status(door: FrontDoor, asked: HttpRequest) -> int:
+def answered(door: FrontDoor, asked: HttpRequest) -> HttpResponse | Admission:
+    """With the page made, if it is one."""
     verdict = door.answer(asked)
+    return (isinstance(verdict, Admission) and verdict.page_made()) or verdict
+
+
+def status(door: FrontDoor, asked: HttpRequest) -> int:
+    verdict = answered(door, asked)
     if isinstance(verdict, Admission):
         return 101 if verdict.handler is None else 100
     return verdict.status
@@ -131,7 +137,7 @@ def test_a_handshake_with_a_key_goes_on_for_its_tenant() -> None:
 
 
 def test_a_page_is_made_for_the_tenant_of_the_key() -> None:
-    verdict = keyed().answer(request("/mine", Authorization=bearer(ACME_KEY)))
+    verdict = answered(keyed(), request("/mine", Authorization=bearer(ACME_KEY)))
     assert isinstance(verdict, HttpResponse)
     assert verdict.body == b"acme"
 
