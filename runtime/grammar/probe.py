@@ -12,10 +12,12 @@ half runs in one event loop and does no work of its own; neither half imports to
 
 A check that nobody waits for any more is withdrawn while it waits for a child; one that has begun
 goes on, since its verdict is worth keeping and a killed child is not. Who gets a child next is
-for ``Places`` to say.
+for ``Places`` to say: the place of a check that cost its child is free when the next child is
+ready.
 
 Always true: a check ends within the limits whatever the schema, other checks go on, and a
-schema is tried by one child at a time however many of a tenant ask for it.
+schema is tried by one child at a time however many of a tenant ask for it. Nobody waits for a
+child to start but the tenant whose check ended the last one.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,7 +74,7 @@ class ProbeLimits:
     refusal_life_s: float = 30.0
     """A refusal is repeated from memory for so long: a client that retries costs nothing."""
     checks_per_process: int = 500
-    """The child is renewed after that many, so that nothing it leaks adds up."""
+    """Another child takes over after that many, so that nothing it leaks adds up."""
 
 
 class Places(Protocol):
@@ -134,6 +136,7 @@ class GrammarProbe:
         self._refused: OrderedDict[bytes, tuple[float, GrammarRefused]] = OrderedDict()
         self._running: dict[tuple[str, bytes], _Attempt] = {}
         self._begun: set[tuple[str, bytes]] = set()
+        self._renewals: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Start the children and wait until they are ready.
@@ -182,14 +185,15 @@ class GrammarProbe:
 
     async def stop(self) -> None:
         """Kill the children; checks still open are cancelled."""
-        running = [attempt.task for attempt in self._running.values()]
+        running = [*(attempt.task for attempt in self._running.values()), *self._renewals]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*(child.kill() for child in self._children))
 
     async def _try(self, spec: GrammarSpec, tenant: str, key: bytes) -> GrammarRefused | None:
-        async with self._places.place(tenant):
+        async with AsyncExitStack() as place:
+            await place.enter_async_context(self._places.place(tenant))
             child = await self._idle.get()
             self._begun.add((tenant, key))
             began = self._clock()
@@ -197,10 +201,21 @@ class GrammarProbe:
                 refused = await child.check(spec)
             finally:
                 self._begun.discard((tenant, key))
-                self._idle.put_nowait(child)
                 took = self._clock() - began
                 self._places.judge(tenant, took_long=took > _LONG_SHARE * self._limits.seconds)
+                if child.is_ready:
+                    self._idle.put_nowait(child)
+                else:
+                    renewal = asyncio.create_task(self._renew(child, place.pop_all()))
+                    self._renewals.add(renewal)
+                    renewal.add_done_callback(self._renewals.discard)
         return self._remember(key, refused)
+
+    async def _renew(self, child: "_Child", place: AsyncExitStack) -> None:
+        """The place is free when its child can be used again."""
+        async with place:
+            await child.until_ready()
+            self._idle.put_nowait(child)
 
     def _remember(self, key: bytes, refused: GrammarRefused | None) -> GrammarRefused | None:
         if refused is None:
@@ -224,17 +239,31 @@ class _Starved(ProbeError):
 
 
 class _Child:
-    """One child process, renewed when it was killed. One check at a time."""
+    """One child process, and the next one where it is due. One check at a time."""
 
     def __init__(self, arguments: list[str], limits: ProbeLimits) -> None:
         self._arguments = arguments
         self._limits = limits
         self._process: asyncio.subprocess.Process | None = None
         self._checks = 0
-        self._renewal: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[asyncio.subprocess.Process] | None = None
+        """A process that starts, to take over."""
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
+        self._process, self._checks = await self._started(), 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a check does not have to wait for a process that starts."""
+        return self._process is not None or self._next is None or self._next.done()
+
+    async def until_ready(self) -> None:
+        if self._next is not None:
+            await asyncio.wait({self._next})
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        """A process that has said that it is ready."""
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "runtime.grammar.probe_process", *self._arguments),
             stdin=asyncio.subprocess.PIPE,
@@ -242,34 +271,34 @@ class _Child:
             stderr=asyncio.subprocess.DEVNULL,
             env=child_environment(),
         )
-        self._checks = 0
         with contextlib.suppress(OSError):  # from its first import on
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
-        hello = await self._hello()
-        if "error" in hello:
-            await self._end_process()
-            raise ProbeError(hello["error"])
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        try:
+            hello = await self._hello(process)
+            if "error" in hello:
+                raise ProbeError(hello["error"])
+        except BaseException:
+            await _end(process)
+            raise
+        return process
 
-    async def _hello(self) -> dict[str, Any]:
+    async def _hello(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         """What a process says when it is ready, or cannot be."""
-        assert self._process is not None
-        pid, reading = self._process.pid, asyncio.ensure_future(self._read())
+        reading = asyncio.ensure_future(_read(process))
         try:
             for _ in range(_START_TIMEOUT_S):
                 await asyncio.wait({reading}, timeout=1.0)
                 if reading.done():
                     hello: dict[str, Any] = await reading
                     return hello
-                if _is_stopped(pid):
-                    await self._end_process()
+                if _is_stopped(process.pid):
                     raise _Disturbed("it was stopped while it started")
         except asyncio.IncompleteReadError:
-            code = await self._end_process(dying=True)
+            code = await _end(process, dying=True)
             if code is not None and -code in _FOREIGN_SIGNALS:
                 raise _Disturbed(f"{signal.Signals(-code).name} while it started") from None
         finally:
             reading.cancel()
-        await self._end_process()
         raise ProbeError("the probe process did not start")
 
     async def check(self, spec: GrammarSpec) -> GrammarRefused | None:
@@ -282,27 +311,21 @@ class _Child:
         return GrammarRefused(BROKEN)
 
     async def _check(self, spec: GrammarSpec) -> GrammarRefused | None:
-        if self._renewal is not None:
-            renewal, self._renewal = self._renewal, None
-            await renewal
-        if self._process is None or self._process.returncode is not None:
-            if self._process is not None:
-                log.warning("grammar probe had ended status=%s", self._process.returncode)
-            await self.start()
+        await self._take_over()
         self._checks += 1
         try:
             answer = await self._answer(asdict(spec))
         except TimeoutError:
             stopped = self._process is not None and _is_stopped(self._process.pid)
-            await self._renew()
+            await self._replace()
             if stopped:
                 raise _Disturbed("it was stopped") from None
             return GrammarRefused(f"compiling it takes more than {self._limits.seconds:g} s")
         except _Starved:
-            await self._renew()
+            await self._replace()
             raise
         except (asyncio.IncompleteReadError, ConnectionError):
-            code = await self._renew(dying=True)
+            code = await self._replace(dying=True)
             megabytes = self._limits.memory_bytes >> 20
             if code is not None and -code in _FOREIGN_SIGNALS:
                 raise _Disturbed(f"it was ended by {signal.Signals(-code).name}") from None
@@ -314,7 +337,7 @@ class _Child:
             await self._end_process()  # an answer may be half read
             raise
         if self._checks >= self._limits.checks_per_process:
-            await self._renew()
+            self._prepare()
         if answer is None:
             return None
         path = answer["path"]
@@ -326,12 +349,32 @@ class _Child:
         )
 
     async def kill(self) -> None:
-        if self._renewal is not None:
-            self._renewal.cancel()
+        if self._next is not None:
+            self._next.cancel()
             with contextlib.suppress(asyncio.CancelledError, ProbeError):
-                await self._renewal
-            self._renewal = None
+                await _end(await self._next)  # it was ready already
+            self._next = None
         await self._end_process()
+
+    async def _take_over(self) -> None:
+        """Have a process: the one that is there, or the next one where it is ready or needed."""
+        lost = self._process is None or self._process.returncode is not None
+        if lost and self._process is not None:
+            log.warning("grammar probe had ended status=%s", self._process.returncode)
+        if self._next is not None and (lost or self._next.done()):
+            following, self._next = self._next, None
+            try:
+                process = await following
+            except ProbeError as error:
+                if lost:
+                    raise
+                log.warning("grammar probe not renewed reason=%s", error)
+                return
+            await self._end_process()
+            self._process, self._checks = process, 0
+        elif lost:
+            await self._end_process()
+            await self.start()
 
     async def _answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """The child's answer.
@@ -363,42 +406,50 @@ class _Child:
         assert self._process.stdin is not None
         self._process.stdin.write(frame(question))
         await self._process.stdin.drain()
-        answer: dict[str, Any] | None = await self._read()
+        answer: dict[str, Any] | None = await _read(self._process)
         return answer
 
-    async def _read(self) -> Any:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        (length,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
-        return orjson.loads(await self._process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
+    def _prepare(self) -> None:
+        """Start the next process, if it does not start yet."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._started())
 
-    async def _renew(self, *, dying: bool = False) -> int | None:
+    async def _replace(self, *, dying: bool = False) -> int | None:
         """End the process and start the next one without waiting for it."""
         code = await self._end_process(dying=dying)
-        self._renewal = asyncio.create_task(self.start())
+        self._prepare()
         return code
 
     async def _end_process(self, *, dying: bool = False) -> int | None:
-        """End the process and return its exit status.
-
-        Args:
-            dying: it is about to end by itself. Killed in that moment, its status is lost:
-                ``Popen.kill`` takes it away from asyncio.
-        """
         process, self._process = self._process, None
-        if process is None:
-            return None
-        if dying:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _DYING_S)
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        code = await process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
-        with contextlib.suppress(ConnectionError):
-            await process.stdin.wait_closed()
-        return code
+        return None if process is None else await _end(process, dying=dying)
+
+
+async def _read(process: asyncio.subprocess.Process) -> Any:
+    """The next frame that a process says."""
+    assert process.stdout is not None
+    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+    return orjson.loads(await process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
+
+
+async def _end(process: asyncio.subprocess.Process, *, dying: bool = False) -> int | None:
+    """End a process and return its exit status.
+
+    Args:
+        dying: it is about to end by itself. Killed in that moment, its status is lost:
+            ``Popen.kill`` takes it away from asyncio.
+    """
+    if dying:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _DYING_S)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    code = await process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.wait_closed()
+    return code
 
 
 def _cpu_s(pid: int) -> float:

@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits
+from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, _Child
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
 from tests.support.clock import FakeClock
@@ -31,7 +32,7 @@ def run(
     folder: Path,
     scenario: Callable[[GrammarProbe], Awaitable[None]],
     limits: ProbeLimits | None = None,
-    clock: FakeClock | None = None,
+    clock: Callable[[], float] | None = None,
     num_processes: int = 1,
     places: Places | None = None,
 ) -> None:
@@ -257,6 +258,80 @@ def test_the_child_is_renewed_after_its_share_of_checks(tmp_path: Path) -> None:
             assert await probe.check(schema_spec({"const": number})) is None
 
     run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
+
+
+def hold_up_starts(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, list[object]]:
+    """From now on a child starts when the event is set, and is noted when it is asked for."""
+    may_start, asked = asyncio.Event(), list[object]()
+    started = _Child._started
+
+    async def held_up(child: _Child) -> asyncio.subprocess.Process:
+        asked.append(child)
+        await may_start.wait()
+        return await started(child)
+
+    monkeypatch.setattr(_Child, "_started", held_up)
+    return may_start, asked
+
+
+def test_nobody_waits_for_the_child_that_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a second and more, three and a half beside sixty-four clients with new grammars."""
+
+    async def scenario(probe: GrammarProbe) -> None:
+        may_start, asked = hold_up_starts(monkeypatch)
+        (child,) = probe._children
+        first = child._process
+        for number in range(5):
+            assert await probe.check(schema_spec({"const": number})) is None
+        assert asked == [child]
+        assert child._process is first
+        may_start.set()
+        await child.until_ready()
+        assert await probe.check(schema_spec({"const": "more"})) is None
+        assert child._process is not first
+        assert first is not None
+        assert first.returncode is not None
+
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=2))
+
+
+def test_one_that_cannot_take_over_leaves_the_old_child_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        async def broken(_: _Child) -> asyncio.subprocess.Process:
+            raise ProbeError("no memory")
+
+        monkeypatch.setattr(_Child, "_started", broken)
+        for number in range(3):
+            assert await probe.check(schema_spec({"const": number})) is None
+            await asyncio.sleep(0)
+
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=1))
+    assert set(caplog.messages) == {"grammar probe not renewed reason=no memory"}
+
+
+def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next grammar does not take the child that is left to others, and its verdict is told
+    at once."""
+
+    async def scenario(probe: GrammarProbe) -> None:
+        may_start, _ = hold_up_starts(monkeypatch)
+        assert await probe.check(slow_spec(0), "wild") is not None
+        more = asyncio.create_task(probe.check(slow_spec(1), "wild"))
+        for number in range(3):
+            assert await probe.check(schema_spec({"const": number}), "mild") is None
+        assert not probe._begun
+        assert not more.done()
+        may_start.set()
+        assert await more is not None
+
+    limits, places = ProbeLimits(seconds=0.2), FairSlots(2)
+    run(tmp_path, scenario, limits, time.monotonic, places=places, num_processes=2)
 
 
 def test_the_child_gives_way_to_its_parent_and_hears_no_interrupt(tmp_path: Path) -> None:
