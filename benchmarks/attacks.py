@@ -184,7 +184,7 @@ async def silent_sockets(target: Target) -> None:
 async def slow_heads(target: Target) -> None:
     """A request head that comes a byte at a time (F5)."""
     reader, writer = await target.connect()
-    while not target.over and not reader.at_eof():
+    while not target.over and not reader.at_eof() and not writer.transport.is_closing():
         writer.write(b"G")
         target.done["bytes"] += 1
         await asyncio.sleep(0.1)

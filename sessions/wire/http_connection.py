@@ -12,7 +12,6 @@ whatever is pending then hears of it exactly once.
 
 import asyncio
 import logging
-import select
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -38,6 +37,7 @@ from sessions.http.message import (
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
 from sessions.wire.arriving import TURN_S, Arriving
+from sessions.wire.socket_state import has_come
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes
 from tools_api import errors
 from tools_api.dialects.dialect import Dialect
@@ -135,9 +135,7 @@ class HttpConnection(asyncio.Protocol):
             return False
         if self._clock() < self._greeted_at + SPEAK_S:
             return False
-        arrived = select.poll()
-        arrived.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not arrived.poll(0)
+        return not has_come(self._transport)
 
     @property
     def principal(self) -> Principal | None:

@@ -7,7 +7,8 @@ that does not read is closed once its unsent bytes pass a limit; one that has go
 pinged, then closed.
 
 Always true: the hub hears exactly once that a client is gone, and no frame follows a close; what a
-client said before its close is heard before it is gone.
+client said before its close is heard before it is gone. One that leaves without a close, while much
+of it waits unread, is noticed within seconds; then only its last small frames are heard.
 """
 
 import asyncio
@@ -29,15 +30,19 @@ from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.hub import Hub
 from sessions.wire.links import Link
 from sessions.wire.read_process import NoText, ReaderLost
+from sessions.wire.socket_state import has_left
 from tools_api import errors
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 FRAMES_AHEAD = 64
-"""Of a client whose message is being read, so many more are looked at."""
+"""Of a client whose message is being read, so many more are looked at; of one that has left, so
+many in all."""
 SLICE_BYTES = 16 * 1024
 """Bytes parsed at once."""
+PING_UNREAD_TICKS = 2
+"""A client that nothing was read from is pinged after so many looks at the clock, and again."""
 FRAME_BYTES = 256
 """What a frame that waits takes beside its data."""
 
@@ -120,6 +125,10 @@ class WebSocketPeer(asyncio.Protocol):
         """A message waits for its turn or is being read; those behind it wait for it."""
         self._message_bytes = 0
         self._reader: asyncio.Task[None] | None = None
+        self._last_frames: int | None = None
+        """Of a client that has left: so many of its frames are looked at still."""
+        self._unread_ticks = 0
+        """Looks at the clock since it was last read."""
         self._heard_at = clock()
         self._pinged = False
         self._drop_at: float | None = None
@@ -171,6 +180,9 @@ class WebSocketPeer(asyncio.Protocol):
             if now >= self._drop_at:
                 self._transport.abort()
             return
+        self._unread_ticks = 0 if self._transport.is_reading() else self._unread_ticks + 1
+        if self._unread_ticks and self._last_frames is None:
+            self._ask_whether_it_left()
         silence_s = now - self._heard_at
         if silence_s >= self._times.ping_after_s + self._times.pong_within_s:
             log.info("client is silent, closing connection=%s", self._link.id)
@@ -285,9 +297,29 @@ class WebSocketPeer(asyncio.Protocol):
         closed = self._protocol.state is not State.OPEN and self._protocol.close_rcvd is None
         return self._drop_at is None and not closed
 
+    def _ask_whether_it_left(self) -> None:
+        """Nothing is read, so that nobody tells whether the client is still there. One that left
+        without a word waits for no answer; that it cancels a turn is heard nevertheless. Its end
+        comes behind all that it has sent, however much that is: a ping to nobody is answered by
+        the system at once."""
+        if self._protocol.close_rcvd is not None:
+            return
+        if has_left(self._transport):
+            self._last_frames = FRAMES_AHEAD
+            if self._reader is not None:
+                self._reader.cancel()
+        elif self._unread_ticks % PING_UNREAD_TICKS == 0 and self._protocol.state is State.OPEN:
+            self._protocol.send_ping(b"")
+            self._write()
+
     def _take(self, frame: Frame) -> None:
         if not self._hears:
             return
+        if self._last_frames is not None:
+            self._last_frames -= 1
+            if self._last_frames < 0:
+                self._transport.abort()
+                return
         if frame.opcode is not Opcode.CONT:
             self._message_opcode = frame.opcode
             if frame.fin:
@@ -301,8 +333,11 @@ class WebSocketPeer(asyncio.Protocol):
             self._take_message(data)
 
     def _take_message(self, data: bytes | bytearray | memoryview) -> None:
+        is_small = len(data) <= self._reading.max_inline_bytes
+        if self._last_frames is not None and not is_small:
+            return  # no cancel is that long
         self._message_open, self._message_bytes = True, len(data)
-        if len(data) <= self._reading.max_inline_bytes:
+        if is_small:
             self._reading.turns.take(self._tenant, lambda: self._handle(data))
         elif self._message_opcode is Opcode.TEXT:
             loop = asyncio.get_running_loop()
@@ -334,6 +369,10 @@ class WebSocketPeer(asyncio.Protocol):
             read = Read(content=errors.not_read())
         except Exception:
             log.exception("frame cannot be read connection=%s", self._link.id)
+        except asyncio.CancelledError:
+            if self._last_frames is not None and not self._transport.is_closing():
+                self._message_done()
+            raise
         finally:
             self._reader = None  # a cancelled task keeps its frames, and they the peer and data
         if self._hears:

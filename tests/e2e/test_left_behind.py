@@ -8,10 +8,13 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
+from websockets.frames import Frame, Opcode
 
-from tests.support.running_server import RunningServer, play
+from sessions.wire.read_process import Outcome
+from tests.support.running_server import LOOPS, RunningServer, play
 
 ROUNDS = 8
 
@@ -97,3 +100,26 @@ def test_what_a_socket_had_is_gone_with_it(
 
 def _kind(each: object) -> str:
     return f"{type(each).__module__}.{type(each).__qualname__}"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_goes_while_much_of_it_waits_unread_is_noticed(loop: str) -> None:
+    """Its end lies behind more bytes than the system holds for a server that does not read."""
+
+    async def never(_: object) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario(server: RunningServer) -> None:
+        server.hub.reading = replace(server.hub.reading, max_inline_bytes=10, read=never)
+        client = await server.client()
+        client.transport.write(Frame(Opcode.TEXT, b"x" * 4096).serialize(mask=True) * 8192)
+        (peer,) = server.server._sockets
+        await server.until(lambda: not peer._transport.is_reading())
+        client.transport.abort()
+        for _ in range(5):
+            server.pass_time(1.0)
+            await asyncio.sleep(0.01)
+        assert server.server.num_sockets == 0
+
+    play(scenario, loop=loop)

@@ -1,9 +1,11 @@
 """Bytes to frames and back: one write per delivery, floods in slices, slow readers out."""
 
 import asyncio
+import contextlib
 import gc
+import socket
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +25,13 @@ from sessions.wire.fair_reading import Reading
 from sessions.wire.http_dialects import Body
 from sessions.wire.hub import Hub
 from sessions.wire.read_process import NoText, Outcome, ReaderLost
-from sessions.wire.websocket_peer import SLICE_BYTES, OpenSocket, SocketTimes, WebSocketPeer
+from sessions.wire.websocket_peer import (
+    PING_UNREAD_TICKS,
+    SLICE_BYTES,
+    OpenSocket,
+    SocketTimes,
+    WebSocketPeer,
+)
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.fake_engine import INFO, EchoConnection, HandEngine, play, tokens
@@ -559,6 +567,100 @@ def test_a_client_that_goes_while_its_frame_is_read_leaves_nothing_behind() -> N
         run(scenario, beside(never))
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def on_a_socket(bench: Bench) -> Iterator[socket.socket]:
+    """The client's end of a socket that the wire stands for."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        bench.wire._extra["socket"] = ours  # type: ignore[attr-defined]
+        yield theirs
+
+
+def test_of_a_client_that_leaves_unread_only_small_frames_are_heard() -> None:
+    """It cannot cancel a turn in a large one, and for an answer it does not wait."""
+
+    async def never(_: bytes | Body) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario(bench: Bench) -> None:
+        with on_a_socket(bench) as client:
+            bench.send("x" * 21, "say 1", "y" * 21, "say 2")
+            await bench.settle()
+            bench.peer.tick(1.0)
+            await bench.settle()
+            assert bench.connection.calls == []
+            client.close()
+            bench.peer.tick(2.0)
+            await bench.settle()
+            assert bench.connection.calls == ["say 1", "say 2"]
+            assert bench.wire.is_reading()  # to see its end
+
+    run(scenario, beside(never))
+
+
+def test_a_client_that_is_not_read_is_pinged_to_see_whether_it_is_there() -> None:
+    async def never(_: bytes | Body) -> Outcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def scenario(bench: Bench) -> None:
+        bench.send("x" * 21, "y" * 21)
+        bench.peer.tick(1.0)
+        bench.wire.resume_reading()
+        bench.peer.tick(2.0)
+        assert not bench.received()
+        bench.wire.pause_reading()
+        for second in range(3, 3 + 2 * PING_UNREAD_TICKS):
+            bench.peer.tick(second)
+        assert [frame.opcode for frame in bench.received()] == 2 * [Opcode.PING]
+
+    run(scenario, beside(never))
+
+
+def test_of_a_client_that_leaves_a_flood_behind_the_beginning_is_looked_at() -> None:
+    """64 that left fragments cost a server 80 s."""
+
+    async def scenario(bench: Bench) -> None:
+        bench.clock.tick_s = TURN_S
+        with on_a_socket(bench) as client:
+            first, more = Frame(Opcode.TEXT, b"", fin=False), Frame(Opcode.CONT, b"", fin=False)
+            flood = first.serialize(mask=True) + more.serialize(mask=True) * 10_000
+            bench.peer.data_received(flood)
+            bench.peer.tick(1.0)
+            assert not bench.wire.aborted
+            client.close()
+            bench.peer.tick(2.0)
+            await bench.settle()
+            assert bench.wire.aborted
+            assert len(bench.peer._inbox) >= len(flood) - 2 * SLICE_BYTES
+
+    run(scenario)
+
+
+def test_the_close_of_a_client_that_has_left_counts() -> None:
+    async def scenario(bench: Bench) -> None:
+        may_end = asyncio.Event()
+
+        async def slowly(job: bytes | Body) -> Outcome:
+            await may_end.wait()
+            return await inline_reading().read(job)
+
+        bench.peer._reading = beside(slowly)
+        with on_a_socket(bench) as client:
+            bench.client.send_text(b'{"type": "response.cancel", "stream_id": "a"}')
+            bench.client.send_close(1000)
+            bench.flush()
+            client.close()
+            bench.peer.tick(1.0)
+            await bench.settle()
+            may_end.set()
+            await bench.settle()
+            assert bench.connection.calls == ["took CancelTurn", "close"]
+
+    run(scenario)
 
 
 def test_a_flood_of_pings_whose_pongs_are_not_read_ends_the_connection() -> None:
