@@ -13,6 +13,7 @@ from runtime.messages import TokenLogprob
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.response_events import Piece
 from sessions.turns.stop_strings import StopStrings
+from sessions.turns.text_logprobs import TextLogprobs
 from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
 from tools_api.chat_format import ChatFormat, Segment
 from tools_api.events import Event
@@ -39,7 +40,8 @@ class OutputReader:
         self._parser = CallParser(chat_format, thinking, calls=calls, plain=plain)
         self._thinking = thinking and chat_format.thinking
         self._in_reasoning = False
-        self._logprobs: list[Event] = []
+        self._logprobs: TextLogprobs | None = None
+        """None: there are none."""
         self.tokens: list[int] = []
         self.num_reasoning = 0
         """Tokens between the think markers, the closing one included."""
@@ -61,14 +63,29 @@ class OutputReader:
         for token in map(int, new_tokens):
             self.tokens.append(token)
             special = self._tokenizer.special_text(token)
+            segments = self._decoder.push((token,))
+            found = None
             if upcoming is not None and upcoming.token == token:
-                if special is None:  # a marker is no text, but may end some that was held back
-                    self._logprobs.append(self._wire_logprob(upcoming))
-                upcoming = next(known, None)
+                found, upcoming = upcoming, next(known, None)
+            self._note(found, segments, special=special is not None)
             self._count_reasoning(special)
-            parsed = self._parser.push(self._trimmed(self._decoder.push((token,))))
+            parsed = self._parser.push(self._trimmed(segments))
             pieces += self._attributed(parsed, special=special is not None)
         return pieces
+
+    def _note(
+        self, found: TokenLogprob | None, segments: Sequence[Segment], *, special: bool
+    ) -> None:
+        """A token has come; a marker is no text, but may end some that was held back."""
+        if self._logprobs is None:
+            if found is None:
+                return
+            self._logprobs = TextLogprobs()
+        text = "".join(segment.text for segment in segments if not segment.special)
+        if special:
+            self._logprobs.complete(text)
+        else:
+            self._logprobs.add(None if found is None else self._wire_logprob(found), text)
 
     def before_reasoning(self, tokens: Iterable[int], most: int) -> int:
         """How many of the next tokens come before reasoning would be more than ``most`` tokens
@@ -86,7 +103,10 @@ class OutputReader:
 
     def finish(self) -> list[Piece]:
         """What was held back; the turn has ended."""
-        segments = self._trimmed(self._decoder.finish())
+        rest = self._decoder.finish()
+        if self._logprobs is not None:
+            self._logprobs.complete("".join(segment.text for segment in rest))
+        segments = self._trimmed(rest)
         held = self._stops.flush()
         if held:
             segments.append(Segment(held))
@@ -112,14 +132,16 @@ class OutputReader:
             self._in_reasoning = special == "<think>"
 
     def _attributed(self, parsed: list[ParsedEvent], *, special: bool) -> list[Piece]:
-        """Give the log-probabilities seen so far to the text they became."""
+        """Give log-probabilities to the text that their tokens became."""
+        if self._logprobs is None:
+            return list(map(Piece, parsed))
         pieces: list[Piece] = []
         for event in parsed:
-            if self._logprobs and isinstance(event, TextDelta):
-                pieces.append(Piece(event, _behind(event.text, self._logprobs)))
+            if isinstance(event, TextDelta):
+                pieces.append(Piece(event, self._logprobs.take(event.text)))
             else:
                 pieces.append(Piece(event))
-            self._logprobs.clear()
+                self._logprobs.clear()
         if special:
             self._logprobs.clear()
         return pieces
@@ -130,14 +152,3 @@ class OutputReader:
             found.logprob,
             [(self._tokenizer.token_bytes(token), value) for token, value in found.top],
         )
-
-
-def _behind(text: str, entries: Sequence[Event]) -> tuple[Event, ...]:
-    """The last of ``entries`` that are enough for ``text``: white space that belongs to a
-    tag was swallowed before it."""
-    missing = len(text.encode("utf-8", "replace"))
-    first = len(entries)
-    while first > 0 and missing > 0:
-        first -= 1
-        missing -= len(entries[first]["bytes"])
-    return tuple(entries[first:])
