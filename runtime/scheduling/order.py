@@ -4,7 +4,7 @@ What a policy may look at is gathered here: predicted work by the cost model, wh
 is warm, its level, what its tenant has had. Knows no slots and no blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 
 from radix_cache.cache import PrefixCache
 from runtime.config import TOKEN_GAP_MS, EngineConfig
@@ -44,14 +44,27 @@ class SequenceOrder:
         self._roomy = False
         """Half of the pool was free at the last look: nothing has to be evicted."""
 
-    def sort(self, now: float, prefills: Iterable[Sequence]) -> list[tuple[Key, Sequence]]:
-        """Running prefills, paused and waiting sequences in the policy's order."""
+    def sort(
+        self,
+        now: float,
+        prefills: Iterable[Sequence],
+        *,
+        waits: Callable[[Sequence], bool],
+        last: Set[str],
+    ) -> list[tuple[Key, Sequence]]:
+        """Running prefills, paused and waiting sequences in the policy's order.
+
+        Args:
+            waits: says of whom the step has nothing, whatever its place.
+            last: tenants that come behind all others.
+        """
         stats = self._cache.stats()
         self._roomy = not self.policy.strict and 2 * stats.free >= stats.total
         if self._queues.waiting:
             self._look_again()
         candidates = (*prefills, *self._queues.waiting, *self._queues.paused)
-        return sorted(((self.key(s, now), s) for s in candidates), key=lambda pair: pair[0])
+        keyed = ((self.key(s, now), s) for s in candidates if not waits(s))
+        return sorted(keyed, key=lambda pair: (pair[1].request.tenant in last, pair[0]))
 
     def _look_again(self) -> None:
         """Ask the cache about one waiting sequence, another one at each step: what it counted on

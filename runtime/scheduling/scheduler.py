@@ -172,7 +172,8 @@ class Scheduler:
         rows = self._decodes.num_tokens(step)
         budget = self.prefill_budget
         budget.begin(step, used=rows, num_candidates=len(prefills) + len(queues.waiting))
-        order = self.order.sort(now, prefills)
+        late = frozenset() if self._policy.strict else self.tenant_share.late
+        order = self.order.sort(now, prefills, waits=self._has_to_wait, last=late)
         capacity = self._admission.capacity() if queues.waiting else NO_CAPACITY
         blocked = 0
         for key, sequence in order:
@@ -216,7 +217,7 @@ class Scheduler:
                 self.tenant_share.charge(sequence.request.tenant, cost_s)
 
     def _has_to_wait(self, sequence: Sequence) -> bool:
-        """Whether a prompt is of a tenant that had more than its share beside others' decodes."""
+        """Whether a prompt is of a tenant that had more than its share beside others' work."""
         if self._policy.strict or sequence.decoding:
             return False
         return self.tenant_share.has_to_wait(sequence.request.tenant)

@@ -1,4 +1,4 @@
-"""Each tenant's share of the engine's time while others decode: who waits for now, who rests.
+"""Each tenant's share of the engine's time while others work: who waits for now, who rests.
 
 A tenant owes the time that its prompts take, and what its decodes add to steps in which others
 decode. Time pays it back, to each tenant the share that it has of it: one over the number of
@@ -6,7 +6,8 @@ tenants that have work. Who owes more than ``BURST_S`` has no prompt in steps in
 decode, so that in the long run it adds no more to them than its share of the time. What is due is
 saved up: a step is open to a tenant's prompts as a whole or not at all, and how much of an open
 step they may take is the business of ``prefill_budget``. So most steps are decodes alone, and
-chunks are as large as anywhere.
+chunks are as large as anywhere. Where nobody else decodes its prompts come behind those of others,
+and in no step that has one of them.
 
 Its decodes rest as well where they would make a step more than ``MOST_SLOWER`` times as long: many
 rows beside the few of another tenant, on a device whose steps grow with their rows. Where a step
@@ -17,9 +18,9 @@ number; this is about what others notice of it: by how much a step would be shor
 tenant. Predictions tell only how a step's time divides, the time itself is what passes between two
 plans. Knows no clock: times are passed in. Knows no sequences and no order.
 
-Always true: nobody has to wait where no other tenant decodes; who does has an open step again
-before its share of the time is ``PATIENCE_S``, and who rests decodes again before it is
-``MOST_REST_S``. In each step somebody decodes.
+Always true: nobody has to wait where no other tenant decodes or has a prompt in the step; who does
+has an open step again before its share of the time is ``PATIENCE_S``, and who rests decodes again
+before it is ``MOST_REST_S``. In each step somebody decodes.
 """
 
 from collections.abc import Mapping, Set
@@ -58,6 +59,8 @@ class TenantShare:
         self._step_s = 0.0
         self._added_s: dict[str, float] = {}
         """Predicted seconds: of the step, and what each tenant adds to it."""
+        self.late: set[str] = set()
+        """Who owes the burst: the prompts of others go first. Not who has waited long enough."""
         self._over: set[str] = set()
         self._held: set[str] = set()
         """Tenants that the step is not open to, and those that asked."""
@@ -85,12 +88,10 @@ class TenantShare:
             self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
         self._now = now
         self._held.clear()
-        over = {
-            tenant
-            for tenant, owed in self._owed_s.items()
-            if owed >= BURST_S and len(decoders) > (tenant in decoders)
-        }
-        self._over = {t for t in over if self._waited_s.get(t, 0.0) < PATIENCE_S}
+        owing = {tenant for tenant, owed in self._owed_s.items() if owed >= BURST_S}
+        over = {tenant for tenant in owing if len(decoders) > (tenant in decoders)}
+        self.late = {t for t in owing if self._waited_s.get(t, 0.0) < PATIENCE_S}
+        self._over = self.late & over
         self._resting = self._who_rests(step, decoders, over) if over else set()
         for tenant in [t for t in self._rested_s if t not in self._resting]:
             del self._rested_s[tenant]
@@ -113,6 +114,8 @@ class TenantShare:
         self._step_s += seconds
         self._added_s[tenant] = self._added_s.get(tenant, 0.0) + seconds
         self._waited_s.pop(tenant, None)
+        if tenant not in self.late:
+            self._over = self.late
 
     def _settle(self, elapsed_s: float, tenants: int) -> None:
         """The last step took ``elapsed_s``: put its parts on the accounts, and pay all tenants."""

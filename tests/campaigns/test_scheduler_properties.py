@@ -141,7 +141,7 @@ def test_every_turn_ends_no_decode_skips_and_every_block_comes_back(seed: int) -
 def test_the_random_loads_do_make_turns_give_way_pause_and_rest() -> None:
     """Guards the test above."""
     total = paused = rested = 0
-    for seed in range(25):
+    for seed in range(40):
         load = _Load(seed)
         for _ in range(60):
             load.arrive()

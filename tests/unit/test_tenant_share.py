@@ -259,6 +259,39 @@ def test_of_all_that_owe_the_burst_one_decodes() -> None:
     assert not steps.rested  # without b a step would not be shorter
 
 
+def test_beside_a_prompt_of_another_tenant_who_owes_the_burst_waits() -> None:
+    steps = _Steps()
+    steps.step(prompts=("b", 100.0))
+    assert steps.step(prompts=("b", 0.1))  # nobody else has a prompt
+    assert steps.step(prompts=("a", 0.1))
+    assert steps.share.has_to_wait("b")
+    assert not steps.share.has_to_wait("c")
+    steps.step()
+    assert not steps.share.has_to_wait("b")
+
+
+def test_of_two_that_owe_the_burst_neither_waits_for_the_other() -> None:
+    steps = _Steps()
+    steps.step(prompts=("a", 100.0))
+    steps.step(prompts=("b", 100.0))
+    for _ in range(2):
+        assert steps.step(tenants=100, prompts=("a", 0.1))
+        assert steps.share.late == {"a", "b"}
+        assert not steps.share.has_to_wait("b")
+
+
+def test_prompts_of_others_do_not_hold_up_for_ever_who_owes_the_burst() -> None:
+    steps = _Steps()
+    steps.step(prompts=("b", 100.0))
+    waited = 0
+    while True:
+        steps.step(tenants=40, prompts=(f"t{waited}", 0.01))
+        if not steps.share.has_to_wait("b"):
+            break
+        waited += 1
+    assert waited == pytest.approx(PATIENCE_S / (0.01 / 40), abs=1)
+
+
 def test_nothing_is_kept_of_tenants_that_owe_nothing() -> None:
     steps = _Steps()
     for number in range(50):
@@ -387,6 +420,30 @@ def test_a_prompt_within_its_share_goes_before_those_beyond_theirs() -> None:
     schedule = machine.step()
     assert {c.sequence.request.tenant for c in schedule.chunks} == {"a", "c"}
     assert asked in machine.done
+
+
+def test_where_nobody_decodes_a_prompt_of_another_goes_before_those_beyond_the_share() -> None:
+    """By their length they would go first, and with them it would take ten times as long."""
+    machine = _Machine()
+    for _ in range(30):
+        machine.keep_asking("b", 140)
+        machine.step()
+    asked = machine.add(10, limit=200, tenant="a")
+    machine.keep_asking("b", 140)
+    schedule = machine.step()
+    assert {c.sequence: c.num_tokens for c in schedule.chunks} == {asked: 10}
+
+
+def test_prompts_that_wait_are_not_looked_at_in_steps_that_are_not_open_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = _Machine()
+    _speaks(machine)
+    while not machine.scheduler.tenant_share.has_to_wait("b"):
+        machine.keep_asking("b", 140)
+        machine.step()
+    monkeypatch.setattr(machine.scheduler.order, "key", lambda *_: pytest.fail("looked at"))
+    machine.step()
 
 
 def _plays(tenant: str, *, shares: bool) -> list[dict[str, int]]:
