@@ -22,6 +22,8 @@ class BranchTokens:
         self._buffers: OrderedDict[str, TokenBuffer] = OrderedDict()
         self._vouched: dict[str, int] = {}
         self._busy: set[str] = set()
+        self._idle_tokens = 0
+        """Of all branches that are not busy."""
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -50,7 +52,7 @@ class BranchTokens:
             request.branch_id,
             request.base_offset,
         )
-        vouched = 0
+        vouched, idle_tokens = 0, self._idle_length(branch_id)
         if base_id is None:
             buffer = TokenBuffer(request.new_tokens)
         else:
@@ -68,6 +70,7 @@ class BranchTokens:
         self._buffers[branch_id] = buffer
         self._buffers.move_to_end(branch_id)
         self._vouched[branch_id] = vouched if base_id == branch_id else 0
+        self._idle_tokens -= idle_tokens
         self._busy.add(branch_id)
         return buffer, vouched
 
@@ -77,25 +80,33 @@ class BranchTokens:
         Args:
             ran: the sequence was admitted, so the branch's cache handle is on its tokens now.
         """
+        self._idle_tokens -= self._idle_length(branch_id)
         self._busy.discard(branch_id)
+        self._idle_tokens += self._idle_length(branch_id)
         buffer = self._buffers.get(branch_id)
         if ran and buffer is not None:
             self._vouched[branch_id] = len(buffer)
 
     def release(self, branch_id: str) -> None:
         """Forget a branch. A sequence that is still open keeps its buffer until it ends."""
+        self._idle_tokens -= self._idle_length(branch_id)
         self._buffers.pop(branch_id, None)
         self._vouched.pop(branch_id, None)
 
     def overflow(self) -> list[str]:
         """Forget idle branches until the byte bound holds; returns their ids."""
-        used = sum(len(b) for b in self._buffers.values()) * _BYTES_PER_TOKEN
+        busy_tokens = sum(self.length(branch_id) for branch_id in self._busy)
+        used = (self._idle_tokens + busy_tokens) * _BYTES_PER_TOKEN
         forgotten: list[str] = []
-        for branch_id in list(self._buffers):
+        for branch_id, buffer in self._buffers.items():
             if used <= self._max_bytes:
                 break
             if branch_id not in self._busy:
-                used -= len(self._buffers[branch_id]) * _BYTES_PER_TOKEN
-                self.release(branch_id)
+                used -= len(buffer) * _BYTES_PER_TOKEN
                 forgotten.append(branch_id)
+        for branch_id in forgotten:
+            self.release(branch_id)
         return forgotten
+
+    def _idle_length(self, branch_id: str) -> int:
+        return 0 if branch_id in self._busy else self.length(branch_id)

@@ -1,9 +1,13 @@
 """Token buffers of sessions: continue, rewind, fork, forget."""
 
+import random
 from collections.abc import Sequence
+
+import pytest
 
 from runtime.engine.branch_tokens import BranchTokens
 from runtime.messages import GenerationRequest
+from runtime.scheduling.sequence import TokenBuffer
 from tests.support.requests import make_request
 
 
@@ -55,6 +59,40 @@ def test_a_busy_session_is_never_forgotten() -> None:
     assert sessions.overflow() == []
     sessions.close("a", ran=True)
     assert sessions.overflow() == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_bound_counts_what_there_is_whatever_happened(seed: int) -> None:
+    rng, sessions = random.Random(seed), BranchTokens(max_bytes=4 * 60)
+    busy: dict[str, TokenBuffer] = {}
+    forgotten = 0
+    for _ in range(400):
+        name = rng.choice("abcdefgh")
+        if name in busy:
+            busy[name].extend(range(rng.randint(0, 5)))
+            if rng.random() < 0.5:
+                del busy[name]
+                sessions.close(name, ran=rng.random() < 0.8)
+        elif rng.random() < 0.2:
+            sessions.release(name)
+        else:
+            base = rng.choice([None, name, rng.choice("abcdefgh")])
+            offset = 0 if base is None else rng.randint(0, sessions.length(base))
+            if base not in busy:
+                opened = sessions.open(_request(name, base, offset, range(rng.randint(1, 20))))
+                if opened is not None:
+                    busy[name] = opened[0]
+        if rng.random() < 0.1 and busy:
+            sessions.release(next(iter(busy)))  # its sequence goes on
+        idle = [name for name in "abcdefgh" if not sessions.is_busy(name)]
+        assert sessions._idle_tokens == sum(map(sessions.length, idle))
+        if rng.random() < 0.3:
+            gone = sessions.overflow()
+            forgotten += len(gone)
+            assert not set(gone) & set(busy)
+            held = sum(map(sessions.length, "abcdefgh"))
+            assert held <= 60 or not sum(map(sessions.length, idle))
+    assert forgotten > 10
 
 
 def _vouched(sessions: BranchTokens, *args: object, ran: bool) -> int:
