@@ -87,7 +87,7 @@ class _PackArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledWeights:
-    """A matrix in tiles of 16 outputs, as ``kernels/native/linear.cpp`` says."""
+    """A matrix in tiles of 16 outputs, as ``kernels/native/linear.h`` says."""
 
     bits: int
     """16, 8 or 4."""

@@ -3,7 +3,7 @@
 16, 8 or 4 bits a weight. Few rows multiply with the tiles as they lie, at the speed of the
 memory; many rows have the matrix laid out again for the ordinary product where that has units of
 its own (AMX) or ours is no faster; which takes time of its own.
-``kernels/native/linear.cpp`` says how a tile lies.
+``kernels/native/linear.h`` says how a tile lies.
 """
 
 import sys

@@ -34,8 +34,9 @@ class EngineConfig:
     """Folder in Hugging Face layout, ``default``, or ``random:NAME`` for trials."""
 
     dtype: DTypeName = "auto"
-    """Number type of weights and KV. ``auto``: bfloat16 where the machine has units for it,
-    else float32. float64 is for exactness tests."""
+    """Number type of weights and KV. ``auto``: bfloat16 where the machine has units for it or
+    the compiled products of this package run (AVX2 and a compiler), else float32. float64 is
+    for exactness tests."""
 
     device: DeviceName = "auto"
     """Where the model runs. ``auto``: a GPU if there is one, else the CPU."""

@@ -19,6 +19,7 @@ inline bool uses_units(int64_t head_dim) {
 
 constexpr int64_t kSplit = 256;  // tokens of a work item; a fixed grid over positions
 constexpr int64_t kChunk = 128;  // tokens between two rescalings
+constexpr int64_t kAhead = 32;   // tokens between asking for keys and values and reading them
 constexpr int64_t kStripe = 1024;  // kv_heads * head_dim of an item: a chunk stays in the L2 cache
 
 }  // namespace
@@ -41,6 +42,7 @@ struct Work {
   const int32_t* table;
   int64_t group, num_queries, length, block_shift, rows;
   std::vector<T> queries;     // [heads][rows][head_dim]
+  std::vector<float> wide_queries;  // the same
   std::vector<float> scores;  // [heads][rows][kChunk]
   float* partial;
 
@@ -64,6 +66,8 @@ struct Work {
         std::fill(state, state + 2 + a.head_dim, 0.0f);
         state[0] = -INFINITY;
       }
+    wide_queries.resize(queries.size());
+    for (size_t i = 0; i < queries.size(); ++i) wide_queries[i] = widen(queries[i]);
   }
 
   T* query(int64_t head, int64_t row) {
@@ -127,37 +131,101 @@ struct Work {
       for (int64_t d = 0; d < args.head_dim; ++d) sum_of[d] *= keep;
   }
 
+  // Four tokens at a time, widened once for all rows, so that their sums do not wait for each other.
+  // Behind the last one it is taken again and what comes of it is dropped: each token's sum is made
+  // in one way.
   void compare(int64_t from, int64_t to) {
     int64_t dim = args.head_dim;
-    for (int64_t token = from; token < to; ++token)
-      for (int64_t head = 0; head < item.heads; ++head) {
-        const S* key = at(args.keys, head, token);
-        float scale = args.scale * scale_of(key, dim);
+    std::vector<float> room(4 * dim);
+    for (int64_t head = 0; head < item.heads; ++head)
+      for (int64_t token = from; token < to; token += 4) {
+        fetch(args.keys, head, token + kAhead);
+        float scales[4];
+        const float* keys[4];
+        for (int64_t i = 0; i < 4; ++i) {
+          const S* key = at(args.keys, head, std::min(token + i, to - 1));
+          scales[i] = args.scale * scale_of(key, dim);
+          keys[i] = widened(key, &room[i * dim]);
+        }
+        const float *k0 = keys[0], *k1 = keys[1], *k2 = keys[2], *k3 = keys[3];
         for (int64_t row = 0; row < rows; ++row) {
-          const T* q = query(head, row);
-          float sum = 0;
-#pragma omp simd reduction(+ : sum)
-          for (int64_t d = 0; d < dim; ++d) sum += widen(q[d]) * widen(key[d]);
-          score(head, row)[token - from] = sum * scale;
+          const float* q = wide_queries.data() + (head * rows + row) * dim;
+          float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+          for (int64_t d = 0; d < dim; ++d) {
+            s0 += q[d] * k0[d];
+            s1 += q[d] * k1[d];
+            s2 += q[d] * k2[d];
+            s3 += q[d] * k3[d];
+          }
+          float sums[4] = {s0, s1, s2, s3}, *scores = score(head, row) + (token - from);
+          for (int64_t i = 0; i < std::min<int64_t>(4, to - token); ++i)
+            scores[i] = sums[i] * scales[i];
         }
       }
   }
 
+  // Four tokens at a time where a row sees all of them: its sums are read and written once. What a
+  // row does not see may hold anything.
   void mix(int64_t from, int64_t to) {
     int64_t dim = args.head_dim;
-    for (int64_t token = from; token < to; ++token)
-      for (int64_t head = 0; head < item.heads; ++head) {
-        const S* value = at(args.values, head, token);
-        float scale = scale_of(value, dim);
+    std::vector<float> room(4 * dim);
+    for (int64_t head = 0; head < item.heads; ++head)
+      for (int64_t token = from; token < to; token += 4) {
+        fetch(args.values, head, token + kAhead);
+        int64_t count = std::min<int64_t>(4, to - token);
+        const float* values[4];
+        float scales[4];
+        for (int64_t i = 0; i < count; ++i) {
+          const S* value = at(args.values, head, token + i);
+          scales[i] = scale_of(value, dim);
+          values[i] = widened(value, &room[i * dim]);
+        }
         for (int64_t row = 0; row < rows; ++row) {
-          float weight = score(head, row)[token - from];
-          if (weight == 0.0f) continue;
-          weight *= scale;
+          const float* weights = score(head, row) + (token - from);
           float* sum = sums(head, row);
+          bool all = count == 4;
+          for (int64_t i = 0; i < count; ++i) all = all && weights[i] != 0.0f;
+          if (!all) {
+            for (int64_t i = 0; i < count; ++i)
+              if (weights[i] != 0.0f) add(sum, weights[i] * scales[i], values[i]);
+            continue;
+          }
+          const float *v0 = values[0], *v1 = values[1], *v2 = values[2], *v3 = values[3];
+          float w0 = weights[0] * scales[0], w1 = weights[1] * scales[1];
+          float w2 = weights[2] * scales[2], w3 = weights[3] * scales[3];
 #pragma omp simd
-          for (int64_t d = 0; d < dim; ++d) sum[d] += weight * widen(value[d]);
+          for (int64_t d = 0; d < dim; ++d) {
+            float one = sum[d] + w0 * v0[d];
+            one += w1 * v1[d];
+            one += w2 * v2[d];
+            sum[d] = one + w3 * v3[d];
+          }
         }
       }
+  }
+
+  // Has four tokens' keys or values on their way, if the item has them.
+  inline __attribute__((always_inline)) void fetch(const void* base, int64_t head,
+                                                   int64_t token) const {
+    if (token + 4 > item.end) return;
+    const char* line = reinterpret_cast<const char*>(at(base, head, token));
+    int64_t bytes = 4 * row_size<S>(args.head_dim) * int64_t(sizeof(S));
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i);
+  }
+
+  void add(float* sum, float weight, const float* value) {
+#pragma omp simd
+    for (int64_t d = 0; d < args.head_dim; ++d) sum[d] += weight * value[d];
+  }
+
+  // A key or value as floats, in ``room`` where it is kept otherwise.
+  const float* widened(const float* from, float*) const { return from; }
+  template <typename N>
+  const float* widened(const N* from, float* room) const {
+#pragma omp simd
+    for (int64_t d = 0; d < args.head_dim; ++d) room[d] = widen(from[d]);
+    return room;
   }
 
   void compare_with_units(int64_t from, int64_t to);
@@ -165,8 +233,6 @@ struct Work {
 };
 
 #ifdef HAVE_BF16_UNITS
-
-constexpr int64_t kAhead = 32;  // tokens between asking for keys and reading them
 
 inline void fetch(const void* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64)

@@ -1,50 +1,13 @@
 // Products of few rows with weights of 16, 8 or 4 bits: reading the weights at the speed of
 // the memory is all that counts. Specification: kernels/quant_matmul.py.
 //
-// Weights lie in tiles of 16 outputs, so that a register's lanes are outputs and nothing is
-// summed across lanes. A tile is read once, front to back, for up to
-// kMaxRows rows of its kind.
+// For processors with AVX-512 and units for bf16; linear_avx2.cpp is for others.
 
-#include "numbers.h"
-
-extern "C" {
-
-struct LinearArgs {
-  const void* x;        // [rows, inputs] bf16, contiguous
-  const void* weights;  // tiles, see below
-  const float* scales;  // none for 16 bits
-  void* output;         // [rows, outputs] bf16
-  int64_t rows;
-  int64_t inputs;
-  int64_t outputs;      // the last tile may be part full
-  int64_t group;        // inputs that share a scale (4 bits)
-};
-
-struct PackArgs {
-  const void* weight;  // [outputs, inputs] bf16
-  void* tiles;
-  float* scales;       // zero where there is no output
-  int64_t inputs;      // a multiple of 32
-  int64_t outputs;
-  int64_t group;
-};
-
-// Whether this machine has what the functions below need; if 0 they must not be called.
-int keepwarm_has_linear() {
-#ifdef HAVE_BF16_UNITS
-  return 1;
-#else
-  return 0;
-#endif
-}
-}
+#include "linear.h"
 
 #ifdef HAVE_BF16_UNITS
 
 namespace {
-
-constexpr int64_t kTile = 16;
-constexpr int64_t kRowBytes = 512 << 10;  // of rows in single precision that stay in the L2 cache
 
 inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
   int64_t count = std::min(kTile, args.outputs - tile * kTile);
@@ -58,7 +21,7 @@ inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums
   _mm256_mask_storeu_epi16(out, __mmask16((1 << count) - 1), narrowed);
 }
 
-// 16 bits: weights [tiles][inputs / 2][16][2] bf16.
+// 16 bits.
 template <int kRows, int kTiles>
 void bf16_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
   int64_t pairs = args.inputs / 2;
@@ -108,7 +71,7 @@ void bf16_tiles_wide(const LinearArgs& args, const float* x, int64_t tile, int64
     for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
 }
 
-// 8 bits: weights [tiles][inputs][16] int8, scales [tiles][16].
+// 8 bits.
 template <int kRows, int kTiles>
 void int8_tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
   const int8_t* weights = static_cast<const int8_t*>(args.weights) + tile * args.inputs * kTile;
@@ -132,8 +95,7 @@ void int8_tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t ro
   }
 }
 
-// 4 bits: weights [tiles][inputs / 8] of 64 bytes: nibble j of the 16-bit lane 2 o + b is the
-// weight of output o and input 2 j + b, plus 8. Scales [tiles][inputs / group][16].
+// 4 bits.
 template <int kRows, int kTiles>
 void int4_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
   alignas(64) uint16_t table_values[32];
@@ -225,9 +187,18 @@ inline __m512i side_by_side(__m512 even, __m512 odd) {
   return _mm512_or_si512(upper, _mm512_srli_epi32(rounded_bits(even), 16));
 }
 
-struct Bf16 {
-  using Input = int32_t;
-  static constexpr int kMaxRows = 8;
+// As many tiles at once as the registers hold sums for.
+template <typename Kind, typename In, int kMost>
+struct Rows512 {
+  using Input = In;
+  static constexpr int kMaxRows = kMost;
+  static constexpr int most_rows(int tiles) { return tiles <= 2 ? kMaxRows : 4; }
+  static void multiply(const LinearArgs& args, const In* x) {
+    args.rows <= 4 ? strips<Kind, 4>(args, x) : strips<Kind, 2>(args, x);
+  }
+};
+
+struct Bf16 : Rows512<Bf16, int32_t, 8> {
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
     bf16_tiles<kRows, kTiles>(args, x, tile, row);
@@ -239,18 +210,14 @@ struct Bf16 {
   }
 };
 
-struct WideBf16 {
-  using Input = float;
-  static constexpr int kMaxRows = 12;
+struct WideBf16 : Rows512<WideBf16, float, 12> {
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     bf16_tiles_wide<kRows, kTiles>(args, x, tile, row);
   }
 };
 
-struct Int8 {
-  using Input = float;
-  static constexpr int kMaxRows = 12;
+struct Int8 : Rows512<Int8, float, 12> {
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     const int8_t* from =
         static_cast<const int8_t*>(args.weights) + (tile * args.inputs + 2 * pair) * kTile;
@@ -267,18 +234,14 @@ struct Int8 {
   }
 };
 
-struct WideInt4 {
-  using Input = float;
-  static constexpr int kMaxRows = 12;
+struct WideInt4 : Rows512<WideInt4, float, 12> {
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     int4_tiles_wide<kRows, kTiles>(args, x, tile, row);
   }
 };
 
-struct Int4 {
-  using Input = int32_t;
-  static constexpr int kMaxRows = 8;
+struct Int4 : Rows512<Int4, int32_t, 8> {
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
     const char* from =
@@ -296,56 +259,6 @@ struct Int4 {
     int4_tiles<kRows, kTiles>(args, x, tile, row);
   }
 };
-
-template <typename Kind, int kTiles, int kRows>
-void rows_at_once(const LinearArgs& args, const typename Kind::Input* x, int64_t tile,
-                  int64_t row, int64_t count) {
-  if constexpr (kRows > 1)
-    if (count < kRows) return rows_at_once<Kind, kTiles, kRows - 1>(args, x, tile, row, count);
-  Kind::template tiles<kRows, kTiles>(args, x, tile, row);
-}
-
-template <typename Kind, int kTiles>
-void rows_of(const LinearArgs& args, const typename Kind::Input* x, int64_t tile) {
-  constexpr int kMost = kTiles <= 2 ? Kind::kMaxRows : 4;
-  for (int64_t row = 0; row < args.rows; row += kMost)
-    rows_at_once<Kind, kTiles, kMost>(args, x, tile, row, args.rows - row);
-}
-
-template <typename Kind, int kTiles>
-void strips(const LinearArgs& args, const typename Kind::Input* x) {
-  int64_t tiles = (args.outputs + kTile - 1) / kTile, whole = tiles / kTiles;
-#pragma omp parallel
-  {
-#pragma omp for schedule(static) nowait
-    for (int64_t strip = 0; strip < whole; ++strip) rows_of<Kind, kTiles>(args, x, kTiles * strip);
-#pragma omp for schedule(static)
-    for (int64_t tile = kTiles * whole; tile < tiles; ++tile) rows_of<Kind, 1>(args, x, tile);
-  }
-}
-
-// As many tiles at once as the registers hold sums for.
-template <typename Kind>
-void multiply(const LinearArgs& args, const typename Kind::Input* x) {
-  args.rows <= 4 ? strips<Kind, 4>(args, x) : strips<Kind, 2>(args, x);
-}
-
-// Multiplies in single precision, so many rows at a time that they stay in the cache.
-template <typename Kind>
-void multiply_wide(const LinearArgs& args) {
-  int64_t most = std::max<int64_t>(kRowBytes / 4 / args.inputs / Kind::kMaxRows, 1) * Kind::kMaxRows;
-  std::vector<float> wide(std::min(most, args.rows) * args.inputs);
-  LinearArgs part = args;
-  for (int64_t row = 0; row < args.rows; row += most) {
-    part.rows = std::min(most, args.rows - row);
-    part.output = static_cast<bf16*>(args.output) + row * args.outputs;
-    const bf16* x = static_cast<const bf16*>(args.x) + row * args.inputs;
-    int64_t count = part.rows * args.inputs;
-#pragma omp parallel for simd schedule(static) if (count > 1 << 15)
-    for (int64_t i = 0; i < count; ++i) wide[i] = widen(x[i]);
-    multiply<Kind>(part, wide.data());
-  }
-}
 
 // The whole matrix in bf16, [outputs, inputs], to args.output. inputs is a multiple of 32.
 template <typename Kind>
@@ -384,59 +297,11 @@ void pack_bf16(const PackArgs& args) {
     }
 }
 
-// One stretch of inputs that share a scale: the scale and the rounded values.
-template <int kBits>
-float quantise(const bf16* weight, int64_t count, int8_t* values) {
-  float largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    float value = widen(weight[i]);
-    if (std::fabs(value) > std::fabs(largest)) largest = value;
-  }
-  float scale = kBits == 8 ? std::max(std::fabs(largest), 1e-12f) / 127.0f
-                           : (largest == 0 ? 1.0f : largest / -8.0f);
-  float limit = kBits == 8 ? 127.0f : 7.0f;
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    float value = (widen(weight[i]) / scale + 12582912.0f) - 12582912.0f;  // to nearest, even
-    values[i] = int8_t(std::min(value, limit));
-  }
-  return scale;
-}
-
-template <int kBits>
-void pack_quantised(const PackArgs& args) {
-  int64_t inputs = args.inputs, group = kBits == 8 ? inputs : args.group, groups = inputs / group;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile) {
-    std::vector<int8_t> values(kTile * inputs);
-    for (int64_t o = 0; o < std::min(kTile, args.outputs - tile * kTile); ++o)
-      for (int64_t g = 0; g < groups; ++g) {
-        const bf16* weight =
-            static_cast<const bf16*>(args.weight) + (tile * kTile + o) * inputs + g * group;
-        args.scales[(tile * groups + g) * kTile + o] =
-            quantise<kBits>(weight, group, &values[o * inputs + g * group]);
-      }
-    if (kBits == 8) {
-      int8_t* out = static_cast<int8_t*>(args.tiles) + tile * inputs * kTile;
-      for (int64_t k = 0; k < inputs; ++k)
-        for (int64_t o = 0; o < kTile; ++o) out[k * kTile + o] = values[o * inputs + k];
-    } else {
-      uint16_t* out = static_cast<uint16_t*>(args.tiles) + tile * inputs / 8 * 32;
-      for (int64_t k = 0; k < inputs; k += 8)
-        for (int64_t o = 0; o < kTile; ++o)
-          for (int64_t b = 0; b < 2; ++b) {
-            const int8_t* from = &values[o * inputs + k + b];
-            uint32_t lane = 0;
-            for (int j = 0; j < 4; ++j) lane |= uint32_t(from[2 * j] + 8) << 4 * j;
-            out[k / 8 * 32 + 2 * o + b] = uint16_t(lane);
-          }
-    }
-  }
-}
-
 }  // namespace
 
 extern "C" {
+
+int keepwarm_has_linear() { return 1; }
 
 void keepwarm_pack_16(const PackArgs* args) { pack_bf16(*args); }
 void keepwarm_pack_8(const PackArgs* args) { pack_quantised<8>(*args); }
@@ -448,12 +313,12 @@ void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
 
 void keepwarm_linear_16(const LinearArgs* args) {
   wide_is_faster() ? multiply_wide<WideBf16>(*args)
-                   : multiply<Bf16>(*args, static_cast<const int32_t*>(args->x));
+                   : Bf16::multiply(*args, static_cast<const int32_t*>(args->x));
 }
 void keepwarm_linear_8(const LinearArgs* args) { multiply_wide<Int8>(*args); }
 void keepwarm_linear_4(const LinearArgs* args) {
   wide_is_faster() ? multiply_wide<WideInt4>(*args)
-                   : multiply<Int4>(*args, static_cast<const int32_t*>(args->x));
+                   : Int4::multiply(*args, static_cast<const int32_t*>(args->x));
 }
 }
 

@@ -12,6 +12,9 @@
 #if defined(__AVX512BF16__) && defined(__AVX512VL__) && defined(__AVX512BW__)
 #include <immintrin.h>
 #define HAVE_BF16_UNITS 1
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define HAVE_AVX2_ALONE 1
 #endif
 
 namespace {

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import wants_triton
+from kernels.native_library import native_library
 from kernels.quantised_kv import FP8
 from kernels.upload import upload
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
@@ -198,7 +199,8 @@ def resolve_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
         return _DTYPES[name]
     if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return torch.bfloat16
-    return torch.float32
+    library = native_library(torch.bfloat16)
+    return torch.bfloat16 if library is not None and library.has_linear else torch.float32
 
 
 def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:

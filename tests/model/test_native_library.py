@@ -1,6 +1,10 @@
 """The compiled kernels: built once, found again, and done without where they cannot be."""
 
 import logging
+import os
+import platform
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +13,7 @@ import torch
 
 from kernels import native_library as module
 from kernels.native_library import native_library
+from runtime.model.runner import resolve_dtype
 
 
 def forget() -> None:
@@ -57,3 +62,35 @@ def test_a_compiler_that_fails_is_reported_and_torch_goes_on(
         assert native_library(torch.bfloat16) is None
     assert "CPU kernels not compiled" in caplog.text
     assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have other names")
+@pytest.mark.parametrize("processor", ["x86-64", "haswell", "cooperlake", "sapphirerapids"])
+@pytest.mark.parametrize(
+    "source", sorted(module._SOURCES.glob("*.cpp")), ids=lambda source: source.stem
+)
+def test_the_sources_compile_for_other_processors_than_this_one(
+    source: Path, processor: str
+) -> None:
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here")
+    flags = [flag for flag in module._FLAGS if flag.startswith(("-std", "-fopenmp"))]
+    command = [compiler, *flags, f"-march={processor}", "-fsyntax-only", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_auto_is_bfloat16_where_something_multiplies_in_it(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def units() -> bool:
+        return False
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", units, raising=False)
+    monkeypatch.setattr(module.NativeLibrary, "has_linear", compiled)
+    if native_library(torch.bfloat16) is None:
+        pytest.skip("no C++ compiler here")
+    expected = torch.bfloat16 if compiled else torch.float32
+    assert resolve_dtype("auto", torch.device("cpu")) == expected

@@ -9,7 +9,7 @@ from kernels.tiled_matrix import NEVER, TiledMatrix, fits_tiles
 
 def needs_compiled() -> None:
     if not fits_tiles(torch.empty(16, 32, dtype=torch.bfloat16)):
-        pytest.skip("no compiler, or a processor without bf16 units")
+        pytest.skip("no compiler, or a processor without AVX2")
 
 
 @pytest.mark.parametrize("widened_from", [None, 5, NEVER])
