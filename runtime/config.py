@@ -81,7 +81,8 @@ class EngineConfig:
     """Turns that may decode at the same time."""
 
     max_waiting: int = 1024
-    """Turns that may wait for admission; one more is refused as overloaded."""
+    """Turns that may wait for admission; one more is refused as overloaded, unless its tenant has
+    less than its share of them. So twice as many wait at most."""
 
     prefill_tokens_beside_decodes: int = 2048
     """Most prefill tokens that one step may add while turns are decoding, however cheap they

@@ -121,7 +121,26 @@ class Limits:
     """Pages of the dashboard that are open and kept true."""
     max_pages_per_tenant: int = 128
     max_queued_turns: int = 4096
-    """Turns waiting in the engine; one more is ``server_is_overloaded``."""
+    """Turns waiting in the engine; one more is ``server_is_overloaded``, unless its tenant has less
+    than its share of them. There are at most twice as many."""
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def takes_one_more(limit: int, *, total: int, held: int, tenants: int) -> bool:
+    """Whether a tenant's next turn is taken where ``limit`` turns are, so that nobody who fills it
+    locks others out: beyond it those are taken who hold less than their share.
+
+    There are never more than twice the limit, however many tenants come one after the other: each
+    that is beyond it held less than what was left, so that it takes more tenants than the limit
+    has binary digits to leave nothing (the dynamic thresholds of Choudhury and Hahne, 1998).
+
+    Args:
+        total: turns that there are.
+        held: those of the tenant.
+        tenants: how many have work, this one included. One alone has no more than ``limit``.
+    """
+    if total < limit:
+        return True
+    return held * tenants < limit and held < 2 * limit - total

@@ -39,7 +39,7 @@ class RequestLimits:
     """What an engine takes in; the rest is refused at once."""
 
     max_waiting: int
-    """Sequences that may wait for admission."""
+    """Sequences that may wait for admission; as many again of tenants within their share."""
     max_context_tokens: int
     """Longest transcript."""
     first_token_limit_s: float
@@ -96,11 +96,11 @@ class OpenRequests:
             message = "the turn names tokens that the model does not have"
             self.outputs.error(request.request_id, ErrorKind.INTERNAL, message)
             return
-        if len(self._queues.waiting) >= self._limits.max_waiting:
+        if not self._queues.takes_one_more(request.tenant, self._limits.max_waiting):
             self.outputs.error(
                 request.request_id,
                 ErrorKind.OVERLOADED,
-                f"{self._limits.max_waiting} turns are waiting; try again later",
+                f"{len(self._queues.waiting)} turns are waiting; try again later",
             )
             return
         kept = request.base_offset if request.base_branch_id == request.branch_id else 0

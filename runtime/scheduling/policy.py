@@ -137,6 +137,10 @@ class ServiceAccount:
         """How many tenants have sequences waiting or running."""
         return len(self._turns)
 
+    def num_tenants_with(self, tenant: str) -> int:
+        """The same if ``tenant`` had one."""
+        return len(self._turns) + (tenant not in self._turns)
+
     def service_s(self, tenant: str) -> float:
         return self._service_s.get(tenant, 0.0)
 

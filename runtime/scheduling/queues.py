@@ -7,11 +7,14 @@ Always true between calls of the scheduler: a sequence holds a ``CachedSequence`
 is RUNNING or FLUSHING; decoding and paused sequences are among the running ones.
 """
 
+from collections import Counter
+
 from radix_cache.cache import CachedSequence, PrefixCache
 from runtime.scheduling.decoders import Decoders
 from runtime.scheduling.policy import ServiceAccount
 from runtime.scheduling.prompt_lookup import PromptLookup
 from runtime.scheduling.sequence import Sequence, SequenceState
+from tools_api.limits import takes_one_more
 
 _REMEMBERED_BRANCHES = 1 << 15
 
@@ -24,6 +27,7 @@ class Queues:
         self._prompts = prompts
         self._service = service
         self.waiting: list[Sequence] = []
+        self._waiting_of: Counter[str] = Counter()
         self.running: list[Sequence] = []
         """Admitted ones, flushing ones included, oldest admission first."""
         self.decoders = Decoders(cache.block_size)
@@ -35,6 +39,15 @@ class Queues:
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
+
+    def takes_one_more(self, tenant: str, limit: int) -> bool:
+        """Whether another sequence of ``tenant`` may wait where ``limit`` do."""
+        return takes_one_more(
+            limit,
+            total=len(self.waiting),
+            held=self._waiting_of[tenant],
+            tenants=self._service.num_tenants_with(tenant),
+        )
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; from here the scheduler decides when it runs."""
@@ -57,10 +70,18 @@ class Queues:
         self._prompts.estimate(sequence)
         self._service.request_opened(sequence.request.tenant)
         self.waiting.append(sequence)
+        self._waiting_of[sequence.request.tenant] += 1
+
+    def _waits_no_more(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        tenant = sequence.request.tenant
+        self._waiting_of[tenant] -= 1
+        if not self._waiting_of[tenant]:
+            del self._waiting_of[tenant]
 
     def withdraw(self, sequence: Sequence) -> None:
         """Forget a sequence that was never admitted or is waiting again."""
-        self.waiting.remove(sequence)
+        self._waits_no_more(sequence)
         self._prompts.forget(sequence)
         self._service.request_closed(sequence.request.tenant)
         self._cache.set_queued(sequence.request.branch_id, False)
@@ -72,7 +93,7 @@ class Queues:
         sequence.num_computed = cached.num_cached_tokens
         sequence.block_limit = cached.num_blocks * self._cache.block_size
         sequence.state = SequenceState.RUNNING
-        self.waiting.remove(sequence)
+        self._waits_no_more(sequence)
         self.running.append(sequence)
 
     def pause(self, sequence: Sequence) -> None:

@@ -10,7 +10,7 @@ Always true: an entry is in at most one table, and its branch is told when it le
 import heapq
 import itertools
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,7 @@ from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from sessions.durable.weights import open_requests
 from tools_api.items import Item
-from tools_api.limits import Limits
+from tools_api.limits import Limits, takes_one_more
 from tools_api.requests import KeepwarmOptions
 
 
@@ -96,6 +96,7 @@ class Store:
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
         self._running: dict[str, tuple[str, str]] = {}
         """Tenant and connection of every turn that runs, by its response id."""
+        self._running_of: Counter[str] = Counter()
         self.pace = Pace()
         self.logs = TurnLogs(limits=limits, clock=clock)
         self.lasting = False
@@ -116,9 +117,22 @@ class Store:
     def turn_began(self, response_id: str, tenant: str, connection_id: str) -> None:
         """A turn of that connection runs, until ``turn_ended``."""
         self._running[response_id] = (tenant, connection_id)
+        self._running_of[tenant] += 1
 
     def turn_ended(self, response_id: str) -> None:
-        del self._running[response_id]
+        tenant, _ = self._running.pop(response_id)
+        self._running_of[tenant] -= 1
+        if not self._running_of[tenant]:
+            del self._running_of[tenant]
+
+    def takes_turn(self, tenant: str) -> bool:
+        """Whether another turn of the tenant may run beside those that do."""
+        return takes_one_more(
+            self.limits.max_queued_turns,
+            total=len(self._running),
+            held=self._running_of[tenant],
+            tenants=len(self._running_of) + (tenant not in self._running_of),
+        )
 
     def running_on(self, tenant: str, response_id: str) -> str | None:
         """The connection on which this turn of the tenant runs; None if there is no such turn."""

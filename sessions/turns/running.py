@@ -98,10 +98,10 @@ class Running:
 
     def _prepare(self, job: Job) -> None:
         """What can be checked without knowing what the turn continues."""
-        store, limits = self._service.store, self._service.limits
+        store = self._service.store
         try:
             self._service.check_model(self._tenant, job.request.model)
-            if store.running_turns >= limits.max_queued_turns:
+            if not store.takes_turn(self._tenant):
                 raise errors.overloaded(f"{store.running_turns} turns are open")
             self._service.quotas.begin_turn(self._tenant)
             job.grammar = self._grammar(job)

@@ -116,7 +116,7 @@ def test_a_fault_in_a_busy_lane_is_answered_in_its_place(rig: Rig, client: Clien
 
 def test_more_turns_than_the_server_takes_are_refused_before_they_start() -> None:
     rig = Rig(limits=replace(LIMITS, max_queued_turns=2))
-    one, two = rig.connect(), rig.connect("other")
+    one, two = rig.connect(), rig.connect()
     one.create(input="hi")
     one.create(input="hi", stream_id="b")
     events = two.create(input="hi")
@@ -124,6 +124,23 @@ def test_more_turns_than_the_server_takes_are_refused_before_they_start() -> Non
     assert events[0]["status"] == 503
     rig.reply("x" + END)
     assert two.create(input="hi")[0]["type"] == "response.created"
+
+
+def test_a_tenant_with_as_many_turns_as_the_server_takes_keeps_no_other_out() -> None:
+    rig = Rig(limits=replace(LIMITS, max_queued_turns=4))
+    greedy, other = rig.connect(), rig.connect("other")
+    for lane in "abcd":
+        assert greedy.create(input="hi", stream_id=lane)[0]["type"] == "response.created"
+    for lane in "ab":
+        assert other.create(input="hi", stream_id=lane)[0]["type"] == "response.created"
+        assert code(greedy.create(input="hi", stream_id="e")) == "server_is_overloaded"
+    assert code(other.create(input="hi", stream_id="c")) == "server_is_overloaded", "its half"
+    for _ in range(6):
+        rig.reply("x" + END)
+    assert rig.store.running_turns == 0
+    for lane in "abcd":
+        assert other.create(input="hi", stream_id=lane)[0]["type"] == "response.created"
+    assert code(other.create(input="hi", stream_id="e")) == "server_is_overloaded"
 
 
 # Faulty frames

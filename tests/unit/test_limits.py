@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from tools_api.errors import ApiError
 from tools_api.events import decode
-from tools_api.limits import DEFAULT_LIMITS, Limits
+from tools_api.limits import DEFAULT_LIMITS, Limits, takes_one_more
 
 
 def nested(depth: int) -> Any:
@@ -176,3 +178,53 @@ def test_at_the_limit_is_accepted_and_one_beyond_refused(
 @pytest.mark.parametrize("field", dataclasses.fields(Limits), ids=lambda field: field.name)
 def test_defaults_are_positive(field: dataclasses.Field[float]) -> None:
     assert getattr(DEFAULT_LIMITS, field.name) > 0
+
+
+def _takes(limit: int, turns: Counter[str], tenant: str) -> bool:
+    return takes_one_more(
+        limit, total=turns.total(), held=turns[tenant], tenants=len({*turns, tenant})
+    )
+
+
+def _fill(limit: int, tenants: str) -> dict[str, int]:
+    """Of tenants that come one after the other, each with all that is taken."""
+    turns: Counter[str] = Counter()
+    for tenant in tenants:
+        while _takes(limit, turns, tenant):
+            turns[tenant] += 1
+    return dict(turns)
+
+
+@pytest.mark.parametrize(
+    ("limit", "turns"),
+    [
+        (0, {}),
+        (1, {"a": 1, "b": 1}),
+        (4, {"a": 4}),
+        (4, {"a": 4, "b": 2}),
+        (5, {"a": 5, "b": 3}),
+        (4, {"a": 4, "b": 2, "c": 1, "d": 1}),
+        (1000, {"a": 1000, "b": 500, "c": 250, "d": 125, "e": 63}),
+    ],
+)
+def test_beyond_a_limit_of_turns_a_tenant_has_its_share_and_half_of_what_is_left(
+    limit: int, turns: dict[str, int]
+) -> None:
+    assert _fill(limit, "".join(turns) or "ab") == turns
+
+
+@pytest.mark.parametrize("limit", [1, 7, 64, 4096])
+def test_whoever_comes_and_goes_there_are_twice_as_many_turns_at_most(limit: int) -> None:
+    rng = random.Random(limit)
+    turns: Counter[str] = Counter()
+    most = 0
+    for _ in range(4000):
+        tenant = rng.choice("abcdefghijklmnopqrstuvwxyz")
+        if rng.random() < 0.4:
+            turns.pop(tenant, None)
+        else:
+            for _ in range(rng.choice([1, limit])):
+                turns[tenant] += _takes(limit, turns, tenant)
+        turns = +turns
+        most = max(most, turns.total())
+    assert limit < most <= 2 * limit

@@ -232,3 +232,27 @@ def test_waiting_turns_hear_of_their_places_when_they_change(tmp_path: Path) -> 
     assert sorted(o.queue_position for o in rig.told().values()) == [0, 1]  # type: ignore[type-var]
     rig.turns.report_positions(rig.now + 10)
     assert rig.told() == {}
+
+
+def test_a_tenant_that_fills_the_queue_keeps_no_other_out(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, max_waiting=4)
+
+    def refused(tenant: str, count: int) -> list[bool]:
+        names = [f"{tenant}{len(rig.scheduler.queues.waiting)}-{n}" for n in range(count)]
+        for name in names:
+            rig.open(name, tenant=tenant)
+        told = rig.told()
+        errors = [told[name].error if name in told else None for name in names]
+        assert set(errors) <= {None, ErrorKind.OVERLOADED}
+        return [error is not None for error in errors]
+
+    assert refused("greedy", 5) == [False] * 4 + [True]
+    assert refused("other", 3) == [False, False, True]
+    assert refused("greedy", 1) == [True]
+    for sequence in list(rig.scheduler.queues.waiting):
+        rig.turns.cancel(sequence.request.request_id)
+    rig.told()
+    assert refused("other", 5) == [False] * 4 + [True], "alone"
+    rig.admit()
+    assert not rig.scheduler.queues.waiting
+    assert refused("greedy", 5) == [False] * 4 + [True], "only what waits is counted"
