@@ -259,6 +259,7 @@ def _reading(service: Service, reader: ReadProcess) -> Reading:
         ),
         turns=TenantTurns(),
         max_inline_bytes=limits.max_inline_bytes,
+        clock=service.clock,
     )
 
 

@@ -120,6 +120,8 @@ class Reading:
     turns: TenantTurns
     max_inline_bytes: int
     """What is larger is read beside the event loop."""
+    clock: Callable[[], float]
+    """Of seconds; how long an attempt took that gave no outcome."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def beside(self, tenant: str, job: bytes | Body) -> ReadBody:
@@ -147,9 +149,19 @@ class Reading:
             async with self.slots.place(tenant):
                 if not self.allowance.wait_s(tenant):
                     begun.set()
-                    outcome = await self.read(job)
-                    self.allowance.spend(tenant, outcome.cpu_s)
-                    return outcome.body
+                    return await self._attempt(tenant, job)
+
+    async def _attempt(self, tenant: str, job: bytes | Body) -> ReadBody:
+        """An attempt that gives no outcome costs the time for which it held the process: nobody
+        tells what that took of its CPU, and it is no more."""
+        since = self.clock()
+        try:
+            outcome = await self.read(job)
+        except BaseException:
+            self.allowance.spend(tenant, self.clock() - since)
+            raise
+        self.allowance.spend(tenant, outcome.cpu_s)
+        return outcome.body
 
 
 def _forget(task: asyncio.Task[ReadBody]) -> None:

@@ -37,10 +37,12 @@ def inline_reading(context: ReadContext = CONTEXT) -> Reading:
                 raise NoText from error
         return Outcome(body=carried(found, context), cpu_s=0.0)
 
+    clock = FakeClock()
     return Reading(
         read=read,
         slots=FairSlots(1),
-        allowance=CpuAllowance(share=1.0, burst_s=1.0, clock=FakeClock()),
+        allowance=CpuAllowance(share=1.0, burst_s=1.0, clock=clock),
         turns=TenantTurns(),
         max_inline_bytes=context.limits.max_inline_bytes,
+        clock=clock,
     )

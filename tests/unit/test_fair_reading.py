@@ -11,7 +11,7 @@ from sessions.fair_slots import FairSlots
 from sessions.turns.reading import Read
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_dialects import Body, ReadBody
-from sessions.wire.read_process import Outcome, ReaderLost
+from sessions.wire.read_process import NoText, Outcome, ReaderLost
 from tests.support.clock import FakeClock
 from tests.support.reading import inline_reading
 from tools_api.errors import ApiError
@@ -113,6 +113,7 @@ class Bench:
             allowance=CpuAllowance(share=0.5, burst_s=1.0, clock=self.clock),
             turns=TenantTurns(),
             max_inline_bytes=10,
+            clock=self.clock,
             pause=self._pause,
         )
 
@@ -157,6 +158,24 @@ def test_a_caller_that_gives_up_withdraws_what_has_not_begun_and_pays_for_what_h
         await bench.settle()
         assert bench.read == [b"0"]
         assert bench.reading.allowance.wait_s("a") == 1.0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fault", [ReaderLost("it hangs"), NoText()])
+def test_an_attempt_without_an_outcome_costs_its_tenant_the_time_it_took(fault: Exception) -> None:
+    async def scenario() -> None:
+        bench = Bench()
+
+        async def fails(_: bytes | Body) -> Outcome:
+            bench.clock.advance(10.0)
+            raise fault
+
+        reading = replace(bench.reading, read=fails)
+        with pytest.raises(type(fault)):
+            await reading.beside("a", b"x")
+        assert reading.allowance.wait_s("a") == pytest.approx((10.0 - 1.0) / 0.5)
+        assert reading.allowance.wait_s("b") == 0
 
     run(scenario())
 
