@@ -195,9 +195,10 @@ class Batch:
         for name, kinds in record.shares:
             self._account((record.tenant, name))
             share = shares.mine(tables, cursor, record.tenant, name)
-            if share is None or not shares.covers(share, spent, kinds):
+            if kinds and not shares.covers(share, spent, kinds):
                 return False
-            left.append((name, shares.less(share, spent)))
+            if share is not None:
+                left.append((name, shares.less(share, spent)))
         for name, amount in left:
             shares.write(tables, cursor, record.tenant, name, amount)
         return True

@@ -18,6 +18,10 @@ SERVER_DIED = "server_died"
 """Why a turn failed that was running when its server died."""
 PARENT_DELETED = "parent_deleted"
 """Why a turn failed whose parent was deleted while it ran."""
+JOURNAL_UNAVAILABLE = "journal_unavailable"
+"""Why a turn failed whose record the journal did not take for too long."""
+JOURNAL_FAILED = "journal_failed"
+"""Why a turn failed whose record the journal cannot take."""
 UNFENCED = 0
 """The epoch of a server that has its journal for itself: nobody can take a session from it."""
 
@@ -56,7 +60,8 @@ class TurnRecord:
     """Accounts besides the session's own that the usage is added to, e.g. its tenant's."""
     shares: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Those of ``accounts`` of which this server spends a share, and the kinds that are bounded:
-    where it has no longer so much of it the turn is not written."""
+    where it has no longer so much of it the turn is not written. Without kinds it is, and takes
+    what there is of the share."""
     created_s: float
     """Seconds since the epoch."""
     epoch: int = UNFENCED
@@ -97,12 +102,16 @@ class TurnRecord:
 
 
 def usage_alone(record: TurnRecord, *, reason: str) -> TurnRecord:
-    """The turn failed after all: what it consumed, and nothing that was said."""
+    """The turn failed after all: what it consumed, and nothing that was said. It is spent, whatever
+    has become of the shares. What is no turn's stays as it is."""
+    if record.status == RESIDENCY:
+        return record
     return replace(
         record,
         status="failed",
         reason=reason,
         request_digest=b"",
+        shares=tuple((name, ()) for name, _ in record.shares),
         links=(),
         base_id=None,
         terminal=b"",

@@ -8,7 +8,8 @@ of a server that is dead goes back once what its turns held is written as spent.
 KV is in no share: what it is charged in money is within the budget as its server knows it.
 
 Always true: as long as the bounds stay, what turns have spent and all shares together are within
-them, but for what KV was charged since a share was taken.
+them, but for what KV was charged since a share was taken, and turns that were written so late that
+their server had given its share back.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,8 @@
 
 The event loop hands over a record and a function to be told with; it waits for nothing. What is
 told comes back in the event loop, all of one commit in one call. A commit that fails because
-the journal is out of reach is tried again for a while: its turns wait with it.
+the journal is out of reach is tried again for a while: its turns wait with it. Then they have
+failed, and what they consumed waits alone until it can be written.
 
 What the event loop hands over in one round goes in one piece, so that it is committed together.
 Reservations go with whatever is committed next, and at once, without waiting for a disk, if that
@@ -12,21 +13,26 @@ is noted with what comes next.
 
 Always true: records are written in the order in which they were handed over; each is answered
 exactly once, also when the writer closes; of a turn's reservations the last one is written last,
-and none after its record.
+and none after its record; what a refused turn consumed is written before what is handed over later.
 """
 
 import asyncio
-import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sessions.journal.errors import JournalError, JournalParentGone, JournalUnavailable
+from sessions.journal.errors import JournalParentGone, JournalUnavailable
 from sessions.journal.journal import Journal
-from sessions.journal.records import PARENT_DELETED, TurnRecord, usage_alone
+from sessions.journal.records import (
+    JOURNAL_FAILED,
+    JOURNAL_UNAVAILABLE,
+    PARENT_DELETED,
+    TurnRecord,
+    usage_alone,
+)
 from sessions.journal.samples import Sample
 
 log = logging.getLogger(__name__)
@@ -45,6 +51,8 @@ GIVE_UP_S = 10.0
 """Of a journal that stays out of reach; then its turns fail."""
 MOST_SAMPLES = 4096
 """That wait for a journal which is out of reach; the oldest ones are given up."""
+MOST_UNPAID = 16384
+"""Refused turns whose usage waits for the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +119,10 @@ class JournalWriter:
         self._samples: dict[tuple[int, int, str], Sample] = {}
         """Not yet written; the thread's own."""
         self._samples_due = False
+        self._unpaid: list[TurnRecord] = []
+        """What refused turns consumed, not yet written; the thread's own."""
+        self.lost = 0
+        """Refused turns whose usage was not kept, or cannot be written."""
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -175,6 +187,8 @@ class JournalWriter:
                 self._answer(batch, verdicts)
             elif self._reserved:
                 self._note()
+            if self._unpaid and (ended or not batch):
+                self._pay_later(ended)
             if self._samples_due or (ended and self._samples):
                 self._write_samples()
 
@@ -183,7 +197,7 @@ class JournalWriter:
         batch: list[Ticket] = []
         try:
             # What could not be noted is tried again, though nothing else should come.
-            first = self._queue.get(timeout=RETRY_S if self._reserved else None)
+            first = self._queue.get(timeout=RETRY_S if self._reserved or self._unpaid else None)
         except queue.Empty:
             return batch, False
         ended = self._take(first, batch)
@@ -255,10 +269,13 @@ class JournalWriter:
         give_up = self._clock() + GIVE_UP_S
         while True:
             try:
+                self._pay()
                 owned = self._journal.append(records, reserved)
             except JournalUnavailable as error:
                 log.warning("journal is out of reach turns=%d reason=%s", len(batch), error)
                 if self._clock() >= give_up:
+                    for record in records:
+                        self._owe(record, JOURNAL_UNAVAILABLE)
                     return [_failed("unavailable", error)] * len(batch)
                 self._pause(RETRY_S)
             except Exception as error:
@@ -275,12 +292,61 @@ class JournalWriter:
                 return [WRITTEN if mine else STALE for mine in owned]
 
     def _refused(self, ticket: Ticket, error: Exception) -> Verdict:
-        if not isinstance(error, JournalParentGone):
-            return _failed("error", error)
-        log.warning("a turn's parent was deleted while it ran reason=%s", error)
-        with contextlib.suppress(JournalError):  # what it consumed is spent all the same
-            self._journal.append([usage_alone(ticket.record, reason=PARENT_DELETED)])
-        return _failed(PARENT_DELETED, error)
+        gone = isinstance(error, JournalParentGone)
+        if gone:
+            log.warning("a turn's parent was deleted while it ran reason=%s", error)
+        self._owe(ticket.record, PARENT_DELETED if gone else JOURNAL_FAILED)
+        self._pay_later(False)
+        return _failed(PARENT_DELETED if gone else "error", error)
+
+    def _owe(self, record: TurnRecord, reason: str) -> None:
+        """The turn has failed, and what it consumed is spent all the same."""
+        if len(self._unpaid) < MOST_UNPAID:
+            self._unpaid.append(usage_alone(record, reason=reason))
+        else:
+            self._lose(f"that of {len(self._unpaid)} others waits")
+
+    def _pay(self) -> None:
+        """Write what refused turns consumed. Raises JournalUnavailable: the rest waits."""
+        while self._unpaid:
+            some = self._unpaid[:MOST_AT_ONCE]
+            try:
+                self._journal.append(some)
+            except JournalUnavailable:
+                raise
+            except Exception:
+                some = some[:1]  # what cannot be written takes nothing with it that can
+                self._pay_one(some[0])
+            log.info("usage of refused turns is written turns=%d", len(some))
+            del self._unpaid[: len(some)]
+
+    def _pay_one(self, record: TurnRecord) -> None:
+        try:
+            self._journal.append([record])
+        except JournalUnavailable:
+            raise
+        except Exception:
+            try:  # its request may have been sent again, and ended
+                self._journal.append([replace(record, request_id=None)])
+            except JournalUnavailable:
+                raise
+            except Exception as error:
+                self._lose(str(error))
+
+    def _pay_later(self, ended: bool) -> None:
+        try:
+            self._pay()
+        except JournalUnavailable as error:
+            waiting = len(self._unpaid)
+            log.warning("usage of refused turns waits turns=%d reason=%s", waiting, error)
+            self.lost += waiting if ended else 0
+        if ended and self.lost:
+            log.error("usage of refused turns is not in the journal turns=%d", self.lost)
+
+    def _lose(self, why: str) -> None:
+        if not self.lost:
+            log.error("usage of a refused turn is not in the journal, nor of others reason=%s", why)
+        self.lost += 1
 
     def _answer(self, batch: Sequence[Ticket], verdicts: Sequence[Verdict]) -> None:
         pairs = list(zip(batch, verdicts, strict=True))

@@ -20,6 +20,8 @@ from sessions.durable.session import Session
 from sessions.durable.transcript import Entry, chain
 from sessions.journal.journal import Journal
 from sessions.journal.records import (
+    JOURNAL_FAILED,
+    JOURNAL_UNAVAILABLE,
     PARENT_DELETED,
     RESIDENCY,
     SERVER_DIED,
@@ -33,7 +35,7 @@ from tools_api.events import encode
 _FOREIGN_KEPT = 4096
 _REASONS = {
     "stale": "session_moved",
-    "unavailable": "journal_unavailable",
+    "unavailable": JOURNAL_UNAVAILABLE,
     PARENT_DELETED: PARENT_DELETED,
 }
 
@@ -225,16 +227,18 @@ def session_options(session: Session) -> bytes:
 
 
 def refused(ending: Ending, verdict: Verdict) -> Ending:
-    """The turn failed after all: its record is not in the journal, so nobody may continue it."""
+    """The turn failed after all: its record is not in the journal, so nobody may continue it. What
+    it consumed is spent, unless it is for the session's next owner to say what that is."""
     event: dict[str, Any] = orjson.loads(ending.terminal)
-    reason = _REASONS.get(verdict.reason, "journal_failed")
-    response = event["response"] | {
+    reason = _REASONS.get(verdict.reason, JOURNAL_FAILED)
+    response: dict[str, Any] = event["response"] | {
         "status": "failed",
         "error": {"code": "server_error", "message": _message(verdict)},
         "incomplete_details": None,
         "completed_at": None,
-        "usage": None,
     }
+    if verdict.reason == "stale":
+        response["usage"] = None
     if isinstance(response.get("keepwarm"), dict):
         response["keepwarm"] = response["keepwarm"] | {"reason": reason}
     report = replace(ending.outcome.report, status="failed", reason=reason)

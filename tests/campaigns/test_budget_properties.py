@@ -3,6 +3,7 @@
 Random trees of sessions with parallel turns, forks, cancels, lost clients, lost engines and lost
 servers, on a simulated engine, through the real connections and a journal, whose commits come when
 they come: what a server had not committed when it died is gone, and what its turns held is spent.
+Of a turn that was refused for want of the journal what it consumed is written later.
 ``KEEPWARM_BUDGET_OPERATIONS`` sets how many operations; see CONTRIBUTING.md.
 """
 
@@ -25,7 +26,13 @@ from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, nano_doll
 from sessions.durable.reservation import amount_of
 from sessions.journal.encoding import decode_turn
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, TurnRecord, session_account, tree_account
+from sessions.journal.records import (
+    JOURNAL_UNAVAILABLE,
+    TENANT_ACCOUNT,
+    TurnRecord,
+    session_account,
+    tree_account,
+)
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.writer import Verdict
 from sessions.pages.metrics import Metrics
@@ -72,8 +79,13 @@ class BudgetRig(JournalRig):
         self.hold = True
 
     def commit(self, verdict: Verdict | None = None) -> None:
-        self.written.append(self.held[0][1].record)
+        if verdict is None:
+            self.written.append(self.held[0][1].record)
         super().commit(verdict)
+
+    def pay(self) -> None:
+        self.written += self.unpaid
+        super().pay()
 
 
 class World:
@@ -91,6 +103,10 @@ class World:
         """What each account of the journal has to say, by tenant and name."""
         self.touched: set[tuple[str, str]] = set()
         """Those that have changed since they were compared."""
+        self.late: dict[str, TurnReport] = {}
+        """Of turns whose usage waits for the journal."""
+        self.twice = Counter[str]()
+        """What was told in metrics and then settled anew: its server died before it was written."""
         self.cut_short = 0
         """Turns that ran when a server died."""
         self.events: dict[str, dict[str, Any]] = {}
@@ -135,6 +151,11 @@ class World:
         for record in rig.noted.values():
             self.charge(record)
             self.cut_short += 1
+        for report in self.late.values():
+            self.twice.update(
+                dict(zip(METRIC_OF, (*counts(report.usage), report.cost), strict=True))
+            )
+        self.late.clear()
         bounds = [(account.budget.bounds(), key) for account, key in self.tracked.items()]
         rig.journal.close()
         rig.journal = self.open_journal()
@@ -163,7 +184,13 @@ class World:
         for report in new:
             self.unchecked.append(report)
             self.metrics[-1].turn_finished(report)
-            self.check_row(report, by_id.get(report.response_id))
+            if report.reason == JOURNAL_UNAVAILABLE:
+                self.late[report.response_id] = report
+            else:
+                self.check_row(report, by_id.get(report.response_id))
+        for record in records:
+            if record.response_id in self.late:
+                self.check_row(self.late.pop(record.response_id), record)
         for client in list(self.retired):
             self.take_events(client)
             if not client.connection.num_active:
@@ -202,8 +229,19 @@ class World:
     def operate(self) -> None:
         rng, rig = self.rng, self.rig
         kind = rng.choices(
-            ("step", "create", "commit", "cancel", "leave", "forget", "engine", "server", "names"),
-            (60, 22, 15, 2, 2, 1, 0.15, 0.15, 1),
+            (
+                "step",
+                "create",
+                "commit",
+                "refuse",
+                "cancel",
+                "leave",
+                "forget",
+                "engine",
+                "server",
+                "names",
+            ),
+            (60, 22, 15, 1, 2, 2, 1, 0.15, 0.15, 1),
         )[0]
         if kind == "step" and rig.engine.open:
             self.step(rng.choice(list(rig.engine.open.values())).request)
@@ -211,6 +249,8 @@ class World:
             self.create(rng.choice(self.clients))
         elif kind == "commit":
             self.commit(rng.randint(1, 4))
+        elif kind == "refuse" and rig.held:
+            rig.commit(Verdict(written=False, reason="unavailable"))
         elif kind == "cancel":
             rng.choice(self.clients).send(type="response.cancel", stream_id=rng.choice("abcd"))
         elif kind == "leave":
@@ -355,7 +395,9 @@ class World:
     def check_all(self) -> None:
         """Everybody's books agree, once what has ended is committed."""
         self.commit()
+        self.rig.pay()
         self.take_reports()
+        assert not self.late
         self.check_journal()
         running = Counter[tuple[str, str]]()
         for client in (*self.clients, *self.retired):
@@ -389,6 +431,7 @@ class World:
         sums = Counter[str]()
         for metrics in self.metrics:
             sums.update(values(metrics.registry))
+        sums.subtract(self.twice)
         accounts = [self.rig.journal.account(tenant, TENANT_ACCOUNT) for tenant in TENANTS]
         usage = sum((account.usage for account in accounts), TurnUsage())
         cost = sum(account.cost for account in accounts)
@@ -440,5 +483,6 @@ def test_nothing_is_overspent_and_all_books_agree(seed: int, tmp_path: Path) -> 
     assert reasons["failed", "budget_exhausted"] > 20
     assert reasons["incomplete", "budget_exhausted"] > 10
     assert reasons["completed", None] > 50
+    assert reasons["failed", JOURNAL_UNAVAILABLE] > 10
     assert lives > 1
     assert world.cut_short > 1

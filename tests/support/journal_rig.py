@@ -11,7 +11,12 @@ from typing import Any
 
 from sessions.journal.adoption import Loader
 from sessions.journal.journal import Journal
-from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
+from sessions.journal.records import (
+    JOURNAL_UNAVAILABLE,
+    TENANT_ACCOUNT,
+    TurnRecord,
+    usage_alone,
+)
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commit, Commits
 from sessions.turns.effects import Effects
@@ -32,6 +37,8 @@ class JournalRig(Rig):
         self.options = options
         self.hold = False
         self.held: list[tuple[Client, Commit]] = []
+        self.unpaid: list[TurnRecord] = []
+        """What turns consumed whose records the journal did not take."""
         self.noted: dict[str, TurnRecord] = {}
         """By response: what the journal says that a running turn holds."""
         self._handed_over = self._committed = 0
@@ -50,6 +57,7 @@ class JournalRig(Rig):
         self._clients.clear()
         self._routes.clear()
         self.held.clear()
+        self.unpaid.clear()
         self.noted.clear()
         self._notes.clear()
         self._handed_over = self._committed = 0
@@ -112,12 +120,23 @@ class JournalRig(Rig):
         """Write the record that waits longest, or say that it could not be."""
         client, commit = self.held.pop(0)
         if verdict is None:
+            self.pay()
             (written,) = self.journal.append([commit.record])
             verdict = WRITTEN if written else STALE
         self._committed += 1
-        self.noted.pop(commit.record.response_id, None)
+        if verdict.reason == "unavailable":
+            self.unpaid.append(usage_alone(commit.record, reason=JOURNAL_UNAVAILABLE))
+        else:
+            self.noted.pop(commit.record.response_id, None)
         self._note()
         self.carry(client, client.connection.committed(commit.record.response_id, verdict))
+
+    def pay(self) -> None:
+        """Write what waits of refused turns."""
+        self.journal.append(self.unpaid)
+        for record in self.unpaid:
+            self.noted.pop(record.response_id, None)
+        self.unpaid.clear()
 
     def _note(self) -> None:
         """What is due of what turns hold."""

@@ -3,7 +3,7 @@
 import orjson
 
 from sessions.journal.records import TurnRecord
-from sessions.journal.writer import STALE
+from sessions.journal.writer import STALE, Verdict
 from sessions.turns.commits import Ending, refused
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
@@ -56,3 +56,15 @@ def test_a_turn_whose_record_is_refused_has_failed_under_the_same_number() -> No
         "failed",
         "session_moved",
     )
+
+
+def test_a_turn_that_failed_for_want_of_its_journal_says_what_it_has_spent() -> None:
+    _, ending = played()
+    before = orjson.loads(ending.terminal)["response"]
+    for reason in ("unavailable", "error", "parent_deleted"):
+        failed = refused(ending, Verdict(written=False, reason=reason))
+        after = orjson.loads(failed.terminal)["response"]
+        assert after["status"] == "failed"
+        assert after["usage"] == before["usage"]
+        assert after["keepwarm"]["cost"] == before["keepwarm"]["cost"]
+        assert failed.outcome.report.usage.output_tokens == after["usage"]["output_tokens"]

@@ -1,8 +1,6 @@
 """The journal's promises, of every store alike, and the way of a turn into it and back."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from sessions.journal.errors import (
     JournalBusy,
     JournalDamaged,
     JournalError,
-    JournalUnavailable,
 )
 from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
@@ -27,7 +24,6 @@ from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
-from sessions.journal.writer import GIVE_UP_S, JournalWriter, Ticket, Verdict
 from tests.support.journals import PRICE, assert_same_chain, record
 from tests.support.memory_journal import MemoryJournal
 from tools_api.chat_format import TemplateOptions
@@ -279,122 +275,6 @@ def test_a_body_of_another_form_is_named_as_damaged() -> None:
     object.__setattr__(row, "body", _join(b"[]", b"", b""))
     with pytest.raises(JournalDamaged):
         decode_turn(row)
-
-
-# The writer
-
-
-class Slow(MemoryJournal):
-    """Holds its first commit until told, and fails as often as asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches: list[list[str]] = []
-        self.begun, self.go_on = threading.Event(), threading.Event()
-        self.failures: list[Exception] = []
-        self.refused: set[str] = set()
-        self.unfit: dict[str, Exception] = {}
-        """What a record of that name raises, and all that are in one commit with it."""
-
-    def append(
-        self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
-    ) -> list[bool]:
-        self.begun.set()
-        self.go_on.wait(10)
-        if self.failures:
-            raise self.failures.pop(0)
-        for turn in (*turns, *reserved):
-            if turn.response_id in self.unfit:
-                raise self.unfit[turn.response_id]
-        self.batches.append([turn.response_id for turn in turns])
-        super().append([turn for turn in turns if turn.response_id not in self.refused], reserved)
-        return [turn.response_id not in self.refused for turn in turns]
-
-
-Answers = list[tuple[object, Verdict]]
-
-
-async def written(journal: Slow, names: Sequence[str], clock: Sequence[float] = ()) -> Answers:
-    answers: Answers = []
-
-    def tell(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
-        answers.extend((ticket.key, verdict) for ticket, verdict in pairs)
-
-    times = iter(clock)
-    writer = JournalWriter(journal, tell, clock=lambda: next(times, 0.0), pause=lambda _: None)
-    writer.append(record(names[0]), names[0])
-    await asyncio.to_thread(journal.begun.wait, 10)
-    for name in names[1:]:
-        writer.append(record(name), name)
-    journal.go_on.set()
-    await asyncio.wait_for(writer.drained(), 10)
-    writer.close()
-    return answers
-
-
-def test_what_gathers_during_a_commit_goes_into_the_next() -> None:
-    journal = Slow()
-    names = [f"r{n}" for n in range(20)]
-    answers = asyncio.run(written(journal, names))
-    assert journal.batches == [names[:1], names[1:]]
-    assert [key for key, _ in answers] == names
-    assert all(verdict.written for _, verdict in answers)
-
-
-def test_a_stale_owner_is_told_of_its_own_turn_only() -> None:
-    journal = Slow()
-    journal.refused = {"r1"}
-    answers = dict(asyncio.run(written(journal, ["r0", "r1", "r2"])))
-    assert [answers[name].reason for name in ("r0", "r1", "r2")] == ["", "stale", ""]
-
-
-def test_a_journal_out_of_reach_is_tried_again_then_given_up() -> None:
-    journal = Slow()
-    journal.failures = [JournalUnavailable("locked"), JournalUnavailable("locked")]
-    answers = asyncio.run(written(journal, ["r0", "r1"]))
-    assert all(verdict.written for _, verdict in answers)
-    journal = Slow()
-    journal.failures = [JournalUnavailable("full")] * 3
-    answers = asyncio.run(written(journal, ["r0"], clock=[0.0, 1.0, GIVE_UP_S]))
-    assert answers == [("r0", Verdict(written=False, reason="unavailable", message="full"))]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("x"), JournalError("x"), JournalDamaged("x")])
-def test_a_record_that_cannot_be_written_takes_no_other_with_it(error: Exception) -> None:
-    journal = Slow()
-    journal.unfit = {"r2": error}
-    answers = asyncio.run(written(journal, ["r0", "r1", "r2", "r3"]))
-    refused = Verdict(written=False, reason="error", message="x")
-    assert [verdict for _, verdict in answers] == [*[Verdict(written=True)] * 2, refused,
-                                                   Verdict(written=True)]  # fmt: skip
-    assert journal.batches == [["r0"], ["r1"], ["r3"]]
-
-
-def test_samples_wait_for_a_journal_that_is_out_of_reach_and_nobody_for_them() -> None:
-    class Unreachable(Slow):
-        tried = 0
-
-        def keep_samples(self, kept: Sequence[Sample]) -> None:
-            self.tried += 1
-            if self.tried < 3:
-                raise JournalUnavailable("gone") if self.tried == 1 else JournalUnavailable("still")
-            super().keep_samples(kept)
-
-    async def story(journal: Unreachable) -> None:
-        told: list[object] = []
-        writer = JournalWriter(journal, lambda pairs: told.extend(t.key for t, _ in pairs))
-        journal.go_on.set()
-        for number in (1, 2):
-            writer.keep([sample(number)])
-            writer.append(record(f"r{number}"), number)
-            await asyncio.wait_for(writer.drained(), 10)
-            assert told[-1] == number
-        await asyncio.to_thread(writer.close)
-
-    journal = Unreachable()
-    asyncio.run(story(journal))
-    assert journal.tried == 3
-    assert journal.samples("", MINUTE_S, 0, own=True) == [sample(1), sample(2)]
 
 
 def test_a_request_id_that_is_taken_refuses_its_own_turn_alone(tmp_path: Path) -> None:
