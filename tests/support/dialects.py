@@ -92,9 +92,11 @@ def _logprobs(event: ParsedEvent) -> tuple[Event, ...]:
     return (logprob(event.text.encode(), -0.5, [(b"x", -1.5)]),)
 
 
-def cut_short(*parsed: ParsedEvent, reason: str = "max_output_tokens") -> list[Event]:
+def cut_short(
+    *parsed: ParsedEvent, reason: str = "max_output_tokens", logprobs: bool = False
+) -> list[Event]:
     """All events of a response that a limit ended."""
-    return turn(*parsed, status="incomplete", incomplete_reason=reason)
+    return turn(*parsed, status="incomplete", incomplete_reason=reason, logprobs=logprobs)
 
 
 def failed(code: str, message: str = "It broke.") -> list[Event]:

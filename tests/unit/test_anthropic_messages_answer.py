@@ -241,6 +241,28 @@ def test_a_call_that_was_cut_short_adds_up_too() -> None:
     assert whole(events)["content"][1]["input"] == {"city": "Oslo"}
 
 
+@pytest.mark.parametrize("thinking_shown", [True, False])
+@pytest.mark.parametrize("seen", [0, 3])
+@pytest.mark.parametrize(
+    "events",
+    [turn(*REASONING, *TEXT, *CALL, *EMPTY_CALL), cut_short(*TEXT, *CUT_CALL), turn()],
+)
+def test_an_end_that_comes_alone_brings_the_whole_message(
+    events: list[Event], seen: int, thinking_shown: bool
+) -> None:
+    # A turn whose events are kept no more, or one from the journal; ``seen`` are without items.
+    alone = sent([*events[:seen], events[-1]], thinking_shown=thinking_shown)
+    assert joined(alone) == whole(events, thinking_shown=thinking_shown)
+    assert alone[-1] == {"type": "message_stop"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(parsed=outputs())
+def test_whatever_was_said_its_end_alone_adds_up_to_the_whole(parsed: list[ParsedEvent]) -> None:
+    events = turn(*parsed)
+    assert joined(sent(events[-1:])) == whole(events)
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [

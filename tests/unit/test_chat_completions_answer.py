@@ -242,6 +242,34 @@ def test_a_stream_adds_up_to_the_whole(parsed: list[ParsedEvent], steps: list[in
     assert chunks(events)[-1]["choices"][0]["finish_reason"] == expected["finish_reason"]
 
 
+ALL_KINDS = (*REASONING, *TEXT, *CALL, *EMPTY_CALL)
+
+
+@pytest.mark.parametrize("seen", [0, 3])
+@pytest.mark.parametrize(
+    "events",
+    [turn(*ALL_KINDS, logprobs=True), cut_short(*TEXT, *CUT_CALL, logprobs=True), turn()],
+)
+def test_an_end_that_comes_alone_brings_the_whole_answer(events: list[Event], seen: int) -> None:
+    # A turn whose events are kept no more, or one from the journal; ``seen`` are without items.
+    sent = chunks([*events[:seen], events[-1]], logprobs=True)
+    expected = whole(events, logprobs=True)["choices"][0]
+    choices = [chunk["choices"][0] for chunk in sent]
+    assert joined([choice["delta"] for choice in choices]) == expected["message"]
+    found = [
+        entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]
+    ]
+    assert found == expected["logprobs"]["content"]
+    assert choices[-1]["finish_reason"] == expected["finish_reason"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(parsed=outputs())
+def test_whatever_was_said_its_end_alone_adds_up_to_the_whole(parsed: list[ParsedEvent]) -> None:
+    events = turn(*parsed)
+    assert joined(deltas(events[-1:])) == whole(events)["choices"][0]["message"]
+
+
 def test_an_error_has_the_published_shape() -> None:
     error = errors.invalid_json_schema("tools[0].parameters.not", "no")
     assert error_body(error) == {

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import NAMES
+from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError
 from tools_api.events import Event
 
@@ -72,6 +73,8 @@ class MessageWriter:
         self._thinking_shown = thinking_shown
         self._generates = generates
         self._opened = False
+        self._told = False
+        """Some item of the output has come."""
         self._response: Event = {}
         """As it was created; empty until then."""
         self._next = 0
@@ -85,11 +88,13 @@ class MessageWriter:
             case "response.in_progress":
                 return self._open(event["response"])
             case "response.output_item.added":
+                self._told = True
                 return self._open(self._response) + self._start(event["item"])
             case "response.output_item.done":
                 return self._stop()
             case "response.completed" | "response.incomplete":
-                return self._open(event["response"]) + self._end(event["response"])
+                response = event["response"]
+                return self._open(response) + self._untold(response) + self._end(response)
             case "response.failed":
                 return error_event(dialect_events.failure(event["response"]))
             case "error":
@@ -141,6 +146,10 @@ class MessageWriter:
         stop = {"type": "content_block_stop", "index": self._next}
         self._next += 1
         return dialect_events.named(stop)
+
+    def _untold(self, response: Event) -> bytes:
+        """All of the message, where its end came alone."""
+        return b"" if self._told else b"".join(map(self.feed, retold(response["output"])))
 
     def _end(self, response: Event) -> bytes:
         delta = {

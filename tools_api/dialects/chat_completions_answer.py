@@ -13,6 +13,7 @@ from typing import Any
 
 from tools_api.dialects import dialect_events
 from tools_api.dialects.chat_completions_request import NAMES
+from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError
 from tools_api.events import Event
 
@@ -46,6 +47,8 @@ class CompletionWriter:
         self._head: Chunk = {}
         """What all chunks have in common; empty until the response is known."""
         self._opened = False
+        self._told = False
+        """Some item of the output has come."""
         self._calls: dict[int, int] = {}
         """Numbers of the calls by their item's ``output_index``."""
 
@@ -56,10 +59,12 @@ class CompletionWriter:
                 self._head = _head(event["response"])
             case "response.in_progress":
                 return self._open(event["response"])
-            case "response.output_item.added" if event["item"]["type"] == "function_call":
-                return self._call(event)
+            case "response.output_item.added":
+                self._told = True
+                return self._call(event) if event["item"]["type"] == "function_call" else b""
             case "response.completed" | "response.incomplete":
-                return self._open(event["response"]) + self._end(event["response"])
+                response = event["response"]
+                return self._open(response) + self._untold(response) + self._end(response)
             case "response.failed":
                 return error_event(dialect_events.failure(event["response"]))
             case "error":
@@ -109,6 +114,10 @@ class CompletionWriter:
     def _call(self, event: Event) -> bytes:
         number = self._calls[event["output_index"]] = len(self._calls)
         return self._chunk({"tool_calls": [{"index": number} | _tool_call(event["item"])]})
+
+    def _untold(self, response: Event) -> bytes:
+        """All of the answer, where its end came alone."""
+        return b"" if self._told else b"".join(map(self.feed, retold(response["output"])))
 
     def _end(self, response: Event) -> bytes:
         """The reason, what the turn consumed if that was asked for, and the mark of the end."""
