@@ -56,8 +56,6 @@ from tools_api.responses import FailureCode, ResponseObject
 
 log = logging.getLogger(__name__)
 
-CLAIM_WAIT_S = 10.0
-"""How long a session's owner is given to let go."""
 _MAX_TWINS = 8
 _BEYOND_ANY = 2**31 - 1
 
@@ -203,15 +201,19 @@ class Recollection:
     # Beside the event loop
 
     def read(self, tenant: str, wanted: Wanted) -> Recalled:
-        """Ask the journal. Waits for disks, and for other servers to let go of a session.
+        """Ask the journal. Waits for disks, and for no other server.
 
         Raises:
-            JournalError: it cannot be asked, or a session's owner did not let go.
+            JournalBusy: a session's owner was asked and has not let go; ``wanted`` may be read
+                again, and then nothing is loaded before the session is free.
+            JournalError: it cannot be asked.
         """
         claimed: list[str] = []
         try:
             recalled = self._read(tenant, wanted, claimed)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, JournalBusy) and not isinstance(error, JournalElsewhere):
+                wanted.session = wanted.session or claimed[-1]
             self._let_out_of_hand(tenant, claimed)
             raise
         return replace(recalled, claimed=tuple(claimed))
@@ -300,7 +302,7 @@ class Recollection:
             if own is not None and own.held_elsewhere(tenant, running):
                 raise JournalElsewhere(f"session {running!r} is another server's")
             try:
-                sessions += self._claim(tenant, running, claimed, wait_s=0.0)
+                sessions += self._claim(tenant, running, claimed)
             except JournalBusy as error:
                 raise JournalElsewhere(str(error)) from error
             ended = self._ended(tenant, wanted)
@@ -340,13 +342,11 @@ class Recollection:
         ended = response_id if self._journal.shared else None
         return self.read(tenant, Wanted(responses=[response_id], ended=ended))
 
-    def _claim(
-        self, tenant: str, name: str, claimed: list[str], wait_s: float | None = None
-    ) -> list[SessionRecord]:
+    def _claim(self, tenant: str, name: str, claimed: list[str]) -> list[SessionRecord]:
         claimed.append(name)
         with self._lock:
             self._claims[tenant, name] += 1
-        found = self._journal.claim(tenant, name, CLAIM_WAIT_S if wait_s is None else wait_s)
+        found = self._journal.claim(tenant, name, 0.0)
         return [found or self._session(tenant, name)]
 
     def _let_out_of_hand(self, tenant: str, claimed: Sequence[str]) -> None:

@@ -1,12 +1,14 @@
 """Between the event loop and the journal: records go out, verdicts and memories come back.
 
-One thread appends, a few others read; the event loop waits for none of them. Where servers share
-sessions this one says that it lives, and lets go of what another asks for, and of all that is
-idle when it drains, in a thread of its own: a reader may wait for seconds until another server
-lets go. A server that the others may have taken for dead asks for its sessions anew.
+One thread appends, a few others read; the event loop waits for none of them, and none of them for
+another server. Where servers share sessions this one says that it lives, and lets go of what
+another asks for, and of all that is idle when it drains, in a thread of its own: a disk may keep
+every reader for seconds. A server that the others may have taken for dead asks for its sessions
+anew.
 
-Always true: nothing of a journal is asked in the event loop; what was handed over is written
-before ``close`` returns, unless the journal is out of reach.
+Always true: nothing of a journal is asked in the event loop; no thread waits until another server
+lets go of a session; what was handed over is written before ``close`` returns, unless the journal
+is out of reach.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -31,7 +33,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.journal import Journal, Owner
-from sessions.journal.ownership import DEAD_MS, HEARTBEAT_S, POLL_S
+from sessions.journal.ownership import ASK_AGAIN_S, DEAD_MS, HEARTBEAT_S, POLL_S
 from sessions.journal.records import TurnRecord
 from sessions.journal.samples import Sample
 from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
@@ -49,6 +51,9 @@ GIVE_UP_S = 10.0
 
 ELSEWHERE_S = 10.0
 """How long the end of a turn is waited for that runs at another server."""
+
+CLAIM_WAIT_S = 10.0
+"""How long a session's owner is given to let go."""
 
 _AT_ONCE = 256
 """Sessions of one transaction that a server lets go when it drains."""
@@ -73,8 +78,13 @@ class JournalDesk:
         *,
         keep_s: float,
         wall_clock: Callable[[], float] = time.time,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """``keep_s``: rows are deleted when they are older and nothing stands on them."""
+        """
+        Args:
+            keep_s: rows are deleted when they are older and nothing stands on them.
+            pause: waits so many seconds before another server is asked again.
+        """
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
@@ -82,6 +92,7 @@ class JournalDesk:
         self._store = store
         self._keep_s = keep_s
         self._wall_clock = wall_clock
+        self._pause = pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
         self._share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
@@ -141,24 +152,31 @@ class JournalDesk:
 
     async def recall(self, tenant: str, wanted: Wanted) -> Recalled:
         """What the journal knows of it; it is for ``take``. The end of a turn that runs at
-        another server is waited for, for a while.
+        another server is waited for, for a while, and that it lets go of a session; in no
+        reader's thread, which others need meanwhile.
 
         Raises:
-            JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere.
+            JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere,
+                or the session's owner keeps it.
         """
         readers = self._share_reader if wanted.shares else self._readers
         work = partial(self._recollection.read, tenant, wanted)
         loop = asyncio.get_running_loop()
-        until = loop.time() + ELSEWHERE_S
+        began = loop.time()
         while True:
             if wanted.takes_id and self._freeing:
                 await asyncio.wait(self._freeing)  # or an id is taken before it is freed
             try:
                 return await self._beside(work, readers)
             except JournalElsewhere:
-                if loop.time() >= until:
+                if loop.time() - began >= ELSEWHERE_S:
                     raise
-            await asyncio.sleep(POLL_S)
+                again_s = POLL_S
+            except JournalBusy:
+                if loop.time() - began >= CLAIM_WAIT_S:
+                    raise
+                again_s = ASK_AGAIN_S
+            await self._pause(again_s)
 
     def free(self, tenant: str, ids: Sequence[str]) -> None:
         """Let other servers start turns with these request ids."""

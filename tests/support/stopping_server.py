@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sessions.journal.batch import Batch
-from sessions.turns import recollection
 
 
 def main() -> int:
@@ -24,7 +23,7 @@ def main() -> int:
     from sessions.wire import journal_desk
 
     patience_s = float(os.environ["PATIENCE_S"])
-    writer.GIVE_UP_S = journal_desk.GIVE_UP_S = recollection.CLAIM_WAIT_S = patience_s
+    writer.GIVE_UP_S = journal_desk.GIVE_UP_S = journal_desk.CLAIM_WAIT_S = patience_s
     journal_desk.ELSEWHERE_S = 0.0
     sqlite.BUSY_S = min(sqlite.BUSY_S, patience_s / 4)
     postgres.IDLE_IN_TRANSACTION_MS = 1000

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from sessions.durable.account import NOTHING, Account, Budget
-from sessions.journal import shares
+from sessions.journal import ownership, shares
 from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
@@ -582,6 +582,83 @@ def test_what_is_claimed_and_not_yet_in_memory_is_not_let_go(tmp_path: Path) -> 
         await bench.desk._let_go([("acme", "s")])
         assert bench.service.store.known_session("acme", "s") is None
         await bench.close()
+
+    run(scenario)
+
+
+def test_lookups_go_on_while_others_wait_for_sessions_that_are_busy_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are two readers for all tenants, and a session's owner may take ten seconds."""
+    monkeypatch.setattr("sessions.journal.ownership.DEAD_MS", 10**9)
+
+    async def scenario() -> None:
+        ids = itertools.count(1)
+        here, there = (Bench(tmp_path / "j", ids, owner, shared=True) for owner in "ab")
+        for bench in (here, there):
+            assert bench.journal.ownership is not None
+            bench.journal.ownership.beat()
+        names = ["x", "y"]
+        heads = [
+            (await Client(here).turn(keepwarm={"session": name}))["response"]["id"]
+            for name in names
+        ]
+        busy = [here.service.store.known_session("acme", name) for name in names]
+        assert all(each is not None and each.request("somebody") for each in busy)
+        pauses, over = list[float](), asyncio.Event()
+
+        async def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            await over.wait()
+
+        there.desk._pause = pause
+        wanted = Wanted(session="x"), Wanted(responses=heads[1:], owns_first=True)
+        waiting = [asyncio.create_task(there.desk.recall("acme", each)) for each in wanted]
+        await until(lambda: len(pauses) == 2)
+        async with asyncio.timeout(5):
+            found = await there.desk.recall("acme", Wanted(responses=heads[:1]))
+        assert len(found.chains) == 1
+        assert not any(task.done() for task in waiting)
+        assert set(pauses) == {ownership.ASK_AGAIN_S}
+        loads: list[str] = []
+        turn = there.journal.turn
+        monkeypatch.setattr(there.journal, "turn", lambda *a: loads.append(a[1]) or turn(*a))
+        monkeypatch.setattr(there.desk, "_pause", asyncio.sleep)
+        over.set()
+        for each in busy:
+            assert each is not None
+            each.withdraw("somebody")
+        for task, name in zip(waiting, names, strict=True):
+            assert (await task).claimed[0] == name
+            assert owner_of(there.journal, name) == "b"
+        assert loads == heads[1:], "not at every try"
+        for bench in (here, there):
+            await bench.close()
+
+    run(scenario)
+
+
+def test_a_session_that_its_owner_keeps_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessions.journal.ownership.DEAD_MS", 10**9)
+
+    async def scenario() -> None:
+        other = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="b", shared=True)
+        assert other.append([record("r1")]) == [True]
+        assert other.ownership is not None
+        other.ownership.beat()
+        bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
+
+        async def pause(_: float) -> None:
+            monkeypatch.setattr(journal_desk, "CLAIM_WAIT_S", 0.0)
+
+        bench.desk._pause = pause
+        with pytest.raises(JournalBusy):
+            await bench.desk.recall("t", Wanted(session="s"))
+        assert journal_desk.CLAIM_WAIT_S == 0.0, "it was waited for"
+        await bench.close()
+        other.close()
 
     run(scenario)
 
