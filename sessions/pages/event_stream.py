@@ -2,8 +2,9 @@
 
 A view is a set of named parts, each a piece of JSON. A stream sends all of them once and from
 then on, at most once a second, those that are new (``null`` for those that are gone). A page
-that does not read is skipped until it does; nothing is queued for it. Format: HTML Living
-Standard, section 9.2.
+that does not read is skipped until it does; nothing is queued for it. To look at the clock is
+cheap: what has changed is worked out later, when whoever shares out the time says so. Format: HTML
+Living Standard, section 9.2.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,17 +39,22 @@ class EventStream:
         exchange: Exchange,
         *,
         parts: Callable[[], Parts | None],
+        in_turn: Callable[[Callable[[], None]], None],
         on_end: Callable[["EventStream"], None],
         now: float,
     ) -> None:
         """
         Args:
             parts: the view as it is; None: the page may not see it any more.
+            in_turn: makes a call, at once or later.
             on_end: called once, when the stream is over.
         """
         self._exchange = exchange
         self._parts = parts
+        self._in_turn = in_turn
         self._on_end = on_end
+        self._due = False
+        """What has changed is about to be worked out."""
         self._sent: Parts = {}
         self._sent_s = now
         self._over = False
@@ -56,8 +62,15 @@ class EventStream:
         self._send(b"retry: 2000\nevent: parts\ndata: ", self._news(), now)
 
     def tick(self, now: float) -> None:
-        """Send what has changed. Called about once a second."""
-        if self._over or self._exchange.unsent_bytes > MAX_UNSENT_BYTES:
+        """Send what has changed, when there is time for it. Called about once a second."""
+        if self._due or self._over or self._exchange.unsent_bytes > MAX_UNSENT_BYTES:
+            return
+        self._due = True
+        self._in_turn(lambda: self._renew(now))
+
+    def _renew(self, now: float) -> None:
+        self._due = False
+        if self._over:
             return
         news = self._news()
         if news:

@@ -2,7 +2,8 @@
 
 Same origin and same keys as everything else. Streams are bounded in number, for all and for each
 tenant, so that pages left open take nothing from agents; each is looked at once a second by the
-connection it lives on. Items are shown to keys of their own tenant only.
+connection it lives on, and made anew in its tenant's turn. Items are shown to keys of their own
+tenant only.
 """
 
 from collections import Counter
@@ -34,13 +35,19 @@ class LivePages:
         store: Store,
         limits: Limits,
         clock: Callable[[], float],
+        turns: Callable[[str, Callable[[], None]], None],
         ending: Callable[[], bool],
     ) -> None:
-        """``ending``: the server takes its leave, and streams with it."""
+        """
+        Args:
+            turns: makes a tenant's call when it is its turn.
+            ending: the server takes its leave, and streams with it.
+        """
         self._views = views
         self._store = store
         self._limits = limits
         self._clock = clock
+        self._turns = turns
         self._ending = ending
         self._open: Counter[str] = Counter()
 
@@ -64,6 +71,7 @@ class LivePages:
         return EventStream(
             exchange,
             parts=partial(self._parts, principal, wish),
+            in_turn=partial(self._turns, principal.tenant),
             on_end=lambda _: self._ended(principal.tenant),
             now=self._clock(),
         )

@@ -5,7 +5,8 @@ the oldest goes first, so that thousands of silent ones keep nobody out. One tha
 nobody has had the time to read yet is not silent. Those that were asked something are seated, and
 stay so until they end. Knows nothing of what a socket is.
 
-Always true: a socket is unread or seated, not both, from ``greet`` to ``forget``.
+Always true: a socket is unread or seated, not both, from ``greet`` to ``forget``; a seat counts for
+the tenant that asked last.
 """
 
 from collections import Counter
@@ -60,15 +61,15 @@ class Seats(Generic[Socket]):
         return gone
 
     def seat(self, each: Socket, address: str, tenant: str) -> str | None:
-        """Its first request has come. Returns why it can have no seat; nothing is changed then."""
+        """A request has come; ``tenant`` is "" if nobody in particular asks. Returns why it can
+        have no seat for that tenant; nothing is changed then."""
         if each in self._seated:
-            return None
+            return self._move(each, tenant)
         limits, address = self._limits, network_of(address)
         if len(self._seated) >= limits.max_open_connections and not self._make_room():
             return f"{limits.max_open_connections} connections are open"
-        most = self._most_of(tenant) or limits.max_connections_per_tenant
-        if tenant and self._of_tenant[tenant] >= most:
-            return f"{most} connections of this tenant are open"
+        if reason := self._too_many_of(tenant):
+            return reason
         most = limits.max_connections_per_address
         if address and self._of_address[address] >= most:
             return f"{most} connections from this address are open"
@@ -76,9 +77,26 @@ class Seats(Generic[Socket]):
         self._take(each, address, tenant)
         return None
 
-    def pass_on(self, old: Socket, new: Socket, tenant: str) -> None:
-        """``new`` has taken over the transport of ``old``, which has a seat; for ``tenant``."""
-        address, _ = self._seated[old]
+    def _move(self, each: Socket, tenant: str) -> str | None:
+        """A further request of one that is seated; who asks for nobody leaves it where it is."""
+        address, before = self._seated[each]
+        if tenant in {"", before}:
+            return None
+        if reason := self._too_many_of(tenant):
+            return reason
+        self.forget(each)
+        self._take(each, address, tenant)
+        return None
+
+    def _too_many_of(self, tenant: str) -> str | None:
+        most = self._most_of(tenant) or self._limits.max_connections_per_tenant
+        if tenant and self._of_tenant[tenant] >= most:
+            return f"{most} connections of this tenant are open"
+        return None
+
+    def pass_on(self, old: Socket, new: Socket) -> None:
+        """``new`` has taken over the transport of ``old``, and its seat with it."""
+        address, tenant = self._seated[old]
         self.forget(old)
         self._take(new, address, tenant)
 

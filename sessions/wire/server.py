@@ -26,8 +26,9 @@ from sessions.pages.past import Past
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
-from sessions.wire.arriving import Arriving
+from sessions.wire.arriving import TENANT_S, Arriving
 from sessions.wire.descriptors import DescriptorWatch
+from sessions.wire.fair_reading import TenantTurns
 from sessions.wire.http_api import HttpApi
 from sessions.wire.http_connection import HttpConnection
 from sessions.wire.http_pages import Index
@@ -131,6 +132,8 @@ def _live_pages(hub: Hub, dashboard: Dashboard, service: Service) -> LivePages:
         store=service.store,
         limits=service.limits,
         clock=service.clock,
+        # Of their own: what a tenant's clients send does not wait behind its pages.
+        turns=TenantTurns(budget_s=TENANT_S).take,
         ending=lambda: hub.draining,
     )
 
@@ -268,7 +271,7 @@ class Server:
             on_lost=self._forget,
         )
         self._sockets.add(peer)
-        self._seats.pass_on(opener, peer, principal.tenant)
+        self._seats.pass_on(opener, peer)
         return peer
 
     def _forget(self, gone: HttpConnection | WebSocketPeer) -> None:

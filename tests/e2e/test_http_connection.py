@@ -186,6 +186,36 @@ def test_more_connections_than_allowed_are_answered_with_503() -> None:
     play(scenario, lambda: RunningServer(limits=Limits(max_open_connections=2)))
 
 
+@pytest.mark.parametrize("asked_before", ["", "/healthz"])
+def test_a_tenant_at_its_bound_gets_no_further_connection_by_a_health_check(
+    asked_before: str,
+) -> None:
+    keys = {name: f"{name}-key-0123456789" for name in ("acme", "other")}
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    upgrade |= {"Sec-WebSocket-Key": KEY}
+
+    async def scenario(server: RunningServer) -> None:
+        async def open_beside(key: str) -> int:
+            async with connected(server) as http:
+                if asked_before:
+                    assert await http.get(asked_before) == 200
+                http.send("GET", "/v1/responses", Authorization=f"Bearer {key}", **upgrade)
+                return (await http.head())[0]
+
+        mine = {"Authorization": f"Bearer {keys['acme']}"}
+        async with server.client(additional_headers=mine):
+            assert await open_beside(keys["acme"]) == 503
+            assert await open_beside(keys["other"]) == 101
+
+    play(
+        scenario,
+        lambda: RunningServer(
+            keys=[ApiKey.of(key, tenant=name) for name, key in keys.items()],
+            limits=Limits(max_connections_per_tenant=1),
+        ),
+    )
+
+
 def test_a_page_that_breaks_is_answered_with_500_and_says_nothing_of_the_cause() -> None:
     async def scenario(server: RunningServer) -> None:
         server.dashboard._stats = None  # type: ignore[assignment]

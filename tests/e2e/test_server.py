@@ -11,7 +11,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runtime.messages import CancelRequest, FinishReason
 from sessions.http.front_door import Access
-from sessions.tenants import ApiKey, Role, TenantPolicy
+from sessions.pages.event_stream import Parts
+from sessions.pages.views import Views, Wish
+from sessions.tenants import ApiKey, Principal, Role, TenantPolicy
 from tests.support.fake_engine import EchoEngine, HandEngine, tokens
 from tests.support.running_server import RunningServer, play, texts
 from tools_api.limits import Limits
@@ -93,6 +95,43 @@ def test_a_browser_may_send_the_key_as_a_password() -> None:
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
         assert (await server.http("/sessions.json", Authorization=password)).status == 200
 
+    play(scenario, keyed)
+
+
+def test_no_turn_of_the_loop_makes_two_pages_of_a_tenant_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[str, int]] = []
+    turn = 0
+
+    def parts(views: Views, who: Principal, wish: Wish) -> Parts:
+        made.append((who.tenant, turn))
+        return {"n": str(len(made)).encode()}
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async def opened(server: RunningServer, key: str) -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = "GET /dashboard/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: "
+        writer.write(f"{head}{bearer(key)}\r\n\r\n".encode())
+        await reader.readuntil(b"\n\n")
+        return writer
+
+    async def scenario(server: RunningServer) -> None:
+        pages = [await opened(server, key) for key in [ACME_KEY, BOSS_KEY] * 20]
+        made.clear()
+        next_turn()
+        server.pass_time(1.0)
+        await server.until(lambda: len(made) == 40)
+        assert len(set(made)) == len(pages)
+        for page in pages:
+            page.close()
+
+    monkeypatch.setattr(Views, "parts", parts)
+    monkeypatch.setattr("sessions.wire.server.TENANT_S", 0.0)
     play(scenario, keyed)
 
 

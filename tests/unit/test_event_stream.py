@@ -1,5 +1,7 @@
 """A stream sends everything once and then what changed; who does not read gets nothing queued."""
 
+from collections.abc import Callable
+
 import orjson
 
 from sessions.pages.event_stream import (
@@ -19,10 +21,23 @@ class Watched:
     def __init__(self) -> None:
         self.exchange = KeptExchange()
         self.parts: Parts | None = {"a": b"1"}
-        self.ended = 0
+        self.ended = self.looks = 0
+        self.waiting: list[Callable[[], None]] = []
+        self.in_turn: Callable[[Callable[[], None]], None] = lambda call: call()
         self.stream = EventStream(
-            self.exchange, parts=lambda: self.parts, on_end=self._end, now=0.0
+            self.exchange,
+            parts=self._look,
+            in_turn=self._in_turn,
+            on_end=self._end,
+            now=0.0,
         )
+
+    def _in_turn(self, call: Callable[[], None]) -> None:
+        self.in_turn(call)
+
+    def _look(self) -> Parts | None:
+        self.looks += 1
+        return self.parts
 
     def _end(self, _: EventStream) -> None:
         self.ended += 1
@@ -48,6 +63,21 @@ def test_all_parts_come_first_then_those_that_changed() -> None:
     watched.stream.tick(1.0)
     watched.stream.tick(2.0)
     assert watched.news() == [{"a": 1}, {"b": 2}]
+
+
+def test_a_view_is_made_in_its_turn_however_often_time_passes_before() -> None:
+    watched = Watched()
+    watched.in_turn = watched.waiting.append
+    watched.parts = {"a": b"2"}
+    for number in range(1, 4):
+        watched.stream.tick(float(number))
+    assert (watched.looks, len(watched.waiting)) == (1, 1)
+    watched.waiting.pop()()
+    assert watched.news() == [{"a": 1}, {"a": 2}]
+    watched.stream.tick(4.0)
+    watched.stream.client_gone()
+    watched.waiting.pop()()
+    assert watched.looks == 2, "nobody looks at it any more"
 
 
 def test_silence_is_broken_by_a_heartbeat() -> None:

@@ -1,5 +1,6 @@
 """What the live endpoints refuse, how many pages may be open, whose items are shown."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ class Pages:
     def __init__(self) -> None:
         self.rig = Rig()
         self.ending = False
+        self.turns: Callable[[str, Callable[[], None]], None] = lambda _, call: call()
         dashboard = make_dashboard(self.rig.clock, self.rig.store)
         views = Views(dashboard=dashboard, wall_clock=lambda: 0.0, num_connections=lambda: 0)
         self.live = LivePages(
@@ -31,8 +33,12 @@ class Pages:
             store=self.rig.store,
             limits=FEW,
             clock=self.rig.clock,
+            turns=self._in_turn,
             ending=lambda: self.ending,
         )
+
+    def _in_turn(self, tenant: str, call: Callable[[], None]) -> None:
+        self.turns(tenant, call)
 
     def open(
         self, query: str = "", tenant: str = "acme", **call: Any
@@ -89,6 +95,21 @@ def test_streams_end_when_the_server_takes_its_leave() -> None:
     assert pending is not None
     pending.tick(1.0)
     assert exchange.over
+    assert pages.live.num_streams == 0
+
+
+def test_a_page_is_made_anew_in_the_turn_of_its_own_tenant() -> None:
+    pages, waiting = Pages(), list[tuple[str, Callable[[], None]]]()
+    pages.turns = lambda tenant, call: waiting.append((tenant, call))
+    opened = [pages.open(tenant=tenant)[1] for tenant in ("acme", "acme", "other")]
+    pages.ending = True
+    for pending in opened:
+        assert pending is not None
+        pending.tick(1.0)
+    assert [tenant for tenant, _ in waiting] == ["acme", "acme", "other"]
+    for left, (_, call) in zip((3, 2, 1), waiting, strict=True):
+        assert pages.live.num_streams == left
+        call()
     assert pages.live.num_streams == 0
 
 

@@ -78,11 +78,30 @@ def test_a_tenant_may_have_a_number_of_its_own_which_may_change() -> None:
     assert made.seat("c", "", "big") is None, "who has a seat keeps it"
 
 
+def test_a_seat_counts_for_the_tenant_that_asked_last() -> None:
+    made = seats(max_connections_per_tenant=2)
+    assert [made.seat(each, "", "t") for each in "ab"] == [None, None]
+    assert made.seat("c", "", "") is None, "a health check"
+    for _ in range(2):
+        assert made.seat("c", "", "t") == "2 connections of this tenant are open"
+    assert made.seat("c", "", "u") is None
+    assert made.seat("c", "", "t") is not None, "a tenant that has room is no way round"
+    assert made.seat("a", "", "") is None, "a health check frees no place of its tenant"
+    assert made.seat("c", "", "t") is not None
+    assert made.seat("a", "", "u") is None
+    assert made.seat("d", "", "u") is not None, "c and a are u's"
+    assert made.seat("c", "", "t") is None
+    made.pass_on("c", "C")
+    assert made.seat("d", "", "t") is not None
+    made.forget("C")
+    assert made.seat("d", "", "t") is None
+
+
 def test_an_idle_one_gives_way_and_a_successor_keeps_the_seat() -> None:
     made = seats(["a"], max_open_connections=1)
     assert made.seat("a", "1.1.1.1", "t") is None
     assert made.seat("b", "1.1.1.1", "t") is None
-    made.pass_on("b", "B", "t")
+    made.pass_on("b", "B")
     made.forget("b")
     assert made.seat("c", "1.1.1.1", "t") is not None
     made.forget("B")
