@@ -262,15 +262,22 @@ class _Child:
             await asyncio.wait({self._next})
 
     async def _started(self) -> asyncio.subprocess.Process:
-        """A process that has said that it is ready."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "runtime.grammar.probe_process", *self._arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=child_environment(),
-        )
+        """A process that has said that it is ready.
+
+        Raises:
+            ProbeError: there is none.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "runtime.grammar.probe_process", *self._arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=child_environment(),
+            )
+        except OSError as error:  # no descriptors, no memory
+            raise ProbeError(f"the probe process cannot be started: {error}") from error
         with contextlib.suppress(OSError):  # from its first import on
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
         try:
@@ -377,7 +384,7 @@ class _Child:
             await self.start()
 
     async def _answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The child's answer.
+        """The child's answer. Where the system does not say what the child uses, time counts.
 
         Raises:
             TimeoutError: it has used up its time, or was stopped.
@@ -392,10 +399,14 @@ class _Child:
                 await asyncio.wait({asking}, timeout=left_s)
                 if asking.done():
                     return await asking
-                left_s = limit_s - (_cpu_s(pid) - had_s)
+                passed_s, has_s = loop.time() - begun_at, _cpu_s(pid)
+                if had_s is None:
+                    left_s = limit_s - passed_s
+                elif has_s is not None:
+                    left_s = limit_s - (has_s - had_s)
                 if left_s <= 0.0 or _is_stopped(pid):
                     raise TimeoutError
-                if loop.time() - begun_at >= _PATIENCE * limit_s:
+                if passed_s >= _PATIENCE * limit_s:
                     raise _Starved(f"it did not get {limit_s:g} s of CPU time")
                 left_s = max(left_s, limit_s / 20)
         finally:
@@ -452,13 +463,13 @@ async def _end(process: asyncio.subprocess.Process, *, dying: bool = False) -> i
     return code
 
 
-def _cpu_s(pid: int) -> float:
-    """What a process has used; where the system does not say, as much as time goes by."""
+def _cpu_s(pid: int) -> float | None:
+    """What a process has used; None where the system does not say, or no file can be opened."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()
     except OSError:
-        return time.monotonic()
+        return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

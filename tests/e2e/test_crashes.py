@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from keepwarm.demo.child_server import child_server
 from runtime.model.presets import random_model_config
@@ -62,7 +62,11 @@ class Agent:
 
     async def play(self, url: str, until: asyncio.Event) -> None:
         with contextlib.suppress(ConnectionClosed, OSError):
-            client = await WireClient.open(url)
+            try:
+                client = await WireClient.open(url)
+            except InvalidMessage:
+                assert until.is_set(), "it was killed while this one connected"
+                return
             while not until.is_set():
                 await self.turn(client)
 

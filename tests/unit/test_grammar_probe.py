@@ -1,6 +1,8 @@
 """The probe: verdicts, memory of them, and a child that is killed and replaced."""
 
 import asyncio
+import errno
+import itertools
 import json
 import os
 import signal
@@ -311,6 +313,52 @@ def test_one_that_cannot_take_over_leaves_the_old_child_at_work(
 
     run(tmp_path, scenario, ProbeLimits(checks_per_process=1))
     assert set(caplog.messages) == {"grammar probe not renewed reason=no memory"}
+
+
+@pytest.mark.parametrize("checks", [1, 500])
+def test_a_machine_without_descriptors_refuses_no_grammar(
+    checks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(probe: GrammarProbe) -> None:
+        async def none_left(*_: Any, **__: Any) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(asyncio, "create_subprocess_exec", none_left)
+            for number in range(3):
+                assert await probe.check(schema_spec({"const": number})) is None
+                await asyncio.sleep(0)
+            await probe._children[0]._end_process()
+            with pytest.raises(ProbeError, match="Too many open files"):
+                await probe.check(schema_spec({"const": "more"}))
+        assert await probe.check(schema_spec({"const": "more"})) is None
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", none_left)
+        probe._children[0]._prepare()
+        await probe._children[0].until_ready()  # `run` stops it like this
+
+    run(tmp_path, scenario, ProbeLimits(checks_per_process=checks))
+
+
+@pytest.mark.parametrize(
+    "told", [[], [0.0], [0.0, None, 0.1]], ids=["never", "at first", "by turns"]
+)
+def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_used(
+    told: list[float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted from the start of the machine when no file could be opened."""
+    used = itertools.chain(told, itertools.repeat(0.5 if len(told) > 1 else None))
+    monkeypatch.setattr("runtime.grammar.probe._cpu_s", lambda _: next(used))
+
+    async def scenario(probe: GrammarProbe) -> None:
+        if len(told) == 1:
+            with pytest.raises(ProbeError, match="it did not get"):
+                await probe.check(schema_spec(SLOW))
+            return
+        refused = await probe.check(schema_spec(SLOW))
+        assert refused is not None
+        assert refused.message == "compiling it takes more than 0.2 s"
+
+    run(tmp_path, scenario, ProbeLimits(seconds=0.2))
 
 
 def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(
