@@ -92,12 +92,11 @@ def _refuse_residency_of_turns(options: requests.KeepwarmOptions) -> None:
 
 
 def _link(session: Session, parent: Session, max_depth: int) -> None:
-    """Put ``session`` below ``parent``, or below the one that has taken its parent's name."""
-    gone = session.parent
-    if gone is not None and gone.name == parent.name and not parent.ledger.tree.used:
-        parent.ledger.tree = gone.ledger.tree
-    else:
-        _check_parent(session, parent, max_depth)
+    """Put ``session`` below ``parent``, or below the one that has taken its parent's name: a
+    parent that was away, as at another server, comes back with what its tree has spent."""
+    _check_parent(session, parent, max_depth)
+    if session.parent is not None and not parent.ledger.tree.used:
+        parent.ledger.tree = session.parent.ledger.tree
     session.parent = parent
 
 
@@ -106,11 +105,12 @@ def _check_parent(session: Session, parent: Session, max_depth: int) -> None:
     line = [parent, *parent.parents()]
     if session in line:
         raise errors.invalid_value(path, "the session would be a part of itself")
-    if session.parent is not None:
+    gone = session.parent
+    if gone is not None and gone.name != parent.name:
         raise errors.invalid_value(
-            path, f"the session is a part of {errors.quoted(session.parent.name)} already"
+            path, f"the session is a part of {errors.quoted(gone.name)} already"
         )
-    if session.turns_begun or session.ledger.tree.used:
+    if gone is None and (session.turns_begun or session.ledger.tree.used):
         raise errors.invalid_value(path, "the session has had turns without it")
     if len(line) > max_depth:
         raise errors.invalid_value(path, f"more than {max_depth} sessions above each other")

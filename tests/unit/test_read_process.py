@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
 
 from sessions.turns.reading import error_fields
+from sessions.wire import read_process
 from sessions.wire.http_dialects import DIALECTS, Body, read_body
 from sessions.wire.read_process import NoText, ReadConfig, ReaderLost, ReadProcess
+from tests.support import mutations
 from tests.support.reading import carried
 from tests.support.sessions_rig import TOKENIZER
 from tools_api.errors import ApiError
@@ -99,6 +102,96 @@ def test_a_reader_that_dies_or_hangs_is_lost_with_its_job_alone() -> None:
         assert hung.process_id is None
 
     play(scenario)
+
+
+class Scripted(ReadProcess):
+    """A child that says what it is told to say."""
+
+    def __init__(self, said: Iterable[tuple[int, bytes]]) -> None:
+        super().__init__(CONFIG)
+        self._said = iter(said)
+
+    async def start(self) -> None:
+        self._writer = Mock()
+
+    async def _receive(self) -> tuple[int, bytes]:
+        try:
+            return next(self._said)
+        except StopIteration:
+            raise EOFError from None
+
+
+def scripts() -> list[list[tuple[int, bytes]]]:
+    """What the child says of frames and bodies of every kind, kind and data of each piece."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form = {"type": "json_schema", "name": "f", "schema": schema}
+    tool = {"type": "function", "name": "g", "parameters": schema}
+    jobs: list[bytes | Body] = [
+        frame(input="a", text={"format": form}, tools=[tool], stream_id="s"),
+        frame(input="a", model="x"),
+        orjson.dumps({"type": "response.cancel", "response_id": "r"}),
+        Body(served=CHAT, data=orjson.dumps({"messages": [{"role": "user", "content": "x"}]})),
+    ]
+    found = []
+    for job in jobs:
+        (kind, told), (_, data) = pairs = [
+            (part[4], part[9:]) for part in _whole(read_process._job_frames(job))
+        ]
+        assert len(pairs) == 2
+        parts = read_process.answer_frames(kind, told, data, CONFIG.context())
+        end = (read_process._END, orjson.dumps({"cpu_s": 0.5}))
+        found.append([*((part[4], part[9:]) for part in parts), end])
+    return found
+
+
+def _whole(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The frames of a job: the last one's bytes come apart from its prefix."""
+    first, prefix, data = parts
+    yield first
+    yield prefix + data
+
+
+@pytest.mark.parametrize("script", scripts(), ids=["frame", "refused", "cancel", "body"])
+def test_a_child_that_says_something_else_is_lost_and_harms_nobody(
+    script: list[tuple[int, bytes]],
+) -> None:
+    """Each value in each piece replaced by each of eleven others; pieces left out, doubled, cut."""
+
+    async def read(said: Iterable[tuple[int, bytes]]) -> bool:
+        try:
+            outcome = await Scripted(said).read(b"x")
+        except (ReaderLost, NoText):
+            return False
+        assert 0.0 <= outcome.cpu_s < float("inf")
+        return True
+
+    async def scenario() -> None:
+        assert await read(script)
+        lost = tried = 0
+        for at, (kind, data) in enumerate(script):
+            before, after = script[:at], script[at + 1 :]
+            for others in ((), ((kind, data[:-1]),), ((200, data),), ((kind, b"[]"),)):
+                lost, tried = lost + (not await read([*before, *others, *after])), tried + 1
+            try:
+                value = orjson.loads(data)
+            except ValueError:
+                continue  # digests
+            for place in mutations.places(value):
+                for wrong in mutations.WRONG:
+                    mutant = orjson.dumps(mutations.replaced(value, place, wrong))
+                    lost += not await read([*before, (kind, mutant), *after])
+                    tried += 1
+        assert lost > tried // 10
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seconds", ["-1.0", "null", "1e999", '"1"', "true", "2"])
+def test_cpu_time_that_cannot_be_is_not_counted(seconds: str) -> None:
+    *pieces, _ = scripts()[0]
+    told = (read_process._END, b'{"cpu_s":' + seconds.encode() + b"}")
+    with pytest.raises(ReaderLost):
+        asyncio.run(Scripted([*pieces, told]).read(b"x"))
 
 
 def test_it_ends_with_its_socket() -> None:
