@@ -19,12 +19,16 @@ import pytest
 
 from runtime.messages import (
     Beat,
+    CachePicture,
     CancelRequest,
     EngineMessage,
     ErrorKind,
     FinishReason,
     GenerationRequest,
+    PictureNode,
+    PictureRequest,
     ReleaseBranch,
+    Residency,
     SamplingParams,
     SequenceOutput,
     SequenceStart,
@@ -93,6 +97,7 @@ def batches() -> list[list[EngineMessage]]:
             ),
             CancelRequest(request_id="w1"),
             ReleaseBranch(branch_id="wb"),
+            PictureRequest(tenant="acme", max_nodes=4),
         ],
     ]
 
@@ -115,7 +120,7 @@ def test_whatever_an_engine_is_told_the_next_request_has_its_tokens(truth: list[
             for _ in range(4):
                 if driver.engine.has_work:
                     driver.engine.step()
-            told = [m for m in messages if not isinstance(m, CancelRequest | ReleaseBranch)]
+            told = [m for m in messages if isinstance(m, GenerationRequest)]
             driver.engine.submit([CancelRequest(request_id=m.request_id) for m in told])
             driver.engine.submit([ReleaseBranch(branch_id=m.branch_id) for m in told])
             driver.engine.check()
@@ -148,6 +153,22 @@ class Outlet:
         self.closed = close if close is not None else self.closed
 
 
+NODE = PictureNode(
+    parent=None,
+    owner="acme",
+    start=0,
+    tokens=16,
+    tier=0,
+    klass=0,
+    age=1,
+    children=0,
+    holders=1,
+    branches=("b",),
+    lease_s=0.0,
+    head=(4, 5),
+)
+
+
 def reports(request_id: str) -> Iterator[bytes]:
     start = SequenceStart(input_tokens=9, cached_tokens=4, queue_s=0.25, miss_causes={"new": 5})
     logprobs = (TokenLogprob(token=1, logprob=-0.5, top=((1, -0.5),)),)
@@ -166,6 +187,14 @@ def reports(request_id: str) -> Iterator[bytes]:
         SequenceOutput(request_id=request_id, new_tokens=new[:0], queue_position=3),
     ):
         yield frames.encode_step(StepOutput(outputs=(output,), stats=StepStats(steps_s=[0.5])))
+    yield frames.encode_step(
+        StepOutput(
+            outputs=(),
+            stats=StepStats(),
+            pictures=(CachePicture(tenant="acme", nodes=(NODE,), num_nodes=0),),
+            residency=(Residency(branch_id="b", block_us=7),),
+        )
+    )
     yield frames.encode_beat(Beat(turn=7, working=True))
 
 

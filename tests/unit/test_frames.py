@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from runtime.config import EngineConfig
 from runtime.messages import (
     Beat,
+    CachePicture,
     CancelRequest,
     DropBranch,
     EngineMessage,
@@ -21,6 +22,8 @@ from runtime.messages import (
     FinishReason,
     GenerationRequest,
     Loading,
+    PictureNode,
+    PictureRequest,
     ReleaseBranch,
     Residency,
     SamplingParams,
@@ -32,6 +35,7 @@ from runtime.messages import (
 )
 from runtime.process import frames
 from tests.support.fake_engine import INFO
+from tests.support.mutations import WRONG, places, replaced
 from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
@@ -241,10 +245,6 @@ def test_an_array_that_belongs_to_no_message_is_refused() -> None:
         frames.decode_report(header, body + bytes(4))
 
 
-WRONG: tuple[Any, ...] = (
-    *(None, True, -1, 1.5, 2**63, "", "word", [], [None], {}),
-    {"word": 1},
-)
 REQUEST = _request(2)
 OUTPUT = SequenceOutput(
     request_id="r1",
@@ -255,16 +255,32 @@ OUTPUT = SequenceOutput(
     error=ErrorKind.GRAMMAR,
     error_message="no",
 )
+NODE = PictureNode(
+    parent=0,
+    owner="t",
+    start=16,
+    tokens=16,
+    tier=1,
+    klass=2,
+    age=3,
+    children=4,
+    holders=5,
+    branches=("b",),
+    lease_s=1.5,
+    head=(4, 5),
+)
 STEP = StepOutput(
     outputs=(OUTPUT,),
     stats=StepStats(steps_s=[0.5], steps_prefill_tokens=[3], transfer_s_delta={"host_disk": 0.5}),
     residency=(Residency(branch_id="b", block_us=7, gone=True),),
+    pictures=(CachePicture(tenant=None, nodes=(NODE,), num_nodes=1, tenant_blocks={"t": 3}),),
 )
 BATCH: list[EngineMessage] = [
     REQUEST,
     CancelRequest(request_id="r"),
     ReleaseBranch(branch_id="b"),
     DropBranch(branch_id="b"),
+    PictureRequest(tenant="t", max_nodes=9),
 ]
 SAID: dict[str, tuple[bytes, Callable[[bytes, bytes], Any], Callable[[Any], bytes]]] = {
     "requests": (
@@ -278,6 +294,11 @@ SAID: dict[str, tuple[bytes, Callable[[bytes, bytes], Any], Callable[[Any], byte
         frames.decode_report,
         frames.encode_beat,
     ),
+    "loading": (
+        frames.encode_loading(Loading(stage="reading weights", memory_bytes=1 << 20)),
+        frames.decode_start,
+        frames.encode_loading,
+    ),
     "configuration": (
         frames.encode_config(EngineConfig(num_blocks=64)),
         frames.decode_config,
@@ -288,24 +309,6 @@ SAID: dict[str, tuple[bytes, Callable[[bytes, bytes], Any], Callable[[Any], byte
 """Of each kind of frame one, how it is read, and how what was read is said again."""
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Ways to all values in a header, itself included."""
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    return [path, *(place for name, part in parts for place in _places(part, (*path, name)))]
-
-
-def _replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
-    if not path:
-        return other
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = _replaced(copy[path[0]], path[1:], other)
-    return copy
-
-
 @pytest.mark.parametrize("kind", SAID)
 def test_a_field_of_another_type_is_refused_and_what_is_read_is_what_was_said(kind: str) -> None:
     """Every value of every frame is replaced by each of eleven others. Read is only what says the
@@ -314,10 +317,10 @@ def test_a_field_of_another_type_is_refused_and_what_is_read_is_what_was_said(ki
     header, body = _split(frame)
     said = orjson.loads(header)
     refused = 0
-    places = _places(said)
-    for place in places:
+    found = places(said)
+    for place in found:
         for wrong in WRONG:
-            mutant = orjson.dumps(_replaced(said, place, wrong))
+            mutant = orjson.dumps(replaced(said, place, wrong))
             try:
                 read = decode(mutant, body)
             except frames.FrameError:
@@ -325,7 +328,7 @@ def test_a_field_of_another_type_is_refused_and_what_is_read_is_what_was_said(ki
                 continue
             again = orjson.loads(_split(encode(read))[0])
             assert again == _with_defaults(orjson.loads(mutant), again), (place, wrong)
-    assert refused > 0.6 * len(places) * len(WRONG)
+    assert refused > 0.6 * len(found) * len(WRONG)
 
 
 def _with_defaults(sent: Any, read: Any) -> Any:
