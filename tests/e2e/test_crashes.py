@@ -192,7 +192,9 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -
     fingerprint = b""
     tokens = Tokenizer.load(BYTE_TOKENIZER, vocab_size=VOCABULARY)
     for number in range(CRASHES):
-        with child_server(options_with(journal), log=tmp_path / "log") as server:
+        with child_server(
+            options_with(journal), log=tmp_path / "log", start_timeout_s=600
+        ) as server:
             pid = server.process.pid
             after_s, turns = chance.uniform(0.05, 0.6), 0 if number % 3 == 2 else 2
             asyncio.run(load_and_kill(server.url, pid, agents, after_s, turns=turns))
@@ -219,14 +221,14 @@ def _fingerprint(journal: Path) -> bytes:
 
 def test_a_chain_goes_on_at_the_next_server_in_every_way(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with child_server(options_with(journal), log=tmp_path / "log") as server:
+    with child_server(options_with(journal), log=tmp_path / "log", start_timeout_s=600) as server:
         first = httpx.post(
             f"{server.url}/responses",
             json={"input": "hello", "max_output_tokens": 5, "keepwarm": {"session": "s"}},
             timeout=30,
         ).json()
         shown = httpx.get(f"{server.url}/responses/{first['id']}", timeout=30).json()
-    with child_server(options_with(journal), log=tmp_path / "log") as server:
+    with child_server(options_with(journal), log=tmp_path / "log", start_timeout_s=600) as server:
         again = httpx.get(f"{server.url}/responses/{first['id']}", timeout=30).json()
         assert again == shown
         for fields in (
@@ -268,13 +270,13 @@ def test_a_session_is_deleted_beside_the_server_that_runs_it(tmp_path: Path) -> 
         assert again["status"] in ("completed", "incomplete")
         await client.close()
 
-    with child_server(options_with(journal), log=tmp_path / "log") as server:
+    with child_server(options_with(journal), log=tmp_path / "log", start_timeout_s=600) as server:
         asyncio.run(scenario(server.url))
     shown = json.loads(_sessions("show", *place, "s", "--json"))
     assert shown[0]["reason"] == PARENT_DELETED
     assert len(shown) == 3
     assert {turn["status"] for turn in shown[1:]} <= {"incomplete", "completed"}
-    with child_server(options_with(journal), log=tmp_path / "log") as server:
+    with child_server(options_with(journal), log=tmp_path / "log", start_timeout_s=600) as server:
         found = httpx.get(f"{server.url}/responses/{shown[-1]['response']}", timeout=30)
         assert found.status_code == 200
 
