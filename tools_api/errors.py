@@ -196,6 +196,16 @@ def request_id_reused() -> ApiError:
     )
 
 
+def response_deleted() -> ApiError:
+    """A request id came again whose turn's response was deleted meanwhile; nothing was started."""
+    return ApiError(
+        "The response that this request id started was deleted; use another id to start anew.",
+        code="response_deleted",
+        param="keepwarm.request_id",
+        status=410,
+    )
+
+
 def followed_elsewhere() -> ApiError:
     """The client came back for the turn on another socket or lane, where its events go now."""
     return ApiError(
@@ -218,7 +228,8 @@ def runs_elsewhere() -> ApiError:
 
 
 def no_such_turn(param: str, value: str) -> ApiError:
-    """Nothing can be resumed under that id: never started, forgotten, or another tenant's."""
+    """Nothing can be resumed under that id: never started, forgotten, deleted, or another
+    tenant's."""
     return ApiError(
         f"No turn with the {param} {quoted(value)} can be resumed.",
         code="response_not_found",

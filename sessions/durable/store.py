@@ -268,8 +268,9 @@ class Store:
             self._close(state, [session])
 
     def delete_response(self, tenant: str, response_id: str) -> bool:
-        """The response can no longer be named; what continues it goes on. False: there is none
-        of that id here."""
+        """The response can no longer be named, nor its events be asked for; what continues it
+        goes on. False: there is none of that id here."""
+        self.logs.delete(tenant, response_id)
         responses = self._tenant(tenant).responses
         stored = responses.get(response_id)
         if stored is None:

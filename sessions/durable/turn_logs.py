@@ -6,7 +6,7 @@ log keeps its events until the client continues the turn or some time has passed
 on bytes; from then on only the last event is left. Knows neither sockets nor what events say.
 
 Always true: event n of a turn is kept under number n or not at all; the last event is kept as
-long as the log; a request id leads to one log.
+long as the log, unless its response is deleted; a request id leads to one log.
 """
 
 import itertools
@@ -47,6 +47,8 @@ class TurnLog:
     packed: bytes = b""
     """The last event, as ``packing`` keeps it, once it is all that is left."""
     ended_s: float | None = None
+    deleted: bool = False
+    """The response was deleted: no event is kept, and the request id stays used."""
 
     @property
     def ended(self) -> bool:
@@ -128,17 +130,18 @@ class TurnLogs:
         self._by_response[response_id] = log
 
     def adopt(self, log: TurnLog, response_id: str, last: bytes) -> None:
-        """Take in a turn that ended before this server knew it: its last event is there. One
-        that is known already stays as it is."""
+        """Take in a turn that ended before this server knew it: its last event is there, unless
+        it was deleted. One that is known already stays as it is."""
         if response_id in self._by_response:
             return
         if log.request_id is not None:
             if self.of_request(log.tenant, log.request_id) is not None:
                 return
             self.reserve(log)
-        self.start(log, response_id, listed=True)
-        log.first = number_of(last)
-        self.append(log, [last])
+        self.start(log, response_id, listed=not log.deleted)
+        if not log.deleted:
+            log.first = number_of(last)
+            self.append(log, [last])
         self.close(log)
 
     def append(self, log: TurnLog, frames: Sequence[bytes]) -> None:
@@ -153,8 +156,10 @@ class TurnLogs:
     def close(self, log: TurnLog) -> None:
         """The turn's last event has been appended."""
         log.ended_s = self._clock()
-        for table in (self._ended, self._whole):
-            table.setdefault(log.tenant, OrderedDict())[log] = None
+        self._ended.setdefault(log.tenant, OrderedDict())[log] = None
+        whole = self._whole.setdefault(log.tenant, OrderedDict())
+        if not log.deleted:
+            whole[log] = None
         self._count(log.tenant, log.num_bytes)
         self._bound(log.tenant)
 
@@ -168,6 +173,20 @@ class TurnLogs:
             self._drop(log)
         else:
             self._shorten(log)
+
+    def delete(self, tenant: str, response_id: str) -> None:
+        """The response was deleted: its events go at once; a request id that led to them goes on
+        to say so, as long as it would have led to them."""
+        log = self.of_response(tenant, response_id)
+        if log is None or not log.ended:
+            return
+        if log.request_id is None:
+            self._drop(log)
+            return
+        self._whole[tenant].pop(log, None)
+        self._count(tenant, _RECORD_BYTES - log.num_bytes)
+        log.frames, log.packed, log.num_bytes = deque(), b"", _RECORD_BYTES
+        log.listed, log.deleted = False, True
 
     def drop(self, log: TurnLog) -> None:
         """The request was not started: its id is free again."""

@@ -132,6 +132,8 @@ class StoredTurn:
     request_id: str | None
     continuable: bool
     """A response that can be named; not a turn that left its usage only."""
+    deleted: bool = False
+    """It can no longer be named, because somebody deleted it."""
     digest: bytes
     """Rolling digest of a history that ends in model output; otherwise empty."""
     fingerprint: bytes

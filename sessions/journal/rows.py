@@ -107,6 +107,7 @@ def read_turn(row: Row) -> StoredTurn:
         base_id=columns[6],
         request_id=columns[7],
         continuable=bool(columns[11]) and not columns[12],
+        deleted=bool(columns[11]) and bool(columns[12]),
         digest=columns[8] or b"",
         fingerprint=columns[9],
         created_s=columns[10] / 1000,

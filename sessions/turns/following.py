@@ -69,7 +69,7 @@ class Following:
         started; a request that only waits gives way to this one.
 
         Raises:
-            ApiError: the id was used for another body.
+            ApiError: the id was used for another body, or what its turn said was deleted.
         """
         request_id = job.request.keepwarm.request_id
         if request_id is None:
@@ -85,6 +85,8 @@ class Following:
             self._logs.reserve(log)
         elif log.body_digest not in (b"", job.request.body_digest):
             raise errors.request_id_reused()
+        elif log.deleted:
+            raise errors.response_deleted()
         elif log.response_id is not None:
             return log
         self._hand_over(log, job)
@@ -95,14 +97,14 @@ class Following:
         """The log of the turn that a client asks for.
 
         Raises:
-            ApiError: there is none that has started.
+            ApiError: there is none that has started, or it was deleted.
         """
         if asked.request_id is not None:
             log = self._logs.of_request(self._tenant, asked.request_id)
         else:
             assert asked.response_id is not None
             log = self._logs.of_response(self._tenant, asked.response_id)
-        if log is None or log.response_id is None:
+        if log is None or log.response_id is None or log.deleted:
             param = "response_id" if asked.request_id is None else "request_id"
             raise errors.no_such_turn(param, asked.response_id or asked.request_id or "")
         return log

@@ -77,6 +77,7 @@ class StoredResponses:
         return Later(exchange, self._deleted(self._hub.journal, call))
 
     async def _deleted(self, journal: JournalDesk, call: Call) -> HttpResponse:
+        self._deny_running(call)
         try:
             hidden = await journal.hide(call.principal.tenant, call.argument)
         except JournalError as error:
@@ -101,10 +102,14 @@ class StoredResponses:
         """
         tenant, response_id = call.principal.tenant, call.argument
         if not (self._store.delete_response(tenant, response_id) or elsewhere):
-            if self._hub.running(tenant, response_id) is not None:
-                raise errors.invalid_value("response_id", "the response runs; cancel it first")
+            self._deny_running(call)
             raise errors.no_such_response(response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    def _deny_running(self, call: Call) -> None:
+        """Also one whose end waits for the journal: it would be kept after it was deleted."""
+        if self._hub.running(call.principal.tenant, call.argument) is not None:
+            raise errors.invalid_value("response_id", "the response runs; cancel it first")
 
     def input_items(self, call: Call) -> HttpResponse:
         """``GET .../input_items``: all that the model read as items, the newest first or, with

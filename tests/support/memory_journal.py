@@ -198,9 +198,11 @@ class MemoryJournal:
         return sorted(found, key=lambda record: -record.updated_s)
 
     def hide(self, tenant: str, response_id: str) -> bool:
-        if self.turn(tenant, response_id) is None:
+        turn = self.turn(tenant, response_id)
+        if turn is None:
             return False
         self._tenant(tenant).hidden.add(response_id)
+        self._tenant(tenant).turns[response_id] = replace(turn, deleted=True)
         self._mend_heads(tenant)
         return True
 

@@ -473,3 +473,51 @@ def test_a_turn_of_which_nothing_was_kept_says_why_it_ended(lasting: JournalRig)
     for name in ("reason", "session", "turn"):
         assert again.response["keepwarm"][name] == told["keepwarm"][name]
     assert again.response["usage"] == told["usage"]
+
+
+# After it was deleted
+
+
+def deleted_is_not_said_again(rig: Rig, response_id: str) -> None:
+    again = rig.connect()
+    for name, value in (("request_id", "r1"), ("response_id", response_id)):
+        again.send(type="keepwarm:response.resume", after_sequence=3, **{name: value})
+        assert code(again) == "response_not_found"
+    again.create(**SHORT | {"input": "Other?"})
+    assert code(again) == "request_id_reused"
+    again.create(**SHORT)
+    assert code(again) == "response_deleted"
+    assert again.connection.num_active == 0
+    assert {event["type"] for event in again.events} == {"error"}
+
+
+@pytest.mark.parametrize("continued", [False, True])
+def test_what_was_deleted_is_not_said_again(rig: Rig, continued: bool) -> None:
+    client = rig.connect()
+    client.create(**SHORT)
+    play(rig, SHORT_STEPS)
+    response_id = client.response["id"]
+    if continued:
+        client.turn("x" + END, input="go on", previous_response_id=response_id)
+    requests = len(rig.engine.requests)
+    assert rig.store.delete_response("acme", response_id)
+    deleted_is_not_said_again(rig, response_id)
+    assert len(rig.engine.requests) == requests, "nothing started"
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_what_was_deleted_of_the_journal_is_not_said_again(
+    lasting: JournalRig, restarts: int
+) -> None:
+    client = lasting.connect()
+    client.create(**SHORT)
+    play(lasting, SHORT_STEPS)
+    response_id = client.response["id"]
+    if restarts == 2:
+        lasting.restart()
+    lasting.journal.hide("acme", response_id)
+    lasting.store.delete_response("acme", response_id)
+    if restarts:
+        lasting.restart()
+    for _ in range(2):
+        deleted_is_not_said_again(lasting, response_id)

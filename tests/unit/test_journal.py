@@ -131,12 +131,18 @@ def test_a_response_of_another_tokenizer_is_unknown(journal: Journal) -> None:
 
 
 def test_a_hidden_response_is_not_found_but_carries_what_stands_on_it(journal: Journal) -> None:
-    first = record("r1")
+    first = record("r1", request_id="a")
     second = record("r2", parent=first)
     journal.append([first, second])
+    begun = journal.turn_of_request("t", "a")
+    assert begun is not None
+    assert not begun.deleted
     assert journal.hide("t", "r1")
     assert not journal.hide("t", "r1")
     assert journal.turn("t", "r1") is None
+    begun = journal.turn_of_request("t", "a")
+    assert begun is not None
+    assert begun.deleted
     assert first.entry is not None
     assert journal.turns_with_digest("t", first.entry.digest, 8) == []
     loaded = loader(journal).load("t", "r2")

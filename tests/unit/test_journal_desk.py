@@ -192,6 +192,36 @@ def test_a_turn_goes_on_at_the_next_server_over_socket_and_http(tmp_path: Path) 
     run(scenario)
 
 
+def test_a_response_whose_end_waits_for_the_journal_is_not_deleted_yet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", iter(range(1000)))
+        written, told, append = threading.Event(), threading.Event(), bench.journal.append
+
+        def slow(*args: Any) -> list[bool]:
+            done = append(*args)
+            written.set()
+            told.wait()
+            return done
+
+        bench.journal.append = slow  # type: ignore[method-assign]
+        client = Client(bench)
+        turn = asyncio.create_task(client.turn())
+        await asyncio.to_thread(written.wait)
+        id_ = client.events[0]["response"]["id"]
+        stored = StoredResponses(hub=bench.hub, store=bench.service.store)
+        exchange = KeptExchange()
+        stored.when_deleted(make_call(id_, method="DELETE"), exchange)
+        while not exchange.over:
+            await asyncio.sleep(0.001)
+        assert exchange.body["error"]["code"] == "invalid_value"
+        told.set()
+        await turn
+        assert bench.journal.turn("acme", id_) is not None
+        await bench.close()
+
+    run(scenario)
+
+
 def test_when_the_last_event_comes_the_record_is_there(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", iter(range(1000)))

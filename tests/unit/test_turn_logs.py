@@ -129,6 +129,47 @@ def test_an_id_that_started_nothing_is_free_again(clock: FakeClock) -> None:
     assert logs.of_request("acme", "a") is None
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_was_deleted_has_no_events_and_keeps_its_request_id(
+    clock: FakeClock, known: bool
+) -> None:
+    limits = Limits(max_resume_bytes_per_tenant=2000)
+    logs = TurnLogs(limits=limits, clock=clock)
+    for name in ("old", "long"):
+        logs.close(logged(logs, name, 2, text="x" * 600))
+    if known:
+        log = logged(logs, "a", 5)
+        logs.close(log)
+        logs.delete("other", "resp_a")
+        assert log.events_from(0)
+        logs.delete("acme", "resp_a")
+    else:
+        log = TurnLog(tenant="acme", owner="", request_id="a", deleted=True)
+        logs.adopt(log, "resp_a", frame(4))
+    assert log.events_from(0) == log.events_from(4) == []
+    assert logs.of_response("acme", "resp_a") is None
+    assert logs.of_request("acme", "a") is log
+    logs.continued("acme", "resp_a")
+    logs.close(logged(logs, "b", 2, text="x" * 300))
+    assert logs.of_request("acme", "a") is log
+    clock.advance(limits.stored_response_ttl_s + 1)
+    logs.expire()
+    assert logs.of_request("acme", "a") is None
+    assert len(logs) == 0
+
+
+def test_of_a_deleted_turn_without_a_request_id_nothing_is_left(clock: FakeClock) -> None:
+    logs = TurnLogs(limits=Limits(), clock=clock)
+    log = TurnLog(tenant="acme", owner="c")
+    logs.start(log, "resp_a", listed=True)
+    logs.append(log, [frame(0)])
+    logs.delete("acme", "resp_a")
+    assert logs.of_response("acme", "resp_a") is log, "it runs"
+    logs.close(log)
+    logs.delete("acme", "resp_a")
+    assert len(logs) == 0
+
+
 def test_events_are_kept_in_memory_of_their_own_size(clock: FakeClock) -> None:
     """What encodes a frame makes room for thousands of bytes, and does not give them back."""
     logs = TurnLogs(limits=Limits(), clock=clock)
