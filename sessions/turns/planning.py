@@ -128,10 +128,7 @@ def find_lineage(
     new_name: str,
     digests: Sequence[bytes] | None = None,
 ) -> Lineage:
-    """Find what the turn continues.
-
-    In this order: the response it names; the response whose history its input begins with;
-    the head of the session it names; nothing.
+    """Find what the turn continues, and the session that it will run in.
 
     Args:
         session: the one the request names, if it does.
@@ -140,6 +137,30 @@ def find_lineage(
 
     Raises:
         ApiError: ``previous_response_not_found``.
+    """
+    parent, items = find_parent(request, visible, session, digests)
+    if session is None and parent is not None:
+        session = visible.revive(parent.session)
+    return Lineage(
+        parent=parent,
+        session=session,
+        session_name=new_name if session is None else session.name,
+        items=items,
+        comparison=_comparison(request, visible),
+        said_before=visible.last_said(session) if parent is None and session else None,
+    )
+
+
+def find_parent(
+    request: CreateRequest,
+    visible: ConnectionStore,
+    session: Session | None,
+    digests: Sequence[bytes] | None = None,
+) -> tuple[StoredResponse | None, tuple[Item, ...]]:
+    """What the request continues, and what of its input is not history.
+
+    In this order: the response it names; the response whose history its input begins with;
+    the head of ``session``, which it names; nothing. Raises as ``find_lineage``.
     """
     items = request.input
     parent: StoredResponse | None = None
@@ -152,16 +173,7 @@ def find_lineage(
         items = items[length:]
     elif session is not None:
         parent = visible.head(session)
-    if session is None and parent is not None:
-        session = visible.revive(parent.session)
-    return Lineage(
-        parent=parent,
-        session=session,
-        session_name=new_name if session is None else session.name,
-        items=items,
-        comparison=_comparison(request, visible),
-        said_before=visible.last_said(session) if parent is None and session else None,
-    )
+    return parent, items
 
 
 def _comparison(request: CreateRequest, visible: ConnectionStore) -> Comparison | None:

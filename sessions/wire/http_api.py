@@ -7,21 +7,17 @@ requests here, so that a history that is resent is found.
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from sessions.durable.store import ConnectionStore
 from sessions.http.exchange import Call, Exchange, Handler, Pending, at_once
 from sessions.http.front_door import Access, Route
-from sessions.http.later import Later
-from sessions.http.message import HttpResponse, json_response
 from sessions.turns.connection import Connection
-from sessions.turns.long_plans import takes_long
-from sessions.turns.planning import count_prompt, find_lineage
 from sessions.turns.reading import Read
 from sessions.turns.service import Service
 from sessions.wire.http_asking import Answer, Asking
-from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, TokenCount
+from sessions.wire.http_counts import Counting
+from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served
 from sessions.wire.http_pages import Models
 from sessions.wire.http_responses import StoredResponses, asked_again
 from sessions.wire.http_turn import Asked, HttpTurn
@@ -187,33 +183,24 @@ class HttpApi:
         return self._asking(_body(served, call, counted=True), call, exchange, self._begin_count)
 
     def _begin_count(self, body: Body, found: ReadBody, asking: Asking) -> Pending | None:
-        service, tenant, request = self._service, asking.tenant, found.read.content
+        request, style, tenant = found.read.content, found.style, asking.tenant
         if isinstance(request, ApiError):
             raise request
         assert isinstance(request, CreateRequest)
-        assert found.style is not None
-        service.check_model(tenant, request.model)
-        visible = self._visible(
-            "", tenant, continues_heads=not (found.style.by_header and body.served.whole_histories)
+        assert style is not None
+        continues_heads = not (style.by_header and body.served.whole_histories)
+        counting = Counting(
+            hub=self._hub,
+            service=self._service,
+            served=body.served,
+            tenant=tenant,
+            request=request,
+            num_bytes=len(body.data),
+            digests=None if found.read.prepared is None else found.read.prepared.digests,
+            visible=self._visible("", tenant, continues_heads=continues_heads),
+            continues_heads=continues_heads,
         )
-        name = request.keepwarm.session
-        session = None if name is None else visible.known_session(name)
-        prepared = found.read.prepared
-        digests = None if prepared is None else prepared.digests
-        lineage = find_lineage(request, visible, session, "", digests)
-        work = partial(count_prompt, request, lineage, service.model)
-        count = body.served.count
-        assert count is not None
-        if not takes_long(service, request, lineage, len(body.data)):
-            asking.exchange.answer(json_response(count.body(work())))
-            return None
-        counted = self._counted(tenant, count, work)
-        return Later(asking.exchange, counted, body.served.dialect)
-
-    async def _counted(
-        self, tenant: str, count: TokenCount, work: Callable[[], int]
-    ) -> HttpResponse:
-        return json_response(count.body(await self._hub.beside(tenant, work)))
+        return counting.begin(asking.exchange)
 
 
 def _body(served: Served, call: Call, *, counted: bool = False) -> Body:

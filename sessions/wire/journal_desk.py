@@ -199,6 +199,11 @@ class JournalDesk:
         work = partial(self._recollection.read_response, tenant, response_id)
         self.take(tenant, await self._beside(work))
 
+    async def head(self, tenant: str, session: str) -> str | None:
+        """The session's newest response, on whichever server it is. Raises as ``recall``."""
+        record = await self._beside(partial(self._journal.session, tenant, session))
+        return None if record is None else record.head_id
+
     async def hide(self, tenant: str, response_id: str) -> bool:
         """Delete a response for who names it. Raises as ``recall``."""
         return await self._beside(partial(self._journal.hide, tenant, response_id))

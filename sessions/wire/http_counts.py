@@ -1,0 +1,98 @@
+"""A prompt's length over HTTP: counted as the turn would count it, and nothing runs.
+
+What the request continues is found as for a turn, in the journal too where memory lacks it.
+
+Always true: nothing is claimed, and no session is made or taken in.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sessions.durable.store import ConnectionStore
+from sessions.http.exchange import Exchange, Pending
+from sessions.http.later import Later
+from sessions.http.message import HttpResponse, json_response
+from sessions.journal.errors import JournalError
+from sessions.turns.long_plans import takes_long
+from sessions.turns.planning import Lineage, count_prompt, find_parent
+from sessions.turns.recollection import Wanted, journal_error, wanted_by
+from sessions.turns.service import Service
+from sessions.wire.http_dialects import Served
+from sessions.wire.hub import Hub
+from sessions.wire.journal_desk import JournalDesk
+from tools_api.requests import CreateRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """One request whose prompt is counted."""
+
+    hub: Hub
+    service: Service
+    served: Served
+    tenant: str
+    request: CreateRequest
+    num_bytes: int
+    """Of its body."""
+    digests: Sequence[bytes] | None
+    """Of each prefix of its input, if they are known."""
+    visible: ConnectionStore
+    continues_heads: bool
+    """One that only names a session is counted from where that stands."""
+
+    def begin(self, exchange: Exchange) -> Pending | None:
+        """Answer at once, or later where something has to be fetched or the prompt is long.
+
+        Raises:
+            ApiError: what a turn would be refused for.
+        """
+        self.service.check_model(self.tenant, self.request.model)
+        journal = self.hub.journal
+        if journal is not None:
+            wanted = wanted_by(self.request, self.visible, self.digests)
+            if wanted:
+                recalled = self._recalled(journal, wanted)
+                return Later(exchange, recalled, self.served.dialect)
+        work, long = self._work()
+        if long:
+            return Later(exchange, self._beside(work), self.served.dialect)
+        exchange.answer(self._answer(work()))
+        return None
+
+    async def _recalled(self, journal: JournalDesk, wanted: Wanted) -> HttpResponse:
+        responses, head_id = wanted.responses, None
+        try:
+            if wanted.session is not None and wanted.with_head and self.continues_heads:
+                head_id = await journal.head(self.tenant, wanted.session)
+                responses = responses if head_id is None else [*responses, head_id]
+            alone = Wanted(responses=responses, items=wanted.items, histories=wanted.histories)
+            if alone:
+                journal.take(self.tenant, await journal.recall(self.tenant, alone))
+        except JournalError as error:
+            raise journal_error(error) from error
+        work, long = self._work(head_id)
+        return await self._beside(work) if long else self._answer(work())
+
+    def _work(self, head_id: str | None = None) -> tuple[Callable[[], int], bool]:
+        """What counts, and whether it takes long.
+
+        Args:
+            head_id: the newest response of a session that memory does not know.
+        """
+        request = self.request
+        name = request.keepwarm.session
+        session = None if name is None else self.visible.known_session(name)
+        parent, items = find_parent(request, self.visible, session, self.digests)
+        if parent is None and head_id is not None:
+            parent = self.visible.response(head_id)
+        lineage = Lineage(parent=parent, session=None, session_name="", items=items)
+        work = partial(count_prompt, request, lineage, self.service.model)
+        return work, takes_long(self.service, request, lineage, self.num_bytes)
+
+    async def _beside(self, work: Callable[[], int]) -> HttpResponse:
+        return self._answer(await self.hub.beside(self.tenant, work))
+
+    def _answer(self, num_tokens: int) -> HttpResponse:
+        assert self.served.count is not None
+        return json_response(self.served.count.body(num_tokens))
