@@ -1,7 +1,7 @@
 """``keepwarm sessions``: what is in a journal, and what is to be taken out of it.
 
-``list`` and ``show`` look at a file, ``delete`` and ``vacuum`` change it, all of them also while a
-server uses it; ``recover`` reads a damaged one.
+``list`` and ``show`` look at a file or a database in PostgreSQL, ``delete`` changes it, both also
+while servers use it; ``vacuum`` does so to a file, and ``recover`` reads a damaged one.
 """
 
 import os
@@ -13,10 +13,11 @@ from typing import Any
 import click
 import orjson
 
-from sessions.command.journal_options import state_folder
+from sessions.command.journal_options import in_postgres, open_postgres, state_folder
 from sessions.durable.ledger import block_seconds, dollars
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
+from sessions.journal.journal import Journal
 from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
@@ -24,19 +25,18 @@ from sessions.journal.view import SqliteView
 
 _JOURNAL = click.Option(
     ["--journal"],
-    type=click.Path(path_type=Path),
     envvar="KEEPWARM_JOURNAL",
-    help="the journal's file; default: those in the user's state folder",
+    help="the journal's file, or postgresql://...; default: the files in the user's state folder",
 )
 _TENANT = click.Option(["--tenant"], default="default", show_default=True, help="whose session")
 _JSON = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
 _NAME = click.Argument(["name"])
 
 
-def show_all(journal: Path | None, tenant: str | None, as_json: bool) -> int:
+def show_all(journal: str | None, tenant: str | None, as_json: bool) -> int:
     """Print the sessions, the most recently used first; returns the exit status."""
     with _refusals():
-        found = [_session(s) for path in _files(journal) for s in _read_sessions(path, tenant)]
+        found = [_session(s) for place in _places(journal) for s in _read_sessions(place, tenant)]
     _print(
         found,
         as_json,
@@ -45,11 +45,11 @@ def show_all(journal: Path | None, tenant: str | None, as_json: bool) -> int:
     return 0
 
 
-def show(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
+def show(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
     """Print the turns of a session, the oldest first; returns the exit status."""
     with _refusals():
-        for path in _files(journal):
-            with closing(SqliteView(path)) as view:
+        for place in _places(journal):
+            with closing(_view(place)) as view:
                 turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
                 turns += [_running(held) for held in view.reservations(tenant, name)]
                 if turns or view.session(tenant, name) is not None:
@@ -67,11 +67,11 @@ def show(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
     raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
 
 
-def delete(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
+def delete(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
     """Delete a session and what stands on it; returns the exit status."""
     with _refusals():
-        for path in _files(journal):
-            with closing(SqliteJournal(path, fingerprint=b"", beside=True)) as opened:
+        for place in _places(journal):
+            with closing(_beside(place)) as opened:
                 if opened.session(tenant, name) is not None:
                     ended = opened.delete_session(tenant, name)
                     _print([{"deleted": name, "ended": list(ended)}], as_json, ("deleted", "ended"))
@@ -79,12 +79,14 @@ def delete(journal: Path | None, tenant: str, name: str, as_json: bool) -> int:
     raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
 
 
-def vacuum(journal: Path | None) -> int:
+def vacuum(journal: str | None) -> int:
     """Leave nothing of what was deleted in the files; returns the exit status."""
     with _refusals():
-        for path in _files(journal):
-            with closing(SqliteJournal(path, fingerprint=b"", beside=True)) as opened:
-                click.echo(f"{path}: {opened.vacuum()} bytes smaller")
+        for place in _places(journal):
+            if isinstance(place, str):
+                raise click.ClickException("a journal in PostgreSQL is vacuumed by its own tools")
+            with closing(SqliteJournal(place, fingerprint=b"", beside=True)) as opened:
+                click.echo(f"{place}: {opened.vacuum()} bytes smaller")
     return 0
 
 
@@ -106,21 +108,36 @@ def _refusals() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-def _files(journal: Path | None) -> Sequence[Path]:
-    if journal is not None:
-        if str(journal).startswith(("postgres:", "postgresql:")):
-            raise click.ClickException("of a journal in PostgreSQL ask its own tools")
-        if not journal.is_file():
-            raise click.ClickException(f"{journal}: no such file")
+def _places(journal: str | None) -> Sequence[Path | str]:
+    """Files, or the address of a database in PostgreSQL."""
+    if journal is not None and in_postgres(journal):
         return [journal]
+    if journal is not None:
+        if not Path(journal).is_file():
+            raise click.ClickException(f"{journal}: no such file")
+        return [Path(journal)]
     found = sorted(state_folder(os.environ).glob("journal-*.sqlite3"))
     if not found:
         raise click.ClickException("there is no journal yet; --journal names another file")
     return found
 
 
-def _read_sessions(path: Path, tenant: str | None) -> list[SessionRecord]:
-    with closing(SqliteView(path)) as view:
+def _view(place: Path | str) -> SqliteView | Journal:
+    return _postgres(place) if isinstance(place, str) else SqliteView(place)
+
+
+def _beside(place: Path | str) -> Journal:
+    if isinstance(place, str):
+        return _postgres(place)
+    return SqliteJournal(place, fingerprint=b"", beside=True)
+
+
+def _postgres(address: str) -> Journal:
+    return open_postgres(address, fingerprint=b"", owner="", beside=True)
+
+
+def _read_sessions(place: Path | str, tenant: str | None) -> list[SessionRecord]:
+    with closing(_view(place)) as view:
         return view.sessions(tenant)
 
 

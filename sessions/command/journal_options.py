@@ -135,21 +135,31 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
     if options.place == MEMORY:
         return None
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    if options.place is not None and options.place.startswith(_POSTGRES):
-        return _postgres(options.place, of, owner)
+    if options.place is not None and in_postgres(options.place):
+        return open_postgres(options.place, fingerprint=of, owner=owner)
     return SqliteJournal(
         journal_file(options, of), fingerprint=of, owner=owner, shared=options.shared
     )
 
 
-def _postgres(address: str, of: bytes, owner: str) -> Journal:
+def in_postgres(place: str) -> bool:
+    """It is the address of a database, no file."""
+    return place.startswith(_POSTGRES)
+
+
+def open_postgres(address: str, *, fingerprint: bytes, owner: str, beside: bool = False) -> Journal:
+    """As ``PostgresJournal``, where the extra is installed.
+
+    Raises:
+        JournalError: it is not, or the journal cannot be opened.
+    """
     try:
         from sessions.journal.postgres import PostgresJournal
     except ImportError as error:
         raise JournalError(
             "a journal in PostgreSQL needs the extra 'postgres': pip install 'keepwarm[postgres]'"
         ) from error
-    return PostgresJournal(address, fingerprint=of, owner=owner)
+    return PostgresJournal(address, fingerprint=fingerprint, owner=owner, beside=beside)
 
 
 def with_journal(

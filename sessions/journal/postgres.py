@@ -63,14 +63,21 @@ class PostgresJournal(SqlJournal):
     for_share = " FOR KEY SHARE"
     request_in = "position(? IN amount) > 0"
 
-    def __init__(self, address: str, *, fingerprint: bytes, owner: str) -> None:
+    def __init__(
+        self, address: str, *, fingerprint: bytes, owner: str, beside: bool = False
+    ) -> None:
         """Make the tables if they are not there.
+
+        Args:
+            beside: to look at it or delete something, also while servers use it: no table is made
+                or changed, and no turn appended.
 
         Raises:
             JournalUnavailable, JournalNewer: it was not opened.
         """
         super().__init__(fingerprint=fingerprint, owner=owner, shared=True)
         self._address = address
+        self._beside = beside
         self._local = threading.local()
         self._connections: list[psycopg.Connection[Any]] = []
         self._bell = Bell(self._connect, owner)
@@ -89,6 +96,8 @@ class PostgresJournal(SqlJournal):
         with self.writing() as cursor:
             cursor.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             (found,) = cursor.execute("SELECT to_regclass('journal')::text").fetchone()
+            if found is None and self._beside:
+                raise JournalUnavailable("there is no journal at this address of PostgreSQL")
             if found is None:
                 self._migrate(cursor, 0)
                 cursor.execute(
@@ -102,6 +111,11 @@ class PostgresJournal(SqlJournal):
                 raise JournalNewer(
                     f"the journal in PostgreSQL is of a newer version ({row[0]}, this program "
                     f"knows {VERSION}): update keepwarm"
+                )
+            if row[0] < VERSION and self._beside:
+                raise JournalUnavailable(
+                    f"the journal in PostgreSQL is of an older version ({row[0]}, this program "
+                    f"knows {VERSION}): a server of this version that opens it updates it"
                 )
             if row[0] < VERSION:
                 self._migrate(cursor, row[0])
@@ -230,8 +244,9 @@ class PostgresJournal(SqlJournal):
 
     def close(self) -> None:
         """See ``Journal``."""
-        with contextlib.suppress(JournalError):
-            self._ownership.leave()
+        if not self._beside:
+            with contextlib.suppress(JournalError):
+                self._ownership.leave()
         self._bell.close()
         self._close_connections()
 

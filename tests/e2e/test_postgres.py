@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +12,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from keepwarm.commands.main import main
 from sessions.durable.account import Amount, Budget
 from sessions.journal.bell import CHANNEL
-from sessions.journal.errors import JournalNewer, JournalUnavailable
+from sessions.journal.errors import JournalNewer, JournalParentGone, JournalUnavailable
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.postgres import PostgresJournal
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.shares import Want
-from tests.support.journals import record
+from tests.support.journals import record, reservation
 from tests.support.postgres import MISSING, PROGRAMS, postgres
 from tests.unit import test_batch as more_promises
 from tests.unit import test_journal as promises
@@ -263,6 +265,61 @@ def test_a_journal_of_the_former_version_is_brought_to_this_one(address: str) ->
     journal = opened_as(address, "a")
     assert journal.ownership.take_request("t", "q")
     journal.close()
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(["sessions", *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_sessions_are_listed_shown_and_deleted_by_command_beside_their_server(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, tenant = ("--journal", address), ("--tenant", "t")
+    status, _, err = ran(capsys, "list", *place)
+    assert (status, err.count("\n")) == (1, 1), "there is none, and none is made"
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT to_regclass('journal')").fetchone() == (None,)
+    journal = opened_as(address, "a")
+    first = record("r1")
+    journal.append([first, record("r2", parent=first, session="fork")])
+    journal.claim("t", "s", 0)
+    journal.claim("t", "fork", 0)
+    journal.reserve([reservation("r3", session="fork", epoch=1)])
+    status, out, _ = ran(capsys, "list", *place, "--json")
+    assert status == 0
+    assert {each["session"] for each in json.loads(out)} == {"s", "fork"}
+    assert ran(capsys, "list", *place, "--tenant", "other", "--json")[1].strip() == "[]"
+    status, out, _ = ran(capsys, "show", *place, *tenant, "fork", "--json")
+    assert [(each["response"], each["status"]) for each in json.loads(out)] == [
+        ("r2", "completed"),
+        ("r3", "running"),
+    ]
+    assert "r1" in ran(capsys, "show", *place, *tenant, "s")[1]
+    status, out, _ = ran(capsys, "delete", *place, *tenant, "s", "--json")
+    assert json.loads(out) == [{"deleted": "s", "ended": ["fork"]}]
+    assert ran(capsys, "show", *place, *tenant, "s")[0] == 1
+    assert ran(capsys, "delete", *place, *tenant, "s")[0] == 1
+    with pytest.raises(JournalParentGone):
+        journal.append([record("r4", parent=first)])
+    assert journal.append([record("r5", session="new")]) == [True]
+    assert ran(capsys, "vacuum", *place)[::2] == (
+        1,
+        "keepwarm: error: a journal in PostgreSQL is vacuumed by its own tools\n",
+    )
+    journal.close()
+
+
+def test_a_command_leaves_a_journal_of_the_former_version_as_it_is(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened_as(address, "a").close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE journal SET commits = 4")
+    status, _, err = ran(capsys, "list", "--journal", address)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "older version (4" in err
 
 
 def test_of_servers_that_take_an_id_at_once_one_has_it(address: str) -> None:
