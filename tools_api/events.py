@@ -20,7 +20,7 @@ from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.requests import CreateRequest, parse_create
-from tools_api.wire import parse_json
+from tools_api.wire import parse_json, refuse_unprintable
 
 Event = dict[str, Any]
 _HEAD = re.compile(rb'(\{"type":"[^"]*","sequence_number":\d+)(?:,"stream_id":"[^"]*")?')
@@ -125,6 +125,7 @@ def parse_resume(raw: dict[str, Any], stream_id: str | None) -> ResumeTurn:
     for name, value in ids.items():
         if not isinstance(value, str):
             raise errors.invalid_type(name, "a string", value)
+        refuse_unprintable(value, name)
     if not ids:
         raise errors.missing_parameter("response_id")
     if len(ids) > 1:

@@ -27,7 +27,7 @@ from tools_api.tools import (
     parse_tools,
     refuse_many_tools,
 )
-from tools_api.wire import WireModel, validate
+from tools_api.wire import WireModel, refuse_unprintable, validate
 
 _TRANSPORT_FIELDS = frozenset({"type", "stream", "stream_options", "stream_id"})
 INT64_MAX = 2**63 - 1
@@ -251,6 +251,11 @@ def parse_create(
             fields[name] = tuple(raw[name])
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
     request = validate(CreateRequest, fields, "")
+    refuse_unprintable(request.previous_response_id, "previous_response_id")
+    compared = request.prompt_cache_options
+    if compared is not None:
+        path = "prompt_cache_options.comparison_response_id"
+        refuse_unprintable(compared.comparison_response_id, path)
     if request.keepwarm.on_disconnect == "continue" and not request.store:
         raise errors.invalid_value(
             "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
@@ -362,9 +367,7 @@ def _parse_keepwarm(raw: object, metadata: dict[str, str], limits: Limits) -> Ke
         fields["sampling"] = _parse_sampling(fields["sampling"], limits)
     options = validate(KeepwarmOptions, fields, "keepwarm")
     for name in ("session", "request_id", "parent_session"):
-        value = getattr(options, name)
-        if value is not None and not value.isprintable():
-            raise errors.invalid_value(f"keepwarm.{name}", "it has unprintable characters")
+        refuse_unprintable(getattr(options, name), f"keepwarm.{name}")
     return options
 
 

@@ -46,6 +46,16 @@ def validate(model: type[Model], raw: object, path: str) -> Model:
         raise _as_api_error(fault, path) from None
 
 
+def refuse_unprintable(name: str | None, path: str) -> None:
+    """Names and ids are kept and looked up as text, which not every store can do with NUL.
+
+    Raises:
+        ApiError: ``name`` has characters that cannot be printed.
+    """
+    if name is not None and not name.isprintable():
+        raise errors.invalid_value(path, "it has unprintable characters")
+
+
 def _as_api_error(fault: Any, base: str) -> ApiError:
     path, kind, found = join(base, *fault["loc"]), fault["type"], fault["input"]
     if kind == "missing":

@@ -168,6 +168,8 @@ def test_a_resume_names_a_turn_and_its_last_event(
         ({}, "missing_required_parameter", "response_id"),
         ({"response_id": 5}, "invalid_type", "response_id"),
         ({"request_id": []}, "invalid_type", "request_id"),
+        ({"request_id": "a\0"}, "invalid_value", "request_id"),
+        ({"response_id": "\0"}, "invalid_value", "response_id"),
         ({"request_id": "a", "response_id": "b"}, "invalid_value", "request_id"),
         ({"request_id": "a", "after_sequence": -2}, "invalid_value", "after_sequence"),
         ({"request_id": "a", "after_sequence": "1"}, "invalid_type", "after_sequence"),

@@ -1,9 +1,11 @@
 """The journal's promises, of every store alike, and the way of a turn into it and back."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from sessions.durable.transcript import Header
@@ -56,6 +58,24 @@ def test_a_chain_comes_back_as_it_went_in_across_sessions(journal: Journal) -> N
     assert loaded.head.body.terminal == fork.terminal
     assert loaded.session is not None
     assert loaded.session.head_id == "r2"
+
+
+def test_what_was_said_comes_back_whatever_characters_it_has(journal: Journal) -> None:
+    said = "".join(map(chr, range(160))) + "\u2028\ufffe\U0001f600"
+    turn = replace(record("r1", answer=said), options=orjson.dumps({"x": said}))
+    assert turn.entry is not None
+    header = replace(turn.entry.header, instructions=said)
+    terminal = orjson.dumps({"type": "response.completed", "text": said})
+    links = (replace(turn.entry, header=header),)
+    turn = replace(turn, links=links, terminal=terminal)
+    assert journal.append([turn]) == [True]
+    loaded = loader(journal).load("t", "r1")
+    assert loaded is not None
+    assert_same_chain(link_up(loaded.turns, lambda _: None), turn.entry)
+    assert loaded.head.body.terminal == terminal
+    session = journal.session("t", "s")
+    assert session is not None
+    assert session.options == turn.options
 
 
 def test_only_what_is_not_in_memory_is_read(journal: Journal) -> None:
