@@ -270,7 +270,9 @@ class Store:
     def delete_response(self, tenant: str, response_id: str) -> bool:
         """The response can no longer be named, nor its events be asked for; what continues it
         goes on. False: there is none of that id here."""
-        self.logs.delete(tenant, response_id)
+        log = self.logs.of_response(tenant, response_id)
+        if log is not None:
+            self.logs.delete(log)
         responses = self._tenant(tenant).responses
         stored = responses.get(response_id)
         if stored is None:

@@ -47,6 +47,8 @@ class TurnLog:
     packed: bytes = b""
     """The last event, as ``packing`` keeps it, once it is all that is left."""
     ended_s: float | None = None
+    recorded: bool = False
+    """A journal has it, and knows whether it was deleted at another server or by a command."""
     deleted: bool = False
     """The response was deleted: no event is kept, and the request id stays used."""
 
@@ -174,17 +176,16 @@ class TurnLogs:
         else:
             self._shorten(log)
 
-    def delete(self, tenant: str, response_id: str) -> None:
-        """The response was deleted: its events go at once; a request id that led to them goes on
-        to say so, as long as it would have led to them."""
-        log = self.of_response(tenant, response_id)
-        if log is None or not log.ended:
-            return
+    def delete(self, log: TurnLog) -> None:
+        """The turn's response was deleted: its events go at once; a request id that led to them
+        goes on to say so, as long as it would have led to them."""
+        if log not in self._ended.get(log.tenant, {}):
+            return  # it runs, or has gone already
         if log.request_id is None:
             self._drop(log)
             return
-        self._whole[tenant].pop(log, None)
-        self._count(tenant, _RECORD_BYTES - log.num_bytes)
+        self._whole[log.tenant].pop(log, None)
+        self._count(log.tenant, _RECORD_BYTES - log.num_bytes)
         log.frames, log.packed, log.num_bytes = deque(), b"", _RECORD_BYTES
         log.listed, log.deleted = False, True
 

@@ -22,7 +22,7 @@ from sessions.journal.records import PARENT_DELETED
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import refused
 from sessions.turns.effects import Effects, Outbox
-from sessions.turns.following import Following
+from sessions.turns.following import Following, to_be_asked
 from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs
 from sessions.turns.lanes import Lane, Lanes
@@ -213,6 +213,7 @@ class Connection:
             elif isinstance(outcome, Exception):
                 self._running.begin(job, journal_error(outcome))
             elif job.id_looked_up and not job.taken_up:
+                self._forget_deleted(job.known, outcome)
                 self._running.take_up(job)
             else:
                 self._running.enter_session(job)
@@ -223,6 +224,8 @@ class Connection:
         job = self._jobs.of_response(response_id)
         if job is not None and job.ending is not None:
             ending, entry = job.ending, job.ending.outcome.entry
+            if job.log is not None:
+                job.log.recorded = verdict.written
             if not verdict.written:
                 ending = refused(ending, verdict)
                 if entry is not None:
@@ -427,18 +430,32 @@ class Connection:
             self._running.take_up(job)
 
     def _resume_turn(self, lane: Lane[Waiting], asked: ResumeTurn) -> None:
-        """Follow the turn, once the journal has been asked where memory lacks it."""
-        known = self._following.knows(request_id=asked.request_id, response_id=asked.response_id)
-        if known or self._service.commits is None:
+        """Follow the turn, once the journal has been asked where memory lacks it, or may not know
+        that it was deleted."""
+        known = self._following.known(request_id=asked.request_id, response_id=asked.response_id)
+        if self._service.commits is None or not to_be_asked(known):
             self._follow_found(lane, asked)
             return
         wanted = Wanted(request_id=asked.request_id, ended=asked.response_id)
-        self._following.wait_for(self._running.look_up(wanted), lane, asked)
+        self._following.wait_for(self._running.look_up(wanted), lane, asked, known)
+
+    def _forget_deleted(self, known: TurnLog | None, outcome: Recalled) -> None:
+        """What memory knew and the journal knows no longer was deleted at another server, or by a
+        command."""
+        gone = outcome.ended is None or outcome.ended[0].deleted
+        if known is not None and known.response_id is not None and gone:
+            self._service.store.delete_response(self._tenant, known.response_id)
+            self._service.store.logs.delete(known)
 
     def _resume_recalled(
-        self, lane: Lane[Waiting], asked: ResumeTurn, outcome: Recalled | Exception
+        self,
+        lane: Lane[Waiting],
+        asked: ResumeTurn,
+        known: TurnLog | None,
+        outcome: Recalled | Exception,
     ) -> None:
         if not isinstance(outcome, Exception):
+            self._forget_deleted(known, outcome)
             self._follow_found(lane, asked)
             return
         error = journal_error(outcome)

@@ -19,6 +19,12 @@ from tools_api import errors
 from tools_api.events import ResumeTurn, encode
 
 
+def to_be_asked(log: TurnLog | None) -> bool:
+    """Of a turn that memory knows so the journal has to be asked before its events are sent: it
+    may have it, or know that it was deleted."""
+    return log is None or (log.ended and log.recorded and not log.deleted)
+
+
 class Following:
     """Of one connection."""
 
@@ -36,28 +42,29 @@ class Following:
         self._logs = logs
         self._lanes = lanes
         self._outbox = outbox
-        self._looked_up: dict[str, tuple[Lane[Waiting], ResumeTurn]] = {}
-        """Wishes that wait for the journal, by the lookup's id."""
+        self._looked_up: dict[str, tuple[Lane[Waiting], ResumeTurn, TurnLog | None]] = {}
+        """Wishes that wait for the journal, by the lookup's id, and what memory had."""
         self._follows: dict[TurnLog, tuple[Follow, Lane[Waiting]]] = {}
 
     def __len__(self) -> int:
         """Lanes that follow a turn which a request before theirs began, or wait to."""
         return len(self._follows) + len(self._looked_up)
 
-    def wait_for(self, lookup_id: str, lane: Lane[Waiting], asked: ResumeTurn) -> None:
-        """The journal is asked whether it has the turn."""
-        self._looked_up[lookup_id] = (lane, asked)
+    def wait_for(
+        self, lookup_id: str, lane: Lane[Waiting], asked: ResumeTurn, known: TurnLog | None
+    ) -> None:
+        """The journal is asked whether it has the turn, or has it still."""
+        self._looked_up[lookup_id] = (lane, asked, known)
 
-    def waited(self, lookup_id: str) -> tuple[Lane[Waiting], ResumeTurn] | None:
+    def waited(self, lookup_id: str) -> tuple[Lane[Waiting], ResumeTurn, TurnLog | None] | None:
         """The journal has been asked; None: the lookup was for something else."""
         return self._looked_up.pop(lookup_id, None)
 
-    def knows(self, *, request_id: str | None, response_id: str | None) -> bool:
-        """Whether memory has a turn of that id, so that nobody else need be asked."""
-        logs = self._logs
+    def known(self, *, request_id: str | None, response_id: str | None) -> TurnLog | None:
+        """What memory has of the turn of that id."""
         if request_id is not None:
-            return logs.of_request(self._tenant, request_id) is not None
-        return response_id is None or logs.of_response(self._tenant, response_id) is not None
+            return self._logs.of_request(self._tenant, request_id)
+        return None if response_id is None else self._logs.of_response(self._tenant, response_id)
 
     def in_lane(self, stream_id: str | None) -> TurnLog | None:
         """What the lane follows."""
@@ -99,11 +106,7 @@ class Following:
         Raises:
             ApiError: there is none that has started, or it was deleted.
         """
-        if asked.request_id is not None:
-            log = self._logs.of_request(self._tenant, asked.request_id)
-        else:
-            assert asked.response_id is not None
-            log = self._logs.of_response(self._tenant, asked.response_id)
+        log = self.known(request_id=asked.request_id, response_id=asked.response_id)
         if log is None or log.response_id is None or log.deleted:
             param = "response_id" if asked.request_id is None else "request_id"
             raise errors.no_such_turn(param, asked.response_id or asked.request_id or "")

@@ -55,6 +55,8 @@ class Job:
     lookup_id: str | None = None
     id_looked_up: bool = False
     """The journal was asked whether the request's id was used."""
+    known: TurnLog | None = None
+    """What memory had of that id's turn then."""
     taken_up: bool = False
     """It is known that the id was not."""
     """While the journal is asked what the request names."""

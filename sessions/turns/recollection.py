@@ -397,6 +397,7 @@ class Recollection:
             owner="",
             request_id=row.request_id,
             body_digest=body.request_digest,
+            recorded=True,
             deleted=row.deleted,
         )
         self._store.logs.adopt(log, row.response_id, body.terminal or _nothing_left(row, body))

@@ -22,7 +22,7 @@ from sessions.durable.store import ConnectionStore
 from sessions.journal.shares import Share
 from sessions.turns.commits import Commit, Ending, Reserve
 from sessions.turns.effects import Ended, GrammarCheck, Lookup, Outbox
-from sessions.turns.following import Following
+from sessions.turns.following import Following, to_be_asked
 from sessions.turns.intake import Waiting
 from sessions.turns.jobs import Job, Jobs
 from sessions.turns.lanes import Lanes
@@ -79,11 +79,13 @@ class Running:
     def take_up(self, job: Job) -> None:
         """Start a request, or follow the turn that its id has started already."""
         request_id = job.request.keepwarm.request_id
-        known = self._following.knows(request_id=request_id, response_id=None)
-        if not (known or job.id_looked_up or self._service.commits is None):
-            job.id_looked_up = True
-            job.lookup_id = self.look_up(Wanted(request_id=request_id, takes_id=True))
-            return
+        if request_id is not None and self._service.commits is not None and not job.id_looked_up:
+            known = self._following.known(request_id=request_id, response_id=None)
+            if to_be_asked(known):
+                job.id_looked_up, job.known = True, known
+                wanted = Wanted(request_id=request_id, takes_id=known is None)
+                job.lookup_id = self.look_up(wanted)
+                return
         try:
             log = self._following.claim(job)
         except ApiError as error:

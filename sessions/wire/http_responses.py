@@ -48,23 +48,33 @@ class StoredResponses:
         return json_response(encode(running[1].snapshot()))
 
     def when_found(self, answer: Callable[[Call], HttpResponse]) -> Handler:
-        """A handler of what can be answered once the response is in memory."""
+        """A handler of what can be answered once the response is in memory, and the journal, if
+        there is one, says that it was not deleted."""
 
         def handle(call: Call, exchange: Exchange) -> Pending | None:
             journal, tenant = self._hub.journal, call.principal.tenant
             known = self._store.tenant_responses(tenant).get(call.argument) is not None
-            if journal is None or known or self._hub.running(tenant, call.argument) is not None:
+            if journal is None or self._hub.running(tenant, call.argument) is not None:
                 exchange.answer(answer(call))
                 return None
-            return Later(exchange, self._found(journal, call, answer))
+            return Later(exchange, self._found(journal, call, answer, known=known))
 
         return handle
 
     async def _found(
-        self, journal: JournalDesk, call: Call, answer: Callable[[Call], HttpResponse]
+        self,
+        journal: JournalDesk,
+        call: Call,
+        answer: Callable[[Call], HttpResponse],
+        *,
+        known: bool,
     ) -> HttpResponse:
+        tenant, response_id = call.principal.tenant, call.argument
         try:
-            await journal.find(call.principal.tenant, call.argument)
+            if not known:
+                await journal.find(tenant, response_id)
+            elif not await journal.stands(tenant, response_id):
+                self._store.delete_response(tenant, response_id)
         except JournalError as error:
             raise journal_error(error) from error
         return answer(call)

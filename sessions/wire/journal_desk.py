@@ -204,6 +204,12 @@ class JournalDesk:
         record = await self._beside(partial(self._journal.session, tenant, session))
         return None if record is None else record.head_id
 
+    async def stands(self, tenant: str, response_id: str) -> bool:
+        """Whether a response can still be named: it may have been deleted at another server, or
+        by a command. Raises as ``recall``."""
+        row = await self._beside(partial(self._journal.turn, tenant, response_id))
+        return row is not None
+
     async def hide(self, tenant: str, response_id: str) -> bool:
         """Delete a response for who names it. Raises as ``recall``."""
         return await self._beside(partial(self._journal.hide, tenant, response_id))

@@ -521,3 +521,50 @@ def test_what_was_deleted_of_the_journal_is_not_said_again(
         lasting.restart()
     for _ in range(2):
         deleted_is_not_said_again(lasting, response_id)
+
+
+@pytest.mark.parametrize("how", ["create", "by request", "by response"])
+@pytest.mark.parametrize("whole_session", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_others_deleted_of_the_journal_is_not_said_from_memory(
+    lasting: JournalRig, how: str, whole_session: bool, restarted: bool
+) -> None:
+    client = lasting.connect()
+    client.create(**SHORT)
+    play(lasting, SHORT_STEPS)
+    response_id = client.response["id"]
+    if restarted:
+        lasting.restart()
+        client = lasting.connect()
+        client.create(**SHORT)
+    again = lasting.connect()
+    again.create(**SHORT)
+    assert again.last == client.last
+    if whole_session:
+        lasting.journal.delete_session("acme", "s")
+    else:
+        lasting.journal.hide("acme", response_id)
+    if how == "create":
+        again.create(**SHORT)
+        assert code(again) == "response_deleted"
+    else:
+        named = {"request_id": "r1"} if how == "by request" else {"response_id": response_id}
+        again.send(type="keepwarm:response.resume", **named)
+        assert code(again) == "response_not_found"
+    deleted_is_not_said_again(lasting, response_id)
+    assert lasting.store.tenant_responses("acme").get(response_id) is None
+
+
+def test_an_end_of_which_the_journal_was_told_nothing_is_said_again(lasting: JournalRig) -> None:
+    fields = {
+        "input": "Weather?",
+        "keepwarm": {"request_id": "r1", "budget": {"input_uncached": 1}},
+    }
+    client = lasting.connect()
+    client.create(**fields)
+    assert client.last["type"] == "response.failed"
+    again = lasting.connect()
+    again.create(**fields)
+    assert again.events == client.events
+    again.send(type="keepwarm:response.resume", request_id="r1")
+    assert again.events == client.events * 2

@@ -192,6 +192,24 @@ def test_a_turn_goes_on_at_the_next_server_over_socket_and_http(tmp_path: Path) 
     run(scenario)
 
 
+def test_what_another_deleted_is_not_shown_from_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", iter(range(1000)))
+        stored = StoredResponses(hub=bench.hub, store=bench.service.store)
+        for shown in (stored.show, stored.input_items):
+            said = (await Client(bench).turn())["response"]
+            for status in (200, 404):
+                exchange = KeptExchange()
+                stored.when_found(shown)(make_call(said["id"]), exchange)
+                while not exchange.over:
+                    await asyncio.sleep(0.001)
+                assert exchange.status == status
+                bench.journal.hide("acme", said["id"])
+        await bench.close()
+
+    run(scenario)
+
+
 def test_a_response_whose_end_waits_for_the_journal_is_not_deleted_yet(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", iter(range(1000)))
