@@ -3,8 +3,8 @@
 The framing is ``websockets``' sans-I/O ``ServerProtocol`` (RFC 6455); this module decides
 when bytes are read and written. What the hub delivers in one call leaves in one write. A
 client that floods gets its frames handled in slices, so that others have their turn; one
-that does not read is closed once its unsent bytes pass a limit; one that has gone silent is
-pinged, then closed.
+that does not read is closed once its unsent bytes pass a limit; one that has gone silent, while the
+server reads from it, is pinged, then closed.
 
 Always true: the hub hears exactly once that a client is gone, and no frame follows a close; what a
 client said before its close is heard before it is gone. One that leaves without a close, while much
@@ -181,6 +181,8 @@ class WebSocketPeer(asyncio.Protocol):
                 self._transport.abort()
             return
         self._unread_ticks = 0 if self._transport.is_reading() else self._unread_ticks + 1
+        if self._unread_ticks and self._protocol.state is State.OPEN:
+            self._heard_at, self._pinged = now, False  # what it says lies unread
         if self._unread_ticks and self._last_frames is None:
             self._ask_whether_it_left()
         silence_s = now - self._heard_at

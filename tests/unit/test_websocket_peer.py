@@ -465,9 +465,39 @@ def test_a_pong_shows_that_the_client_lives() -> None:
             bench.peer.tick(bench.clock.now_s)
             assert [f.opcode for f in bench.received()] == [Opcode.PING]
             bench.flush()
+            await bench.settle()
         assert bench.close_code is None
 
     run(scenario)
+
+
+def test_a_client_is_not_silent_while_nothing_is_read_from_it() -> None:
+    may_end = asyncio.Event()
+
+    async def slowly(job: bytes | Body) -> Outcome:
+        await may_end.wait()
+        return await inline_reading().read(job)
+
+    async def scenario(bench: Bench) -> None:
+        bench.send('{"type": "response.cancel", "stream_id": "a"}', "say next")
+        await bench.settle()
+        for _ in range(2 * int(TIMES.ping_after_s + TIMES.pong_within_s)):
+            assert not bench.wire.reading
+            bench.clock.advance(1)
+            bench.peer.tick(bench.clock.now_s)
+        assert bench.close_code is None
+        may_end.set()
+        await bench.settle()
+        assert bench.wire.reading
+        bench.wire.writes.clear()
+        bench.clock.advance(TIMES.ping_after_s)
+        bench.peer.tick(bench.clock.now_s)
+        assert [f.opcode for f in bench.received()] == [Opcode.PING]
+        bench.clock.advance(TIMES.pong_within_s)
+        bench.peer.tick(bench.clock.now_s)
+        assert bench.close_code == 1011
+
+    run(scenario, beside(slowly))
 
 
 def test_a_flood_of_frames_is_handled_in_turns_without_reading_more() -> None:
