@@ -342,9 +342,8 @@ class Hub:
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
-        for id_, link in list(self._left_running.items()):
-            if not link.connection.num_active:
-                del self._left_running[id_]
+            if link.gone and not link.connection.num_active:
+                self._left_running.pop(link.id, None)
         self._note_quiet()
 
     def _calls_to_others(self, effects: Effects) -> Iterator[Call]:

@@ -22,6 +22,7 @@ from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
 from sessions.pages.metrics import Metrics
+from sessions.turns.effects import Effects
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.errands import LongWork
 from sessions.wire.hub import MAX_PAUSE_S, STEADY_S, SWEEP_EVERY_TICKS, Hub
@@ -227,6 +228,40 @@ def test_a_client_that_leaves_has_its_turns_cancelled_and_hears_nothing() -> Non
         assert other.frames == ["created b", "b +1"]
         assert bench.hub.num_connections == 1
         assert bench.value("connections") == 1
+
+    run(scenario)
+
+
+def test_what_a_call_costs_does_not_grow_with_the_turns_of_those_that_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+
+    def num_active(connection: EchoConnection) -> int:
+        looks.append(connection.id)
+        return len(connection.running)
+
+    monkeypatch.setattr(EchoConnection, "num_active", property(num_active))
+    monkeypatch.setattr(EchoConnection, "close", lambda _: Effects())  # its turns go on
+
+    async def scenario(bench: Bench) -> None:
+        others = [Client(bench) for _ in range(20)]
+        for number, other in enumerate(others):
+            other.send(f"go {number}")
+            other.leave()
+        client = Client(bench)
+        looks.clear()
+        client.send("say hello")
+        assert looks == []
+        bench.engine.say(tokens("7", finish=FinishReason.STOP))
+        await bench.settle()
+        assert looks == [others[7].link.id]
+        looks.clear()
+        bench.engine.die()
+        await bench.settle()
+        told = [other.connection.calls.count("engine_died") for other in others]
+        assert told == [int(number != 7) for number in range(20)]
+        assert looks == [other.link.id for other in others if other is not others[7]]
 
     run(scenario)
 
