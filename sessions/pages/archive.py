@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 MAX_TURNS_SHOWN = 200
 
-Beside = Callable[[Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
-"""Makes a call on the journal beside the event loop."""
+Beside = Callable[[str, Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
+"""Makes a call on the journal beside the event loop, when it is the tenant's turn."""
 
 
 class Archive:
@@ -50,19 +50,19 @@ class Archive:
         if name is not None:
             asked = call.request.query("tenant") or principal.tenant
             tenant = asked if principal.operator else principal.tenant
-            return _Asking(exchange, self._beside, partial(session_turns, journal, tenant, name))
-        query, owner = read_query(call.request), None if principal.operator else principal.tenant
-        work = partial(session_page, journal, owner, query.search, query.page)
-        return _Asking(exchange, self._beside, work)
+            work = partial(session_turns, journal, tenant, name)
+        else:
+            query = read_query(call.request)
+            owner = None if principal.operator else principal.tenant
+            work = partial(session_page, journal, owner, query.search, query.page)
+        return _Asking(exchange, partial(self._beside, principal.tenant, work))
 
 
 class _Asking:
     """The journal is asked; ``Pending`` to the connection."""
 
-    def __init__(
-        self, exchange: Exchange, beside: Beside, work: Callable[[], dict[str, Any]]
-    ) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(exchange, beside, work))
+    def __init__(self, exchange: Exchange, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(exchange, ask))
 
     def client_gone(self) -> None:
         """Nobody wants to know any more."""
@@ -71,11 +71,9 @@ class _Asking:
     def tick(self, now: float) -> None:
         """Nothing: the answer comes whole."""
 
-    async def _run(
-        self, exchange: Exchange, beside: Beside, work: Callable[[], dict[str, Any]]
-    ) -> None:
+    async def _run(self, exchange: Exchange, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         try:
-            answer = json_response(await beside(work))
+            answer = json_response(await ask())
         except (JournalError, ApiError):
             log.exception("journal cannot be shown")
             unreadable = http_error(

@@ -61,8 +61,8 @@ class Curves:
 
 NOTHING = Curves()
 
-Beside = Callable[[Callable[[], Curves]], Awaitable[Curves]]
-"""Makes a call on the journal beside the event loop."""
+Beside = Callable[[str, Callable[[], Curves]], Awaitable[Curves]]
+"""Makes a call on the journal beside the event loop, when it is the tenant's turn."""
 
 
 class Past:
@@ -98,7 +98,8 @@ class Past:
         now = self._wall_clock()
         _, found = self._kept.get(key, (0.0, NOTHING))
         try:
-            found = await self._beside(partial(read, self._journal, tenant, LEVELS[level], now))
+            work = partial(read, self._journal, tenant, LEVELS[level], now)
+            found = await self._beside(tenant, work)
         except JournalError as error:
             log.warning("curves cannot be read from the journal reason=%s", error)
         except Exception:  # asked anew in a minute, not with each look

@@ -1,10 +1,10 @@
 """Between the event loop and the journal: records go out, verdicts and memories come back.
 
-One thread appends, a few others read; the event loop waits for none of them, and none of them for
-another server. Where servers share sessions this one says that it lives, and lets go of what
-another asks for, and of all that is idle when it drains, in a thread of its own: a disk may keep
-every reader for seconds. A server that the others may have taken for dead asks for its sessions
-anew.
+One thread appends, a few others read, for tenants in turn; the event loop waits for none of them,
+and none of them for another server. Where servers share sessions this one says that it lives, and
+lets go of what another asks for, and of all that is idle when it drains, in a thread of its own: a
+disk may keep every reader for seconds. A server that the others may have taken for dead asks for
+its sessions anew.
 
 Always true: nothing of a journal is asked in the event loop; no thread waits until another server
 lets go of a session; what was handed over is written before ``close`` returns, unless the journal
@@ -26,6 +26,7 @@ from sessions.durable.account import NOTHING
 from sessions.durable.ledger import Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
+from sessions.fair_slots import FairSlots
 from sessions.journal.errors import (
     JournalBusy,
     JournalElsewhere,
@@ -94,6 +95,8 @@ class JournalDesk:
         self._wall_clock = wall_clock
         self._pause = pause
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="journal reader")
+        self._places = FairSlots(READERS)
+        """With a reader each."""
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="journal ownership")
         self._share_reader = ThreadPoolExecutor(1, thread_name_prefix="journal shares")
         """Not behind those who wait for other servers' sessions."""
@@ -159,15 +162,20 @@ class JournalDesk:
             JournalError: it stayed out of reach, or is damaged, or the turn goes on elsewhere,
                 or the session's owner keeps it.
         """
-        readers = self._share_reader if wanted.shares else self._readers
         work = partial(self._recollection.read, tenant, wanted)
         loop = asyncio.get_running_loop()
+
+        def make() -> Awaitable[Recalled]:
+            if wanted.shares:
+                return loop.run_in_executor(self._share_reader, work)
+            return self._in_turn(tenant, work)
+
         began = loop.time()
         while True:
             if wanted.takes_id and self._freeing:
                 await asyncio.wait(self._freeing)  # or an id is taken before it is freed
             try:
-                return await self._beside(work, readers)
+                return await self._patiently(make)
             except JournalElsewhere:
                 if loop.time() - began >= ELSEWHERE_S:
                     raise
@@ -182,13 +190,13 @@ class JournalDesk:
         """Let other servers start turns with these request ids."""
         if self._journal.ownership is not None:
             work = partial(self._journal.ownership.free_requests, tenant, ids)
-            task = asyncio.get_running_loop().create_task(self._free(work))
+            task = asyncio.get_running_loop().create_task(self._free(tenant, work))
             self._freeing.add(task)
             task.add_done_callback(self._freeing.discard)
 
-    async def _free(self, work: Callable[[], None]) -> None:
+    async def _free(self, tenant: str, work: Callable[[], None]) -> None:
         with self._logged("request ids"):
-            await self._beside(work)
+            await self.beside(tenant, work)
 
     def take(self, tenant: str, recalled: Recalled) -> None:
         """Put into memory what was recalled."""
@@ -197,7 +205,7 @@ class JournalDesk:
     async def find(self, tenant: str, response_id: str) -> None:
         """Have a response in memory, if there is one of that id. Raises as ``recall``."""
         work = partial(self._recollection.read_response, tenant, response_id)
-        self.take(tenant, await self._beside(work))
+        self.take(tenant, await self.beside(tenant, work))
 
     async def head(self, tenant: str, session: str) -> str | None:
         """The session's newest response, on whichever server it is. Raises as ``recall``."""
@@ -212,11 +220,12 @@ class JournalDesk:
 
     async def hide(self, tenant: str, response_id: str) -> bool:
         """Delete a response for who names it. Raises as ``recall``."""
-        return await self._beside(partial(self._journal.hide, tenant, response_id))
+        return await self.beside(tenant, partial(self._journal.hide, tenant, response_id))
 
-    async def beside(self, work: Callable[[], Answer]) -> Answer:
-        """Make a call on the journal, trying again while it is out of reach."""
-        return await self._beside(work)
+    async def beside(self, tenant: str, work: Callable[[], Answer]) -> Answer:
+        """Make a call on the journal when it is the tenant's turn, trying again while the journal
+        is out of reach."""
+        return await self._patiently(partial(self._in_turn, tenant, work))
 
     def drain(self) -> None:
         """From now on let go of every session as soon as it is idle."""
@@ -237,14 +246,22 @@ class JournalDesk:
         self._share_reader.shutdown(wait=True)
         await asyncio.to_thread(self._journal.close)
 
-    async def _beside(
-        self, work: Callable[[], Answer], readers: ThreadPoolExecutor | None = None
-    ) -> Answer:
+    async def _in_turn(self, tenant: str, work: Callable[[], Answer]) -> Answer:
+        """A caller that gives up leaves its place when its reader is free."""
+        async with self._places.place(tenant):
+            reading = asyncio.get_running_loop().run_in_executor(self._readers, work)
+            try:
+                return await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                await asyncio.wait([reading])
+                raise
+
+    async def _patiently(self, make: Callable[[], Awaitable[Answer]]) -> Answer:
         loop = asyncio.get_running_loop()
         until = loop.time() + GIVE_UP_S
         while True:
             try:
-                return await loop.run_in_executor(readers or self._readers, work)
+                return await make()
             except JournalBusy:
                 raise
             except JournalUnavailable as error:
@@ -266,7 +283,7 @@ class JournalDesk:
             await asyncio.sleep(EXPIRE_EVERY_S)
             before_s = self._wall_clock() - self._keep_s
             with self._logged("expire"):
-                count = await self._beside(partial(self._journal.expire, before_s))
+                count = await self.beside("", partial(self._journal.expire, before_s))
                 if count:
                     log.info("journal rows expired rows=%d", count)
 

@@ -101,9 +101,9 @@ def _dashboard_routes(live: LivePages, archive: Archive) -> list[Route]:
 
 
 def _archive(hub: Hub, service: Service) -> Archive:
-    async def beside(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    async def beside(tenant: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         assert hub.journal is not None
-        return await hub.journal.beside(work)
+        return await hub.journal.beside(tenant, work)
 
     return Archive(None if service.commits is None else service.commits.journal, beside)
 

@@ -15,7 +15,7 @@ from tests.support.memory_journal import MemoryJournal
 from tools_api.errors import ApiError
 
 
-async def at_once(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+async def at_once(_: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return work()
 
 
@@ -65,7 +65,7 @@ def test_a_server_without_a_journal_and_one_that_cannot_be_read_say_so() -> None
         asked(None, "")
     assert caught.value.status == 404
 
-    async def gone(_: Any) -> dict[str, Any]:
+    async def gone(*_: Any) -> dict[str, Any]:
         raise JournalUnavailable("locked")
 
     assert asked(kept(1), "", gone).status == 503

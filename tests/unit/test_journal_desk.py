@@ -33,7 +33,7 @@ from sessions.wire import journal_desk
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses
 from sessions.wire.hub import Hub
-from sessions.wire.journal_desk import JournalDesk
+from sessions.wire.journal_desk import READERS, JournalDesk
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
@@ -355,6 +355,45 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_who_reads_much_of_the_journal_keeps_no_other_tenant_waiting(
+    tmp_path: Path, given_up: bool
+) -> None:
+    """Nor does who gives up what it has asked, since that keeps its reader."""
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1))
+        begun: list[str] = []
+        may_end = threading.Semaphore(0)
+
+        def ask(tenant: str) -> "asyncio.Task[bool]":
+            def read() -> bool:
+                begun.append(tenant)
+                return may_end.acquire()
+
+            return asyncio.create_task(bench.desk.beside(tenant, read))
+
+        asked = [ask("greedy") for _ in range(READERS)]
+        try:
+            await until(lambda: len(begun) == READERS)
+            if given_up:
+                for task in asked:
+                    task.cancel()
+            asked += [ask("greedy") for _ in range(4)]
+            await asyncio.sleep(0)
+            asked.append(ask("other"))
+            await asyncio.sleep(0)
+            may_end.release()
+            await until(lambda: len(begun) > READERS)
+            assert begun[READERS] == "other"
+        finally:
+            may_end.release(len(asked))
+            await asyncio.gather(*asked, return_exceptions=True)
+            await bench.close()
+
+    run(scenario)
+
+
 def test_heartbeats_do_not_wait_for_requests_that_wait_for_other_servers(
     tmp_path: Path, busy_upkeep: Callable[[], int]
 ) -> None:
@@ -363,7 +402,7 @@ def test_heartbeats_do_not_wait_for_requests_that_wait_for_other_servers(
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", itertools.count(1), "a", shared=True)
         let_go = threading.Event()
-        waiting = [asyncio.create_task(bench.desk.beside(let_go.wait)) for _ in range(8)]
+        waiting = [asyncio.create_task(bench.desk.beside("t", let_go.wait)) for _ in range(8)]
         await asyncio.sleep(0)
         try:
             await until(lambda: busy_upkeep() >= 3)

@@ -71,7 +71,7 @@ def test_it_is_read_once_a_minute_and_only_when_somebody_looks() -> None:
         clock, journal, reads = FakeClock(0.0), journal_with(1), 0
         failing = False
 
-        async def beside(work: Callable[[], Curves]) -> Curves:
+        async def beside(_: str, work: Callable[[], Curves]) -> Curves:
             nonlocal reads
             reads += 1
             if failing:
@@ -109,7 +109,7 @@ def test_what_cannot_be_added_up_is_not_read_with_each_look() -> None:
         (hour,) = (each for each in journal.samples(WHOLE, HOUR_S, 0, own=True))
         journal.keep_samples([replace(hour, body=b"[]")])
 
-        async def beside(work: Callable[[], Curves]) -> Curves:
+        async def beside(_: str, work: Callable[[], Curves]) -> Curves:
             nonlocal reads
             reads += 1
             return work()
