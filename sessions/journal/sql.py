@@ -221,6 +221,27 @@ class SqlJournal(SqlTables):
             raise _contradiction(f"session {session!r} lacks some of its turns")
         return turns
 
+    def last_turns(self, tenant: str, session: str, most: int) -> tuple[int, list[StoredTurn]]:
+        """See ``Journal``. Raises JournalDamaged also where one of them is missing."""
+        sql = (
+            f"SELECT {rows.TURN} FROM turn WHERE tenant = ? AND session = ? "
+            "ORDER BY seq DESC LIMIT ?"
+        )
+        with self.reading() as cursor:
+            found = cursor.execute(sql, (tenant, session, most)).fetchall()
+            row = self.session_row(cursor, tenant, session)
+        total = 0 if row is None else row.head_seq - row.gone
+        if len(found) != min(most, total):
+            raise _contradiction(f"session {session!r} lacks some of its turns")
+        return total, [rows.read_turn(each) for each in found]
+
+    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
+        """See ``Journal``."""
+        where, parameters = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
+        sql = f"SELECT tenant, name FROM session {where} ORDER BY updated_ms DESC, name LIMIT ?"
+        with self.reading() as cursor:
+            return [(row[0], row[1]) for row in cursor.execute(sql, (*parameters, most)).fetchall()]
+
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         """See ``Journal``."""
         where, parameters = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))

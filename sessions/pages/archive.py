@@ -1,7 +1,8 @@
 """What the journal has of sessions and turns, for the page: also what memory has forgotten.
 
 Read beside the event loop, page by page, only when somebody asks. A tenant is shown its own; of
-turns their accounts are told here, their items at ``/dashboard/items/{id}``.
+turns their accounts are told here, their items at ``/dashboard/items/{id}``. However much there is,
+no more is read than can be shown, and the answer's ``more`` says that older ones were left out.
 """
 
 import asyncio
@@ -19,12 +20,14 @@ from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
 from sessions.journal.records import StoredTurn
 from sessions.pages.rows import tokens
-from sessions.pages.session_list import PAGE_ROWS, read_query
+from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 MAX_TURNS_SHOWN = 200
+MAX_SESSIONS = (MAX_PAGE + 1) * PAGE_ROWS
+"""So many, the latest, are searched and can be shown: as many as pages can be asked for."""
 
 Beside = Callable[[str, Callable[[], dict[str, Any]]], Awaitable[dict[str, Any]]]
 """Makes a call on the journal beside the event loop, when it is the tenant's turn."""
@@ -84,9 +87,12 @@ class _Asking:
 
 
 def session_page(journal: Journal, owner: str | None, search: str, page: int) -> dict[str, Any]:
-    """Sessions of one tenant (None: of all) whose name holds ``search``, one page of them."""
-    found = [each for each in journal.sessions(owner) if search in each.name.casefold()]
+    """Sessions of one tenant (None: of all) whose name holds ``search``, one page of them; of the
+    latest ``MAX_SESSIONS``."""
+    names = journal.session_names(owner, MAX_SESSIONS + 1)
+    found = [each for each in names[:MAX_SESSIONS] if search in each[1].casefold()]
     first = page * PAGE_ROWS
+    shown = [journal.session(*each) for each in found[first : first + PAGE_ROWS]]
     rows = [
         {
             "session": each.name,
@@ -95,16 +101,17 @@ def session_page(journal: Journal, owner: str | None, search: str, page: int) ->
             "active_at": each.updated_s,
             **_spent(each.account.usage, each.account.cost, each.account.saved),
         }
-        for each in found[first : first + PAGE_ROWS]
+        for each in shown
+        if each is not None  # deleted meanwhile
     ]
-    return {"total": len(found), "page": page, "rows": rows}
+    more = len(names) > MAX_SESSIONS
+    return {"total": len(found), "page": page, "rows": rows, "more": more}
 
 
 def session_turns(journal: Journal, tenant: str, name: str) -> dict[str, Any]:
     """The newest turns of a session, the latest first."""
-    rows = journal.session_turns(tenant, name)
-    shown = rows[-MAX_TURNS_SHOWN:]
-    return {"total": len(rows), "page": 0, "rows": [_turn(row) for row in reversed(shown)]}
+    total, found = journal.last_turns(tenant, name, MAX_TURNS_SHOWN)
+    return {"total": total, "page": 0, "rows": [*map(_turn, found)], "more": total > len(found)}
 
 
 def _turn(row: StoredTurn) -> dict[str, Any]:

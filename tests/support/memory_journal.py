@@ -192,6 +192,13 @@ class MemoryJournal:
     def session_turns(self, tenant: str, session: str) -> list[StoredTurn]:
         return [turn for turn in self._tenant(tenant).turns.values() if turn.session == session]
 
+    def last_turns(self, tenant: str, session: str, most: int) -> tuple[int, list[StoredTurn]]:
+        turns = self.session_turns(tenant, session)
+        return len(turns), turns[::-1][:most]
+
+    def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
+        return [(record.tenant, record.name) for record in self.sessions(tenant)[:most]]
+
     def sessions(self, tenant: str | None = None) -> list[SessionRecord]:
         names = list(self._tenants) if tenant is None else [tenant]
         found = [record for name in names for record in self._tenant(name).sessions.values()]

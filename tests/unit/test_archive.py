@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sessions.journal.errors import JournalUnavailable
-from sessions.pages.archive import Archive
+from sessions.pages import archive
+from sessions.pages.archive import MAX_TURNS_SHOWN, Archive
 from sessions.pages.session_list import PAGE_ROWS
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.journals import record
@@ -52,6 +53,35 @@ def test_a_sessions_turns_have_their_accounts() -> None:
     (turn,) = found["rows"]
     assert (found["total"], turn["response"], turn["turn"]) == (1, "resp_1", 1)
     assert {"input_tokens", "cached_tokens", "cost", "status"} <= turn.keys()
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_of_more_sessions_than_are_read_the_oldest_are_left_out_and_that_is_told(
+    beyond: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = kept(3)
+    journal.append([record(response_id="resp_4", session="s1", tenant="acme", created_s=9e9)])
+    monkeypatch.setattr(archive, "MAX_SESSIONS", 2 if beyond else 3)
+    found = asked(journal, "").body
+    names = [row["session"] for row in found["rows"]]
+    assert names[0] == "s1"
+    assert (len(names), found["total"], found["more"]) == (
+        (2, 2, True) if beyond else (3, 3, False)
+    )
+    assert asked(journal, "q=none").body["more"] is beyond
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_of_more_turns_than_are_shown_the_oldest_are_left_out_and_that_is_told(
+    beyond: bool,
+) -> None:
+    journal, count = MemoryJournal(), MAX_TURNS_SHOWN + beyond
+    for n in range(1, count + 1):
+        journal.append([record(response_id=f"resp_{n}", session="s", tenant="acme")])
+    found = asked(journal, "name=s").body
+    assert (found["total"], found["more"]) == (count, beyond)
+    assert len(found["rows"]) == MAX_TURNS_SHOWN
+    assert found["rows"][0]["response"] == f"resp_{count}"
 
 
 def test_a_tenant_sees_its_own_whatever_it_asks_for() -> None:

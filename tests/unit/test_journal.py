@@ -89,6 +89,25 @@ def test_only_what_is_not_in_memory_is_read(journal: Journal) -> None:
     assert entry.parent is first.entry
 
 
+def test_no_more_turns_and_sessions_are_read_than_asked_for(journal: Journal) -> None:
+    parent: TurnRecord | None = None
+    for n in range(3):
+        parent = record(f"r{n}", parent=parent, created_s=float(n))
+        journal.append([parent])
+    journal.append([record("x", session="other", created_s=9.0)])
+    journal.append([record("y", session="theirs", tenant="u", created_s=5.0)])
+    for most, ids in ((2, ["r2", "r1"]), (3, ["r2", "r1", "r0"]), (4, ["r2", "r1", "r0"])):
+        total, found = journal.last_turns("t", "s", most)
+        assert (total, [row.response_id for row in found]) == (3, ids)
+    assert journal.last_turns("t", "none", 2) == (0, [])
+    assert journal.session_names("t", 1) == [("t", "other")]
+    assert journal.session_names("t", 3) == [("t", "other"), ("t", "s")]
+    assert journal.session_names(None, 2) == [("t", "other"), ("u", "theirs")]
+    assert journal.expire(0.5) == 0, "others stand on it"
+    assert journal.delete_session("t", "other") == ()
+    assert journal.session_names(None, 2) == [("u", "theirs"), ("t", "s")]
+
+
 def test_a_tenant_sees_nothing_of_another(journal: Journal) -> None:
     journal.append([record("r1", tenant="a", request_id="q")])
     assert journal.turn("b", "r1") is None

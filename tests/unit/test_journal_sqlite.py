@@ -176,6 +176,20 @@ def test_a_bit_that_turned_over_in_a_row_is_named(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_missing_row_is_named_among_the_latest_turns_and_one_that_expired_is_not(
+    tmp_path: Path,
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    journal.append([record("r1", created_s=1.0), record("r2"), record("r3")])
+    assert journal.expire(50.0) == 1
+    assert journal.last_turns("t", "s", 9)[0] == 2
+    with journal.writing() as cursor:
+        cursor.execute("DELETE FROM turn WHERE response_id = 'r3'")
+    with pytest.raises(JournalDamaged, match="lacks some"):
+        journal.last_turns("t", "s", 9)
+    journal.close()
+
+
 def test_another_programs_lock_makes_it_unavailable_for_that_time(tmp_path: Path) -> None:
     journal = opened(tmp_path / "j")
     other = sqlite3.connect(tmp_path / "j", isolation_level=None)

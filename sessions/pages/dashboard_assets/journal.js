@@ -24,13 +24,14 @@ export function journal(title, query, link) {
     }
   }
 
-  function show({ total, page, rows }) {
+  function show({ total, page, rows, more }) {
     const head = [link ? "Session" : "Turn", link ? "Turns" : "Ended", "From cache", "Input", "Output", "Cost", "Ago"];
     const table = el("table", {}, el("thead", {}, el("tr", {}, ...head.map((word) => el("th", { scope: "col" }, word)))), el("tbody", {}, ...rows.map((row) => line(row, link))));
     body.replaceChildren(rows.length ? table : el("p", { class: "empty" }, "The journal has none."));
     const to = (at, text, off) => el("button", { type: "button", disabled: off, onclick: () => load(at) }, text);
     const many = link && total > PAGE;
-    const turns = many ? [to(page - 1, "Newer", page === 0), `${exact(total)} in all`, to(page + 1, "Older", (page + 1) * PAGE >= total)] : [`${exact(total)} in all`];
+    const all = !more ? `${exact(total)} in all` : link ? `${exact(total)} among the latest; older ones are not shown` : `the latest ${exact(rows.length)} of ${exact(total)}`;
+    const turns = many ? [to(page - 1, "Newer", page === 0), all, to(page + 1, "Older", (page + 1) * PAGE >= total)] : [all];
     pages.replaceChildren(...turns);
   }
   return details;
