@@ -717,7 +717,7 @@ def test_a_flood_of_bytes_is_parsed_in_slices() -> None:
             bench.client.send_ping(b"")
         bench.flush()
         at_once = len(bench.received())
-        assert at_once <= SLICE_BYTES // 6 + 1
+        assert at_once <= SLICE_BYTES // 6 + 1 < 1000, "each costs some 10 us"
         await bench.settle()
         assert at_once + len(bench.received()) == num_pings
 
