@@ -5,7 +5,6 @@ No callback of the front end may take longer than 20 ms of CPU time while these 
 ``KEEPWARM_WATCH_LOOP=0`` nobody watches, and the loop is the one that users have.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from keepwarm.demo import child_server as children
 from keepwarm.demo.child_server import ChildServer, child_server
+from tests.support.watched_server import long_callbacks
 
 OPTIONS = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "64", "--threads", "1"]
 """Random weights: calls are forced and strings bounded, so that loops end. A model this small
@@ -41,14 +41,7 @@ def short_callbacks(loop_report: Path) -> Iterator[None]:
     """Fails the test in which a server's loop was held up."""
     before = loop_report.stat().st_size
     yield
-    with loop_report.open(encoding="utf-8") as file:
-        file.seek(before)
-        found = [json.loads(line) for line in file]
-    if found:
-        told = (
-            f"{each['ms']:.0f} ms of CPU in {each['callback']}\n" + "\n".join(each["stacks"])
-            for each in found
-        )
+    if told := long_callbacks(loop_report, before):
         pytest.fail("\n\n".join(told), pytrace=False)
 
 

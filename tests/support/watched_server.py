@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 MOST_S = 0.020
@@ -63,6 +64,18 @@ class LoopWatch:
         told = {"ms": took_s * 1000, "callback": repr(handle)[:500], "stacks": list(self._stacks)}
         with open(self._report, "a", encoding="utf-8") as file:
             file.write(json.dumps(told) + "\n")
+
+
+def long_callbacks(report: Path, since: int, most_s: float = MOST_S) -> list[str]:
+    """What was written behind that many bytes, a text for each callback of more than ``most_s``."""
+    with report.open(encoding="utf-8") as file:
+        file.seek(since)
+        found = [json.loads(line) for line in file]
+    return [
+        f"{each['ms']:.0f} ms of CPU in {each['callback']}\n" + "\n".join(each["stacks"])
+        for each in found
+        if each["ms"] > most_s * 1000
+    ]
 
 
 def main() -> int:
