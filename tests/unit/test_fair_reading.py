@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from sessions.command.serve import _reading
 from sessions.fair_slots import FairSlots
 from sessions.turns.reading import Read
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_dialects import Body, ReadBody
-from sessions.wire.read_process import NoText, Outcome, ReaderLost
+from sessions.wire.read_process import NoText, Outcome, ReadConfig, ReaderLost, ReadProcess
 from tests.support.clock import FakeClock
 from tests.support.reading import inline_reading
+from tests.support.sessions_rig import make_service
 from tools_api.errors import ApiError
+from tools_api.limits import Limits
 
 ANSWER = ReadBody(read=Read(content=ApiError("no", code=None)), style=None)
 
@@ -98,6 +101,19 @@ def test_a_tenant_goes_on_when_it_has_paid_back_what_is_over_the_burst() -> None
     clock.advance(100)
     allowance.spend("a", 2.0)
     assert allowance.wait_s("a") == 0, "no more than a burst is saved up"
+
+
+def test_a_tenant_may_read_what_the_limits_say_and_waits_for_what_is_beyond() -> None:
+    clock = FakeClock(10.0)
+    limits = Limits(read_cpu_burst_s=3.0, read_cpu_share=0.25)
+    config = ReadConfig(limits=limits, models=frozenset(), model_type="qwen3", specials=frozenset())
+    allowance = _reading(make_service(clock, limits=limits), ReadProcess(config)).allowance
+    allowance.spend("a", 3.0)
+    assert allowance.wait_s("a") == 0
+    allowance.spend("a", 0.5)
+    assert allowance.wait_s("a") == 2.0
+    clock.advance(2.0)
+    assert allowance.wait_s("a") == 0
 
 
 class Bench:

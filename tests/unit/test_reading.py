@@ -1,5 +1,6 @@
 """What is read in another process is what is read here, with what it has worked out."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from sessions.turns.reading import (
 )
 from tests.support.reading import CONTEXT
 from tests.support.sessions_rig import tool
+from tests.unit.test_grammar import accepts
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
 from tools_api.events import CancelTurn
@@ -55,6 +57,19 @@ def comparable(read: Read) -> Any:
 
     ready = read.prepared
     return plain(read.content), ready and (ready.digests, plain(ready.grammar))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_turn_makes_as_many_parallel_calls_as_allowed_and_no_more(limit: int) -> None:
+    context = replace(CONTEXT, limits=replace(CONTEXT.limits, max_parallel_calls=limit))
+    frame = {"type": "response.create", "input": "hi", "tools": [tool("f")]}
+    request = read_frame(orjson.dumps(frame).decode(), context).content
+    assert isinstance(request, CreateRequest)
+    spec = grammar_of(request, context)
+    assert spec is not None
+    call = '\n{"name": "f", "arguments": {}}\n</tool_call>'
+    assert accepts(spec, "\n<tool_call>".join([call] * limit))
+    assert not accepts(spec, "\n<tool_call>".join([call] * (limit + 1)))
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: str(frame)[10:60])

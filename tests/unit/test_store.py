@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import ConnectionStore, Store
 from tests.support.clock import FakeClock
@@ -99,6 +101,23 @@ def test_a_connections_own_responses_have_their_own_bound() -> None:
     (error,) = client.create(input="x", previous_response_id=oldest)
     assert error["error"]["code"] == "previous_response_not_found"
     assert client.turn(input="x", previous_response_id=newest)["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("limit", "private"),
+    [("max_stored_bytes_per_connection", True), ("max_stored_bytes_per_tenant", False)],
+)
+def test_the_longest_unused_response_goes_at_one_byte_beyond_the_bound(
+    limit: str, private: bool
+) -> None:
+    size = entry().size_bytes
+    for most, first_is_there in ((2 * size, True), (2 * size - 1, False)):
+        made = store(FakeClock(1000.0), **{limit: most})
+        mine = ConnectionStore(made, tenant="t", connection_id="c")
+        for id_ in ("r1", "r2"):
+            mine.keep(id_, entry(), mine.session("s"), private=private)
+        assert (mine.response("r1") is not None) is first_is_there
+        assert mine.response("r2") is not None
 
 
 def test_a_private_head_gives_way_to_the_shared_one_when_it_is_dropped() -> None:
