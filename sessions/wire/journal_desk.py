@@ -209,13 +209,13 @@ class JournalDesk:
 
     async def head(self, tenant: str, session: str) -> str | None:
         """The session's newest response, on whichever server it is. Raises as ``recall``."""
-        record = await self._beside(partial(self._journal.session, tenant, session))
+        record = await self.beside(tenant, partial(self._journal.session, tenant, session))
         return None if record is None else record.head_id
 
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or
         by a command. Raises as ``recall``."""
-        row = await self._beside(partial(self._journal.turn, tenant, response_id))
+        row = await self.beside(tenant, partial(self._journal.turn, tenant, response_id))
         return row is not None
 
     async def hide(self, tenant: str, response_id: str) -> bool:
