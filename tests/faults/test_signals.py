@@ -1,5 +1,6 @@
 """SIGKILL, SIGSTOP and SIGTERM to each process and to all, in each phase of a turn."""
 
+import asyncio
 import os
 import random
 import signal
@@ -9,13 +10,16 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from sessions.wire.read_process import READ_LIMIT_S
 from tests.support.faults import (
     HUNG_AFTER_S,
+    PAD,
     PATIENCE_S,
     PHASES,
     SPARE_S,
     Faulty,
     Outcome,
+    Turn,
     play,
     until,
 )
@@ -27,15 +31,19 @@ CYCLES = int(os.environ.get("KEEPWARM_FAULT_CYCLES", "100"))
 LONGEST_S = float(os.environ.get("KEEPWARM_FAULT_SPARE_S", f"{SPARE_S:g}"))
 SEED = int(os.environ.get("KEEPWARM_FAULT_SEED", "1"))
 
+RUN = [phase for phase in PHASES if phase != "read"]
+"""Phases that need no reader."""
 CASES: list[tuple[str, signal.Signals, str]] = [
-    *(("engine", KILL, phase) for phase in PHASES),
+    *(("engine", KILL, phase) for phase in RUN),
     *(("engine", STOP, phase) for phase in ("idle", "prefill", "decode")),
     *(("engine", TERM, phase) for phase in ("prefill", "decode")),
     *(("one probe", KILL, phase) for phase in ("grammar", "decode")),
-    *(("both probes", KILL, phase) for phase in PHASES),
+    *(("both probes", KILL, phase) for phase in RUN),
     *(("both probes", STOP, phase) for phase in ("grammar",)),
     *(("both probes", TERM, phase) for phase in ("grammar",)),
     *(("server", STOP, phase) for phase in ("prefill", "decode")),
+    *(("reader", KILL, phase) for phase in ("read", "decode")),
+    *(("reader", STOP, phase) for phase in ("read",)),
 ]
 
 
@@ -46,6 +54,7 @@ def harm(who: str, number: signal.Signals) -> Callable[[Faulty], None]:
             "one probe": lambda: faulty.probes[:1],
             "both probes": lambda: faulty.probes,
             "server": lambda: [faulty.process],
+            "reader": lambda: faulty.readers,
         }[who]()
         for process in targets:
             process.send_signal(number)
@@ -59,7 +68,9 @@ def harm(who: str, number: signal.Signals) -> Callable[[Faulty], None]:
 def check(faulty: Faulty, who: str, number: signal.Signals, phase: str, outcome: Outcome) -> None:
     """What this fault should look like from outside."""
     died = who == "engine" and number != TERM
-    noticed_s = {"engine": HUNG_AFTER_S, "both probes": CHECK_S}.get(who, 0.0)
+    noticed_s = {"engine": HUNG_AFTER_S, "both probes": CHECK_S, "reader": READ_LIMIT_S}.get(
+        who, 0.0
+    )
     noticed_s *= number == STOP
     # Beside other work everything takes longer, as the load itself tells.
     spare_s = max(LONGEST_S, outcome.load_s / 4)
@@ -74,6 +85,10 @@ def check(faulty: Faulty, who: str, number: signal.Signals, phase: str, outcome:
         assert set(outcome.ready) == {200}
         failed = outcome.terminal is not None and outcome.terminal["type"] == "response.failed"
         assert not failed, outcome.terminal
+    if phase == "read":
+        assert outcome.terminal is not None
+        assert outcome.terminal.get("error", {}).get("code") == "request_not_read", outcome.terminal
+        assert len([line for line in outcome.lines if "reader lost" in line]) == 1, outcome.lines
     if who != "engine" and phase == "grammar":
         assert outcome.terminal is not None
         assert outcome.terminal["type"] != "error", "a good grammar was refused"
@@ -86,6 +101,34 @@ def test_a_turn_ends_once_and_the_next_one_runs(
     faulty: Faulty, who: str, number: signal.Signals, phase: str
 ) -> None:
     check(faulty, who, number, phase, play(faulty, phase, harm(who, number)))
+
+
+@pytest.mark.parametrize("number", [KILL, STOP])
+def test_a_reader_that_is_harmed_takes_one_frame_along(
+    faulty: Faulty, number: signal.Signals
+) -> None:
+    """What waits behind the frame, large or small, is answered, and so are others meanwhile."""
+
+    async def runs(turn: Turn) -> bool:
+        return (await turn.terminal())["type"] in {"response.completed", "response.incomplete"}
+
+    async def scenario() -> None:
+        async with faulty.socket() as client, faulty.socket() as other, faulty.socket() as third:
+            lost = Turn(client)
+            await PHASES["read"](faulty, lost)
+            behind, meanwhile, waiting = Turn(client), Turn(other), Turn(third)
+            await behind.send(input="behind it", max_output_tokens=4)
+            await waiting.send(input="large too", max_output_tokens=4, pad=PAD)
+            await meanwhile.send(input="beside it", max_output_tokens=4)
+            assert await runs(meanwhile)
+            harm("reader", number)(faulty)
+            assert (await lost.terminal())["error"]["code"] == "request_not_read"
+            assert await runs(behind)
+            assert await runs(waiting)
+
+    faulty.lines()
+    asyncio.run(scenario())
+    assert len([line for line in faulty.lines() if "reader lost" in line]) == 1
 
 
 @pytest.mark.timeout(0 if CYCLES > 100 else 240)

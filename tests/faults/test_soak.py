@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.faults.test_signals import CASES, harm
-from tests.support.faults import Faulty, Turn, faulty_server, until
+from tests.support.faults import PAD, Faulty, Turn, faulty_server, until
 
 MINUTES = float(os.environ.get("KEEPWARM_SOAK_MINUTES", "0"))
 EVERY_S = float(os.environ.get("KEEPWARM_SOAK_EVERY_S", "30"))
@@ -72,6 +72,7 @@ class Agents:
                     turn = Turn(client)
                     text = f"{number} " + "x" * self._rng.randrange(1, 400)
                     fields: dict[str, Any] = {"input": text, "max_output_tokens": 30}
+                    fields["pad"] = PAD * (self._rng.random() < 0.25)
                     if last is not None:
                         fields["previous_response_id"] = last
                     sent_s = time.monotonic()
@@ -125,8 +126,8 @@ async def soak(faulty: Faulty, minutes: float) -> dict[str, Any]:
         await asyncio.to_thread(until, lambda: _rests(faulty))
         hours = (time.monotonic() - began) / 3600
         samples.append((hours, faulty.process.memory_info().rss / 2**20))
-        for probe in faulty.probes:  # stopped ones that nobody has asked since
-            probe.resume()
+        for each in (*faulty.probes, *faulty.readers):  # stopped, and nobody has asked since
+            each.resume()
         print(json.dumps(account(totals, longest_s, samples)), flush=True)
     return account(totals, longest_s, samples)
 

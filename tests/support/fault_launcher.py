@@ -4,7 +4,8 @@ SIGUSR1 lets the server's monotonic clock jump by an hour. SIGUSR2 writes how ma
 there are to the file that ``FAULT_SUITE_REPORT`` names. ``FAULT_SUITE_FORGET_S`` is how long
 responses and sessions are kept; of the ended turns the dashboard keeps a fortieth then. The engine
 and the probes start as ever, but with ``FAULT_SUITE_FORKED`` engines are forks
-(``tests.support.forked_engine``), and one that died is replaced without a pause.
+(``tests.support.forked_engine``), and one that died is replaced without a pause. Nobody pays for
+large frames: a reader that hangs would cost its tenant ten seconds, and the next frame waited.
 """
 
 import asyncio
@@ -42,8 +43,9 @@ if __name__ == "__main__":
     from sessions.command import serve
     from sessions.pages import turn_log
 
+    limits = serve.DEFAULT_LIMITS = replace(serve.DEFAULT_LIMITS, read_cpu_burst_s=1e9)
     if forget_s := os.environ.get("FAULT_SUITE_FORGET_S"):
-        limits, kept_s = serve.DEFAULT_LIMITS, float(forget_s)
+        kept_s = float(forget_s)
         serve.DEFAULT_LIMITS = replace(limits, stored_response_ttl_s=kept_s, resume_s=kept_s)
         turn_log.MAX_TURNS //= 40
     if os.environ.get("FAULT_SUITE_FORKED"):

@@ -48,6 +48,9 @@ TERMINAL = {"response.completed", "response.incomplete", "response.failed", "err
 SPARE_S = 2.0
 PATIENCE_S = float(os.environ.get("KEEPWARM_FAULT_PATIENCE_S", "60"))
 """For anything at all. More than that where other work leaves little of the machine."""
+PAD = 1 << 20
+"""So many spaces make a frame large: for the reader, and more than a socket between processes
+takes at once."""
 TOOL = {
     "type": "function",
     "name": "look",
@@ -94,6 +97,11 @@ class Faulty:
     @property
     def probes(self) -> list[psutil.Process]:
         return self.children("runtime.grammar.probe_process")
+
+    @property
+    def readers(self) -> list[psutil.Process]:
+        """None between the death of one and the next large frame."""
+        return self.children("sessions.wire.read_process")
 
     def page(self, path: str) -> tuple[int, str]:
         """Status and text."""
@@ -171,7 +179,7 @@ async def _warm_up(faulty: Faulty) -> None:
     async with faulty.socket() as client:
         for fields in ({"input": "hello"}, {"input": "hello", **_forced_call()}):
             turn = Turn(client)
-            await turn.send(max_output_tokens=64, **fields)
+            await turn.send(max_output_tokens=64, pad=PAD, **fields)
             assert (await turn.terminal())["type"] != "error"
 
 
@@ -186,8 +194,10 @@ class Turn:
         self.client = client
         self.events: list[dict[str, Any]] = []
 
-    async def send(self, **fields: Any) -> None:
-        await self.client.send(orjson.dumps({"type": "response.create"} | fields).decode())
+    async def send(self, *, pad: int = 0, **fields: Any) -> None:
+        """``pad``: so many spaces more."""
+        frame = orjson.dumps({"type": "response.create"} | fields).decode()
+        await self.client.send(frame + " " * pad)
 
     async def until_type(self, *names: str) -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE_S):
@@ -244,8 +254,21 @@ async def tool(faulty: Faulty, turn: Turn) -> None:
     await turn.terminal()
 
 
+async def read(faulty: Faulty, turn: Turn) -> None:
+    """A large frame is with the reader, which is stopped and does not get to its end."""
+    if not faulty.readers:  # killed when nothing was read
+        first = Turn(turn.client)
+        await first.send(input="x", max_output_tokens=1, pad=PAD)
+        await first.terminal()
+    (reader,) = faulty.readers
+    reader.suspend()
+    await turn.send(input="large", max_output_tokens=4, pad=PAD)
+    for _ in range(8):  # the frame has come before them, and each is answered in a later turn
+        await (await turn.client.ping())
+
+
 PHASES: dict[str, Phase] = {
-    phase.__name__: phase for phase in (idle, sent, grammar, prefill, decode, tool)
+    phase.__name__: phase for phase in (idle, sent, grammar, prefill, decode, tool, read)
 }
 
 
@@ -279,8 +302,8 @@ class Outcome:
     recovery_s: float
     """From the fault to the end of the first turn that went well."""
     load_s: float
-    """Of that, what a new engine took to load, or a new probe that the turn had to wait for; 0
-    where the old ones went on."""
+    """Of that, what a new engine took to load, or a new probe or reader that the turn had to wait
+    for; 0 where the old ones went on."""
     lines: list[str]
     ready: list[int]
 
@@ -303,7 +326,8 @@ async def _play(faulty: Faulty, phase: str, harm: Callable[[Faulty], None]) -> O
             turns = [] if phase == "idle" else [turn]
             while not turns or turns[-1] is turn or not await _went_well(turns[-1]):
                 turns.append(Turn(client))
-                await turns[-1].send(input="again", max_output_tokens=4)
+                pad = PAD if phase == "read" else 0
+                await turns[-1].send(input="again", max_output_tokens=4, pad=pad)
                 assert time.monotonic() < harmed + PATIENCE_S, turns[-2].events[-1]
             recovery_s = time.monotonic() - harmed
         pong = await client.ping()
@@ -321,7 +345,7 @@ async def _play(faulty: Faulty, phase: str, harm: Callable[[Faulty], None]) -> O
     return Outcome(
         terminal=terminal,
         recovery_s=recovery_s,
-        load_s=_probe_s(faulty, harmed_at)
+        load_s=_helper_s(faulty, harmed_at)
         if faulty.engine.pid == before
         else _load_s(faulty, lines),
         lines=lines,
@@ -329,9 +353,9 @@ async def _play(faulty: Faulty, phase: str, harm: Callable[[Faulty], None]) -> O
     )
 
 
-def _probe_s(faulty: Faulty, since: float) -> float:
-    """How old the first probe is that was born since then."""
-    born = [probe.create_time() for probe in faulty.probes]
+def _helper_s(faulty: Faulty, since: float) -> float:
+    """How old the first probe or reader is that was born since then."""
+    born = [process.create_time() for process in (*faulty.probes, *faulty.readers)]
     return max((time.time() - at for at in born if at > since), default=0.0)
 
 
