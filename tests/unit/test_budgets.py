@@ -111,6 +111,15 @@ def test_a_parent_stays(rig: Rig) -> None:
     assert turn(client, "child")["type"] == "response.completed"
 
 
+def test_a_parent_that_came_back_below_its_child_is_not_its_parent_again(rig: Rig) -> None:
+    client = rig.connect()
+    turn(client, "child", parent_session="root")
+    rig.store.forget_session("acme", "root")
+    none = {"scope": "turn", "output": 0}
+    assert turn(client, "root", parent_session="child", budget=none)["type"] == "response.failed"
+    assert "a part of itself" in refused(client, session="child", parent_session="root")[1]
+
+
 @pytest.mark.parametrize(("depth", "fits"), [(3, True), (4, False)])
 def test_trees_have_a_bounded_depth(depth: int, fits: bool) -> None:
     rig = Rig(limits=replace(Limits(), max_session_depth=3))

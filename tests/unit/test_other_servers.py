@@ -225,6 +225,28 @@ def test_a_turn_that_ran_at_a_server_that_died_has_failed_at_another(pair: Pair,
     assert take(pair.there), "the id is nobody's any more"
 
 
+def lets_go(rig: JournalRig, session: str) -> None:
+    """As of a session that another server asks for."""
+    rig.store.forget_session("acme", session)
+    rig.journal.release("acme", [session], unasked=True)
+
+
+def test_a_child_names_its_parent_again_that_has_moved_to_another_server(pair: Pair) -> None:
+    root = {"session": "root", "budget": {"scope": "tree", "output": 100}}
+    child = {"session": "child", "parent_session": "root"}
+    pair.here.connect().turn("one" + END, input="a", keepwarm=root)
+    before = pair.here.connect().turn("two" + END, input="b", keepwarm=child)
+    left = before["keepwarm"]["budget"]["tree"]["output"]
+    lets_go(pair.here, "root")
+    pair.there.connect().turn("six" + END, input="c", keepwarm={"session": "root"})
+    again = pair.here.connect().turn("ten" + END, input="d", keepwarm=child)
+    assert again["status"] == "completed"
+    assert again["keepwarm"]["budget"]["tree"]["output"] == left - 2 * len("sixE")
+    other = pair.here.connect()
+    other.create(input="e", keepwarm=child | {"parent_session": "other"})
+    assert "is a part of 'root' already" in other.last["error"]["message"]
+
+
 def test_the_end_of_a_turn_that_runs_at_another_server_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
