@@ -38,6 +38,9 @@ class Session:
         """Whose tree's budget its turns draw on as well."""
         self.epoch = 0
         """Of this server's claim to it, where several servers share sessions."""
+        self.claimed = True
+        """Its turns are this server's to write. False: it is in memory for what its tree spends,
+        and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
         self._running: set[str] = set()

@@ -240,12 +240,15 @@ class Store:
         return self._tenant(tenant).sessions.get(name)
 
     def adopt(
-        self, tenant: str, name: str, fill: Callable[[Session], None] = lambda _: None
+        self, tenant: str, name: str, fill: Callable[[Session], None], *, claimed: bool
     ) -> None:
         """Take a session in that has fallen out, unless it is here; ``fill`` makes it what it
-        was."""
-        if self.known_session(tenant, name) is None:
-            fill(self.session(tenant, name))
+        was. One that is here and was not ``claimed`` becomes what it is now that it is."""
+        known = self.known_session(tenant, name)
+        if known is None or (claimed and not known.claimed):
+            session = self.session(tenant, name)
+            session.claimed = claimed
+            fill(session)
 
     def session_of(self, tenant: str, name: str) -> Session:
         """For a response of that session: the live one, or one that is closed and only says
@@ -258,6 +261,15 @@ class Store:
         )
         gone.close()
         return gone
+
+    def above_or_before(self, tenant: str, name: str) -> Session:
+        """The session of that name that others stand on. One that is made of nothing is not
+        claimed where a journal may know better."""
+        known = self.known_session(tenant, name)
+        session = self.session(tenant, name)
+        if session is not known:
+            session.claimed = not self.lasting
+        return session
 
     def forget_session(self, tenant: str, name: str) -> None:
         """Drop the session: another server has it, or it was deleted. Turns that run in it end
@@ -285,7 +297,7 @@ class Store:
     def revive(self, session: Session) -> Session:
         """The live session that goes on where ``session`` was: itself, or the one that has
         taken its name since it was dropped."""
-        return self.session(session.tenant, session.name)
+        return self.above_or_before(session.tenant, session.name)
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
@@ -450,7 +462,7 @@ class ConnectionStore:
         """
         parent = None
         if options.parent_session is not None:
-            parent = self._store.session(self._tenant, options.parent_session)
+            parent = self._store.above_or_before(self._tenant, options.parent_session)
         take_budgets(
             options,
             session,
@@ -460,6 +472,11 @@ class ConnectionStore:
         )
         for above in session.parents():
             self._store.touch(above)
+
+    def claimed_session(self, name: str) -> Session | None:
+        """The session of that name, if turns may run in it as it stands in memory."""
+        known = self.known_session(name)
+        return known if known is not None and known.claimed else None
 
     def known_session(self, name: str) -> Session | None:
         return self._store.known_session(self._tenant, name)

@@ -65,7 +65,7 @@ class Wanted:
     """What a request names and memory lacks."""
 
     session: str | None = None
-    """The one the turn will run in; None: it is known, or to be made, or that of ``response``."""
+    """The one the turn will run in; None: it is claimed, or to be made, or that of ``response``."""
     parent: str | None = None
     """A session that the turn's own is to be a part of."""
     with_head: bool = False
@@ -121,7 +121,7 @@ def wanted_by(
     """
     wanted = Wanted()
     name = request.keepwarm.session
-    session = None if name is None else visible.known_session(name)
+    session = None if name is None else visible.claimed_session(name)
     if name is not None and session is None:
         wanted.session = name
     above = request.keepwarm.parent_session
@@ -145,8 +145,9 @@ def wanted_by(
             wanted.with_head = name is not None
             if session is not None and visible.lacks_head(session) and session.head_id is not None:
                 wanted.responses.append(session.head_id)
-    if parent is not None and name is None and visible.known_session(parent.session.name) is None:
-        wanted.session = parent.session.name
+    if parent is not None and name is None:
+        own = parent.session.name
+        wanted.session = own if visible.claimed_session(own) is None else None
     options = request.prompt_cache_options
     other = None if options is None else options.comparison_response_id
     if other is not None and visible.response(other) is None:
@@ -383,7 +384,12 @@ class Recollection:
         """Put what was read where it belongs; what has come to memory meanwhile stays."""
         try:
             for record, tree in recalled.sessions:
-                self._store.adopt(tenant, record.name, partial(self._fill, record, tree))
+                self._store.adopt(
+                    tenant,
+                    record.name,
+                    partial(self._fill, record, tree),
+                    claimed=not self._journal.shared or record.name in recalled.claimed,
+                )
             for chain, packed in recalled.chains:
                 self._take_chain(tenant, chain, packed)
             if recalled.ended is not None:
@@ -411,7 +417,8 @@ class Recollection:
         ledger, account = session.ledger, record.account
         ledger.usage, ledger.cost, ledger.saved = account.usage, account.cost, account.saved
         ledger.turns = account.turns
-        ledger.account.spent, ledger.tree.spent = spent_on(account), spent_on(tree)
+        ledger.account.spent = spent_on(account)
+        ledger.tree.spent = ledger.tree.spent.most(spent_on(tree))  # below it turns may have run
         options = _options(record)
         _bound(ledger.account, options.get("session"))
         _bound(ledger.tree, options.get("tree"))

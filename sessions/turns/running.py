@@ -153,7 +153,7 @@ class Running:
         """While the plan was made the session was dropped, and the journal has its account."""
         if job.session is not None and job.ticket is not None:
             return job.session.state is SessionState.CLOSED
-        known = self._visible.known_session(plan.session) is not None
+        known = self._visible.claimed_session(plan.session) is not None
         follows = plan.previous_response_id is not None
         return follows and not known and self._service.commits is not None
 

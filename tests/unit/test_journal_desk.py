@@ -527,7 +527,7 @@ def test_what_cannot_be_put_into_memory_is_out_of_hand(
 ) -> None:
     """Otherwise the session could never be let go."""
 
-    def adopt(*_: object) -> None:
+    def adopt(*_: object, **__: object) -> None:
         raise ValueError
 
     async def scenario() -> None:

@@ -247,6 +247,44 @@ def test_a_child_names_its_parent_again_that_has_moved_to_another_server(pair: P
     assert "is a part of 'root' already" in other.last["error"]["message"]
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_session_that_was_only_read_as_a_parent_is_claimed_for_a_turn_in_it(
+    pair: Pair, by_name: bool
+) -> None:
+    root = {"session": "root", "budget": {"scope": "tree", "output": 100}}
+    client = pair.here.connect()
+    first = client.turn("one" + END, input="a", keepwarm=root)
+    child = {"session": "child", "parent_session": "root"}
+    fork = pair.there.connect()
+    fork.turn("two" + END, previous_response_id=first["id"], input="b", keepwarm=child)
+    client.turn("six" + END, input="c", keepwarm=root)
+    lets_go(pair.here, "root")
+    fork.turn("ten" + END, input="d", keepwarm={"session": "child"})
+    read = pair.there.store.known_session("acme", "root")
+    said = {"keepwarm": {"session": "root"}} if by_name else {"previous_response_id": first["id"]}
+    third = pair.there.connect().turn("end" + END, input="e", **said)
+    assert third["status"] == "completed"
+    assert third["keepwarm"]["turn"] == 3
+    assert pair.there.store.known_session("acme", "root") is read, "its children draw on it"
+    assert third["keepwarm"]["budget"]["tree"]["output"] == 100 - 5 * len("endE")
+    again = pair.there.connect().turn("yes" + END, input="f", keepwarm={"session": "root"})
+    assert again["previous_response_id"] == third["id"]
+
+
+def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair) -> None:
+    client = pair.here.connect()
+    first = client.turn("one" + END, input="a", keepwarm={"session": "s"})
+    lets_go(pair.here, "s")
+    stored = pair.here.store.tenant_responses("acme").get(first["id"])
+    assert stored is not None
+    pair.there.connect().turn("two" + END, input="b", keepwarm={"session": "s"})
+    lets_go(pair.there, "s")
+    pair.here.store.revive(stored.session)  # as who counts a prompt behind it does
+    third = pair.here.connect().turn("six" + END, input="c", keepwarm={"session": "s"})
+    assert third["status"] == "completed"
+    assert third["keepwarm"]["turn"] == 3
+
+
 def test_the_end_of_a_turn_that_runs_at_another_server_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
