@@ -197,7 +197,9 @@ class Journal(Protocol):
         ...
 
     def expire(self, before_s: float) -> int:
-        """Delete rows that are older and that no row which stays stands on; returns how many."""
+        """Delete rows that are older and that no row which stays stands on; returns how many.
+        Sessions that are older and have none go with their accounts and budgets, unless one that
+        stays names them as its parent."""
         ...
 
     def keep_samples(self, kept: Sequence[Sample]) -> None:

@@ -234,13 +234,7 @@ class PostgresJournal(SqlJournal):
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""
-        count = 0
-        while True:
-            with self.writing() as cursor:
-                gone = retention.expire(self, cursor, round(before_s * 1000))
-            count += gone
-            if not gone:
-                return count
+        return retention.expire(self, round(before_s * 1000))
 
     def close(self) -> None:
         """See ``Journal``."""

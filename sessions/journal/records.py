@@ -10,6 +10,8 @@ cannot be continued, has neither links nor a terminal event: nothing that was sa
 
 from dataclasses import dataclass, field, replace
 
+import orjson
+
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.transcript import Entry
 
@@ -193,6 +195,12 @@ def session_account(session: str) -> str:
 def tree_account(session: str) -> str:
     """The name of the account of a session and all below it."""
     return f"tree/{session}"
+
+
+def parent_in(options: bytes) -> str | None:
+    """The session that one with these options is a part of."""
+    parent: str | None = orjson.loads(options).get("parent") if options else None
+    return parent
 
 
 def new_session(tenant: str, name: str) -> SessionRecord:

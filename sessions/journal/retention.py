@@ -1,17 +1,20 @@
 """Which rows of a journal go: those that age out, and those that somebody deletes.
 
-Works inside a transaction of ``sql``; commits nothing. Headers are shared and go
-with ``sweep_headers``.
+A session that is deleted goes inside a transaction of ``sql``; what ages out goes in pieces, each
+in a transaction of its own. Headers are shared and go with ``sweep_headers``.
 
-Always true: a row goes only when no row that stays stands on it.
+Always true: a row goes only when no row that stays stands on it; of what ages out no session
+goes, with its accounts and budgets, that one which stays names as its parent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+
+import orjson
 
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
-from sessions.journal.records import session_account, tree_account
+from sessions.journal.records import parent_in, session_account, tree_account
 from sessions.journal.rows import Row
 from sessions.journal.sql import SqlJournal
 from sessions.journal.tables import Cursor
@@ -32,6 +35,7 @@ SELECT tenant, name FROM session WHERE updated_ms < ? AND head_seq = gone
 AND NOT EXISTS (SELECT 1 FROM reservation AS held
                 WHERE held.tenant = session.tenant AND held.session = session.name)
 """
+_ONE_EMPTY = _EMPTY + " AND tenant = ? AND name = ?"
 _STANDING_ON_SESSION = """
 WITH RECURSIVE lost (session, response_id) AS (
     SELECT session, response_id FROM turn WHERE tenant = ? AND session = ?
@@ -50,9 +54,22 @@ def delete_session(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) 
     return tuple(sorted(headless))
 
 
-def expire(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
-    """A slice of ``Journal.expire``, so that appends need not wait for all of it: at most ``SLICE``
-    rows and what they alone stood on; 0: there is nothing left to be done."""
+def expire(journal: SqlJournal, before_ms: int) -> int:
+    """See ``Journal.expire``. In slices, so that appends need not wait for all of it."""
+    count, gone = 0, 1
+    while gone:
+        with journal.writing() as cursor:
+            gone = _expire_rows(journal, cursor, before_ms)
+        count += gone
+    gone = 1
+    while gone:
+        with journal.writing() as cursor:
+            gone = _expire_sessions(journal, cursor, before_ms)
+    return count
+
+
+def _expire_rows(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
+    """At most ``SLICE`` rows and what they alone stood on; 0: there is nothing left to be done."""
     count = 0
     found = cursor.execute(_OLD_LEAF.format(only="") + " LIMIT ?", (before_ms, SLICE)).fetchall()
     while found := _still_old_leaves(journal, cursor, found, before_ms):
@@ -68,9 +85,37 @@ def expire(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
             for tenant, base in bases
             for row in cursor.execute(_ONE_OLD_LEAF, (before_ms, tenant, base)).fetchall()
         ]
-    for tenant, name in cursor.execute(_EMPTY, (before_ms,)).fetchall():
-        _forget(cursor, tenant, name)
     return count
+
+
+def _expire_sessions(journal: SqlJournal, cursor: Cursor, before_ms: int) -> int:
+    """At most ``SLICE`` sessions without rows; 0: there is none left."""
+    empty = {(tenant, name) for tenant, name in cursor.execute(_EMPTY, (before_ms,)).fetchall()}
+    count = 0
+    for tenant, name in sorted(empty - _named_above(cursor, empty))[:SLICE] if empty else ():
+        if journal.for_update:  # a turn may have ended in it before it was locked
+            journal.session_row(cursor, tenant, name, lock=True)
+            if not cursor.execute(_ONE_EMPTY, (before_ms, tenant, name)).fetchall():
+                continue
+        _forget(cursor, tenant, name)
+        count += 1
+    return count
+
+
+def _named_above(cursor: Cursor, empty: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Sessions that others than those which are ``empty``, or turns that run, are a part of."""
+    sql = f"SELECT {rows.SESSION} FROM session WHERE options <> ?"
+    found = map(rows.read_session, cursor.execute(sql, (b"",)).fetchall())
+    parents = {(row.tenant, row.name): parent_in(row.options) for row in found}
+    named = set[tuple[str, str]]()
+    for (tenant, name), parent in parents.items():
+        if (tenant, name) not in empty:
+            while parent is not None and (tenant, parent) not in named:
+                named.add((tenant, parent))
+                parent = parents.get((tenant, parent))
+    running = cursor.execute("SELECT tenant, accounts FROM reservation").fetchall()
+    held = {(tenant, each) for tenant, accounts in running for each in orjson.loads(accounts)}
+    return named | {key for key in empty if (key[0], tree_account(key[1])) in held}
 
 
 def _standing_on(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> list[Place]:

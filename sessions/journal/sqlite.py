@@ -290,13 +290,7 @@ class SqliteJournal(SqlJournal):
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""
-        count = 0
-        while True:
-            with self.writing() as cursor:
-                gone = retention.expire(self, cursor, round(before_s * 1000))
-            count += gone
-            if not gone:
-                return count
+        return retention.expire(self, round(before_s * 1000))
 
     def vacuum(self) -> int:
         """Leave nothing of what was deleted, neither in the file nor in its log; returns how

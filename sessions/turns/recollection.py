@@ -42,6 +42,7 @@ from sessions.journal.records import (
     SessionRecord,
     StoredTurn,
     new_session,
+    parent_in,
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
@@ -327,7 +328,7 @@ class Recollection:
             record: SessionRecord | None = each
             while record is not None and record not in line:
                 line.append(record)
-                parent = _options(record).get("parent")
+                parent = parent_in(record.options)
                 record = None if parent is None else self._session(each.tenant, parent)
         return [
             (record, self._journal.account(record.tenant, tree_account(record.name)))

@@ -14,6 +14,7 @@ from sessions.journal.records import (
     StoredTurn,
     TurnRecord,
     new_session,
+    parent_in,
     session_account,
     tree_account,
 )
@@ -244,8 +245,16 @@ class MemoryJournal:
             count += len(gone)
             used = {turn.session for turn in state.turns.values()}
             used |= {held.session for held in state.reservations.values()}
+            used |= {each.name for each in state.sessions.values() if each.updated_s >= before_s}
+            trees = {name for held in state.reservations.values() for name in held.accounts}
+            used |= {name for name in state.sessions if tree_account(name) in trees}
             for session in list(state.sessions.values()):
-                if session.updated_s < before_s and session.name not in used:
+                above: SessionRecord | None = session if session.name in used else None
+                while above is not None:
+                    used.add(above.name)
+                    above = state.sessions.get(parent_in(above.options) or "")
+            for session in list(state.sessions.values()):
+                if session.name not in used:
                     self._forget(state, session.name)
             self._mend_heads(name)
         return count

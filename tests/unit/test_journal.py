@@ -19,14 +19,14 @@ from sessions.journal.errors import (
 from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.records import TurnRecord, session_account
+from sessions.journal.records import TurnRecord, session_account, tree_account
 from sessions.journal.rows import read_turn, turn_columns
 from sessions.journal.samples import HOUR_S, KEPT, MINUTE_S, Sample
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
-from tests.support.journals import PRICE, assert_same_chain, record
+from tests.support.journals import PRICE, assert_same_chain, record, reservation
 from tests.support.memory_journal import MemoryJournal
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import parse_items
@@ -225,6 +225,43 @@ def test_many_old_rows_go_in_slices(journal: Journal, monkeypatch: pytest.Monkey
         journal.append([parent, record(f"x{n}", session=f"x{n}", created_s=1.0)])
     assert journal.expire(50.0) == 14
     assert journal.sessions() == []
+
+
+def part_of(response_id: str, session: str, parent: str | None, created_s: float) -> TurnRecord:
+    """A turn of a session that draws on its own tree and on that of its parent, if any."""
+    trees = [session] if parent is None else [session, parent]
+    made = record(response_id, session=session, created_s=created_s,
+                  accounts=tuple(map(tree_account, trees)))  # fmt: skip
+    options: dict[str, object] = {"tree": [{"output": 100}, {}]}
+    return replace(made, options=orjson.dumps(options | ({"parent": parent} if parent else {})))
+
+
+def test_a_parent_keeps_account_and_budget_while_a_session_that_stays_names_it(
+    journal: Journal,
+) -> None:
+    """Also the parent's parent; not that of a session which goes."""
+    old = [("top", None), ("root", "top"), ("lost", None), ("goes", "lost")]
+    journal.append([part_of(name, name, above, 1.0) for name, above in old])
+    journal.append([part_of("young", "child", "root", 100.0)])
+    assert journal.expire(50.0) == 4
+    assert {session.name for session in journal.sessions()} == {"top", "root", "child"}
+    root = journal.session("t", "root")
+    assert root is not None
+    assert orjson.loads(root.options)["tree"] == [{"output": 100}, {}]
+    assert journal.account("t", tree_account("root")).turns == 2
+    assert journal.account("t", tree_account("top")).turns == 2
+    assert journal.account("t", tree_account("lost")).turns == 0
+    assert journal.expire(200.0) == 1
+    assert journal.sessions() == []
+    assert journal.account("t", tree_account("top")).turns == 0
+
+
+def test_a_parent_stays_while_the_first_turn_below_it_runs(journal: Journal) -> None:
+    journal.append([part_of("r1", "root", None, 1.0)])
+    trees = tuple(map(tree_account, ("child", "root")))
+    journal.reserve([reservation("r2", session="child", accounts=trees)])
+    assert journal.expire(50.0) == 1
+    assert [session.name for session in journal.sessions()] == ["root"]
 
 
 def test_options_of_a_session_are_kept_before_its_first_turn(journal: Journal) -> None:
