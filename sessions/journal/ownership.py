@@ -2,10 +2,14 @@
 
 A server that wants a session writes its name into ``wanted_by`` and waits; the owner reads that
 every 250 ms, or as soon as it is told where the store can tell, and lets go at the end of the
-turn that runs. A server that drains lets go unasked. An owner whose heartbeat is older than
-two seconds, by the database's clock, is passed over: should it wake, its epoch is an old one
-and its append writes nothing, so that a wrong guess costs a turn and never a record. Who takes
-a session over writes what its running turns held as spent.
+turn that runs. A server that drains lets go unasked. An owner whose heartbeat is more than
+two seconds away from the database's clock is passed over: should it wake, its epoch is an old
+one and its append writes nothing, so that a wrong guess costs a turn and never a record. Who
+takes a session over writes what its running turns held as spent.
+
+The database's clock may be set. Forward or back, a server that lives may be taken for dead until
+its next heartbeat, and one that is dead for alive only if its last heartbeat's time comes again,
+until that has passed. No server that has beaten takes itself for dead.
 
 Always true: a session changes its owner only together with its epoch, which grows.
 """
@@ -132,7 +136,9 @@ class Ownership:
     def _lives(self, cursor: Cursor, owner: str) -> bool:
         sql = "SELECT heartbeat_ms FROM member WHERE owner = ?"
         row = cursor.execute(sql, (owner,)).fetchone()
-        return row is not None and self.now_ms(cursor) - row[0] <= DEAD_MS
+        if row is None:
+            return False
+        return owner == self.journal.owner or abs(self.now_ms(cursor) - int(row[0])) <= DEAD_MS
 
     def _ask(self, cursor: Cursor, row: SessionRow) -> None:
         """Its owner is told once; whoever asked last is told when it lets go."""

@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
+from sessions.durable.account import Amount, Budget
 from sessions.durable.transcript import Header
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import HeaderCache, _join, decode_header, decode_turn, encode_header
@@ -22,6 +23,7 @@ from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.records import TurnRecord, session_account, tree_account
 from sessions.journal.rows import read_turn, turn_columns
 from sessions.journal.samples import HOUR_S, KEPT, MINUTE_S, Sample
+from sessions.journal.shares import Want
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import FIRST_EPOCH
@@ -483,5 +485,67 @@ def test_an_owner_that_lives_is_waited_for_and_a_dead_one_is_passed_over(tmp_pat
     assert claimed is not None
     assert claimed.epoch == 2
     assert of_b.claim("t", "unknown", 1.0) is None
+    a.close()
+    b.close()
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_clock_that_is_set_costs_an_owner_that_lives_one_claim_at_most(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    now_ms = [10 * HOUR_MS]
+    first, other = record("r1"), record("x1", session="other")
+    assert a.append([first, other]) == [True, True]
+    of_a, of_b = (owner_of(each, Waiting(), now_ms) for each in (a, b))
+    of_a.beat()
+    now_ms[0] += jump_ms
+    taken = of_b.claim("t", "s", 0.0)  # wrongly, before the next heartbeat
+    assert taken is not None
+    assert a.append([record("r2", parent=first)]) == [False], "its epoch is an old one"
+    assert b.append([record("r3", parent=first, epoch=taken.epoch)]) == [True]
+    of_a.beat()
+    with pytest.raises(JournalBusy):
+        of_b.claim("t", "other", 0.0)
+    assert a.append([record("x2", parent=other, session="other")]) == [True]
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_clock_that_is_set_keeps_no_dead_owner_alive(tmp_path: Path, jump_ms: int) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    now_ms = [10 * HOUR_MS]
+    a.append([record("r1")])
+    owner_of(a, Waiting(), now_ms).beat()
+    now_ms[0] += jump_ms
+    assert owner_of(b, Waiting(), now_ms).claim("t", "s", 0.0) is not None
+    a.close()
+    b.close()
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
+def test_a_server_does_not_take_itself_for_dead_when_the_clock_is_set(
+    tmp_path: Path, jump_ms: int
+) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    now_ms = [10 * HOUR_MS]
+    of_a, of_b = (owner_of(each, Waiting(), now_ms) for each in (a, b))
+    of_a.beat()
+    of_b.beat()
+    assert a.append([record("r1")]) == [True]
+    a.reserve([reservation("r2", epoch=1)])
+    want = [Want(name="tree/x", budget=Budget(output=9), amount=Amount(output=4))]
+    of_b.take_shares("t", want)
+    now_ms[0] += jump_ms
+    (given,) = of_a.take_shares("t", want)  # b's goes back: it has not beaten since
+    assert given.amount.output == 4
+    assert of_a.settle_left() == []
+    assert [held.response_id for held in a.reservations("t", "s")] == ["r2"]
+    assert of_a.take_request("t", "id")
+    assert a.append([record("r3", parent=record("r1"))]) == [True]
     a.close()
     b.close()
