@@ -1,24 +1,33 @@
 """Saving from a damaged journal what is whole, and naming the rest.
 
-Works on a copy of the files; the originals are left as they are. A turn is whole if its row's
-checksum agrees, its headers are there and everything it stands on is whole. Accounts are taken
-as they are where they are whole, so that what lost turns spent stays spent, and are added up
-from the turns otherwise.
+Works on a copy of the files, made while no server has them; the originals are left as they are. A
+turn is whole if its row's checksum agrees, its headers are there and everything it stands on is
+whole. Accounts are taken as they are where they are whole, so that what lost turns spent stays
+spent, and are added up from the turns otherwise. Commits that are gone without a trace, as with
+the end of a write-ahead log, are known by the mark beside the journal.
 
 Always true: what is in the new file is what was written once; nothing is guessed.
 """
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
 from sessions.journal import rows
 from sessions.journal.encoding import decode_turn
-from sessions.journal.errors import JournalDamaged, JournalError
+from sessions.journal.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalInUse,
+    JournalUnavailable,
+)
+from sessions.journal.mark import read_mark
 from sessions.journal.records import RESIDENCY, Account, StoredTurn, session_account
 from sessions.journal.rows import Row, SessionRow
 from sessions.journal.sqlite import SqliteJournal
@@ -50,6 +59,7 @@ def recover(source: Path, target: Path) -> Recovered:
     """Save what is whole of ``source`` into the new file ``target``.
 
     Raises:
+        JournalInUse: a server has the journal.
         JournalError: there is nothing to read, or ``target`` exists.
     """
     if target.exists():
@@ -57,19 +67,60 @@ def recover(source: Path, target: Path) -> Recovered:
     report = Recovered()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "journal"
-        for suffix in ("", "-wal"):
-            if Path(f"{source}{suffix}").exists():
-                shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
+        with _left_alone(source):
+            for suffix in ("", "-wal", ".mark"):
+                if Path(f"{source}{suffix}").exists():
+                    shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
         try:
             connection = sqlite3.connect(copy)
             connection.execute("PRAGMA user_version")
         except sqlite3.Error as error:
             raise JournalDamaged(f"{source}: {error}; nothing can be read") from error
         with contextlib.closing(connection):
+            _count_commits(connection, Path(f"{copy}.mark"), report)
             found = _read(connection, report)
     _keep_whole(found, report)
     _write(found, target, report)
     return report
+
+
+@contextlib.contextmanager
+def _left_alone(source: Path) -> Iterator[None]:
+    """Nothing but this program has the journal meanwhile."""
+    try:
+        lock = os.open(f"{source}.lock", os.O_RDONLY | os.O_CLOEXEC)  # also of a read-only disk
+    except FileNotFoundError:  # made before anything else: no server has ever had the file
+        yield
+        return
+    except OSError as error:
+        raise JournalUnavailable(f"{source}.lock: {error.strerror}") from error
+    try:
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalInUse(f"a server has {source} open: stop it, then recover") from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def _count_commits(connection: sqlite3.Connection, mark: Path, report: Recovered) -> None:
+    """Name the commits that were told of and have left no trace."""
+    try:
+        row = connection.execute("SELECT identity, commits FROM journal").fetchone()
+    except sqlite3.Error:
+        row = None
+    marked = read_mark(mark)
+    if row is None or not isinstance(row[1], int):
+        of = "" if marked is None else f" of {marked.commits}"
+        report.lost.append(f"the count of commits: how many{of} are gone is unknown")
+    elif marked is None:
+        if mark.exists():
+            report.lost.append("the mark of the last commit: how many are gone is unknown")
+    elif marked.identity != row[0]:
+        report.lost.append("the mark of the last commit, another journal's is in its place")
+    elif row[1] < marked.commits:
+        report.lost.append(f"the last {marked.commits - row[1]} of {marked.commits} commits")
 
 
 def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:

@@ -1,16 +1,17 @@
 """What is saved of a damaged journal is what was written; what is not is named."""
 
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from sessions.journal.adoption import Loader, link_up
-from sessions.journal.errors import JournalError
+from sessions.journal.errors import JournalError, JournalInUse
 from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
-from tests.support.journals import assert_same_chain
-from tests.unit.test_journal_sqlite import damaged, filled
+from tests.support.journals import assert_same_chain, record
+from tests.unit.test_journal_sqlite import copied, damaged, filled, opened
 
 
 def test_of_a_whole_journal_everything_is_saved(tmp_path: Path) -> None:
@@ -59,3 +60,55 @@ def test_a_file_that_exists_is_not_written_over(tmp_path: Path) -> None:
     filled(tmp_path / "j", 1)
     with pytest.raises(JournalError, match="exists"):
         recover(tmp_path / "j", tmp_path / "j")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_journal_that_a_server_has_is_refused_in_a_line_that_says_what_to_do(
+    tmp_path: Path, shared: bool
+) -> None:
+    journal = opened(tmp_path / "j", owner="a", shared=shared)
+    journal.append([record("r1", epoch=1 if shared else 0)])
+    with pytest.raises(JournalInUse, match="stop it") as refused:
+        recover(tmp_path / "j", tmp_path / "new")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "new").exists()
+    journal.close()
+    assert recover(tmp_path / "j", tmp_path / "new").turns == 1
+
+
+def test_commits_that_the_log_has_lost_with_its_end_are_named(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    journal._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ends = []
+    for n in range(10):
+        journal.append([record(f"r{n}")])
+        ends.append(Path(f"{tmp_path / 'j'}-wal").stat().st_size)
+    image = copied(tmp_path / "j", tmp_path / "image")
+    journal.close()
+    log = Path(f"{image}-wal")
+    for kept, end in enumerate(ends[::-1]):
+        log.write_bytes(log.read_bytes()[:end])
+        report = recover(image, tmp_path / f"new{kept}")
+        assert report.turns == 10 - kept
+        assert report.lost == ([f"the last {kept} of 10 commits"] if kept else [])
+
+
+def test_a_mark_that_says_nothing_of_this_file_is_named(tmp_path: Path) -> None:
+    filled(tmp_path / "j", 2)
+    filled(tmp_path / "k", 2)
+    mark = tmp_path / "j.mark"
+    mark.write_bytes((tmp_path / "k.mark").read_bytes())
+    assert ["another" in each for each in recover(tmp_path / "j", tmp_path / "a").lost] == [True]
+    mark.write_bytes(bytes(1024))
+    assert ["unknown" in each for each in recover(tmp_path / "j", tmp_path / "b").lost] == [True]
+    mark.unlink()  # an older copy that was put there on purpose
+    assert recover(tmp_path / "j", tmp_path / "c").lost == []
+
+
+def test_where_the_count_itself_is_lost_the_report_says_how_many_there_were(tmp_path: Path) -> None:
+    filled(tmp_path / "j", 2)
+    with sqlite3.connect(tmp_path / "j") as database:
+        database.execute("DELETE FROM journal")
+    database.close()
+    (line,) = recover(tmp_path / "j", tmp_path / "new").lost
+    assert "of 2" in line
