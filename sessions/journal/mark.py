@@ -3,16 +3,19 @@
 A write-ahead log that was damaged ends, for SQLite, before the damage, without a word. The mark
 says how many commits there were: a database that knows of fewer has lost some.
 
-Two slots are written in turn, so that one of them is whole whatever is cut off. The mark is in
-the hands of the system before a commit is told of, and on the disk soon after.
+There are two slots, and a note goes over the one that says less, so that the other is whole
+whatever is cut off. Several programs may have the file open; they take turns. The mark is in the
+hands of the system before a commit is told of, and on the disk soon after.
 
-Always true: no slot with a wrong checksum is believed; the count never falls.
+Always true: no slot with a wrong checksum is believed; the count never falls, whoever writes.
 """
 
 import os
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_UN, flock
 from pathlib import Path
 
 import xxhash
@@ -30,46 +33,49 @@ class Mark:
     identity: bytes
     """Of the journal, 16 bytes."""
     number: int
-    """Of this note: the highest is the newest."""
+    """Of this note: of two with as many commits the higher is the newer."""
     commits: int
     clean: bool
     """The journal was closed, and nothing has been written since."""
 
 
 def read_mark(path: Path) -> Mark | None:
-    """The newest whole slot; None: there is no file, or none of it is whole."""
+    """The whole slot that says the most; None: there is no file, or none of it is whole."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    slots = [_slot(data[at : at + _SLOT_BYTES]) for at in range(0, len(data), _SLOT_BYTES)]
-    whole = [slot for slot in slots[:_SLOTS] if slot is not None]
-    return max(whole, key=lambda mark: mark.number, default=None)
+    return _most(_slots(data))
 
 
 class MarkFile:
     """The file of a journal that is open. ``sync`` may be called from another thread."""
 
     def __init__(self, path: Path, identity: bytes) -> None:
-        before = read_mark(path)
-        self._number = 0 if before is None else before.number
         self._identity = identity
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
-        self._commits = -1
         if os.fstat(self._descriptor).st_size < _SLOTS * _SLOT_BYTES:
             os.truncate(self._descriptor, _SLOTS * _SLOT_BYTES)
 
     def write(self, commits: int, *, clean: bool = False) -> None:
         """Note how many commits there are; what is behind an earlier note is passed over."""
-        with self._lock:
-            if commits < self._commits:
-                return
-            self._commits = commits
-            self._number += 1
-            body = _SLOT.pack(_MAGIC, self._identity, self._number, commits, clean)
-            body += xxhash.xxh3_128_digest(body)
-            os.pwrite(self._descriptor, body, self._number % _SLOTS * _SLOT_BYTES)
+        with self._lock:  # the file's is one for all threads
+            flock(self._descriptor, LOCK_EX)
+            try:
+                self._write(commits, clean)
+            finally:
+                flock(self._descriptor, LOCK_UN)
+
+    def _write(self, commits: int, clean: bool) -> None:
+        slots = _slots(os.pread(self._descriptor, _SLOTS * _SLOT_BYTES, 0))
+        most = _most(slots)
+        if most is not None and commits < most.commits:
+            return
+        number = 1 if most is None else most.number + 1
+        body = _SLOT.pack(_MAGIC, self._identity, number, commits, clean)
+        body += xxhash.xxh3_128_digest(body)
+        os.pwrite(self._descriptor, body, _SLOT_BYTES if slots[0] is most else 0)
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
@@ -77,6 +83,15 @@ class MarkFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _slots(data: bytes) -> list[Mark | None]:
+    return [_slot(data[at * _SLOT_BYTES : (at + 1) * _SLOT_BYTES]) for at in range(_SLOTS)]
+
+
+def _most(slots: Sequence[Mark | None]) -> Mark | None:
+    whole = (slot for slot in slots if slot is not None)
+    return max(whole, key=lambda mark: (mark.commits, mark.number), default=None)
 
 
 def _slot(data: bytes) -> Mark | None:

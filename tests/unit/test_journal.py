@@ -1,5 +1,6 @@
 """The journal's promises, of every store alike, and the way of a turn into it and back."""
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -397,12 +398,43 @@ def test_the_newest_whole_note_of_the_mark_counts(tmp_path: Path) -> None:
     assert found is not None
     assert found.clean
     data = bytearray((tmp_path / "m").read_bytes())
-    data[(found.number % 2) * 512 + 20] ^= 4
+    data[data.index((4).to_bytes(8, "little")) + 1] ^= 4  # of the newest, its number
     (tmp_path / "m").write_bytes(data)
     found = read_mark(tmp_path / "m")
     assert found is not None
     assert (found.commits, found.clean) == (3, False)
     assert read_mark(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_mark_that_several_programs_write_says_no_less_than_was_told_wherever_it_is_cut(
+    tmp_path: Path, seed: int
+) -> None:
+    """Two servers and a command beside them; some are late, and some begin anew."""
+    chance = random.Random(seed)
+    path, image = tmp_path / "m", tmp_path / "image"
+    files = [MarkFile(path, b"i" * 16) for _ in range(3)]
+    told = 0
+    for commits in range(1, 41):
+        before = path.read_bytes()
+        who = chance.randrange(3)
+        if chance.random() < 0.2:
+            files[who].close()
+            files[who] = MarkFile(path, b"i" * 16)
+        late = chance.randrange(3)
+        files[who].write(commits - late, clean=chance.random() < 0.2)
+        after = path.read_bytes()
+        for cut in range(len(after) + 1):
+            if cut in (0, len(after)) or before[cut - 1] != after[cut - 1]:
+                image.write_bytes(after[:cut] + before[cut:])
+                found = read_mark(image)
+                assert (0 if found is None else found.commits) >= told
+        told = max(told, commits - late)
+        found = read_mark(path)
+        assert found is not None
+        assert found.commits == told
+    for file in files:
+        file.close()
 
 
 # Owners

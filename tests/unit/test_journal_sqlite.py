@@ -25,6 +25,7 @@ from sessions.journal.errors import (
     JournalNewer,
     JournalUnavailable,
 )
+from sessions.journal.mark import read_mark
 from sessions.journal.records import RESIDENCY, TurnRecord, session_account
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.sqlite import SqliteJournal
@@ -148,6 +149,23 @@ def test_a_log_that_was_cut_short_is_noticed_at_once(tmp_path: Path, keep: float
     log.write_bytes(data[: int(keep if keep > 1 else keep * len(data))])
     with pytest.raises(JournalDamaged, match="recover"):
         opened(image)
+
+
+def test_the_mark_knows_of_every_commit_also_where_several_programs_write(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = opened(path)
+    for n in range(4):
+        journal.append([record(f"r{n}", session=f"s{n}")])
+    beside = opened(path, beside=True)
+    for n in range(4):
+        beside.delete_session("t", f"s{n}")
+    beside.close()
+    for n in range(4):
+        journal.append([record(f"w{n}")])
+        mark = read_mark(tmp_path / "j.mark")
+        assert mark is not None
+        assert mark.commits == journal._commits == 9 + n
+    journal.close()
 
 
 def test_an_emptied_file_is_noticed(tmp_path: Path) -> None:
