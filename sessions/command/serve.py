@@ -216,6 +216,7 @@ def _metrics(desk: JournalDesk | None) -> Metrics:
     """At the start of a life: with what the one before was cut short in."""
     metrics = Metrics()
     if desk is not None:
+        metrics.watch_journal(lambda: desk.damaged)
         for record in desk.left:
             metrics.turn_cut_short(record)
     return metrics

@@ -69,6 +69,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def damage(self) -> str | None:
+        """What was found damaged beside serving; from then on nothing is read or written."""
+        ...
+
+    @property
     def ownership(self) -> "Owner | None":
         """Heartbeats and what others want, of one that is shared."""
         ...

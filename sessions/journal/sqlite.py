@@ -17,6 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from functools import partial
 from pathlib import Path
 
 from sessions.journal import retention
@@ -77,12 +78,13 @@ class SqliteJournal(SqlJournal):
         self._connections: list[sqlite3.Connection] = []
         self._write_lock = threading.Lock()
         self._closed = False
-        self._found_damaged: str | None = None
+        self.damage: str | None = None
         self._beside = beside
         self._lock_file = _locked(path, None if beside else LOCK_SH if shared else LOCK_EX)
         try:
             with said(path):
-                self._commits, identity, clean = self._prepare()
+                self._commits, identity, self._whole = self._prepare()
+                self._checking = None if self._whole or beside else self._connect()
             self._mark = MarkFile(_beside(path, "mark"), identity)
             self._mark.write(self._commits)
         except OSError as error:
@@ -95,10 +97,13 @@ class SqliteJournal(SqlJournal):
             self._close_files()
             raise
         self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._upkeep = threading.Thread(
-            target=self._keep_up, args=(clean or beside,), name="journal upkeep", daemon=True
-        )
+        self._upkeep = threading.Thread(target=self._keep_up, name="journal upkeep", daemon=True)
         self._upkeep.start()
+        self._check = None
+        if self._checking is not None:
+            work = partial(self._guarded, partial(self._look_through, self._checking))
+            self._check = threading.Thread(target=work, name="journal check", daemon=True)
+            self._check.start()
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
@@ -108,7 +113,7 @@ class SqliteJournal(SqlJournal):
     # Opening
 
     def _prepare(self) -> tuple[int, bytes, bool]:
-        """Make or check the file: its commits, its identity, whether it was closed properly."""
+        """Make or check the file: its commits, its identity, whether it is known to be whole."""
         path = self.path
         mark = read_mark(_beside(path, "mark"))
         marked = 0 if mark is None else mark.commits
@@ -136,7 +141,7 @@ class SqliteJournal(SqlJournal):
         if row is None:
             raise JournalDamaged(f"{path} has lost its first row: run 'keepwarm sessions recover'")
         identity, commits = row
-        clean = mark is None or mark.clean
+        clean = version == 0 or (mark is not None and mark.clean)
         if mark is not None and (mark.identity != identity or commits < marked):
             raise _lost(path, commits if mark.identity == identity else 0, marked)
         return commits, identity, clean
@@ -159,19 +164,22 @@ class SqliteJournal(SqlJournal):
         if connection is None:
             if self._closed:
                 raise JournalUnavailable(f"{self.path} is closed")
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            for pragma in (
-                f"synchronous={self._synchronous}",
-                "secure_delete=ON",
-                "cell_size_check=ON",
-                "trusted_schema=OFF",
-                "wal_autocheckpoint=0",
-            ):
-                connection.execute(f"PRAGMA {pragma}")
-            self._local.connection = connection
-            self._connections.append(connection)
+            connection = self._local.connection = self._connect()
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        self._connections.append(connection)
+        for pragma in (
+            f"synchronous={self._synchronous}",
+            "secure_delete=ON",
+            "cell_size_check=ON",
+            "trusted_schema=OFF",
+            "wal_autocheckpoint=0",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
         return connection
 
     # Transactions
@@ -222,15 +230,13 @@ class SqliteJournal(SqlJournal):
                     cursor.execute("ROLLBACK")
 
     def _refuse_damaged(self) -> None:
-        if self._found_damaged is not None:
-            raise JournalDamaged(self._found_damaged)
+        if self.damage is not None:
+            raise JournalDamaged(self.damage)
 
     # Beside the commits
 
-    def _keep_up(self, clean: bool) -> None:
-        """Sync the mark, keep the log short, and look through a file that was not closed."""
-        if not clean:
-            self._guarded(self._quick_check)
+    def _keep_up(self) -> None:
+        """Sync the mark, and keep the log short."""
         while not self._closed:
             self._unsynced.wait()
             self._unsynced.clear()
@@ -243,7 +249,7 @@ class SqliteJournal(SqlJournal):
             with said(self.path):
                 work()
         except JournalDamaged as error:
-            self._found_damaged = str(error)
+            self.damage = str(error)
             log.error("journal is damaged reason=%s", error)
         except (JournalError, OSError) as error:
             if not self._closed:
@@ -254,12 +260,24 @@ class SqliteJournal(SqlJournal):
         if log_file.exists() and log_file.stat().st_size > CHECKPOINT_BYTES:
             self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def _quick_check(self) -> None:
+    def _look_through(self, connection: sqlite3.Connection) -> None:
+        """Read all of a file that was not closed. Others read and write it meanwhile."""
         log.info("journal was not closed, looking through it path=%s", self.path)
-        (found,) = self._connection().execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if self._closed:
+            return  # what was given up may say anything
         if found != "ok":
             first = str(found).splitlines()[0]
             raise JournalDamaged(f"{self.path}: {first}; run 'keepwarm sessions recover'")
+        self._whole = True
+        log.info("journal is whole path=%s", self.path)
+
+    def _give_up_check(self) -> None:
+        """It is made at the next start."""
+        if self._checking is not None and self._check is not None:
+            while self._check.is_alive():
+                self._checking.interrupt()  # in vain where it has not begun
+                self._check.join(0.01)
 
     # Journal
 
@@ -318,10 +336,11 @@ class SqliteJournal(SqlJournal):
             self._closed = True
         self._unsynced.set()
         self._closing.set()
+        self._give_up_check()
         self._upkeep.join()
         with contextlib.suppress(sqlite3.Error):
             self._connection_to_close().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if not (self.shared or self._beside) and self._found_damaged is None:
+        if self._whole and not (self.shared or self._beside) and self.damage is None:
             self._mark.write(self._commits, clean=True)
         self._mark.sync()
         self._mark.close()

@@ -95,6 +95,8 @@ class SqlTables(abc.ABC):
     """Ends a query of rows that have to stay until the transaction ends."""
     request_in = "instr(amount, ?) > 0"
     """Whether bytes stand in a reservation's."""
+    damage: str | None = None
+    """See ``Journal``."""
 
     def __init__(self, *, fingerprint: bytes, owner: str, shared: bool) -> None:
         """``owner``: what this server calls itself in the sessions it has claimed."""

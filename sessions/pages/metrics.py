@@ -186,6 +186,9 @@ class Metrics:
         )
         self._errors = self._counter("errors", "Error events sent, by code.", "code")
         self._responses = self._counter("http_responses", "HTTP answers, by status.", "status")
+        self._journal_damaged = self._gauge(
+            "journal_damaged", "1 once the journal was found damaged, else 0."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"keepwarm_{name}", text, labels, registry=self.registry)
@@ -275,6 +278,10 @@ class Metrics:
     def tokens_arrived(self, gap_s: float) -> None:
         """A turn got tokens, ``gap_s`` after it had got tokens before."""
         self._token_gap.observe(gap_s)
+
+    def watch_journal(self, damaged: Callable[[], bool]) -> None:
+        """Ask that whenever the numbers are."""
+        self._journal_damaged.set_function(damaged)
 
     def turn_cut_short(self, record: TurnRecord) -> None:
         """The server of an earlier life died while this turn ran: what it held is spent."""

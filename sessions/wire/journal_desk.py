@@ -115,6 +115,11 @@ class JournalDesk:
         self._heard_at = asyncio.get_running_loop().time()
         """When the journal heard last of this server, or the sessions were asked for anew."""
 
+    @property
+    def damaged(self) -> bool:
+        """The journal was found damaged: nothing is read or written any more."""
+        return self._journal.damage is not None
+
     def start(self, tell: Tell, samples: Samples) -> None:
         """``tell`` hears what became of each record; ``samples`` is asked every second for what
         is to be kept of the curves, and at the end for the rest."""

@@ -36,6 +36,7 @@ class MemoryJournal:
 
     shared = False
     ownership = None
+    damage = None
 
     def __init__(self, fingerprint: bytes = b"") -> None:
         self._fingerprint = fingerprint

@@ -9,8 +9,10 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -269,6 +271,114 @@ def test_nothing_of_a_deleted_session_is_left_after_vacuum(tmp_path: Path) -> No
         assert secret.encode() not in file.read_bytes(), file
     assert journal.turn("t", "r2") is not None
     journal.close()
+
+
+# Looking through a file that was not closed
+
+
+class CheckedJournal(SqliteJournal):
+    """Its check stops in the middle until ``go``."""
+
+    def __init__(self, path: Path, go: Callable[[], object]) -> None:
+        self.begun = threading.Event()
+        self.go = go
+        super().__init__(path, fingerprint=b"f")
+
+    def _look_through(self, connection: sqlite3.Connection) -> None:
+        connection.set_progress_handler(self._step, 1)
+        super()._look_through(connection)
+
+    def _step(self) -> None:
+        self.begun.set()
+        self.go()
+
+
+def left_open(tmp_path: Path, turns: int = 30) -> Path:
+    filled(tmp_path / "j", turns)
+    journal = opened(tmp_path / "j")
+    image = copied(tmp_path / "j", tmp_path / "image")
+    journal.close()
+    return image
+
+
+def clean(path: Path) -> bool:
+    mark = read_mark(path.with_name(f"{path.name}.mark"))
+    assert mark is not None
+    return mark.clean
+
+
+def test_what_is_looked_through_is_read_written_and_kept_short_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    image, go = left_open(tmp_path), threading.Event()
+    upkeep = threading.Event()
+    monkeypatch.setattr(SqliteJournal, "_checkpoint", lambda _: upkeep.set())
+    journal = CheckedJournal(image, go.wait)
+    assert journal.begun.wait(60)
+    assert journal.turn("t", "r1") is not None
+    assert journal.append([record("new")]) == [True]
+    assert upkeep.wait(60)
+    assert "whole" not in caplog.text
+    assert not clean(image)
+    go.set()
+    assert journal._check is not None
+    journal._check.join()
+    journal.close()
+    assert "journal is whole" in caplog.text
+    assert clean(image)
+
+
+def test_a_server_that_stops_waits_for_no_check_and_the_next_one_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted = threading.Event()
+
+    class Connection(sqlite3.Connection):
+        def interrupt(self) -> None:
+            super().interrupt()
+            interrupted.set()
+
+    image = left_open(tmp_path)
+    monkeypatch.setattr("sqlite3.connect", partial(sqlite3.connect, factory=Connection))
+    caplog.set_level("INFO")
+    journal = CheckedJournal(image, interrupted.wait)
+    assert journal.begun.wait(60)
+    journal.close()
+    assert journal._check is not None
+    assert not journal._check.is_alive()
+    assert not clean(image)
+    assert "whole" not in caplog.text
+    assert "damaged" not in caplog.text
+    again = CheckedJournal(image, lambda: None)
+    assert again.begun.wait(60)
+    again.close()
+
+
+@pytest.mark.parametrize("mark", ["not closed", "none", "damaged"])
+def test_a_damaged_page_of_a_file_that_was_not_closed_is_found_beside_serving(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mark: str
+) -> None:
+    image = left_open(tmp_path)
+    data = bytearray(image.read_bytes())
+    data[-4096:] = bytes(4096)
+    image.write_bytes(data)
+    if mark == "none":
+        image.with_name("j.mark").unlink()
+    elif mark == "damaged":
+        image.with_name("j.mark").write_bytes(bytes(1024))
+    journal = opened(image)
+    assert journal._check is not None
+    journal._check.join()
+    assert journal.damage is not None
+    assert "recover" in journal.damage
+    assert "journal is damaged" in caplog.text
+    with pytest.raises(JournalDamaged):
+        journal.append([record("new")])
+    with pytest.raises(JournalDamaged):
+        journal.turn("t", "r1")
+    journal.close()
+    assert not clean(image)
 
 
 # Damage

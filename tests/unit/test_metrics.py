@@ -259,6 +259,15 @@ def test_tiers_below_the_device_are_told_by_tier_and_path() -> None:
     assert found["keepwarm_kv_damaged_blocks_total"] == 2
 
 
+def test_a_journal_that_is_damaged_is_told_from_then_on() -> None:
+    metrics, damaged = Metrics(), False
+    assert values(metrics)["keepwarm_journal_damaged"] == 0
+    metrics.watch_journal(lambda: damaged)
+    assert values(metrics)["keepwarm_journal_damaged"] == 0
+    damaged = True
+    assert values(metrics)["keepwarm_journal_damaged"] == 1
+
+
 def test_grammars_count_their_checks_and_where_they_failed() -> None:
     metrics = Metrics()
     metrics.grammar_checked(0.2, refused=False)
