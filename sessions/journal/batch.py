@@ -8,6 +8,7 @@ Always true: a turn is written once and charged once, whoever writes it; of a se
 not own a session nothing is written there.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -21,7 +22,7 @@ from sessions.journal.encoding import decode_reservation, encode_reservation
 from sessions.journal.errors import JournalParentGone
 from sessions.journal.records import Account, TurnRecord, session_account
 from sessions.journal.rows import Row, SessionRow
-from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, marks
+from sessions.journal.tables import FIRST_EPOCH, Cursor, SqlTables, check_account, marks
 
 _MOST_ROWS = 64
 """Of one statement."""
@@ -149,6 +150,10 @@ class Batch:
             self._accounts.setdefault((tenant, name), None)
         for row in self._named("account", rows.ACCOUNT, tenant, sorted(accounts)):
             self._accounts[tenant, row[1]] = rows.read_account(row)
+        for name in names:
+            session = self._sessions[tenant, name]
+            if session is not None:
+                check_account(session, self._accounts[tenant, session_account(name)])
 
     def _epochs(self, tenant: str, ids: Sequence[str], lock: str) -> dict[tuple[str, str], int]:
         found = {}
@@ -322,10 +327,12 @@ def reservations(cursor: Cursor, tenant: str, session: str) -> list[TurnRecord]:
     return sorted(found, key=lambda record: record.number)
 
 
-def sessions_with_reservations(cursor: Cursor) -> Sequence[tuple[str, str]]:
-    """Tenant and name of the sessions in which turns hold something."""
-    sql = "SELECT DISTINCT tenant, session FROM reservation ORDER BY tenant, session"
-    return [(tenant, name) for tenant, name in cursor.execute(sql).fetchall()]
+def sessions_with_reservations(cursor: Cursor) -> dict[tuple[str, str], int]:
+    """Tenant and name of the sessions in which turns hold something, and how many do. No index has
+    all of it: read by another way than ``reservations``."""
+    sql = "SELECT tenant, session, response_id FROM reservation"
+    found = ((tenant, name) for tenant, name, _ in cursor.execute(sql).fetchall())
+    return dict(sorted(Counter(found).items()))
 
 
 def _reservation(row: Row) -> TurnRecord:

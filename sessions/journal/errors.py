@@ -33,5 +33,13 @@ class JournalDamaged(JournalError):
     """What was written is not what is read. ``keepwarm sessions recover`` saves what is whole."""
 
 
+def contradiction(what: str) -> JournalDamaged:
+    """Two things that were written together do not agree."""
+    return JournalDamaged(
+        f"the journal contradicts itself: {what}; stop the server and run 'keepwarm sessions "
+        "recover'"
+    )
+
+
 class JournalParentGone(JournalError):
     """What a turn stands on was deleted while it ran; nothing of it was written."""

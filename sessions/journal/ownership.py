@@ -23,7 +23,7 @@ from typing import Protocol
 from sessions.journal import request_ids, shares
 from sessions.journal.batch import Batch, drop_empty, sessions_with_reservations
 from sessions.journal.errors import JournalBusy
-from sessions.journal.records import SessionRecord, TurnRecord, session_account
+from sessions.journal.records import SessionRecord, TurnRecord
 from sessions.journal.rows import SessionRow
 from sessions.journal.shares import Share, Want
 from sessions.journal.sql import SqlJournal
@@ -94,8 +94,7 @@ class Ownership:
                     return None, True
                 row = self._take(cursor, replace(row, owner=journal.owner))
             self._mark(cursor, tenant, session, "")  # ours again: who wants it asks anew
-            account = journal.account_row(cursor, tenant, session_account(session))
-            return row.record(account), True
+            return row.record(journal.account_of(cursor, row)), True
 
     def _left_empty(self, cursor: Cursor, row: SessionRow) -> bool:
         """Nobody has the session, and it has kept nothing: its row goes."""

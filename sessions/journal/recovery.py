@@ -137,11 +137,19 @@ def _read(connection: sqlite3.Connection, report: Recovered) -> _Found:
     for row in _rows(connection, "session", rows.SESSION, report):
         with _naming(report):
             session = rows.read_session(row)
-            found.sessions[session.tenant, session.name] = session
+            known = found.sessions.get(key := (session.tenant, session.name))
+            if known is not None:
+                report.lost.append(f"session {session.name}: it was there twice")
+            if known is None or known.head_seq < session.head_seq:
+                found.sessions[key] = session
     for row in _rows(connection, "account", rows.ACCOUNT, report):
         with _naming(report):
-            rows.read_account(row)
-            found.accounts[row[0], row[1]] = row
+            account = rows.read_account(row)
+            known_row = found.accounts.get(row[:2])
+            if known_row is not None:  # an index hid the first, and the second began at zero
+                report.lost.append(f"account {row[1]}: it was there twice, and is added up")
+                account = _sum(account, rows.read_account(known_row))
+            found.accounts[row[0], row[1]] = rows.account_columns(row[0], row[1], account)
     for row in _rows(connection, "reservation", rows.RESERVATION, report):
         with _naming(report):
             rows.read_sealed(row, "reservation")
@@ -246,10 +254,17 @@ def _session(
 def _added_up(turns: Sequence[StoredTurn]) -> Account:
     total = Account()
     for body in map(decode_turn, turns):
-        total = Account(
-            turns=total.turns + (body.status != RESIDENCY),
-            usage=total.usage + body.usage,
-            cost=total.cost + body.cost,
-            saved=total.saved + body.saved,
+        mine = Account(
+            turns=body.status != RESIDENCY, usage=body.usage, cost=body.cost, saved=body.saved
         )
+        total = _sum(total, mine)
     return total
+
+
+def _sum(one: Account, other: Account) -> Account:
+    return Account(
+        turns=one.turns + other.turns,
+        usage=one.usage + other.usage,
+        cost=one.cost + other.cost,
+        saved=one.saved + other.saved,
+    )

@@ -3,7 +3,9 @@
 All of an ``append`` is one transaction, read, changed and written back: the rows it changes are
 locked, by the whole file or one by one. A response is found by two ways, its row's own index and
 the table ``name``: where one of them is damaged they contradict each other, and that is said
-instead of "not found".
+instead of "not found". So do a session, its turns and its account. Until a file is looked through a
+damaged index can hide that a request id was used, that a history was said before, a session that
+has had no turn, an account of many sessions while the server runs, and what a turn holds that runs.
 
 Always true: what is read has the checksum that it was written with.
 """
@@ -14,13 +16,12 @@ from dataclasses import replace
 from sessions.journal import rows, samples
 from sessions.journal.batch import Batch, reservations, sessions_with_reservations
 from sessions.journal.encoding import request_in_reservation
-from sessions.journal.errors import JournalDamaged
+from sessions.journal.errors import contradiction
 from sessions.journal.records import (
     Account,
     SessionRecord,
     StoredTurn,
     TurnRecord,
-    session_account,
 )
 from sessions.journal.rows import Row
 from sessions.journal.samples import Sample
@@ -66,6 +67,8 @@ class SqlJournal(SqlTables):
             batch = Batch(self, cursor)
             left = sessions_with_reservations(cursor)
             settled = [each for key in left for each in batch.settle(*key)]
+            if len(settled) < sum(left.values()):
+                raise contradiction("what a running turn held is found by one way alone")
             batch.write()
         return settled
 
@@ -73,9 +76,10 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         with self.writing() as cursor:
             self.lock_name(cursor, "session", tenant, name)
-            session = self.session_row(cursor, tenant, name, lock=True) or self.new_session(
-                tenant, name
-            )
+            session = self.session_row(cursor, tenant, name, lock=True)
+            if session is None:
+                self._deny_rows(cursor, tenant, name)
+                session = self.new_session(tenant, name)
             self.write_session(cursor, replace(session, options=options))
 
     def hide(self, tenant: str, response_id: str) -> bool:
@@ -131,13 +135,13 @@ class SqlJournal(SqlTables):
             if row is None:
                 self._deny_rows(cursor, tenant, name)
                 return None
-            return row.record(self.account_row(cursor, tenant, session_account(name)))
+            return row.record(self.account_of(cursor, row))
 
     def _deny_rows(self, cursor: Cursor, tenant: str, name: str) -> None:
         """A session that is not there has no turns either."""
         sql = "SELECT seq FROM turn WHERE tenant = ? AND session = ? LIMIT 1"
         if cursor.execute(sql, (tenant, name)).fetchone() is not None:
-            raise _contradiction(f"session {name!r} is missing, its turns are there")
+            raise contradiction(f"session {name!r} is missing, its turns are there")
 
     def account(self, tenant: str, name: str) -> Account:
         """See ``Journal``."""
@@ -149,7 +153,10 @@ class SqlJournal(SqlTables):
         with self.reading() as cursor:
             sql = f"SELECT {rows.ACCOUNT} FROM account WHERE name = ?"
             found = cursor.execute(sql, (name,)).fetchall()
-        return {row[0]: rows.read_account(row) for row in found}
+        accounts = {row[0]: rows.read_account(row) for row in found}
+        if len(accounts) < len(found):
+            raise contradiction(f"account {name!r} is there twice")
+        return accounts
 
     def turn(self, tenant: str, response_id: str) -> StoredTurn | None:
         """See ``Journal``."""
@@ -196,7 +203,7 @@ class SqlJournal(SqlTables):
                 if base is None or known(base):
                     return turns[::-1]
                 row = self._turn_row(cursor, tenant, base)
-        raise _contradiction(f"response {base}, which others stand on, is missing")
+        raise contradiction(f"response {base}, which others stand on, is missing")
 
     def header(self, digest: bytes) -> bytes:
         """See ``Journal``."""
@@ -204,10 +211,10 @@ class SqlJournal(SqlTables):
             sql = "SELECT body FROM header WHERE digest = ?"
             row = cursor.execute(sql, (digest,)).fetchone()
         if row is None:
-            raise _contradiction(f"header {digest.hex()} is missing")
+            raise contradiction(f"header {digest.hex()} is missing")
         body = bytes(row[0])
         if rows.content_digest(body) != digest:
-            raise _contradiction(f"header {digest.hex()} does not agree with its name")
+            raise contradiction(f"header {digest.hex()} does not agree with its name")
         return body
 
     def session_turns(self, tenant: str, session: str) -> list[StoredTurn]:
@@ -218,7 +225,7 @@ class SqlJournal(SqlTables):
             row = self.session_row(cursor, tenant, session)
         turns = [rows.read_turn(each) for each in found]
         if len(turns) + (0 if row is None else row.gone) != (0 if row is None else row.head_seq):
-            raise _contradiction(f"session {session!r} lacks some of its turns")
+            raise contradiction(f"session {session!r} lacks some of its turns")
         return turns
 
     def last_turns(self, tenant: str, session: str, most: int) -> tuple[int, list[StoredTurn]]:
@@ -248,10 +255,7 @@ class SqlJournal(SqlTables):
         sql = f"SELECT {rows.SESSION} FROM session {where} ORDER BY updated_ms DESC, name"
         with self.reading() as cursor:
             found = [rows.read_session(r) for r in cursor.execute(sql, parameters).fetchall()]
-            return [
-                row.record(self.account_row(cursor, row.tenant, session_account(row.name)))
-                for row in found
-            ]
+            return [row.record(self.account_of(cursor, row)) for row in found]
 
     def _turn_row(self, cursor: Cursor, tenant: str, response_id: str) -> Row | None:
         """By both ways."""
@@ -261,14 +265,7 @@ class SqlJournal(SqlTables):
         sql = "SELECT session, seq FROM name WHERE tenant = ? AND response_id = ?"
         place = cursor.execute(sql, key).fetchone()
         if (None if row is None else tuple(row[1:3])) != (None if place is None else tuple(place)):
-            raise _contradiction(f"response {response_id} is found by one way alone")
+            raise contradiction(f"response {response_id} is found by one way alone")
         if row is not None and tuple(row[i] for i in (0, 4)) != key:
-            raise _contradiction(f"response {response_id} is found under another name")
+            raise contradiction(f"response {response_id} is found under another name")
         return None if row is None else tuple(row)
-
-
-def _contradiction(what: str) -> JournalDamaged:
-    return JournalDamaged(
-        f"the journal contradicts itself: {what}; stop the server and run 'keepwarm sessions "
-        "recover'"
-    )

@@ -261,9 +261,10 @@ class SqliteJournal(SqlJournal):
             self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _look_through(self, connection: sqlite3.Connection) -> None:
-        """Read all of a file that was not closed. Others read and write it meanwhile."""
+        """Read all of a file that was not closed, and look each row up in each index, which alone
+        finds a damaged key. Others read and write the file meanwhile."""
         log.info("journal was not closed, looking through it path=%s", self.path)
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if self._closed:
             return  # what was given up may say anything
         if found != "ok":

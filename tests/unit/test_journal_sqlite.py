@@ -28,11 +28,18 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.mark import read_mark
-from sessions.journal.records import RESIDENCY, TurnRecord, session_account
+from sessions.journal.records import (
+    RESIDENCY,
+    SessionRecord,
+    StoredTurn,
+    TurnRecord,
+    session_account,
+)
+from sessions.journal.recovery import recover
 from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import VERSION
-from tests.support.journals import record
+from tests.support.journals import record, reservation
 
 
 def opened(path: Path, **options: object) -> SqliteJournal:
@@ -467,6 +474,139 @@ def test_a_damaged_file_gives_a_named_error_or_an_exact_answer(
         shutil.rmtree(image.parent)
     print(seen)
     assert seen.get("exact", 0) < 100
+
+
+def index_damaged(data: bytes, chance: random.Random) -> bytes:
+    """A bit of an index turned over; what is not used of its page is no part of it."""
+    pages = [at for at in range(0, len(data), 4096) if data[at] in (2, 10)]
+    page = chance.choice(pages)
+    at = chance.choice([at for at in range(page, page + 4096) if data[at]])
+    return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+
+
+def compared(answer: object) -> object:
+    """By what it says."""
+    if isinstance(answer, list):
+        return [compared(each) for each in answer]
+    if isinstance(answer, StoredTurn):
+        return answer.response_id, answer.request_id, answer.body
+    if isinstance(answer, SessionRecord):
+        return answer.name, answer.head_id, answer.options, answer.account
+    return answer
+
+
+def answers(path: Path, made: list[TurnRecord], *, sealed: bool) -> dict[str, object]:
+    """All lookups; ``sealed``: those that a damaged index alone can make say nothing wrong."""
+    found: dict[str, object] = {}
+    try:
+        journal = opened(path)
+    except JournalError as error:
+        return {"refused": error}
+
+    def ask(name: str, question: Callable[[], object]) -> None:
+        try:
+            found[name] = compared(question())
+        except JournalError as error:
+            found[name] = error
+
+    for turn in made:
+        id_, request_id = turn.response_id, turn.request_id
+        assert request_id is not None
+        assert turn.entry is not None
+        if sealed:
+            ask(f"turn {id_}", partial(journal.turn, "t", id_))
+            ask(f"chain {id_}", partial(journal.chain, "t", id_))
+        else:
+            ask(f"request {id_}", partial(journal.turn_of_request, "t", request_id))
+            digest = turn.entry.digest
+            ask(f"digest {id_}", partial(journal.turns_with_digest, "t", digest, 100))
+    if sealed:
+        for name in ("s0", "s1", "s2"):
+            ask(f"session {name}", partial(journal.session, "t", name))
+            ask(f"turns of {name}", partial(journal.session_turns, "t", name))
+        ask("accounts", partial(journal.accounts_named, "tenant"))
+        ask("settled", lambda: len(journal.settle_left()))
+    else:
+        ask("session without turns", partial(journal.session, "t", "empty"))
+        ask("account", partial(journal.account, "t", "tenant"))
+        ask("held", lambda: len(journal.reservations("t", "s0")))
+    journal.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", [22])
+def test_a_damaged_index_hides_little_and_looking_through_the_file_finds_it(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed={seed}")
+    chance = random.Random(seed)
+    journal, made = opened(tmp_path / "j"), list[TurnRecord]()
+    for n in range(30):
+        parent = made[n - 3] if n >= 3 else None
+        turn = record(f"r{n}", parent=parent, session=f"s{n % 3}", accounts=("tenant",))
+        made.append(replace(turn, request_id=f"q{n}"))
+        journal.append([made[-1]])
+    journal.set_options("t", "empty", b"{}")
+    journal.reserve([reservation(f"v{n}", session=f"s{n % 2}") for n in range(4)])
+    journal.close()
+    images = (copied(tmp_path / "j", tmp_path / f"whole{n}") for n in range(2))
+    right = {sealed: answers(next(images), made, sealed=sealed) for sealed in (False, True)}
+    data, hidden = (tmp_path / "j").read_bytes(), 0
+    for place in range(100):
+        harmed = index_damaged(data, chance)
+        wrong = {}
+        for sealed in (False, True):
+            image = copied(tmp_path / "j", tmp_path / "image")
+            image.write_bytes(harmed)
+            told = answers(image, made, sealed=sealed)
+            shutil.rmtree(image.parent)
+            wrong[sealed] = {
+                name
+                for name, answer in told.items()
+                if not isinstance(answer, JournalError) and answer != right[sealed][name]
+            }
+        assert not wrong[True], f"place {place}"
+        if not wrong[False]:
+            continue
+        hidden += 1
+        image = copied(tmp_path / "j", tmp_path / "image")
+        image.write_bytes(harmed)
+        saved = recover(image, tmp_path / f"saved{place}")
+        assert (saved.turns, saved.lost) == (30, [])  # of the rows themselves nothing is gone
+        image.with_name("j.mark").unlink()
+        journal = opened(image)
+        if journal._check is not None:
+            journal._check.join()
+        assert journal.damage is not None, wrong[False]
+        journal.close()
+        shutil.rmtree(image.parent)
+    print(f"hidden={hidden}")
+    assert hidden
+
+
+def test_an_account_that_an_index_hides_is_missed_before_a_second_one_is_made(
+    tmp_path: Path,
+) -> None:
+    journal = opened(tmp_path / "j")
+    first = record("r1")
+    journal.append([first])
+    with journal.writing() as cursor:
+        cursor.execute("UPDATE account SET name = ? WHERE name = ?", ("x", session_account("s")))
+    with pytest.raises(JournalDamaged, match="account"):
+        journal.session("t", "s")
+    with pytest.raises(JournalDamaged, match="account"):
+        journal.append([record("r2", parent=first)])
+    journal.close()
+
+
+def test_options_of_a_session_that_an_index_hides_go_into_no_second_row(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1")])
+    with journal.writing() as cursor:
+        cursor.execute("UPDATE session SET name = ?", ("x",))
+    with pytest.raises(JournalDamaged, match="missing"):
+        journal.set_options("t", "s", b"{}")
+    journal.close()
 
 
 def test_a_commit_that_failed_is_none_that_was_lost(tmp_path: Path) -> None:

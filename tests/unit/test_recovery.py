@@ -8,6 +8,7 @@ import pytest
 
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.errors import JournalError, JournalInUse
+from sessions.journal.records import session_account
 from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import assert_same_chain, record
@@ -103,6 +104,27 @@ def test_a_mark_that_says_nothing_of_this_file_is_named(tmp_path: Path) -> None:
     assert ["unknown" in each for each in recover(tmp_path / "j", tmp_path / "b").lost] == [True]
     mark.unlink()  # an older copy that was put there on purpose
     assert recover(tmp_path / "j", tmp_path / "c").lost == []
+
+
+def test_accounts_that_are_there_twice_are_added_up_and_named(tmp_path: Path) -> None:
+    """An index hid the first, so that the second began at zero."""
+    filled(tmp_path / "j", 6)
+    with sqlite3.connect(tmp_path / "j") as database:
+        (sql,) = database.execute("SELECT sql FROM sqlite_schema WHERE name = 'account'").fetchone()
+        database.execute("CREATE TABLE once AS SELECT * FROM account")
+        database.execute("DROP TABLE account")
+        database.execute(sql.replace("PRIMARY KEY (tenant, name)", "CHECK (true)"))
+        for _ in range(2):
+            database.execute("INSERT INTO account SELECT * FROM once WHERE name = 'session/s0'")
+        database.execute("INSERT INTO account SELECT * FROM once WHERE name <> 'session/s0'")
+        assert database.execute("SELECT count(*) FROM account").fetchone() == (4,)
+    database.close()
+    report = recover(tmp_path / "j", tmp_path / "new")
+    assert ["twice" in line for line in report.lost] == [True]
+    journal = opened(tmp_path / "new")
+    spent = [journal.account("t", session_account(f"s{n}")).cost for n in range(2)]
+    assert spent[0] == 2 * spent[1]
+    journal.close()
 
 
 def test_where_the_count_itself_is_lost_the_report_says_how_many_there_were(tmp_path: Path) -> None:
