@@ -28,6 +28,11 @@ class Owner(Protocol):
         """Tenant and name of this server's sessions that another one asks for."""
         ...
 
+    def take_settled(self) -> list[TurnRecord]:
+        """Turns of dead servers that this one has settled since it was asked last, as it took
+        their sessions over or drew on their accounts."""
+        ...
+
     def take_shares(self, tenant: str, wants: Sequence[Want]) -> tuple[Share, ...]:
         """Have this server spend of accounts that others draw on too (``shares``): what there is
         of what is asked for."""

@@ -15,8 +15,9 @@ Always true: a session changes its owner only together with its epoch, which gro
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -68,19 +69,26 @@ class Ownership:
     now_ms: Callable[[Cursor], int]
     """The database's clock."""
     waiter: Waiter
+    _settled: deque[TurnRecord] = field(default_factory=deque, init=False)
+    """Nobody has been told of them; any thread appends."""
 
     def claim(self, tenant: str, session: str, wait_s: float) -> SessionRecord | None:
         """See ``Journal.claim``."""
         until = self.waiter.clock() + wait_s
         while True:
-            found, mine = self._try(tenant, session)
+            settled: list[TurnRecord] = []
+            found, mine = self._try(tenant, session, settled)
+            self._settled.extend(settled)
             if mine:
                 return found
             if self.waiter.clock() >= until:
                 raise JournalBusy(f"session {session!r} is held by another server")
             self.waiter.wait(ASK_AGAIN_S)
 
-    def _try(self, tenant: str, session: str) -> tuple[SessionRecord | None, bool]:
+    def _try(
+        self, tenant: str, session: str, settled: list[TurnRecord]
+    ) -> tuple[SessionRecord | None, bool]:
+        """``settled`` gets what counts once the transaction is committed."""
         journal = self.journal
         with journal.writing() as cursor:
             row = journal.session_row(cursor, tenant, session, lock=True)
@@ -92,7 +100,8 @@ class Ownership:
                     return None, False
                 if self._left_empty(cursor, row):
                     return None, True
-                row = self._take(cursor, replace(row, owner=journal.owner))
+                row, cut_short = self._taken(cursor, replace(row, owner=journal.owner))
+                settled += cut_short
             self._mark(cursor, tenant, session, "")  # ours again: who wants it asks anew
             return row.record(journal.account_of(cursor, row)), True
 
@@ -104,20 +113,25 @@ class Ownership:
             self.journal.write_session(cursor, replace(row, owner=""))
         return drop_empty(self.journal, cursor, row.tenant, row.name)
 
-    def _take(self, cursor: Cursor, row: SessionRow) -> SessionRow:
-        """The session changes its owner: whatever turns still ran in it have failed."""
-        return self._taken(cursor, row)[0]
-
     def _taken(self, cursor: Cursor, row: SessionRow) -> tuple[SessionRow, list[TurnRecord]]:
+        """The session changes its owner: whatever turns still ran in it have failed."""
         batch = Batch(self.journal, cursor)
         batch.change(replace(row, epoch=row.epoch + 1))
         settled = batch.settle(row.tenant, row.name)
         batch.write()
         return batch.session(row.tenant, row.name), settled
 
+    def take_settled(self) -> list[TurnRecord]:
+        """See ``Owner``."""
+        return [self._settled.popleft() for _ in range(len(self._settled))]
+
     def settle_left(self) -> list[TurnRecord]:
+        """See ``Journal``."""
+        self._settle_left()
+        return self.take_settled()
+
+    def _settle_left(self) -> None:
         """Of sessions whose owner is dead: nobody has them then, and their turns have failed."""
-        settled: list[TurnRecord] = []
         with self.journal.reading() as cursor:
             left = sessions_with_reservations(cursor)
             servers = request_ids.owners(cursor)
@@ -126,11 +140,12 @@ class Ownership:
             with self.journal.writing() as cursor:
                 request_ids.leave(cursor, (each for each in dead if not self._lives(cursor, each)))
         for tenant, name in left:
+            settled: list[TurnRecord] = []
             with self.journal.writing() as cursor:
                 row = self.journal.session_row(cursor, tenant, name, lock=True)
                 if row is not None and not (row.owner and self._lives(cursor, row.owner)):
-                    settled += self._taken(cursor, replace(row, owner=""))[1]
-        return settled
+                    settled = self._taken(cursor, replace(row, owner=""))[1]
+            self._settled.extend(settled)
 
     def _lives(self, cursor: Cursor, owner: str) -> bool:
         sql = "SELECT heartbeat_ms FROM member WHERE owner = ?"
@@ -200,7 +215,7 @@ class Ownership:
             others = shares.owners(cursor, tenant, names) - {journal.owner}
             dead = [owner for owner in sorted(others) if not self._lives(cursor, owner)]
         if dead:
-            self.settle_left()
+            self._settle_left()
             with journal.writing() as cursor:
                 for owner in dead:
                     if not self._lives(cursor, owner):

@@ -284,7 +284,7 @@ class Metrics:
         self._journal_damaged.set_function(damaged)
 
     def turn_cut_short(self, record: TurnRecord) -> None:
-        """The server of an earlier life died while this turn ran: what it held is spent."""
+        """Its server died while this turn ran: what it held is spent."""
         self._finished.labels(record.status).inc()
         self._spent(record.usage, record.cost, record.saved)
 

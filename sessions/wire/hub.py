@@ -112,7 +112,7 @@ class Hub:
         """Who waits for the terminal event of a response."""
         self.journal = long_work.journal
         if self.journal is not None:
-            self.journal.start(self._committed, dashboard.samples)
+            self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
         self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property

@@ -120,9 +120,10 @@ class JournalDesk:
         """The journal was found damaged: nothing is read or written any more."""
         return self._journal.damage is not None
 
-    def start(self, tell: Tell, samples: Samples) -> None:
+    def start(self, tell: Tell, samples: Samples, cut_short: Callable[[TurnRecord], None]) -> None:
         """``tell`` hears what became of each record; ``samples`` is asked every second for what
-        is to be kept of the curves, and at the end for the rest."""
+        is to be kept of the curves, and at the end for the rest; ``cut_short`` hears of the turns
+        of other servers that have died, once they are settled here, but for those in ``left``."""
 
         def told(pairs: Sequence[tuple[Ticket, Verdict]]) -> None:
             tell(pairs)
@@ -138,7 +139,7 @@ class JournalDesk:
         self._tasks.append(loop.create_task(self._expire()))
         ownership = self._journal.ownership
         if ownership is not None:
-            self._tasks.append(loop.create_task(self._live(ownership)))
+            self._tasks.append(loop.create_task(self._live(ownership, cut_short)))
             self._tasks.append(loop.create_task(self._give_back(ownership)))
 
     def commit(self, record: TurnRecord, key: object) -> None:
@@ -294,7 +295,7 @@ class JournalDesk:
 
     # Sharing sessions with other servers
 
-    async def _live(self, ownership: Owner) -> None:
+    async def _live(self, ownership: Owner, cut_short: Callable[[TurnRecord], None]) -> None:
         loop = asyncio.get_running_loop()
         ownership.listen(partial(_set_from_thread, loop, self._look))
         beat_at = 0.0
@@ -305,6 +306,8 @@ class JournalDesk:
                     await loop.run_in_executor(self._keeper, ownership.beat)
                     self.awake()
                     self._heard_at = now
+                for record in ownership.take_settled():
+                    cut_short(record)
                 self._kept = False
                 await self._let_go(await loop.run_in_executor(self._keeper, ownership.wanted))
                 if self._draining:

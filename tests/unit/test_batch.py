@@ -329,6 +329,42 @@ def test_a_server_that_begins_settles_for_the_dead_alone(tmp_path: Path) -> None
         each.close()
 
 
+def test_who_takes_a_dead_servers_session_hears_once_of_what_it_settled(tmp_path: Path) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    a.reserve([reservation("r1"), reservation("r2", session="other")])
+    assert b.ownership is not None
+    b.claim("t", "s", 0.0)
+    assert [each.response_id for each in b.ownership.take_settled()] == ["r1"]
+    assert b.ownership.take_settled() == []
+    b.claim("t", "s", 0.0)
+    assert b.ownership.take_settled() == []
+    assert [each.response_id for each in b.settle_left()] == ["r2"]
+    assert b.ownership.take_settled() == []
+    a.close()
+    b.close()
+
+
+def test_what_was_settled_in_vain_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = (shared(tmp_path / "j", name) for name in "ab")
+    a.reserve([reservation("r1")])
+    assert b.ownership is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(b.ownership.journal, "account_of", unreachable)
+        with pytest.raises(JournalUnavailable):
+            b.claim("t", "s", 0.0)
+    assert b.ownership.take_settled() == []
+    b.claim("t", "s", 0.0)
+    assert [each.response_id for each in b.ownership.take_settled()] == ["r1"]
+    a.close()
+    b.close()
+
+
+def unreachable(*_: object) -> None:
+    raise JournalUnavailable("the disk is busy")
+
+
 def test_a_reservation_that_has_changed_is_damage(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
     journal.reserve([reservation("r1")])

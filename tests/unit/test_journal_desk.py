@@ -18,7 +18,7 @@ from sessions.journal.adoption import Loader
 from sessions.journal.errors import JournalBusy, JournalUnavailable
 from sessions.journal.journal import Journal
 from sessions.journal.ownership import Ownership
-from sessions.journal.records import tree_account
+from sessions.journal.records import session_account, tree_account
 from sessions.journal.samples import HOUR_S, Sample
 from sessions.journal.shares import Share
 from sessions.journal.sqlite import SqliteJournal
@@ -38,7 +38,7 @@ from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
 from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import INFO
-from tests.support.journals import record
+from tests.support.journals import record, reservation
 from tests.support.reading import inline_reading
 from tests.support.sessions_rig import make_service
 from tests.support.speaking_engine import SpeakingEngine
@@ -390,6 +390,36 @@ def test_who_reads_much_of_the_journal_keeps_no_other_tenant_waiting(
             may_end.release(len(asked))
             await asyncio.gather(*asked, return_exceptions=True)
             await bench.close()
+
+    run(scenario)
+
+
+def test_a_dead_servers_turn_counts_in_the_metrics_of_who_takes_its_session(
+    tmp_path: Path, busy_upkeep: Callable[[], int]
+) -> None:
+    dead = SqliteJournal(tmp_path / "j", fingerprint=b"f", owner="dead", shared=True)
+    dead.reserve([replace(reservation("r1", tenant="acme"), options=b"")])
+    dead.close()
+
+    async def scenario() -> None:
+        bench = Bench(tmp_path / "j", itertools.count(1), "b", shared=True)
+        registry = bench.hub._metrics.registry
+
+        def counted(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"keepwarm_{name}_total", labels)
+
+        event = await Client(bench).turn(keepwarm={"session": "s"})
+        assert event["type"] == "response.completed", event
+        await until(lambda: counted("turns", status="failed") == 1)
+        beats = busy_upkeep()
+        await until(lambda: busy_upkeep() >= beats + 3)
+        account = bench.journal.account("acme", session_account("s"))
+        assert account.turns == 2
+        assert counted("turns", status="failed") == counted("turns", status="completed") == 1
+        assert counted("output_tokens") == account.usage.output_tokens > 256
+        assert counted("input_tokens") == account.usage.input_tokens
+        assert counted("cost_nanodollars") == account.cost
+        await bench.close()
 
     run(scenario)
 

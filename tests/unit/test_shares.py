@@ -56,6 +56,7 @@ def test_what_a_dead_server_had_is_spent_as_far_as_its_turns_held_it_and_else_fr
     monkeypatch.setattr(Ownership, "_lives", lambda _, __, owner: owner == "b")
     assert asked(other, 12) == Amount(output=7)
     assert b.account("t", "tenant").usage.output_tokens == 5
+    assert [each.response_id for each in other.take_settled()] == ["r1"]
     b.close()
     a.close()
 
