@@ -18,6 +18,8 @@ from sessions.durable.transcript import Entry
 DIGEST_BYTES = 16
 SERVER_DIED = "server_died"
 """Why a turn failed that was running when its server died."""
+SESSION_MOVED = "session_moved"
+"""Why a turn failed whose session another server had taken over, with what the turn held."""
 PARENT_DELETED = "parent_deleted"
 """Why a turn failed whose parent was deleted while it ran."""
 JOURNAL_UNAVAILABLE = "journal_unavailable"

@@ -6,6 +6,7 @@ chose. ``docs/metrics.md`` explains each one, and a test holds the two together.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
-from sessions.journal.records import TurnRecord
+from sessions.journal.records import SESSION_MOVED, TurnRecord
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -299,6 +300,9 @@ class Metrics:
         self._residency.inc(usage.residency)
 
     def turn_finished(self, report: TurnReport) -> None:
+        """A turn has ended; what it spent counts at the server that has its session."""
+        if report.reason == SESSION_MOVED:
+            report = replace(report, usage=TurnUsage(), cost=0, saved=0, misses=())
         usage = report.usage
         self._finished.labels(report.status).inc()
         if report.out_of_budget is not None:

@@ -25,6 +25,7 @@ from sessions.journal.records import (
     PARENT_DELETED,
     RESIDENCY,
     SERVER_DIED,
+    SESSION_MOVED,
     TurnRecord,
 )
 from sessions.journal.writer import Verdict
@@ -34,7 +35,7 @@ from tools_api.events import encode
 
 _FOREIGN_KEPT = 4096
 _REASONS = {
-    "stale": "session_moved",
+    "stale": SESSION_MOVED,
     "unavailable": JOURNAL_UNAVAILABLE,
     PARENT_DELETED: PARENT_DELETED,
 }

@@ -259,6 +259,15 @@ def test_tiers_below_the_device_are_told_by_tier_and_path() -> None:
     assert found["keepwarm_kv_damaged_blocks_total"] == 2
 
 
+def test_a_turn_whose_session_has_moved_is_spent_at_its_new_server_alone() -> None:
+    metrics = Metrics()
+    metrics.turn_finished(replace(report("failed"), reason="session_moved"))
+    found = values(metrics)
+    assert found["keepwarm_turns_total{status=failed}"] == 1
+    for name in ("input_tokens", "cached_tokens", "output_tokens", "cost_nanodollars"):
+        assert found[f"keepwarm_{name}_total"] == 0
+
+
 def test_a_journal_that_is_damaged_is_told_from_then_on() -> None:
     metrics, damaged = Metrics(), False
     assert values(metrics)["keepwarm_journal_damaged"] == 0
