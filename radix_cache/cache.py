@@ -19,7 +19,7 @@ from radix_cache.audit import check_partition, check_table, check_tree
 from radix_cache.config import CacheConfig
 from radix_cache.edge import TokenArray
 from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
-from radix_cache.nodes import Tier
+from radix_cache.nodes import IDLE, LEASED, Tier
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
 from radix_cache.stats import CacheStats, snapshot
@@ -256,6 +256,11 @@ class PrefixCache:
         if self._debug:
             self.check()
 
+    def tenant_waits(self, tenant: str) -> None:
+        """Note that a tenant's sequence waits for blocks: the tenant has a share of them from now
+        on, also if it had none."""
+        self._retention.owner_active(self._tree.owner(tenant))
+
     # Lower tiers
 
     def prefetch(
@@ -375,6 +380,16 @@ class PrefixCache:
             if owner.name
         }
         return dict(heapq.nlargest(most, held.items(), key=lambda each: each[1]))
+
+    def leased_blocks(self, tenant: str) -> int:
+        """Device blocks of a tenant that are leased and no more than that."""
+        return self._tree.owner(tenant).class_blocks[LEASED]
+
+    def claimed_blocks(self, tenant: str) -> int:
+        """Device blocks of a tenant that are not idle: leased, queued, or of its running
+        sequences."""
+        owner = self._tree.owner(tenant)
+        return sum(owner.class_blocks) - owner.class_blocks[IDLE] + owner.private_blocks
 
     def stats(self) -> CacheStats:
         """Counts of this moment; costs microseconds."""

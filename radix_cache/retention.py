@@ -70,7 +70,7 @@ class Retention:
         return LEASED if runs or (sequence is not None and sequence.warm) else IDLE
 
     def owner_active(self, owner: Owner) -> None:
-        """Note that a tenant's sequence begins, grows or ends."""
+        """Note that a tenant's sequence waits, begins, grows or ends."""
         self._shares.used(owner)
 
     def end_leases(self) -> None:

@@ -2,9 +2,12 @@
 more.
 
 A sequence is admitted if its prompt fits beside what the running ones are expected to emit. A
-branch that has not begun waits while the transcripts of those that have are too long together.
-Knows no order and no slots: it is asked about one sequence at a time.
+branch that has not begun waits while the transcripts of those that have are too long together,
+those of its own tenant for the tenant's share. What a tenant is owed is kept from those that have
+more than their share. Knows no order and no slots: it is asked about one sequence at a time.
 """
+
+from collections import Counter
 
 import numpy as np
 
@@ -40,41 +43,60 @@ class Admission:
         self._queues = queues
         self._session_context_percent = config.session_context_percent
         self._output_reserve_percent = config.output_reserve_percent
+        self._live_tokens: Counter[str] | None = None
 
     def capacity(self) -> Capacity:
         """To be asked again when a sequence has been admitted."""
+        self._live_tokens = None
         stats = self._cache.stats()
-        return stats.free + stats.idle, stats.free + stats.evictable
+        return self._cache.available_blocks(), stats.free + stats.evictable
 
     def too_large(self, sequence: Sequence) -> bool:
         """Whether the empty pool would not hold the sequence's prompt and a token."""
         return self._cache.blocks_for(len(sequence.buffer) + 1) > self._cache.usable_blocks
 
+    def may_begin(self, sequence: Sequence) -> bool:
+        """Whether a branch has begun, or may: with its own the transcripts of all that have are
+        not too long, or those of its tenant are within the tenant's share of that."""
+        if not self._queues.running or self._policy.strict or _has_begun(sequence):
+            return True
+        cache, tenant = self._cache, sequence.request.tenant
+        stats = cache.stats()
+        most = self._session_context_percent * (cache.usable_blocks + stats.host_total) // 100
+        live, length = self._live(), len(sequence.buffer)
+        if cache.blocks_for(live.total() + length) + stats.leased <= most:
+            return True
+        mine = cache.blocks_for(live[tenant] + length) + cache.leased_blocks(tenant)
+        return mine <= most // self._queues.num_tenants
+
+    def _live(self) -> Counter[str]:
+        """Tokens of the transcripts that run or wait for their next request, by tenant."""
+        if self._live_tokens is None:
+            self._live_tokens = Counter()
+            for sequence in self._queues.running:
+                self._live_tokens[sequence.request.tenant] += len(sequence.buffer)
+            for sequence in self._queues.waiting:
+                if _has_begun(sequence):
+                    self._live_tokens[sequence.request.tenant] += len(sequence.buffer)
+        return self._live_tokens
+
     def may_fit(self, sequence: Sequence, capacity: Capacity) -> bool:
-        """A cheap look whether ``try_admit`` has a chance, and whether a branch that has not
-        begun may begin."""
+        """A cheap look whether ``try_admit`` has a chance."""
         if not self._queues.running:
             return True
-        length = len(sequence.buffer)
-        begun = sequence.request.base_branch_id is not None or sequence.preemptions
-        if not self._policy.strict and not begun:
-            most = self._cache.usable_blocks + self._cache.stats().host_total
-            if self._live_blocks(length) > self._session_context_percent * most // 100:
-                return False
-        matched = (length - sequence.uncached_estimate) // self._cache.block_size
-        missing = self._cache.blocks_for(length + 1) - matched
-        return missing <= capacity[1 if sequence.warm else 0]
+        return self._missing(sequence) <= capacity[1 if sequence.warm else 0]
 
-    def _live_blocks(self, more_tokens: int) -> int:
-        """Blocks of the transcripts that run, are leased, or wait for their next request."""
-        tokens = more_tokens + self._queues.decoders.num_tokens
-        tokens += sum(len(s.buffer) for s in self._queues.running if s.row is None)
-        tokens += sum(
-            len(s.buffer)
-            for s in self._queues.waiting
-            if s.request.base_branch_id is not None or s.preemptions
-        )
-        return self._cache.blocks_for(tokens) + self._cache.stats().leased
+    def is_owed(self, sequence: Sequence) -> bool:
+        """Whether the blocks that a sequence lacks are within its tenant's share: who has more
+        than that is not admitted before it."""
+        if self._policy.strict or self._queues.num_tenants == 1:
+            return False
+        return not self._queues.above_share(sequence.request.tenant, self._missing(sequence))
+
+    def _missing(self, sequence: Sequence) -> int:
+        length = len(sequence.buffer)
+        matched = (length - sequence.uncached_estimate) // self._cache.block_size
+        return self._cache.blocks_for(length + 1) - matched
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a running sequence is about to write KV that this one will reuse, or a part of
@@ -144,3 +166,7 @@ class Admission:
             length = len(sequence.buffer)
             blocks += max(0, blocks_for(length + more) - max(held, blocks_for(length)))
         return blocks
+
+
+def _has_begun(sequence: Sequence) -> bool:
+    return sequence.request.base_branch_id is not None or sequence.preemptions > 0

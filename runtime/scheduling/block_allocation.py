@@ -69,8 +69,9 @@ class BlockAllocator:
 
     def _victim(self, sequence: Sequence) -> Sequence | None:
         """Another running sequence: of each tenant's lowest class the cheapest to restore, and of
-        these the cheapest. Or ``sequence`` itself, where that is of a higher class of the same
-        tenant; None when it is alone. What a tenant says of its priority moves nobody else."""
+        these the cheapest, of tenants above their share of the blocks first. Or ``sequence``
+        itself, where that is of a higher class of the same tenant; None when it is alone. What a
+        tenant says of its priority moves nobody else."""
         by_tenant: dict[str, list[Sequence]] = {}
         for other in self._queues.running:
             if other is not sequence:
@@ -78,7 +79,15 @@ class BlockAllocator:
         if not by_tenant:
             return None
         offered = [min(others, key=self._rank_in_tenant) for others in by_tenant.values()]
-        victim = min(offered, key=self._rank)
+        above = {tenant for tenant in by_tenant if self._queues.above_share(tenant)}
+        victim = min(
+            offered,
+            key=lambda s: (
+                s.state is not SequenceState.FLUSHING,
+                s.request.tenant not in above,
+                self._rank(s),
+            ),
+        )
         flushing = victim.state is SequenceState.FLUSHING
         mine, theirs = sequence.request, victim.request
         if not flushing and mine.tenant == theirs.tenant and theirs.priority > mine.priority:

@@ -49,6 +49,17 @@ class Queues:
             tenants=self._service.num_tenants_with(tenant),
         )
 
+    @property
+    def num_tenants(self) -> int:
+        """How many tenants have sequences here."""
+        return self._service.num_tenants
+
+    def above_share(self, tenant: str, more_blocks: int = 0) -> bool:
+        """Whether a tenant claims more blocks than there are for each tenant that has sequences
+        here, if it had so many more."""
+        share = self._cache.usable_blocks // max(1, self.num_tenants)
+        return self._cache.claimed_blocks(tenant) + more_blocks > share
+
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; from here the scheduler decides when it runs."""
         request = sequence.request
@@ -69,6 +80,7 @@ class Queues:
         sequence.state = SequenceState.WAITING
         self._prompts.estimate(sequence)
         self._service.request_opened(sequence.request.tenant)
+        self._cache.tenant_waits(sequence.request.tenant)
         self.waiting.append(sequence)
         self._waiting_of[sequence.request.tenant] += 1
 

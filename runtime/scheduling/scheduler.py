@@ -4,7 +4,8 @@ There is no prefill mode and no decode mode: every sequence has pending tokens, 
 gives each running one a share. Running decodes come first, and none is skipped unless its tenant
 had more than its share and would make others' steps much longer; what the step's token budget
 leaves goes to prefills in the policy's order and to newly admitted sequences. Admission needs free
-or evictable blocks; a sequence that does not fit does not block those behind it.
+or evictable blocks; a sequence that does not fit does not block those behind it, but for tenants
+that have more than their share of the blocks where it is within its tenant's.
 
 Ties together the parts that each know one thing: the queues, the decode loop, the order,
 slots, admission, block allocation. Ids and counts only: no tensors, no wall clock.
@@ -176,6 +177,7 @@ class Scheduler:
         order = self.order.sort(now, prefills, waits=self._has_to_wait, last=late)
         capacity = self._admission.capacity() if queues.waiting else NO_CAPACITY
         blocked = 0
+        owed: set[str] = set()
         for key, sequence in order:
             if self._has_to_wait(sequence):
                 continue
@@ -197,9 +199,16 @@ class Scheduler:
                     continue  # the next step is soon enough
                 if self._admission.must_wait(sequence):
                     continue
+                if not self._admission.may_begin(sequence):
+                    continue
+                tenant = sequence.request.tenant
+                if owed - {tenant} and queues.above_share(tenant):
+                    continue
                 fits = self._admission.may_fit(sequence, capacity)
                 if not fits or not self._admission.try_admit(sequence):
                     blocked += _BLOCKED_ATTEMPTS_PER_STEP if self._policy.strict else fits
+                    if self._admission.is_owed(sequence):
+                        owed.add(tenant)
                     continue
                 capacity = self._admission.capacity()
                 sequence.admitted_s = now

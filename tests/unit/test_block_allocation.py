@@ -83,6 +83,24 @@ def test_a_priority_moves_no_preemption_to_another_tenant() -> None:
     assert sum(preemptions(0)) > 0
 
 
+@pytest.mark.parametrize(("tenant", "preempted"), [("modest", [1, 0]), ("greedy", [0, 1])])
+def test_a_tenant_above_its_share_of_the_blocks_is_preempted_before_others(
+    tenant: str, preempted: list[int]
+) -> None:
+    """Though a tenant's turn within it is cheaper to restore, as it is for a tenant alone."""
+    bench = Bench(num_blocks=20, output_reserve_percent=0)
+    growing = bench.add(24, limit=4, expected=0, tenant="greedy")
+    large = bench.add(16, limit=4, expected=0, tenant="greedy")
+    small = bench.add(7, limit=4, expected=0, tenant=tenant)
+    for _ in range(3):
+        bench.step()
+    room = bench.cache.block_size * (bench.cache.stats().free + 1)
+    growing.buffer.extend(np.arange(room, dtype=np.int32))
+    plan = StepPlan()
+    assert bench.scheduler._allocator.grow(growing, plan)
+    assert [large.preemptions, small.preemptions] == preempted
+
+
 def full_turn(bench: Bench, **options: object) -> Sequence:
     """A turn that decodes and whose two blocks of four are full."""
     sequence = bench.add(6, limit=20, expected=0, **options)  # type: ignore[arg-type]
