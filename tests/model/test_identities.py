@@ -318,9 +318,13 @@ def _play(
     return [case.prompt + driver.results[name].tokens for name, case in cases.items()]
 
 
+@pytest.mark.parametrize("tenants", [1, 2, 6])
 def test_a_paused_turn_gives_the_tokens_of_a_plain_run(
-    reference: ReferenceModel, monkeypatch: pytest.MonkeyPatch
+    reference: ReferenceModel, monkeypatch: pytest.MonkeyPatch, tenants: int
 ) -> None:
+    """Paused for a shorter one, or one of a tenant that has no slot: the first two are one's."""
+    if tenants > 1:  # by their length none is paused
+        monkeypatch.setattr(policy, "ANSWER_LEVELS", (99, 999))
     paused: list[object] = []
     schedule = Scheduler.schedule
 
@@ -335,7 +339,8 @@ def test_a_paused_turn_gives_the_tokens_of_a_plain_run(
     cases: dict[str, _Case] = {}
     for n in range(6):
         prompt, limit = [40 + n] * 9, 14 if n < 2 else 2
-        name = driver.request(prompt, max_new_tokens=limit, sampling=greedy)
+        tenant = f"t{max(n - 1, 0) % tenants}"
+        name = driver.request(prompt, max_new_tokens=limit, sampling=greedy, tenant=tenant)
         cases[name] = _Case(prompt, greedy, limit, None)
         for _ in range(4):
             driver.step()

@@ -4,7 +4,7 @@ import pytest
 
 from runtime.scheduling import policy
 from runtime.scheduling.policy import ANSWER_LEVELS
-from runtime.scheduling.sequence import SequenceState
+from runtime.scheduling.sequence import Sequence, SequenceState
 from tests.support.scheduler_bench import Bench, tokens_of
 
 
@@ -91,3 +91,73 @@ def test_first_come_first_served_pauses_nobody() -> None:
     waiting = bench.add(4, limit=3)
     bench.step()
     assert waiting.state is SequenceState.WAITING
+
+
+def fill(bench: Bench, *tenants: str, limit: int = 400) -> list[Sequence]:
+    """Turns that run, one after the other."""
+    turns = []
+    for tenant in tenants:
+        turns.append(bench.add(4, limit=limit, tenant=tenant))
+        bench.step()
+    return turns
+
+
+@pytest.mark.parametrize("policy", ["short_turn_first", "fair"])
+@pytest.mark.parametrize("prompt", [4, 600])
+def test_a_tenant_without_a_slot_has_one_of_the_tenant_that_has_most(
+    policy: str, prompt: int
+) -> None:
+    """Though none of those turns has shown to be longer than its own."""
+    bench = Bench(num_blocks=1000, max_running=4, policy=policy, debug=False)
+    single, *greedy = fill(bench, "single", "greedy", "greedy", "greedy")
+    modest = bench.add(prompt, limit=3, tenant="modest")
+    schedule = bench.step()
+    assert schedule.admitted == (modest,)
+    assert len(schedule.paused) == 1
+    assert schedule.paused[0] in greedy
+    more = bench.add(4, limit=3, tenant="modest")
+    bench.step()
+    assert more.state is SequenceState.WAITING, "it has one"
+    bench.run()
+    assert len(bench.done) == 6
+    assert bench.preempted == 0
+    assert single.num_emitted == 400
+
+
+def test_no_tenant_loses_its_only_slot_to_another_that_has_one_or_wants_one() -> None:
+    bench = Bench(num_blocks=1000, max_running=2, debug=False)
+    fill(bench, "a", "b")
+    waiting = [bench.add(4, limit=3, tenant=tenant) for tenant in ("a", "b", "c")]
+    for _ in range(20):
+        assert not bench.step().paused
+    assert {turn.state for turn in waiting} == {SequenceState.WAITING}
+
+
+def test_a_paused_turn_takes_no_other_tenants_only_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
+    bench = Bench(num_blocks=1000, max_running=3, policy="fair", debug=False)
+    (single,) = fill(bench, "single")
+    for _ in range(8):
+        bench.step()
+    mine = fill(bench, "mixed", "mixed")
+    for _ in range(2):
+        bench.step()
+    service = bench.scheduler._service
+    service.charge("mixed", 5.0)
+    short = bench.add(4, limit=20, tenant="mixed")
+    assert bench.step().paused == (mine[1],)
+    service.charge("single", 10.0)  # the last in the order, and the longest
+    while short not in bench.done:
+        assert single not in bench.step().paused
+
+
+@pytest.mark.parametrize("policy", ["short_turn_first", "fair"])
+def test_two_tenants_that_want_all_slots_pause_nobody_in_turns(policy: str) -> None:
+    """Once each has one, only turns that are shorter than another pause it."""
+    bench = Bench(num_blocks=4000, max_running=4, policy=policy, debug=False)
+    fill(bench, *["first"] * 4, limit=ANSWER_LEVELS[0])
+    for tenant in ["second", "first"] * 4:
+        bench.add(4, limit=ANSWER_LEVELS[0], tenant=tenant)
+    paused = sum(len(bench.step().paused) for _ in range(200))
+    assert paused == 1
+    assert not bench.done
