@@ -239,7 +239,7 @@ class SqlJournal(SqlTables):
             row = self.session_row(cursor, tenant, session)
         total = 0 if row is None else row.head_seq - row.gone
         if len(found) != min(most, total):
-            raise _contradiction(f"session {session!r} lacks some of its turns")
+            raise contradiction(f"session {session!r} lacks some of its turns")
         return total, [rows.read_turn(each) for each in found]
 
     def session_names(self, tenant: str | None, most: int) -> list[tuple[str, str]]:
