@@ -14,6 +14,7 @@ killed, and the next job begins a fresh one.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -150,7 +151,7 @@ class ReadProcess:
         except NoText:
             done = True
             raise
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever the child said
             reason = f"{type(error).__name__}: {error}"
             log.error("reader lost, the next job gets another reason=%s", reason[:200])
             raise ReaderLost(reason) from error
@@ -167,10 +168,7 @@ class ReadProcess:
             if kind == _END and not is_text:
                 raise NoText
             if kind == _END:
-                return Outcome(
-                    body=ReadBody(read=pieces.read(), style=style),
-                    cpu_s=float(orjson.loads(data)["cpu_s"]),
-                )
+                return Outcome(body=ReadBody(read=pieces.read(), style=style), cpu_s=_cpu_s(data))
             if kind == _NO_TEXT:
                 is_text = False
             elif kind == _STYLE:
@@ -194,6 +192,13 @@ def _sizes(prefix: bytes) -> tuple[int, int]:
     if magic != _MAGIC or size > _MAX_BYTES:
         raise ValueError(f"a frame that starts with {prefix!r}")
     return kind, size
+
+
+def _cpu_s(told: bytes) -> float:
+    seconds = orjson.loads(told)["cpu_s"]
+    if not isinstance(seconds, float) or not 0.0 <= seconds < math.inf:
+        raise ValueError(f"{seconds!r} seconds of CPU time")
+    return seconds
 
 
 def _job_frames(job: bytes | Body) -> Iterator[bytes]:
