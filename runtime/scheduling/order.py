@@ -4,6 +4,7 @@ What a policy may look at is gathered here: predicted work by the cost model, wh
 is warm, its level, what its tenant has had. Knows no slots and no blocks.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Set
 
 from radix_cache.cache import PrefixCache
@@ -123,16 +124,23 @@ class SequenceOrder:
 
     def work_before_s(self, sequence: Sequence) -> float:
         """Seconds of prefill that go before ``sequence``, which is not queued yet: none where
-        nothing else is to be done. Blocks that are not free yet, and requests still to come, are
-        not foreseen."""
+        nothing else is to be done. Of each other tenant that is at most what the sequence's own
+        has until then, and what its own had more. Blocks that are not free yet, and requests
+        still to come, are not foreseen."""
         queues = self._queues
         own_s = self._costs.prefill_s(len(sequence.buffer) - sequence.vouched, sequence.vouched)
-        total_s = 0.0
+        tenant, work_s = sequence.request.tenant, defaultdict[str, float](float)
         for other in (*queues.running, *queues.waiting):
             if other in queues.decoders or other.finish is not None:
                 continue
-            cost_s = self._pending_s(other)
-            if self.policy.strict or cost_s <= own_s:
-                total_s += cost_s
+            cost_s, theirs = self._pending_s(other), other.request.tenant
+            if self.policy.strict or theirs != tenant or cost_s <= own_s:
+                work_s[theirs] += cost_s
+        total_s = work_s.pop(tenant, 0.0)
+        most_s = total_s + own_s
+        for theirs, cost_s in work_s.items():
+            ahead_s = self._service.service_s(tenant) - self._service.service_s(theirs)
+            due_s = cost_s if self.policy.strict else most_s + max(ahead_s, 0.0)
+            total_s += min(cost_s, due_s)
         # Beside decodes prefill has half of the time.
         return total_s * (2.0 if queues.decoders else 1.0)

@@ -68,6 +68,31 @@ def test_what_goes_before_is_the_others_work_and_not_ones_own() -> None:
     assert bench.scheduler.order.work_before_s(waiting) == pytest.approx(9 * 40 * 2e-4)
 
 
+@pytest.mark.parametrize(
+    ("policy", "served_s", "tokens"),
+    [
+        ("short_turn_first", 0.0, 50 + (50 + 100) + 30),
+        ("short_turn_first", 0.02, 50 + (50 + 100) + 30 + 100),
+        ("fcfs", 0.0, 50 + 9 * 400 + 30),
+    ],
+)
+def test_of_each_other_tenant_no_more_goes_before_a_prompt_than_its_own_tenant_has(
+    policy: str, served_s: float, tokens: int
+) -> None:
+    """However much one tenant has queued, another's prompt is expected soon; later where its tenant
+    had more than others."""
+    bench = Bench(num_blocks=4000, max_running=1, policy=policy)
+    bench.add(50, tenant="modest")
+    for _ in range(9):
+        bench.add(400, tenant="greedy")
+    bench.add(30, tenant="third")
+    bench.scheduler._service.charge("modest", served_s)
+    prompt = TokenBuffer(np.arange(100, dtype=np.int32))
+    coming = Sequence(make_request(100, tenant="modest"), prompt, arrival_s=0.0)
+    before_s = bench.scheduler.order.work_before_s(coming)
+    assert before_s == pytest.approx(tokens * 2e-4)
+
+
 @pytest.mark.parametrize("priority", [-(1 << 40), 1 << 40])
 def test_an_absurd_priority_is_an_order_and_nothing_else(priority: int) -> None:
     bench = Bench(max_running=1)
