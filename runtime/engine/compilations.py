@@ -1,14 +1,17 @@
 """Grammars on their way: parsed on another thread, then finished beside the steps.
 
-One compilation serves all requests that want the same grammar; it is given up when none of
-them is left. Knows the compiler and the sequences that wait. Knows no queue and no answer:
-what became of a grammar is for ``open_requests`` to act on.
+They are parsed for each tenant in turn, so that who wants many waits behind its own. One
+compilation serves all requests that want the same grammar; it is given up when none of them is
+left, and not begun if it has not been. Knows the compiler, and the sequences that wait with their
+tenants. Knows no queue and no answer: what became of a grammar is for ``open_requests`` to act on.
 
 Always true: a sequence that waits here is handed out by ``take_ready`` once, or withdrawn.
 """
 
+from collections import deque
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from threading import Lock
 
 from runtime.engine.background import BackgroundTasks, Pieces
 from runtime.grammar.closing import Work
@@ -54,6 +57,10 @@ class Compilations:
         self._parsing: dict[GrammarSpec, Compilation] = {}
         self._finishing: dict[GrammarSpec, Compilation] = {}
         self._ready: list[tuple[Sequence, Outcome]] = []
+        self._lock = Lock()
+        """Of what is to be parsed: the workers take from it."""
+        self._to_parse: dict[str, deque[Compilation]] = {}
+        """By tenant, the one that has waited longest for its turn first."""
 
     @property
     def num_waiting(self) -> int:
@@ -69,20 +76,56 @@ class Compilations:
             return
         compilation = self._parsing.get(spec) or self._finishing.get(spec)
         if compilation is None:
-            parsing = self._workers.submit(self._compiler.parse, spec)
+            parsing = Future[ParsedGrammar]()
             pieces = Pieces(self._finish_of(parsing))
             compilation = Compilation(spec=spec, parsing=parsing, pieces=pieces, owner=self)
             self._parsing[spec] = compilation
+        tenant = sequence.request.tenant
+        wanted_already = any(other.request.tenant == tenant for other in compilation.waiting)
         compilation.waiting.append(sequence)
+        if spec in self._parsing and not wanted_already:
+            with self._lock:
+                self._to_parse.setdefault(tenant, deque()).append(compilation)
+            self._workers.submit(self._parse_one)
+
+    def _parse_one(self) -> None:
+        """Parse what is next, if anything is. On a worker's thread."""
+        compilation = self._take_next()
+        if compilation is None:
+            return
+        try:
+            compilation.parsing.set_result(self._compiler.parse(compilation.spec))
+        except BaseException as error:  # as executors do: whoever polls is to see it
+            compilation.parsing.set_exception(error)
+
+    def _take_next(self) -> Compilation | None:
+        """Of the tenant whose turn it is the first that nobody parses and somebody wants."""
+        with self._lock:
+            while self._to_parse:
+                tenant = next(iter(self._to_parse))
+                queue = self._to_parse[tenant]
+                compilation = queue.popleft()
+                parsing = compilation.parsing
+                begun = parsing.running() or parsing.done()
+                is_next = not begun and parsing.set_running_or_notify_cancel()
+                if is_next or not queue:
+                    del self._to_parse[tenant]
+                if is_next:
+                    if queue:
+                        self._to_parse[tenant] = queue
+                    return compilation
+            return None
 
     def withdraw(self, sequence: Sequence) -> None:
-        """A sequence does not want its grammar any more. If none does, it is not finished."""
+        """A sequence does not want its grammar any more. If none does, it is not finished, nor
+        parsed if that has not begun."""
         self._ready = [entry for entry in self._ready if entry[0] is not sequence]
         for stage in (self._parsing, self._finishing):
             for spec, compilation in list(stage.items()):
                 if sequence in compilation.waiting:
                     compilation.waiting.remove(sequence)
                     if compilation.is_void:
+                        compilation.parsing.cancel()
                         del stage[spec]
 
     def poll(self) -> None:

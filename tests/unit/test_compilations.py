@@ -10,8 +10,9 @@ from runtime.engine.background import BackgroundTasks
 from runtime.engine.compilations import Compilations
 from runtime.grammar.compiler import CompiledGrammar, GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
-from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.sequence import Sequence, TokenBuffer
 from tests.support.grammars import small_tokenizer
+from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
 LETTERS = GrammarSpec(lark="start: /[a-z]+/")
@@ -29,13 +30,13 @@ class Later(Executor):
         self.calls.append((future, call, arguments))
         return future
 
-    def work(self) -> None:
-        for future, call, arguments in self.calls:
+    def work(self, most: int | None = None) -> None:
+        now, self.calls = self.calls[:most], [] if most is None else self.calls[most:]
+        for future, call, arguments in now:
             try:
                 future.set_result(call(*arguments))
             except Exception as error:
                 future.set_exception(error)
-        self.calls.clear()
 
 
 class Rig:
@@ -46,8 +47,23 @@ class Rig:
         compiler = GrammarCompiler(small_tokenizer(folder), max_cache_bytes=10**8)
         self.compilations = Compilations(compiler, self.workers, background)
 
-    def sequence(self) -> Sequence:
-        return Sequence.__new__(Sequence)
+    def sequence(self, tenant: str = "t") -> Sequence:
+        return Sequence(make_request(tenant=tenant), TokenBuffer(), arrival_s=0.0)
+
+    def wants(self, tenant: str, text: str) -> Sequence:
+        """A sequence of that tenant, and a grammar of that text."""
+        sequence = self.sequence(tenant)
+        self.compilations.want(sequence, GrammarSpec(lark=f'start: "{text}"'))
+        return sequence
+
+    def work_off(self) -> list[Sequence]:
+        """Have one grammar after the other parsed; who is ready, in this order."""
+        ready = []
+        while self.workers.calls:
+            self.workers.work(1)
+            self.compilations.poll()
+            ready += [sequence for sequence, _ in self.compilations.take_ready()]
+        return ready
 
 
 @pytest.fixture
@@ -109,3 +125,34 @@ def test_what_nobody_wants_any_more_is_not_finished(rig: Rig) -> None:
     rig.workers.work()
     rig.compilations.poll()
     assert (rig.compilations.num_waiting, rig.compilations.take_ready()) == (0, [])
+
+
+def test_who_wants_many_grammars_waits_behind_its_own(rig: Rig) -> None:
+    many = [rig.wants("greedy", f"a{n}") for n in range(4)]
+    few = [rig.wants("modest", f"b{n}") for n in range(2)]
+    assert rig.work_off() == [many[0], few[0], many[1], few[1], many[2], many[3]]
+
+
+def test_a_grammar_that_two_tenants_want_is_parsed_when_the_first_of_them_has_its_turn(
+    rig: Rig,
+) -> None:
+    many = [rig.wants("greedy", f"a{n}") for n in range(4)]
+    also = rig.wants("modest", "a3")
+    assert rig.work_off() == [many[0], many[3], also, many[1], many[2]]
+    assert not rig.compilations._to_parse
+
+
+def test_what_is_withdrawn_before_it_was_begun_is_not_parsed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = []
+    parse = GrammarCompiler.parse
+    monkeypatch.setattr(
+        GrammarCompiler, "parse", lambda self, spec: parsed.append(spec) or parse(self, spec)
+    )
+    gone, goes, stays = [rig.wants("t", f"a{n}") for n in range(3)]
+    rig.compilations.withdraw(gone)
+    rig.compilations.withdraw(goes)
+    again = rig.wants("t", "a1")
+    assert rig.work_off() == [stays, again]
+    assert [spec.lark for spec in parsed] == ['start: "a2"', 'start: "a1"']
