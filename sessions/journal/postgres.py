@@ -229,8 +229,7 @@ class PostgresJournal(SqlJournal):
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         """See ``Journal``."""
-        with self.writing() as cursor:
-            return retention.delete_session(self, cursor, tenant, name)
+        return retention.delete_session(self, tenant, name)
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""

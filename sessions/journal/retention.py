@@ -1,12 +1,13 @@
 """Which rows of a journal go: those that age out, and those that somebody deletes.
 
-A session that is deleted goes inside a transaction of ``sql``; what ages out goes in pieces, each
-in a transaction of its own. Headers are shared and go with ``sweep_headers``.
+All of it goes in slices, each in a transaction of its own, so that appends need not wait for the
+whole. Headers are shared and go with ``sweep_headers``.
 
 Always true: a row goes only when no row that stays stands on it; of what ages out no session
 goes, with its accounts and budgets, that one which stays names as its parent.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
@@ -37,25 +38,31 @@ AND NOT EXISTS (SELECT 1 FROM reservation AS held
 """
 _ONE_EMPTY = _EMPTY + " AND tenant = ? AND name = ?"
 _STANDING_ON_SESSION = """
-WITH RECURSIVE lost (session, response_id) AS (
-    SELECT session, response_id FROM turn WHERE tenant = ? AND session = ?
-    UNION SELECT turn.session, turn.response_id FROM turn
+WITH RECURSIVE lost (session, response_id, base_id) AS (
+    SELECT session, response_id, base_id FROM turn WHERE tenant = ? AND session = ?
+    UNION SELECT turn.session, turn.response_id, turn.base_id FROM turn
           JOIN lost ON turn.base_id = lost.response_id WHERE turn.tenant = ?)
-SELECT session, response_id FROM lost
+SELECT session, response_id, base_id FROM lost
 """
 
 
-def delete_session(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> tuple[str, ...]:
-    """See ``Journal.delete_session``."""
-    lost = _standing_on(journal, cursor, tenant, name)
-    _delete_rows(cursor, lost)
-    headless = _mend(journal, cursor, (row for row in lost if row[1] != name))
-    _forget(cursor, tenant, name)
-    return tuple(sorted(headless))
+def delete_session(journal: SqlJournal, tenant: str, name: str) -> tuple[str, ...]:
+    """See ``Journal.delete_session``. The session itself goes with the last of its rows."""
+    headless = set[str]()
+    while True:
+        with journal.writing() as cursor:
+            lost = _standing_on(journal, cursor, tenant, name)
+            some = _from_the_leaves(lost) or lost  # damaged rows may stand on each other
+            places = [(tenant, session, response_id) for session, response_id, _ in some]
+            _delete_rows(cursor, places)
+            headless |= _mend(journal, cursor, places)
+            if len(some) == len(lost):
+                _forget(cursor, tenant, name)
+                return tuple(sorted(headless - {name}))
 
 
 def expire(journal: SqlJournal, before_ms: int) -> int:
-    """See ``Journal.expire``. In slices, so that appends need not wait for all of it."""
+    """See ``Journal.expire``."""
     count, gone = 0, 1
     while gone:
         with journal.writing() as cursor:
@@ -118,18 +125,39 @@ def _named_above(cursor: Cursor, empty: Set[tuple[str, str]]) -> set[tuple[str, 
     return named | {key for key in empty if (key[0], tree_account(key[1])) in held}
 
 
-def _standing_on(journal: SqlJournal, cursor: Cursor, tenant: str, name: str) -> list[Place]:
-    """The session's rows and those that stand on them. From here on no append makes another:
-    whoever stands on a row waits for its lock, or was waited for."""
+def _standing_on(
+    journal: SqlJournal, cursor: Cursor, tenant: str, name: str
+) -> list[tuple[str, str, str | None]]:
+    """The session's rows and those that stand on them: session, response and what each stands on.
+    From here on no append makes another: whoever stands on a row waits for its lock, or was
+    waited for."""
     locked: set[Place] = set()
     while True:
         found = cursor.execute(_STANDING_ON_SESSION, (tenant, name, tenant)).fetchall()
-        lost = [(tenant, session, response_id) for session, response_id in found]
-        if not journal.for_update or locked.issuperset(lost):
+        lost = [(session, response_id, base_id) for session, response_id, base_id in found]
+        places = [(tenant, session, response_id) for session, response_id, _ in lost]
+        if not journal.for_update or locked.issuperset(places):
             return lost
-        for place in lost:
+        for place in places:
             _lock(journal, cursor, place)
-        locked.update(lost)
+        locked.update(places)
+
+
+def _from_the_leaves(
+    lost: Sequence[tuple[str, str, str | None]],
+) -> list[tuple[str, str, str | None]]:
+    """At most ``SLICE`` of these rows, on which none of the rest stands."""
+    by_id = {row[1]: row for row in lost}
+    standing = Counter(base_id for _, _, base_id in lost)
+    leaves = [row for row in lost if not standing[row[1]]]
+    some: list[tuple[str, str, str | None]] = []
+    while leaves and len(some) < SLICE:
+        some.append(leaves.pop())
+        base_id = some[-1][2]
+        standing[base_id] -= 1
+        if base_id in by_id and not standing[base_id]:
+            leaves.append(by_id[base_id])
+    return some
 
 
 def _still_old_leaves(
@@ -152,15 +180,52 @@ def _lock(journal: SqlJournal, cursor: Cursor, place: Place) -> None:
     cursor.execute(sql, (place[0], place[2])).fetchall()
 
 
-def sweep_headers(cursor: Cursor) -> int:
-    """Delete the headers that no row names; returns how many. Reads every row."""
-    used: set[bytes] = set()
-    for row in cursor.execute(f"SELECT {rows.TURN} FROM turn").fetchall():
-        used.update(link.header for link in decode_turn(rows.read_turn(row)).links)
-    known = {bytes(digest) for (digest,) in cursor.execute("SELECT digest FROM header").fetchall()}
-    for digest in known - used:
-        cursor.execute("DELETE FROM header WHERE digest = ?", (digest,))
-    return len(known - used)
+class _NamedHeaders:
+    """Digests of the headers that rows of an SQLite journal name, as far as they were read.
+
+    New rows get numbers above the last one's: as long as the last one that was read is there,
+    whatever has come since is behind it.
+    """
+
+    def __init__(self) -> None:
+        self.digests: set[bytes] = set()
+        self._last = (0, "")
+        """Number and response id of the last row that was read."""
+
+    def read_on(self, cursor: Cursor) -> bool:
+        """Read a slice more; False: it was the last one."""
+        number, response_id = self._last
+        sql = "SELECT response_id FROM turn WHERE rowid = ?"
+        if cursor.execute(sql, (number,)).fetchone() != (response_id,):
+            number = 0  # numbers may have been given anew: all once more
+        sql = f"SELECT rowid, {rows.TURN} FROM turn WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        found = cursor.execute(sql, (number, SLICE)).fetchall()
+        for row in found:
+            turn = rows.read_turn(row[1:])
+            self.digests.update(link.header for link in decode_turn(turn).links)
+            self._last = (row[0], turn.response_id)
+        return len(found) == SLICE
+
+
+def sweep_headers(journal: SqlJournal) -> int:
+    """Delete the headers that no row of an SQLite journal names; returns how many. Every row is
+    read, beside whoever writes; inside the transactions that delete only what has come since."""
+    named, count = _NamedHeaders(), 0
+    while True:
+        with journal.reading() as cursor:
+            if named.read_on(cursor):
+                continue
+        with journal.writing() as cursor:
+            if named.read_on(cursor):
+                continue
+            journal.kept_headers.clear()
+            found = cursor.execute("SELECT digest FROM header").fetchall()
+            unnamed = sorted({bytes(digest) for (digest,) in found} - named.digests)[:SLICE]
+            for digest in unnamed:
+                cursor.execute("DELETE FROM header WHERE digest = ?", (digest,))
+        count += len(unnamed)
+        if not unnamed:
+            return count
 
 
 def _delete_rows(cursor: Cursor, lost: Sequence[Place]) -> None:

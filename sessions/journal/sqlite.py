@@ -304,8 +304,7 @@ class SqliteJournal(SqlJournal):
 
     def delete_session(self, tenant: str, name: str) -> tuple[str, ...]:
         """See ``Journal``."""
-        with self.writing() as cursor:
-            return retention.delete_session(self, cursor, tenant, name)
+        return retention.delete_session(self, tenant, name)
 
     def expire(self, before_s: float) -> int:
         """See ``Journal``."""
@@ -313,11 +312,10 @@ class SqliteJournal(SqlJournal):
 
     def vacuum(self) -> int:
         """Leave nothing of what was deleted, neither in the file nor in its log; returns how
-        many bytes the file has shrunk by."""
+        many bytes the file has shrunk by. Others wait only while SQLite copies the file: it is one
+        transaction of its own, and without it pages keep pieces of rows that once lay there."""
         before = self.path.stat().st_size
-        with self.writing() as cursor:
-            retention.sweep_headers(cursor)
-            self.kept_headers.clear()
+        retention.sweep_headers(self)
         with self._write_lock, said(self.path):
             cursor = self._connection().cursor()
             cursor.execute("VACUUM")

@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import chain_ids
+from sessions.journal import retention
 from sessions.journal.adoption import Loader, link_up
+from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
@@ -386,6 +390,102 @@ def test_a_damaged_page_of_a_file_that_was_not_closed_is_found_beside_serving(
         journal.turn("t", "r1")
     journal.close()
     assert not clean(image)
+
+
+def beside(path: Path, between: Callable[[], object]) -> SqliteJournal:
+    """Another program's journal; ``between`` is called behind each of its transactions."""
+    journal = SqliteJournal(path, fingerprint=b"", beside=True)
+
+    def then(transaction: Callable[[], Any]) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def wrapped() -> Iterator[Any]:
+            with transaction() as cursor:
+                yield cursor
+            between()
+
+        return wrapped
+
+    journal.reading, journal.writing = then(journal.reading), then(journal.writing)  # type: ignore[method-assign]
+    return journal
+
+
+def with_header(made: TurnRecord, number: int) -> TurnRecord:
+    (link,) = made.links
+    return replace(
+        made, links=(replace(link, header=replace(link.header, ids=np.array([number]))),)
+    )
+
+
+def headers(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("SELECT count(*) FROM header").fetchone()[0])
+
+
+def test_turns_that_end_while_headers_are_swept_wait_for_one_slice_and_keep_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    path, numbers, ended = tmp_path / "j", itertools.count(1), list[str]()
+    journal = opened(path)
+    made = [with_header(record(f"r{n}", session="gone"), n) for n in range(40)]
+    made.sort(key=lambda each: journal.headers.encoded(each.links[0].header)[0])
+    journal.append(made)
+    journal.append([record(f"kept{n}", session="kept") for n in range(5)])
+    journal.delete_session("t", "gone")
+
+    def turn_ends() -> None:
+        """Its header was in the journal, no row named it when the sweep began, and it would be
+        the next to go. At first the newest row is deleted now and then, whose number the next one
+        gets."""
+        number = next(numbers)
+        if number > 30:
+            return
+        if number in (3, 6):
+            journal.delete_session("t", ended.pop())
+        ended.append(f"x{number}")
+        turn = record(ended[-1], session=ended[-1])
+        assert journal.append([replace(turn, links=made[number].links)]) == [True]
+
+    other = beside(path, turn_ends)
+    other.vacuum()
+    for name in ended:
+        (row,) = journal.chain("t", name)
+        assert journal.header(decode_turn(row).links[0].header)
+    assert headers(path) <= len(ended) + 2 + 1, "what was deleted before is gone"
+    other.vacuum()
+    assert headers(path) == len(ended) + 1, "and what was deleted meanwhile the next time"
+    other.close()
+    journal.close()
+
+
+def test_turns_that_end_while_a_session_is_deleted_wait_for_one_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    path, numbers = tmp_path / "j", itertools.count(1)
+    journal = opened(path)
+    last: TurnRecord | None = None
+    for n in range(7):
+        last = record(f"r{n}", parent=last)
+        journal.append([last])
+    fork = record("fork", parent=last, session="fork")
+    journal.append([fork])
+    counts: list[int] = []
+
+    def turn_ends() -> None:
+        number = next(numbers)
+        assert journal.append([record(f"x{number}", session="other")]) == [True]
+        counts.append(len(journal.session_turns("t", "s")))
+        if counts[-1]:
+            assert len(journal.chain("t", f"r{counts[-1] - 1}")) == counts[-1]
+
+    other = beside(path, turn_ends)
+    assert other.delete_session("t", "s") == ("fork",)
+    assert counts == [6, 4, 2, 0]
+    assert journal.session("t", "s") is None
+    assert len(journal.session_turns("t", "other")) == 4
+    other.close()
+    journal.close()
 
 
 # Damage
