@@ -251,16 +251,20 @@ def parse_create(
             fields[name] = tuple(raw[name])
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
     request = validate(CreateRequest, fields, "")
-    refuse_unprintable(request.previous_response_id, "previous_response_id")
-    compared = request.prompt_cache_options
-    if compared is not None:
-        path = "prompt_cache_options.comparison_response_id"
-        refuse_unprintable(compared.comparison_response_id, path)
+    _refuse_unprintable_ids(request)
     if request.keepwarm.on_disconnect == "continue" and not request.store:
         raise errors.invalid_value(
             "keepwarm.on_disconnect", "a response that is not stored ends with its connection"
         )
     return request.model_copy(update=_costly_fields(raw, request, limits))
+
+
+def _refuse_unprintable_ids(request: CreateRequest) -> None:
+    refuse_unprintable(request.previous_response_id, "previous_response_id")
+    compared = request.prompt_cache_options
+    if compared is not None:
+        path = "prompt_cache_options.comparison_response_id"
+        refuse_unprintable(compared.comparison_response_id, path)
 
 
 def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:

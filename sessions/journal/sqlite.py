@@ -97,13 +97,10 @@ class SqliteJournal(SqlJournal):
             self._close_files()
             raise
         self._unsynced, self._closing = threading.Event(), threading.Event()
-        self._upkeep = threading.Thread(target=self._keep_up, name="journal upkeep", daemon=True)
-        self._upkeep.start()
-        self._check = None
+        self._upkeep, self._check = _begun("upkeep", self._keep_up), None
         if self._checking is not None:
             work = partial(self._guarded, partial(self._look_through, self._checking))
-            self._check = threading.Thread(target=work, name="journal check", daemon=True)
-            self._check.start()
+            self._check = _begun("check", work)
         self._ownership = Ownership(
             journal=self,
             now_ms=lambda cursor: cursor.execute(f"SELECT {_NOW}").fetchone()[0],
@@ -353,6 +350,12 @@ class SqliteJournal(SqlJournal):
         for connection in self._connections:
             connection.close()
         os.close(self._lock_file)
+
+
+def _begun(name: str, work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name=f"journal {name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _beside(path: Path, what: str) -> Path:
