@@ -38,7 +38,7 @@ class BlockAllocator:
                 victim = self._victim(sequence)
                 if victim is None:
                     return False
-                step.chunks.pop(victim, None)
+                step.leave_out(victim)
                 if victim in step.admitted:
                     step.admitted.remove(victim)
                 self._queues.preempt(victim)

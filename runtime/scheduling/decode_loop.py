@@ -5,12 +5,12 @@ need blocks or have a draft are looked at one by one; all others are operations 
 waiting sequences and no prefill.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
 from runtime.scheduling.block_allocation import BlockAllocator
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.draft import EMPTY_DRAFT, Draft
-from runtime.scheduling.policy import ServiceAccount
 from runtime.scheduling.queues import Queues
 from runtime.scheduling.sequence import Sequence, SequenceState
 from runtime.scheduling.step_plan import Chunk, Decodes, StepPlan
@@ -29,12 +29,10 @@ class DecodeLoop:
         costs: StepCosts,
         allocator: BlockAllocator,
         queues: Queues,
-        service: ServiceAccount,
     ) -> None:
         self._costs = costs
         self._allocator = allocator
         self._queues = queues
-        self._service = service
 
     def plan(self, step: StepPlan, drafts: Drafts) -> None:
         """Blocks for the decoding sequences that need some, and a chunk for each with a draft. The
@@ -46,31 +44,36 @@ class DecodeLoop:
         for sequence in special:
             if sequence in decoders:  # was not preempted for an earlier one
                 self._grow(sequence, step, drafts.get(sequence, EMPTY_DRAFT))
-        self._count(step)
+        self.count(step)
 
-    def rest(self, step: StepPlan, tenants: Set[str]) -> Mapping[str, int]:
-        """Leave the decodes of ``tenants`` out of the step, and charge for all others. Returns how
-        many there are of each tenant."""
+    def rest(self, step: StepPlan, tenants: Set[str]) -> None:
+        """Leave the decodes of ``tenants`` out of the step."""
+        step.resting = {s for s in self._queues.decoders.sequences if s.request.tenant in tenants}
+        step.resting.difference_update(step.exhausted)
+        for sequence in step.resting:
+            step.leave_out(sequence)
+        self.count(step)
+
+    def by_tenant(self, step: StepPlan) -> Mapping[str, int]:
+        """How many decodes of each tenant are part of the step as it stands."""
+        by_tenant = self._queues.decoders.by_tenant
+        left_out = self._left_out(step)
+        if not left_out:
+            return by_tenant
+        without = Counter(by_tenant)
+        without.subtract(sequence.request.tenant for sequence in left_out)
+        return +without
+
+    def _left_out(self, step: StepPlan) -> list[Sequence]:
+        """The decoders that are no part of the step."""
         decoders = self._queues.decoders
-        if not tenants:
-            by_tenant = decoders.by_tenant
-        else:
-            by_tenant = {t: n for t, n in decoders.by_tenant.items() if t not in tenants}
-            step.resting = {s for s in decoders.sequences if s.request.tenant in tenants}
-            step.resting.difference_update(step.exhausted)
-            for sequence in step.resting:
-                left_out = step.chunks.pop(sequence, None)
-                step.draft_tokens -= 0 if left_out is None else left_out.num_drafted
-            self._count(step)
-        share_s = step.decode_s / max(1, sum(by_tenant.values()))
-        for tenant, count in by_tenant.items():
-            self._service.charge(tenant, share_s * count)
-        return by_tenant
+        return [s for s in (*step.exhausted, *step.resting) if s in decoders]
 
-    def _count(self, step: StepPlan) -> None:
-        """What the step computes of sequences that decode, and how long it takes."""
-        left_out = sum(len(s.buffer) for s in (*step.exhausted, *step.resting))
-        step.decode_rows = self.num_tokens(step)
+    def count(self, step: StepPlan) -> None:
+        """Note what the step as it stands computes of sequences that decode, and how long that
+        takes."""
+        left_out = sum(len(s.buffer) for s in self._left_out(step))
+        step.decode_rows = self.num_tokens(step) - step.prefill_tokens
         step.decode_context = self._queues.decoders.num_tokens - left_out
         step.decode_s = 0.0
         if step.decode_rows:
@@ -97,7 +100,7 @@ class DecodeLoop:
         """What the step computes so far."""
         decoders = self._queues.decoders
         tails = sum(c.num_tokens for s, c in step.chunks.items() if s not in decoders)
-        left_out = sum(s.num_pending for s in (*step.exhausted, *step.resting))
+        left_out = sum(s.num_pending for s in self._left_out(step))
         return decoders.num_pending - left_out + tails + step.draft_tokens
 
     def decodes(self, step: StepPlan) -> Decodes:

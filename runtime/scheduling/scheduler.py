@@ -78,7 +78,6 @@ class Scheduler:
             costs=costs,
             allocator=self._allocator,
             queues=queues,
-            service=self._service,
         )
         self._admission = Admission(
             cache=cache,
@@ -128,9 +127,12 @@ class Scheduler:
         prefills = [s for s in prefills if s.state is SequenceState.RUNNING]
         queues = self.queues
         resting = self._who_rests(now, step)
-        self.tenant_share.decode(step, self._decodes.rest(step, resting))
+        if resting:
+            self._decodes.rest(step, resting)
         if prefills or queues.waiting or queues.paused:
             self._share_out(now, prefills, step)
+            self._decodes.count(step)
+        self._charge(step)
         return Schedule(
             decodes=self._decodes.decodes(step),
             others=tuple(step.chunks.values()),
@@ -222,8 +224,23 @@ class Scheduler:
             if take:
                 rows += take
                 step.chunks[sequence] = Chunk.of(sequence, take)
+                step.prefill_s[sequence] = cost_s
                 self._service.charge(sequence.request.tenant, cost_s)
-                self.tenant_share.charge(sequence.request.tenant, cost_s)
+                self.tenant_share.takes_part(sequence.request.tenant)
+
+    def _charge(self, step: StepPlan) -> None:
+        """Put the time of the step on the accounts, where that of prompts is already for the order
+        of slots. A sequence that lost its slot on the way costs nothing, and one that has it again
+        its token."""
+        by_tenant = self._decodes.by_tenant(step)
+        self.tenant_share.decode(step, by_tenant)
+        share_s = step.decode_s / max(1, sum(by_tenant.values()))
+        for tenant, count in by_tenant.items():
+            self._service.charge(tenant, share_s * count)
+        for sequence, cost_s in step.given_back:
+            self._service.charge(sequence.request.tenant, -cost_s)
+        for sequence, cost_s in step.prefill_s.items():
+            self.tenant_share.charge(sequence.request.tenant, cost_s)
 
     def _has_to_wait(self, sequence: Sequence) -> bool:
         """Whether a prompt is of a tenant that had more than its share beside others' work."""

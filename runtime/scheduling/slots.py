@@ -105,7 +105,7 @@ class Slots:
     def pause(self, sequence: Sequence, step: StepPlan) -> None:
         """Take a sequence out of the step and its slot from it."""
         self.changed()
-        step.chunks.pop(sequence, None)
+        step.leave_out(sequence)
         step.paused.append(sequence)
         self._queues.pause(sequence)
 

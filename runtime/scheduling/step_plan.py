@@ -135,8 +135,10 @@ class StepPlan:
         "decode_s",
         "draft_tokens",
         "exhausted",
+        "given_back",
         "paused",
         "preempted",
+        "prefill_s",
         "prefill_tokens",
         "resting",
         "too_large",
@@ -160,6 +162,20 @@ class StepPlan:
         self.draft_tokens = 0
         """Which the chunks do not count."""
         self.prefill_tokens = 0
+        self.prefill_s: dict[Sequence, float] = {}
+        """Seconds that the chunk of each prompt adds to the step."""
+        self.given_back: list[tuple[Sequence, float]] = []
+        """The same of chunks that were planned and left out."""
+
+    def leave_out(self, sequence: Sequence) -> None:
+        """Take out the chunk of a sequence, if it has one."""
+        chunk = self.chunks.pop(sequence, None)
+        if chunk is not None:
+            self.draft_tokens -= chunk.num_drafted
+        cost_s = self.prefill_s.pop(sequence, None)
+        if chunk is not None and cost_s is not None:
+            self.prefill_tokens -= chunk.num_tokens
+            self.given_back.append((sequence, cost_s))
 
 
 def step_work(chunks: Iterable[Chunk]) -> StepWork:

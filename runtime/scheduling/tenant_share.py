@@ -86,7 +86,7 @@ class TenantShare:
         """
         if self._owed_s or self._added_s:
             self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
-        self._now = now
+        self._now, self._step_s, self._added_s = now, 0.0, {}
         self._held.clear()
         owing = {tenant for tenant, owed in self._owed_s.items() if owed >= BURST_S}
         over = {tenant for tenant in owing if len(decoders) > (tenant in decoders)}
@@ -98,7 +98,7 @@ class TenantShare:
         return self._resting
 
     def decode(self, step: StepPlan, decoders: Mapping[str, int]) -> None:
-        """The step has the decodes of those that do not rest, ``decoders`` of each tenant."""
+        """The step that is planned has ``decoders`` of each tenant, and no prompts charged yet."""
         self._step_s = step.decode_s
         self._added_s = self._added_by_decodes(step, decoders) if len(decoders) > 1 else {}
 
@@ -109,13 +109,16 @@ class TenantShare:
         self._held.add(tenant)
         return True
 
-    def charge(self, tenant: str, seconds: float) -> None:
-        """A tenant's prompts add so many seconds to the step."""
-        self._step_s += seconds
-        self._added_s[tenant] = self._added_s.get(tenant, 0.0) + seconds
+    def takes_part(self, tenant: str) -> None:
+        """A prompt of ``tenant`` has a chunk in the step."""
         self._waited_s.pop(tenant, None)
         if tenant not in self.late:
             self._over = self.late
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """A tenant's prompts add so many seconds to the step that is planned."""
+        self._step_s += seconds
+        self._added_s[tenant] = self._added_s.get(tenant, 0.0) + seconds
 
     def _settle(self, elapsed_s: float, tenants: int) -> None:
         """The last step took ``elapsed_s``: put its parts on the accounts, and pay all tenants."""

@@ -178,26 +178,26 @@ def test_many_running_turns_in_a_tiny_pool_all_reach_their_limit(
     assert bench.preempted > 0
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_backlogged_tenants_are_served_alike_up_to_what_runs_at_once(seed: int) -> None:
-    """The bound of the virtual token counter (arXiv:2401.00588, theorem 4.4), in seconds."""
-    assert _largest_difference("fair", seed) <= 1.0
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("slots", [1, 2, 3, 6])
+def test_backlogged_tenants_are_served_alike_up_to_what_runs_at_once(seed: int, slots: int) -> None:
+    """The bound of the virtual token counter (arXiv:2401.00588, theorem 4.4), in seconds. With
+    fewer slots than turns, what a turn that gave its slot away did not get is not charged."""
+    assert _largest_difference("fair", seed, slots) <= 1.0
 
 
 def test_by_default_tenants_may_differ_by_more_than_where_fairness_is_asked_for() -> None:
     """By a second of service: that much a short turn may go before another tenant's long one."""
-    default, fair = (
-        [_largest_difference(policy, seed) for seed in range(3)]
-        for policy in ("short_turn_first", "fair")
-    )
-    assert max(default) > 1.5 * max(fair)
+    assert max(_largest_difference("short_turn_first", seed, slots=1) for seed in range(3)) > 1.5
 
 
-def _largest_difference(policy: str, seed: int) -> float:
+def _largest_difference(policy: str, seed: int, slots: int) -> float:
     """Of the seconds served to two tenants while both have turns waiting, in units of twice
     what the turns that run at once may cost."""
     rng = random.Random(seed)
-    bench = Bench(num_blocks=400, policy=policy, max_running=3, max_batch_tokens=64, debug=False)
+    bench = Bench(
+        num_blocks=400, policy=policy, max_running=slots, max_batch_tokens=64, debug=False
+    )
     sizes = {"long": (30, 60), "short": (2, 8)}
     costs = bench.costs
     dearest = costs.prefill_s(60) + 8 * costs.decode_s(68)
@@ -222,4 +222,4 @@ def _largest_difference(policy: str, seed: int) -> float:
                 seconds = costs.prefill_s(chunk.num_tokens, chunk.start)
             served[chunk.sequence.request.tenant] += seconds
         worst = max(worst, abs(served["long"] - served["short"]))
-    return worst / (2 * 3 * dearest)
+    return worst / (2 * slots * dearest)

@@ -1,8 +1,10 @@
 """Long turns that are paused for shorter ones."""
 
+import numpy as np
 import pytest
 
 from runtime.scheduling import policy
+from runtime.scheduling.draft import Draft
 from runtime.scheduling.policy import ANSWER_LEVELS
 from runtime.scheduling.sequence import Sequence, SequenceState
 from tests.support.scheduler_bench import Bench, tokens_of
@@ -73,9 +75,11 @@ def test_a_prefill_that_is_planned_and_then_paused_computes_nothing_in_that_step
         bench.step()
     computed = [first.num_computed, second.num_computed]
     short = bench.add(10, tenant="b")
+    service_s = bench.scheduler._service.service_s("a")
     schedule = bench.step()
     assert schedule.admitted == (short,)
     assert schedule.paused == (first,)
+    assert bench.scheduler._service.service_s("a") == pytest.approx(service_s)
     assert tokens_of(schedule) == {"r4": 10, "r3": 106}
     assert [first.num_computed, second.num_computed] == [computed[0], computed[1] + 106]
     bench.run()
@@ -122,6 +126,30 @@ def test_a_tenant_without_a_slot_has_one_of_the_tenant_that_has_most(
     assert len(bench.done) == 6
     assert bench.preempted == 0
     assert single.num_emitted == 400
+
+
+@pytest.mark.parametrize("drafted", [0, 3])
+def test_a_tenant_is_charged_for_what_runs_not_for_what_lost_its_slot(drafted: int) -> None:
+    """And for the first token of what has a slot again."""
+    bench = Bench(num_blocks=1000, max_running=2, policy="fair", debug=False)
+    greedy = fill(bench, "greedy", "greedy")
+    service = bench.scheduler._service
+    modest = bench.add(600, limit=1, tenant="modest")
+    before = service.service_s("greedy")
+    draft = Draft(tokens=np.zeros(drafted, dtype=np.int32), sources=(), survival=(1.0,) * drafted)
+    schedule = bench.scheduler.schedule(bench.now, dict.fromkeys(greedy, draft))
+    assert schedule.admitted == (modest,)
+    (lost,) = schedule.paused
+    (kept,) = set(greedy) - {lost}
+    context = len(kept.buffer)
+    one = bench.costs.decode_s(context, 1 + drafted)
+    assert service.service_s("greedy") - before == pytest.approx(one)
+    bench.scheduler.queues.release(modest, lease_s=0.0)
+    before = service.service_s("greedy")
+    schedule = bench.scheduler.schedule(bench.now)
+    assert {chunk.sequence for chunk in schedule.chunks} == set(greedy)
+    two = bench.costs.decode_s(context + len(lost.buffer), 2)
+    assert service.service_s("greedy") - before == pytest.approx(two)
 
 
 def test_no_tenant_loses_its_only_slot_to_another_that_has_one_or_wants_one() -> None:

@@ -52,6 +52,7 @@ class _Steps:
             return True
         if self.share.has_to_wait(tenant):
             return False
+        self.share.takes_part(tenant)
         self.share.charge(tenant, seconds)
         self.now += pace * seconds
         return True
