@@ -37,7 +37,7 @@ inline void store(const LinearArgs& args, int64_t tile, int64_t row, const Lanes
 // How a kind of weights is read: the inputs that lie together, and each one's sixteen weights.
 
 struct Bf16 {
-  static constexpr int kTogether = 2;
+  static constexpr int kTogether = 2, kBytes = 32;
   __m256i low, high;
   Bf16(const LinearArgs& args, int64_t tile, int64_t k) {
     auto from = reinterpret_cast<const __m256i*>(static_cast<const char*>(args.weights) +
@@ -57,7 +57,7 @@ struct Bf16 {
 };
 
 struct Int8 {
-  static constexpr int kTogether = 1;
+  static constexpr int kTogether = 1, kBytes = 16;
   Lanes wide;
   Int8(const LinearArgs& args, int64_t tile, int64_t k) {
     auto from = static_cast<const int8_t*>(args.weights) + (tile * args.inputs + k) * kTile;
@@ -72,7 +72,7 @@ struct Int8 {
 };
 
 struct Int4 {
-  static constexpr int kTogether = 8;
+  static constexpr int kTogether = 8, kBytes = 8;
   __m256i low, high;
   Lanes scale;
   Int4(const LinearArgs& args, int64_t tile, int64_t k) {
@@ -111,10 +111,13 @@ struct Kind {
   static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     constexpr int kTogether = Weights::kTogether;
     const float* from = x + row * args.inputs;
+    const char* next = static_cast<const char*>(args.weights) +
+                       (tile + kTiles) * args.inputs * Weights::kBytes;
     Lanes sums[kTiles][kRows];
     for (int t = 0; t < kTiles; ++t)
       for (int r = 0; r < kRows; ++r) sums[t][r] = zero();
-    for (int64_t k = 0; k < args.inputs; k += kTogether)
+    for (int64_t k = 0; k < args.inputs; k += kTogether) {
+      if (kTiles == 1) __builtin_prefetch(next + k * Weights::kBytes, 0, 3);
       for (int t = 0; t < kTiles; ++t) {
         Weights together(args, tile + t, k);
         for (int i = 0; i < kTogether; ++i) {
@@ -123,6 +126,7 @@ struct Kind {
             add_product(sums[t][r], weight, from[r * args.inputs + k + i]);
         }
       }
+    }
     for (int t = 0; t < kTiles; ++t)
       for (int r = 0; r < kRows; ++r)
         store(args, tile + t, row + r, Weights::finished(args, tile + t, sums[t][r]));
