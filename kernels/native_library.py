@@ -30,7 +30,10 @@ from kernels.paged_layout import PagedLayout
 _LOG = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent / "native"
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno")
+_FLAGS = (
+    *("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared"),
+    *("-fno-math-errno", "-fno-trapping-math"),  # loops with an exponential or a choice in vectors
+)
 _TILE = 16
 _COMPILE_TIMEOUT_S = 120
 _LINEAR = ("linear", "widen", "pack")
