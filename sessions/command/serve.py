@@ -157,7 +157,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         keep_short()
         collecting = asyncio.get_running_loop().create_task(
             collect_when_quiet(
-                lambda: service.store.running_turns > 0, WholeCollections(service.clock)
+                lambda: len(service.store.running) > 0, WholeCollections(service.clock)
             )
         )
         cleanup.callback(collecting.cancel)

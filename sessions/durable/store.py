@@ -10,7 +10,7 @@ Always true: an entry is in at most one table, and its branch is told when it le
 import heapq
 import itertools
 import sys
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,13 +23,14 @@ from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
+from sessions.durable.running_turns import RunningTurns
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
 from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from sessions.durable.weights import open_requests
 from tools_api.items import Item
-from tools_api.limits import Limits, takes_one_more
+from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
 
 
@@ -94,9 +95,7 @@ class Store:
         self.branches = Branches()
         self.held = open_requests(limits)
         self.residents = Residents(lambda old: self.known_session(old.tenant, old.name) or old)
-        self._running: dict[str, tuple[str, str]] = {}
-        """Tenant and connection of every turn that runs, by its response id."""
-        self._running_of: Counter[str] = Counter()
+        self.running = RunningTurns(limits.max_queued_turns)
         self.pace = Pace()
         self.logs = TurnLogs(limits=limits, clock=clock)
         self.lasting = False
@@ -108,36 +107,6 @@ class Store:
     def priced(self, tenants: Iterable[str]) -> bool:
         """Some token costs one of the tenants something."""
         return any(not self._prices_of(tenant).free for tenant in tenants)
-
-    @property
-    def running_turns(self) -> int:
-        """Over all connections."""
-        return len(self._running)
-
-    def turn_began(self, response_id: str, tenant: str, connection_id: str) -> None:
-        """A turn of that connection runs, until ``turn_ended``."""
-        self._running[response_id] = (tenant, connection_id)
-        self._running_of[tenant] += 1
-
-    def turn_ended(self, response_id: str) -> None:
-        tenant, _ = self._running.pop(response_id)
-        self._running_of[tenant] -= 1
-        if not self._running_of[tenant]:
-            del self._running_of[tenant]
-
-    def takes_turn(self, tenant: str) -> bool:
-        """Whether another turn of the tenant may run beside those that do."""
-        return takes_one_more(
-            self.limits.max_queued_turns,
-            total=len(self._running),
-            held=self._running_of[tenant],
-            tenants=len(self._running_of) + (tenant not in self._running_of),
-        )
-
-    def running_on(self, tenant: str, response_id: str) -> str | None:
-        """The connection on which this turn of the tenant runs; None if there is no such turn."""
-        owner, connection_id = self._running.get(response_id, (None, ""))
-        return connection_id if owner == tenant else None
 
     def engine_lost(self) -> None:
         """The engine died and forgot all sessions: from here on no request names an earlier

@@ -28,11 +28,12 @@ from sessions.turns.jobs import Job, Jobs
 from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.planning import grammar_param
 from sessions.turns.reading import Prepared, Read, read_frame
-from sessions.turns.recollection import Recalled, Wanted, journal_error
+from sessions.turns.recollection import Recalled, journal_error
 from sessions.turns.running import Running
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.wanted import Wanted
 from tools_api import errors, events
 from tools_api.errors import ApiError
 from tools_api.events import CancelTurn, ResumeTurn, SteerRequest, encode
@@ -393,7 +394,7 @@ class Connection:
             return
         elsewhere = None
         if response_id is not None:
-            elsewhere = self._service.store.running_on(self._tenant, response_id)
+            elsewhere = self._service.store.running.connection_of(self._tenant, response_id)
         if elsewhere is None or response_id is None:
             self._running.send_error(errors.response_not_found(response_id), asked.stream_id)
         else:

@@ -11,8 +11,8 @@ from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
 from sessions.durable.turn_logs import TurnLog
 from sessions.turns.commits import Commit, Reserve
-from sessions.turns.recollection import Wanted
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.wanted import Wanted
 from tools_api.grammar import GrammarSpec
 
 

@@ -1,4 +1,4 @@
-"""What a request names that is no longer in memory, and how it comes back from the journal.
+"""How what a request names and memory lacks comes back from the journal.
 
 Asked before anything says ``previous_response_not_found``: which sessions, responses and histories
 a request may mean that memory does not know. The journal is read beside the event loop, and what
@@ -12,9 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -24,8 +23,8 @@ from sessions.durable.ledger import dollars
 from sessions.durable.packing import pack
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
-from sessions.durable.store import ConnectionStore, Store
-from sessions.durable.transcript import ROOT_DIGEST, holds, roll
+from sessions.durable.store import Store
+from sessions.durable.transcript import holds
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
 from sessions.journal.adoption import LoadedChain, Loader, link_up
@@ -46,12 +45,12 @@ from sessions.journal.records import (
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.shares import Share, Want, spent_on
+from sessions.journal.shares import Share, spent_on
 from sessions.turns.commits import Commits
 from sessions.turns.sharing import SharedAccounts
+from sessions.turns.wanted import Wanted
 from tools_api import errors
 from tools_api.events import encode, failed, response_of
-from tools_api.items import Call, Item, Message, Reasoning
 from tools_api.requests import CreateRequest
 from tools_api.responses import FailureCode, ResponseObject
 
@@ -59,39 +58,6 @@ log = logging.getLogger(__name__)
 
 _MAX_TWINS = 8
 _BEYOND_ANY = 2**31 - 1
-
-
-@dataclass(slots=True, kw_only=True)
-class Wanted:
-    """What a request names and memory lacks."""
-
-    session: str | None = None
-    """The one the turn will run in; None: it is claimed, or to be made, or that of ``response``."""
-    parent: str | None = None
-    """A session that the turn's own is to be a part of."""
-    with_head: bool = False
-    """The session's newest response is wanted too."""
-    responses: list[str] = field(default_factory=list)
-    """The one that is continued first."""
-    owns_first: bool = False
-    """The turn will run in the session of the first of them."""
-    items: tuple[Item, ...] = ()
-    request_id: str | None = None
-    """A turn that this id may have started."""
-    takes_id: bool = False
-    """If it has not, this server is to start it, and no other."""
-    ended: str | None = None
-    """A response whose last event is wanted."""
-    histories: list[tuple[int, bytes]] = field(default_factory=list)
-    """Lengths of beginnings of ``items`` that a response may have said, and their digests; the
-    longest first."""
-
-    shares: tuple[Want, ...] = ()
-    """Of accounts that other servers draw on too; nothing else is wanted then."""
-
-    def __bool__(self) -> bool:
-        turn = self.request_id or self.ended or self.shares
-        return bool(self.session or self.parent or self.responses or self.histories or turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,64 +76,6 @@ class Recalled:
     """Sessions that this server has claimed for it."""
     taken_id: str | None = None
     """A request id whose turn no other server starts until it is freed."""
-
-
-def wanted_by(
-    request: CreateRequest, visible: ConnectionStore, digests: Sequence[bytes] | None = None
-) -> Wanted:
-    """What has to be asked of the journal before the request can be planned.
-
-    Args:
-        digests: of each prefix of the input, if they are known.
-    """
-    wanted = Wanted()
-    name = request.keepwarm.session
-    session = None if name is None else visible.claimed_session(name)
-    if name is not None and session is None:
-        wanted.session = name
-    above = request.keepwarm.parent_session
-    if above is not None and visible.known_session(above) is None:
-        wanted.parent = above
-    parent: StoredResponse | None = None
-    if request.previous_response_id is not None:
-        parent = visible.response(request.previous_response_id)
-        if parent is None:
-            wanted.responses.append(request.previous_response_id)
-            wanted.owns_first = name is None
-    else:
-        if digests is None:
-            digests = list(accumulate(request.input, roll, initial=ROOT_DIGEST))
-        found = visible.history(request.input, digests)
-        parent, length = (None, 0) if found is None else found
-        wanted.items = request.input
-        wanted.histories = _histories(request.input, length, digests)
-        wanted.owns_first = bool(wanted.histories) and name is None
-        if parent is None:
-            wanted.with_head = name is not None
-            if session is not None and visible.lacks_head(session) and session.head_id is not None:
-                wanted.responses.append(session.head_id)
-    if parent is not None and name is None:
-        own = parent.session.name
-        wanted.session = own if visible.claimed_session(own) is None else None
-    options = request.prompt_cache_options
-    other = None if options is None else options.comparison_response_id
-    if other is not None and visible.response(other) is None:
-        wanted.responses.append(other)
-    return wanted
-
-
-def _histories(
-    items: Sequence[Item], known: int, digests: Sequence[bytes]
-) -> list[tuple[int, bytes]]:
-    """Beginnings longer than ``known`` that end in what a model says."""
-    lengths = range(len(items), known, -1)
-    return [(length, digests[length]) for length in lengths if _by_model(items[length - 1])]
-
-
-def _by_model(item: Item) -> bool:
-    if isinstance(item, Message):
-        return item.role == "assistant"
-    return isinstance(item, Call | Reasoning)
 
 
 class Recollection:

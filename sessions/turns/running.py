@@ -30,11 +30,11 @@ from sessions.turns.long_plans import LongPlans, takes_long
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import find_lineage, plan_turn
 from sessions.turns.reading import grammar_of
-from sessions.turns.recollection import Wanted, wanted_by
 from sessions.turns.service import Service
 from sessions.turns.sharing import wants
 from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.wanted import Wanted, wanted_by
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import encode, response_of
@@ -103,8 +103,8 @@ class Running:
         store = self._service.store
         try:
             self._service.check_model(self._tenant, job.request.model)
-            if not store.takes_turn(self._tenant):
-                raise errors.overloaded(f"{store.running_turns} turns are open")
+            if not store.running.takes(self._tenant):
+                raise errors.overloaded(f"{len(store.running)} turns are open")
             self._service.quotas.begin_turn(self._tenant)
             job.grammar = self._grammar(job)
         except Exception as error:
@@ -238,7 +238,7 @@ class Running:
             return
         number = session.begin(plan.response_id, job.ticket, service.clock())
         plan = replace(plan, number=number, frame_bytes=_new_bytes(job))
-        service.store.turn_began(plan.response_id, self._tenant, self._id)
+        service.store.running.begin(plan.response_id, self._tenant, self._id)
         job.session, job.ticket, job.plan = session, None, None
         self._following.begin(job, plan.response_id, private=plan.private)
         if plan.previous_response_id is not None:
@@ -384,7 +384,7 @@ class Running:
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
         self._jobs.withdrawn(job.turn.request_id)
         store = self._service.store
-        store.turn_ended(plan.response_id)
+        store.running.end(plan.response_id)
         store.pace.sequence_ended(now)
         usage = outcome.report.usage
         self._service.quotas.spend(self._tenant, usage.uncached_tokens + usage.output_tokens)

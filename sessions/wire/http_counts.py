@@ -16,8 +16,9 @@ from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
 from sessions.turns.long_plans import takes_long
 from sessions.turns.planning import Lineage, count_prompt, find_parent
-from sessions.turns.recollection import Wanted, journal_error, wanted_by
+from sessions.turns.recollection import journal_error
 from sessions.turns.service import Service
+from sessions.turns.wanted import Wanted, wanted_by
 from sessions.wire.http_dialects import Served
 from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk

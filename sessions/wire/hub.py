@@ -163,7 +163,7 @@ class Hub:
 
     def running(self, tenant: str, response_id: str) -> tuple[Link, Turn] | None:
         """The turn of that response while it runs, on whichever of the tenant's connections."""
-        link = self._linked(self._store.running_on(tenant, response_id) or "")
+        link = self._linked(self._store.running.connection_of(tenant, response_id) or "")
         turn = None if link is None else link.connection.running(response_id)
         return None if link is None or turn is None else (link, turn)
 
@@ -171,7 +171,7 @@ class Hub:
         """End a turn of the tenant. Returns its terminal event to come, which its own client
         gets as well: it is there at once unless it waits for the journal. None: no such turn
         runs."""
-        link = self._linked(self._store.running_on(tenant, response_id) or "")
+        link = self._linked(self._store.running.connection_of(tenant, response_id) or "")
         if link is None:
             return None
         terminal: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -39,7 +39,8 @@ from sessions.journal.records import TurnRecord
 from sessions.journal.samples import Sample
 from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
 from sessions.turns.commits import residency_record
-from sessions.turns.recollection import Recalled, Recollection, Wanted
+from sessions.turns.recollection import Recalled, Recollection
+from sessions.turns.wanted import Wanted
 
 log = logging.getLogger(__name__)
 

@@ -417,7 +417,7 @@ class World:
         for account, key in self.tracked.items():
             expected = self.expected.get(key, Sum())
             assert account.spent == amount_of(expected.usage, expected.cost), key
-        if not self.rig.store.running_turns:
+        if not len(self.rig.store.running):
             assert all(account.held == Amount() for account, _, _ in self.accounts)
         while self.unchecked:
             report = self.unchecked.pop()

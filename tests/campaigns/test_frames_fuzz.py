@@ -25,7 +25,6 @@ from runtime.messages import (
     ErrorKind,
     FinishReason,
     GenerationRequest,
-    PictureNode,
     PictureRequest,
     ReleaseBranch,
     Residency,
@@ -46,6 +45,7 @@ from tests.support.dashboards import make_dashboard
 from tests.support.engine_driver import EngineDriver
 from tests.support.fake_engine import INFO, HandEngine
 from tests.support.mutations import mutant
+from tests.support.pictures import picture_node
 from tests.support.reading import inline_reading
 from tests.support.requests import make_request
 from tests.support.sessions_rig import make_service
@@ -153,20 +153,7 @@ class Outlet:
         self.closed = close if close is not None else self.closed
 
 
-NODE = PictureNode(
-    parent=None,
-    owner="acme",
-    start=0,
-    tokens=16,
-    tier=0,
-    klass=0,
-    age=1,
-    children=0,
-    holders=1,
-    branches=("b",),
-    lease_s=0.0,
-    head=(4, 5),
-)
+NODE = picture_node()
 
 
 def reports(request_id: str) -> Iterator[bytes]:

@@ -871,7 +871,7 @@ def test_whatever_comes_is_answered_or_cut_and_harms_no_one(
                 assert (await well.answer())[0] == 200
         await server.until(lambda: server.server.num_sockets == 0)
         await server.until(lambda: server.hub.num_connections == 0)
-        assert server.service.store.running_turns == 0
+        assert len(server.service.store.running) == 0
 
     play(scenario, speaking)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []

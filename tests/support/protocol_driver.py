@@ -212,5 +212,5 @@ class ProtocolDriver:
         for client in self.clients:
             assert client.connection.num_active == 0, "a lane is still taken"
             client.disconnect()
-        assert self.rig.store.running_turns == 0, "a turn still runs"
+        assert len(self.rig.store.running) == 0, "a turn still runs"
         self.check()

@@ -5,22 +5,19 @@ from typing import Any
 
 import orjson
 
-from runtime.messages import CachePicture, PictureNode, PictureRequest
+from runtime.messages import CachePicture, PictureRequest
 from sessions.pages.cache_picture import ASK_EVERY_S, MAX_NODES, CachePictures
 from sessions.tenants import Principal, Role
+from tests.support.pictures import picture_node
 
 ACME = Principal(tenant="acme")
 OPERATOR = Principal(tenant="acme", role=Role.OPERATOR)
 SESSIONS = {"branch_1": ("acme", "s1"), "branch_2": ("other", "s2")}
-NODE = PictureNode(
-    parent=None,
-    owner="acme",
-    start=0,
+NODE = picture_node(
     tokens=32,
     tier=1,
     klass=1,
     age=3,
-    children=0,
     holders=2,
     branches=("branch_1", "branch_9"),
     lease_s=2.5,

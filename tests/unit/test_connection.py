@@ -137,7 +137,7 @@ def test_a_tenant_with_as_many_turns_as_the_server_takes_keeps_no_other_out() ->
     assert code(other.create(input="hi", stream_id="c")) == "server_is_overloaded", "its half"
     for turn in list(rig.engine.open.values()):
         rig.reply("x" + END, turn.request)
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
     for lane in "abcd":
         assert other.create(input="hi", stream_id=lane)[0]["type"] == "response.created"
     assert code(other.create(input="hi", stream_id="e")) == "server_is_overloaded"
@@ -304,7 +304,7 @@ def test_counts_that_cannot_be_fail_their_turn_alone(
     rig.reply("ok" + END, sound)
     assert client.last["type"] == "response.completed"
     assert client.turn(input="again", stream_id="a")["status"] == "completed"
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
 
 
 # Long prompts
@@ -655,7 +655,7 @@ def test_a_disconnect_drops_what_waits_and_is_final(rig: Rig, client: Client) ->
     assert len(rig.engine.requests) == 1
     assert client.create(input="three") == []
     assert client.connection.num_active == 0
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
 
 
 def test_late_outputs_of_a_cancelled_turn_are_dropped(rig: Rig, client: Client) -> None:
@@ -819,7 +819,7 @@ def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: 
     for client in rig.clients:
         check_streams(client)
         client.disconnect()
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
     assert {view.state for view in rig.store.sessions()[1]} <= {"idle", "waiting_for_tools"}
     rig.clock.advance(LIMITS.stored_response_ttl_s + 1)
     rig.engine.submit(rig.store.sweep())
@@ -885,7 +885,7 @@ def test_a_cancelled_turn_ends_at_once_with_what_was_said(
     assert response["usage"]["output_tokens"] == len("Once upon")
     assert rig.engine.cancelled == [rig.engine.last.request_id]
     assert (rig.reports[-1].status, rig.reports[-1].reason) == ("cancelled", "cancelled")
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
 
 
 def test_without_an_id_the_turn_of_the_lane_is_cancelled(rig: Rig, client: Client) -> None:

@@ -22,7 +22,6 @@ from runtime.messages import (
     FinishReason,
     GenerationRequest,
     Loading,
-    PictureNode,
     PictureRequest,
     ReleaseBranch,
     Residency,
@@ -36,6 +35,7 @@ from runtime.messages import (
 from runtime.process import frames
 from tests.support.fake_engine import INFO
 from tests.support.mutations import WRONG, places, replaced
+from tests.support.pictures import picture_node
 from tests.support.requests import make_request
 from tools_api.grammar import GrammarSpec
 
@@ -255,19 +255,8 @@ OUTPUT = SequenceOutput(
     error=ErrorKind.GRAMMAR,
     error_message="no",
 )
-NODE = PictureNode(
-    parent=0,
-    owner="t",
-    start=16,
-    tokens=16,
-    tier=1,
-    klass=2,
-    age=3,
-    children=4,
-    holders=5,
-    branches=("b",),
-    lease_s=1.5,
-    head=(4, 5),
+NODE = picture_node(
+    parent=0, owner="t", start=16, tier=1, klass=2, age=3, children=4, holders=5, lease_s=1.5
 )
 STEP = StepOutput(
     outputs=(OUTPUT,),

@@ -71,18 +71,22 @@ class Client:
         self._bench.hub.disconnected(self.link)
 
 
+class _Running(dict[tuple[str, str], str]):
+    """Connections by tenant and response id."""
+
+    def connection_of(self, tenant: str, response_id: str) -> str | None:
+        return self.get((tenant, response_id))
+
+
 class Store:
     def __init__(self) -> None:
         self.losses = 0
         self.sweeps = 0
-        self.running: dict[tuple[str, str], str] = {}
+        self.running = _Running()
         self.residents = Residents(lambda session: session)
 
     def engine_lost(self) -> None:
         self.losses += 1
-
-    def running_on(self, tenant: str, response_id: str) -> str | None:
-        return self.running.get((tenant, response_id))
 
     def sweep(self) -> tuple[ReleaseBranch, ...]:
         self.sweeps += 1
@@ -631,13 +635,13 @@ def test_a_turn_is_cancelled_on_whichever_connection_it_runs() -> None:
     async def scenario(bench: Bench) -> None:
         runs, asks = Client(bench), Client(bench)
         runs.send("go a")
-        bench.store.running = {("acme", "a"): runs.link.id}
+        bench.store.running = _Running({("acme", "a"): runs.link.id})
         bench.hub.cancel("acme", "a")
         assert runs.frames == ["created a", "cancelled a"]
         await bench.settle()
         assert bench.engine.sent_ids(CancelRequest) == ["a"]
         runs.send("go b")
-        bench.store.running = {("acme", "b"): runs.link.id}
+        bench.store.running = _Running({("acme", "b"): runs.link.id})
         asks.send(f"stop {runs.link.id} b")
         assert runs.frames[-1] == "cancelled b"
 
@@ -648,7 +652,7 @@ def test_nothing_is_cancelled_of_others_nor_where_nothing_runs() -> None:
     async def scenario(bench: Bench) -> None:
         client = Client(bench)
         client.send("go a")
-        bench.store.running = {("acme", "a"): client.link.id, ("acme", "b"): "conn_99"}
+        bench.store.running = _Running({("acme", "a"): client.link.id, ("acme", "b"): "conn_99"})
         assert not bench.hub.cancel("another", "a")
         assert not bench.hub.cancel("acme", "unknown")
         assert not bench.hub.cancel("acme", "b"), "its connection has gone"

@@ -27,8 +27,9 @@ from sessions.pages.past import Past
 from sessions.pages.recorder import WHOLE, Recorder
 from sessions.turns.commits import Commits
 from sessions.turns.connection import Connection
-from sessions.turns.recollection import Recollection, Wanted
+from sessions.turns.recollection import Recollection
 from sessions.turns.sharing import SharedAccounts
+from sessions.turns.wanted import Wanted
 from sessions.wire import journal_desk
 from sessions.wire.errands import LongWork
 from sessions.wire.http_responses import StoredResponses

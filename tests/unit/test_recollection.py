@@ -164,7 +164,7 @@ def test_a_turn_whose_record_is_refused_fails_and_cannot_be_continued(rig: Journ
         failed = client.response["id"]
         client.create(previous_response_id=failed, input="b")
         assert client.last["error"]["code"] == "previous_response_not_found"
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
     assert len(rig.store.branches) == 0
 
 

@@ -36,7 +36,7 @@ def test_a_request_that_is_refused_is_answered_once_and_frees_its_lane(
     (event,) = client.create(input="hi", **fields)
     assert event["type"] == "error"
     assert client.connection.num_active == 0
-    assert rig.store.running_turns == 0
+    assert len(rig.store.running) == 0
     assert client.turn("ok" + END, input="again")["status"] == "completed"
 
 
