@@ -1,7 +1,7 @@
 """What attention of decodes takes beside reading the keys and values once.
 
-Paged attention of eight turns over pools of random keys and values, layer by layer as in a step,
-and the sum over the same memory in turns.
+Paged attention of eight turns over pools of random keys and values, in large pages as the engine
+has them, layer by layer as in a step, and the sum over the same memory in turns.
 """
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.engine_loops import BLOCK_SIZE, Timing, take_turns
 from kernels.attention import paged_attention
+from kernels.large_pages import large_pages
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import ModelConfig
 
@@ -38,7 +39,9 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     shape = (2, TURNS * each, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
     layer_bytes = 2 * int(np.prod(shape))
     count = max(1, min(config.num_layers, _MOST_BYTES // layer_bytes))
-    layers = [torch.empty(shape, dtype=torch.bfloat16).normal_() for _ in range(count)]
+    layers = [
+        large_pages(layer_bytes).view(torch.bfloat16).view(shape).normal_() for _ in range(count)
+    ]
     turns = [
         SequenceInput(
             tokens=np.array([5], dtype=np.int32),
