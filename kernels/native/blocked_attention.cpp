@@ -124,17 +124,9 @@ struct Work : ItemWork<Work<S>, S, Scratch> {
   }
 
   void take_block(int64_t from, int64_t to) {
-    head = item.first_head;
     lay_out_keys(from, to);
     lay_out_values(from, to);
-    for (int64_t row = 0; row < count; row += 6) switch (count - row) {
-        case 1: take<1>(row, from, to); break;
-        case 2: take<2>(row, from, to); break;
-        case 3: take<3>(row, from, to); break;
-        case 4: take<4>(row, from, to); break;
-        case 5: take<5>(row, from, to); break;
-        default: take<6>(row, from, to);
-      }
+    Base::take_rows(from, to);
   }
 
   // The block for the few rows of some heads. Nothing is used twice, so memory is what takes time:

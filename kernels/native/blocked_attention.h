@@ -67,7 +67,8 @@ struct CommonScratch {
 };
 
 // An item's way through its context. ``Units`` derives from it and has ``reserve(rows)``,
-// ``take_query(row, from)``, ``take_block(from, to)`` and ``take_thin<rows>(from, to)``, which add a
+// ``take_query(row, from)``, ``take_block(from, to)``, ``take<rows>(row, from, to)`` and
+// ``take_thin<rows>(from, to)``, which add a
 // block to the partial sums of many rows of a head, or of the few rows of some heads.
 template <typename Units, typename S, typename Scratch>
 struct ItemWork {
@@ -167,6 +168,18 @@ struct ItemWork {
           default: units().template take_thin<4>(from, to);
         }
     }
+  }
+
+  // The present block for all rows of the head, six at a time: ``take<rows>(row, from, to)``.
+  void take_rows(int64_t from, int64_t to) {
+    for (int64_t row = 0; row < count; row += 6) switch (count - row) {
+        case 1: units().template take<1>(row, from, to); break;
+        case 2: units().template take<2>(row, from, to); break;
+        case 3: units().template take<3>(row, from, to); break;
+        case 4: units().template take<4>(row, from, to); break;
+        case 5: units().template take<5>(row, from, to); break;
+        default: units().template take<6>(row, from, to);
+      }
   }
 
   // Whether any of some rows sees a token of [from, to).

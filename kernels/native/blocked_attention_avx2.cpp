@@ -160,14 +160,7 @@ struct Work : ItemWork<Work<S>, S, Scratch> {
         _mm256_store_ps(scratch.values + i * dim + d, even);
         _mm256_store_ps(scratch.values + i * dim + d + 8, odd);
       }
-    for (int64_t row = 0; row < count; row += 6) switch (count - row) {
-        case 1: take<1>(row, from, to); break;
-        case 2: take<2>(row, from, to); break;
-        case 3: take<3>(row, from, to); break;
-        case 4: take<4>(row, from, to); break;
-        case 5: take<5>(row, from, to); break;
-        default: take<6>(row, from, to);
-      }
+    Base::take_rows(from, to);
   }
 
   // The block for the few rows of some heads: the heads' keys lie one behind the other, and what is
