@@ -124,6 +124,36 @@ def test_a_compiled_decode_does_not_notice_its_neighbours(dtype: torch.dtype) ->
         row += new
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize("new", [1, 2])
+def test_what_shares_its_first_blocks_with_others_does_not_notice(group: int, new: int) -> None:
+    """Bit for bit, though blocks that are shared are read once for the rows of all. The scale is
+    large enough to tell one order of sums from another behind the rounding to bf16."""
+    lengths, dtype = [700, 690, 1000, 641], torch.bfloat16
+    contexts = make_contexts(
+        [(length, new) for length in lengths], seed=5, dtype=dtype, kv_heads=4, head_dim=128
+    )
+    tables = contexts.layout.block_tables
+    tables[1:3, :40] = tables[0, :40]
+    generator = torch.Generator().manual_seed(5)
+    shape = (new * len(lengths), 4 * group, 128)
+    queries = torch.randn(shape, generator=generator).to(dtype)
+    together = attend(queries, *contexts.blocks, contexts.layout, scale=0.5, window=None)
+    for index in range(len(lengths)):
+        alone = PagedLayout(
+            query_starts=torch.tensor([0, new], dtype=torch.int32),
+            context_lengths=contexts.layout.context_lengths[index : index + 1].clone(),
+            block_tables=tables[index : index + 1].clone(),
+            max_query_tokens=new,
+            max_decode_tokens=new,
+            spans=contexts.layout.spans[index : index + 1],
+        )
+        rows = slice(index * new, (index + 1) * new)
+        own = attend(queries[rows], *contexts.blocks, alone, scale=0.5, window=None)
+        assert torch.equal(own, together[rows])
+
+
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_nan_in_one_context_stays_there(dtype: torch.dtype) -> None:

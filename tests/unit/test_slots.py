@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from runtime.scheduling import policy
+from runtime.scheduling.costs import CostProfile
 from runtime.scheduling.draft import Draft
 from runtime.scheduling.policy import ANSWER_LEVELS
 from runtime.scheduling.sequence import Sequence, SequenceState
@@ -131,7 +132,8 @@ def test_a_tenant_without_a_slot_has_one_of_the_tenant_that_has_most(
 @pytest.mark.parametrize("drafted", [0, 3])
 def test_a_tenant_is_charged_for_what_runs_not_for_what_lost_its_slot(drafted: int) -> None:
     """And for the first token of what has a slot again."""
-    bench = Bench(num_blocks=1000, max_running=2, policy="fair", debug=False)
+    profile = CostProfile(decode_context_s=1e-3)
+    bench = Bench(num_blocks=1000, max_running=2, policy="fair", profile=profile, debug=False)
     greedy = fill(bench, "greedy", "greedy")
     service = bench.scheduler._service
     modest = bench.add(600, limit=1, tenant="modest")
