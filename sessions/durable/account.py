@@ -135,15 +135,15 @@ class Account:
     @budget.setter
     def budget(self, budget: Budget) -> None:
         self._budget = budget
-        bounds = (
+        bounds = [
             budget.input_uncached,
             budget.input_cached,
             budget.output,
             budget.reasoning,
             budget.cost,
             budget.residency,
-        )
-        limits = Amount(*[_UNBOUNDED if bound is None else bound for bound in bounds])
+        ]
+        limits = _new(Amount, [_UNBOUNDED if bound is None else bound for bound in bounds])
         self.limits = UNBOUNDED_AMOUNT if limits == UNBOUNDED_AMOUNT else limits
         """The budget, with ``UNBOUNDED_AMOUNT`` where it has no bound; that object if it has
         none at all."""

@@ -112,6 +112,15 @@ class TurnUsage:
         )
 
 
+class Prompt(NamedTuple):
+    """A prompt's tokens. Made several times for every turn, hence a tuple."""
+
+    uncached: int = 0
+    """To be computed."""
+    cached: int = 0
+    """Whose KV is there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceTable:
     """Prices in nano-dollars per million tokens, and per million block-seconds of KV; 0 everywhere
@@ -160,22 +169,22 @@ class PriceTable:
         """Most block-microseconds that cost at most ``nano``; KV has a price."""
         return nano * _MILLION**2 // self.residency
 
-    def most(self, prompt: TurnUsage, output: int, reasoning: int) -> int:
+    def most(self, prompt: Prompt, output: int, reasoning: int) -> int:
         """What a turn of that prompt may cost that writes ``output`` tokens, of which up to
         ``reasoning`` may be thinking."""
         extra = max((self.reasoning or 0) - self.output, 0)
-        exact = self._exact(prompt.uncached_tokens, prompt.cached_tokens)
+        exact = self._exact(*prompt)
         return -(-(exact + output * self.output + reasoning * extra) // _MILLION)
 
     def saved(self, usage: TurnUsage) -> int:
         """What the same turn would have cost more with nothing cached."""
         return self._cost(usage.input_tokens, usage) - self.cost(usage)
 
-    def affordable(self, prompt: TurnUsage, nano: int, *, thinks: bool) -> int | None:
+    def affordable(self, prompt: Prompt, nano: int, *, thinks: bool) -> int | None:
         """Most output tokens with which ``prompt`` costs at most ``nano``, whatever part of
         them is thinking where it may be; negative if not even the prompt does, None if output
         is free and the prompt fits."""
-        spare = nano * _MILLION - self._exact(prompt.uncached_tokens, prompt.cached_tokens)
+        spare = nano * _MILLION - self._exact(*prompt)
         if spare < 0:
             return -1
         price = max(self.output, (self.reasoning or 0) if thinks else 0)

@@ -19,15 +19,15 @@ from sessions.durable.account import (
     BudgetExceeded,
     is_bound,
 )
-from sessions.durable.ledger import PriceTable, TurnUsage, dollars
+from sessions.durable.ledger import PriceTable, Prompt, TurnUsage, dollars
 
 GRANT_TOKENS = 256
 """Output tokens held at a time."""
 LOW_TOKENS = 128
 """What is left of a grant when the next one is asked for; no step brings so many."""
 
-
-_NO_PROMPT = TurnUsage()
+_new = tuple.__new__
+"""Makes an ``Amount`` without the call to its constructor."""
 
 
 class Reservation:
@@ -49,7 +49,7 @@ class Reservation:
         self._whole = whole
         self._thinks = thinks
         self._held = NOTHING
-        self._prompt = _NO_PROMPT
+        self._prompt = Prompt()
         self._max_output = 0
         self.ceiling = 0
         """Most output tokens that the engine should be asked for."""
@@ -68,10 +68,10 @@ class Reservation:
     @property
     def uncached(self) -> int:
         """Prompt tokens to compute that are held."""
-        return self._prompt.uncached_tokens
+        return self._prompt.uncached
 
     @property
-    def prompt(self) -> TurnUsage:
+    def prompt(self) -> Prompt:
         """The prompt that is held."""
         return self._prompt
 
@@ -94,16 +94,9 @@ class Reservation:
             if lacks is not None:
                 yield account, lacks
 
-    def wanted(self, prompt: TurnUsage, output: int) -> Amount:
+    def wanted(self, prompt: Prompt, output: int) -> Amount:
         """What the turn is to hold for such a prompt and so many output tokens."""
-        reasoning = output if self._thinks else 0
-        return Amount(
-            prompt.uncached_tokens,
-            prompt.cached_tokens,
-            output,
-            reasoning,
-            self._prices.most(prompt, output, reasoning),
-        )
+        return self._amount(prompt, output, output if self._thinks else 0)
 
     def next_grant(self, output: int) -> int:
         """Output tokens to be held from ``output`` told ones on; as many as before: it is too
@@ -126,7 +119,7 @@ class Reservation:
             BudgetExceeded: the prompt, or not even one output token, fits; nothing is held.
         """
         self.release()
-        self._prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
+        self._prompt = Prompt(uncached, cached)
         self._max_output = max_output
         room = self._room()
         self._check_prompt(room)
@@ -150,10 +143,8 @@ class Reservation:
         Raises:
             BudgetExceeded: as for ``admit``.
         """
-        prompt = TurnUsage(input_tokens=uncached + cached, cached_tokens=cached)
-        _, _, output, reasoning, _, _ = self._held
-        cost = self._prices.most(prompt, output, reasoning)
-        held = Amount(uncached, cached, output, reasoning, cost)
+        prompt = Prompt(uncached, cached)
+        held = self._amount(prompt, self._held.output, self._held.reasoning)
         if not self._has_room(held.minus(self._held)):
             self.admit(
                 uncached=uncached,
@@ -203,17 +194,20 @@ class Reservation:
         reasoning = min(granted, max(room.reasoning, 0)) if self._thinks else 0
         bounded = self._thinks and is_bound(room.reasoning)
         self.reasoning = reasoning if bounded else None
-        prompt = self._prompt
-        cost = self._prices.most(prompt, granted, reasoning)
-        self._replace_held(
-            Amount(prompt.uncached_tokens, prompt.cached_tokens, granted, reasoning, cost)
-        )
+        self._replace_held(self._amount(self._prompt, granted, reasoning))
+
+    def _amount(self, prompt: Prompt, output: int, reasoning: int) -> Amount:
+        """What is held for that, at the most that it may cost."""
+        cost = self._prices.most(prompt, output, reasoning)
+        return _new(Amount, (*prompt, output, reasoning, cost, 0))
 
     def _replace_held(self, held: Amount) -> None:
         """Hold that of every account instead of what is held."""
-        more, self._held = held.minus(self._held), held
+        before, self._held = self._held, held
+        a, b, c, d, e, _ = held if before is NOTHING else held.minus(before)
         for account in self._accounts:
-            account.held = account.held.plus(more)
+            k, x, m, n, o, p = account.held
+            account.held = _new(Amount, (a + k, b + x, c + m, d + n, e + o, p))
 
     def _fitting(self, output: int, room: Amount) -> int:
         """Of ``output`` tokens those that fit behind the prompt."""
@@ -251,11 +245,15 @@ class Reservation:
 
     def _has_room(self, more: Amount) -> bool:
         """Whether what is more than nothing of ``more`` is left everywhere."""
-        for count, left in zip(more, self._room(), strict=True):
-            if count > left and count > 0:
+        a, b, c, d, e, _ = more
+        k, x, m, n, o, _ = self._room()
+        lacks = (a > k and a > 0) or (b > x and b > 0) or (c > m and c > 0)
+        if lacks or (d > n and d > 0) or (e > o and e > 0):
+            return False
+        for account in self._accounts:
+            if account.reach is not None and account.lacks(more) is not None:
                 return False
-        shared = (account for account in self._accounts if account.reach is not None)
-        return all(account.lacks(more) is None for account in shared)
+        return True
 
     def _unspent(self) -> Amount:
         """What would be left of output and money if no turn held anything and no other server
@@ -268,14 +266,11 @@ class Reservation:
         return Amount(output=output, cost=cost)
 
     def _check_prompt(self, room: Amount) -> None:
-        prompt = self._prompt
-        cost = self._prices.cost(prompt)
-        wanted = Amount(prompt.uncached_tokens, prompt.cached_tokens, cost=cost)
-        fits = wanted.input_uncached <= room.input_uncached
-        fits = fits and wanted.input_cached <= room.input_cached
-        if not (fits and cost <= room.cost):
+        uncached, cached = self._prompt
+        cost = self._prices.most(self._prompt, 0, 0)
+        if uncached > room.input_uncached or cached > room.input_cached or cost > room.cost:
             for account in self._accounts:
-                _refuse_prompt(account, wanted)
+                _refuse_prompt(account, Amount(uncached, cached, cost=cost))
 
     def _short_scope(self) -> str:
         """Whose budget has no output token left."""

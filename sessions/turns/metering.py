@@ -13,7 +13,7 @@ from typing import Protocol
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import NOTHING, Account, Amount, BudgetExceeded
 from sessions.durable.budgets import bounds_of
-from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, TurnUsage
+from sessions.durable.ledger import NOTHING_UNSETTLED, Ledger, Prompt, TurnUsage
 from sessions.durable.reservation import GRANT_TOKENS, LOW_TOKENS, Reservation
 from sessions.turns.turn_plan import TurnPlan
 
@@ -86,8 +86,8 @@ class Meter:
         needs, reservation = self._needs, self._reservation
         first = needs.max_output if needs.bound else min(needs.max_output, GRANT_TOKENS)
         count = needs.prompt_tokens
-        computed = reservation.wanted(TurnUsage(input_tokens=count), first)
-        found = reservation.wanted(TurnUsage(input_tokens=count, cached_tokens=count), first)
+        computed = reservation.wanted(Prompt(uncached=count), first)
+        found = reservation.wanted(Prompt(cached=count), first)
         return list(reservation.lacking(computed.most(found)))
 
     def lacking_for(self, output: SequenceOutput, told: int) -> list[tuple[Account, Amount]]:
@@ -97,9 +97,8 @@ class Meter:
             return []
         prompt = reservation.prompt
         if output.start is not None:
-            prompt = TurnUsage(
-                input_tokens=self._needs.prompt_tokens, cached_tokens=output.start.cached_tokens
-            )
+            cached = output.start.cached_tokens
+            prompt = Prompt(self._needs.prompt_tokens - cached, cached)
         return list(reservation.lacking(reservation.wanted(prompt, reservation.next_grant(upto))))
 
     def admit(self, *, cached: int) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from sessions.durable.account import Account, Amount, Budget
-from sessions.durable.ledger import Ledger, PriceTable, TurnUsage, dollars, nano_dollars
+from sessions.durable.ledger import Ledger, PriceTable, Prompt, TurnUsage, dollars, nano_dollars
 
 PRICES = PriceTable.per_million(input_uncached=0.15, input_cached=0.0375, output=0.6)
 FREE = PriceTable()
@@ -69,14 +69,15 @@ def test_what_is_affordable_is_the_most_that_costs_no_more(
     reasoning: int | None, nano: int
 ) -> None:
     prices = PriceTable(input_uncached=150_000_000, output=600_000_000, reasoning=reasoning)
+    prompt = Prompt(uncached=10)
     for thinks in (False, True):
-        most = prices.affordable(thought(0, 0), nano, thinks=thinks)
+        most = prices.affordable(prompt, nano, thinks=thinks)
         assert most is not None
         if most < 0:
             assert prices.cost(thought(0, 0)) > nano
             continue
         worst = most if thinks and (reasoning or 0) > 600_000_000 else 0
-        assert prices.cost(thought(most, worst)) <= prices.most(thought(0, 0), most, worst) <= nano
+        assert prices.cost(thought(most, worst)) <= prices.most(prompt, most, worst) <= nano
         one_more = prices.cost(
             thought(
                 most + 1,
