@@ -1,10 +1,10 @@
 """How much of a step goes to prompts: tokens and seconds beside what decodes take.
 
 Beside decodes a step may take as long as the gap between tokens may be: what was asked for
-(``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost,
-whichever is largest; plans aim at four fifths of it. Within that, whole prompts go first; of one
-that does not fit the step takes a chunk, unless so few tokens are left that the chunk would mostly
-pay for being there.
+(``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost
+where it is computed, whichever is largest. Plans aim at four fifths of it; within that, whole
+prompts go first; of one that does not fit the step takes a chunk, unless so few tokens are left
+that the chunk would mostly pay for being there.
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 
@@ -43,7 +43,7 @@ class PrefillBudget:
         self._seconds = 0.0
         self._knee = LEAST_CHUNK_TOKENS
         self.gap_bound_s = self._gap_s
-        """The longest gap between tokens that the last plan beside decodes aimed at."""
+        """The longest gap between tokens that the last plan beside decodes allowed."""
 
     @property
     def is_spent(self) -> bool:
@@ -89,9 +89,12 @@ class PrefillBudget:
             return 0, 0.0
         if tokens < pending and not self._policy.strict:
             tokens = _evenly(tokens, used)
-        seconds = self._costs.added_s(
-            tokens, sequence.num_computed, tokens=step.prefill_tokens, rows=step.decode_rows
-        )
+        position, rows = sequence.num_computed, step.decode_rows
+        seconds = self._costs.added_s(tokens, position, tokens=step.prefill_tokens, rows=rows)
+        if rows and not step.prefill_tokens and not self._policy.strict:
+            # Behind a long context a chunk may take longer than any gap that was asked for.
+            chunk_s = self._costs.added_s(self._knee, position, tokens=0, rows=rows)
+            self.gap_bound_s = max(self.gap_bound_s, step.decode_s + chunk_s)
         step.prefill_tokens += tokens
         # What is left of a budget that cut a prompt short is not worth another chunk's cost.
         self._tokens = self._tokens - tokens if tokens == pending else 0

@@ -81,3 +81,22 @@ def test_now_and_then_a_chunk_goes_by_the_table_though_small_ones_seemed_dear() 
     shares = [tokens_of(bench.step())["r2"] for _ in range(100)]
     assert max(shares) > 5 * sorted(shares)[50]
     assert sum(share > 2 * sorted(shares)[50] for share in shares) == 3
+
+
+def test_behind_a_long_context_the_gap_is_what_the_least_chunk_takes_there() -> None:
+    profile = CostProfile(prefill_token_s=2e-4, prefill_pair_s=1e-6, decode_step_s=0.01)
+    bench = Bench(num_blocks=9000, profile=profile)
+    bench.add(3, limit=2000)
+    bench.step()
+    prompt = bench.add(11_000, limit=1)
+    for _ in range(1000):
+        behind = prompt.num_computed
+        tokens = tokens_of(bench.step()).get("r2", 0)
+        if not tokens:
+            break
+        alone_s = 0.01 + 16 * 2e-4 + 1e-6 * 16 * (behind + 8)
+        bound_s = bench.scheduler.prefill_budget.gap_bound_s
+        assert bound_s == pytest.approx(max(0.1, alone_s))
+        assert 0.01 + tokens * (2e-4 + 1e-6 * (behind + tokens / 2)) <= bound_s + 1e-9
+    assert prompt.num_computed == 11_000
+    assert bound_s > 0.15
