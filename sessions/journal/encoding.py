@@ -133,7 +133,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = _TOOLS.dump_json(header.tools)
+    tools = _TOOLS.dump_json(header.tools) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
