@@ -74,9 +74,9 @@ def commit_over_fsync(folder: Path, rounds: int) -> tuple[float, dict[str, float
     log_file = Path(f"{folder / 'commit'}-wal")
     commits, syncs, size = [], [], 0
     for n in range(rounds):
-        before = log_file.stat().st_size
+        before, ended = log_file.stat().st_size, turn(f"r{n}", session=f"s{n}")
         begun = time.perf_counter()
-        journal.append([turn(f"r{n}", session=f"s{n}")])
+        journal.append([ended])
         commits.append(time.perf_counter() - begun)
         grown = log_file.stat().st_size - before
         size = grown if grown > 0 else size  # a log that was begun anew: as the last one

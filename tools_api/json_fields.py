@@ -6,13 +6,15 @@ reads what its server says with it.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 from tools_api import errors
 
 
 class Fields:
     """The fields of one object and its path."""
+
+    __slots__ = ("_path", "_raw")
 
     def __init__(self, raw: object, path: str) -> None:
         """Raises ApiError: ``raw`` is no object."""
@@ -64,7 +66,7 @@ class Fields:
         value = self._raw.get(name) if absent else self.required(name)
         if value is None:
             return None
-        allowed = get_args(of)
+        allowed = of.__args__
         if not isinstance(value, str) or value not in allowed:
             found = f", got {errors.quoted(str(value))}" if isinstance(value, str | int) else ""
             *first, last = map(repr, allowed)

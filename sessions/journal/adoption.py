@@ -13,9 +13,10 @@ size of the frame that it came in is not known any more.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sessions.durable.transcript import Entry, Header, Renderer, Tail, chain
-from sessions.journal.encoding import Link, TurnBody, decode_header, decode_turn
+from sessions.journal.encoding import Link, TurnBody, decode_header, decode_links, decode_turn
 from sessions.journal.journal import Journal
 from sessions.journal.records import SessionRecord, StoredTurn
 from tools_api.items import Item
@@ -23,14 +24,18 @@ from tools_api.items import Item
 _HEADERS_KEPT = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoadedTurn:
-    """A row and what stands in it, its headers included."""
+class LoadedTurn(NamedTuple):
+    """A row and what can be continued of it, its headers included."""
 
     row: StoredTurn
-    body: TurnBody
+    links: tuple[Link, ...]
     headers: tuple[Header, ...]
-    """One for each of the body's links."""
+    """One for each of the links."""
+
+    @property
+    def body(self) -> TurnBody:
+        """All that stands in the row, read when it is asked for. Raises JournalDamaged."""
+        return decode_turn(self.row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,10 +100,9 @@ class Loader:
         return [row.response_id for row in rows if row.fingerprint == self._fingerprint]
 
     def _read(self, row: StoredTurn) -> LoadedTurn:
-        body = decode_turn(row)
-        return LoadedTurn(
-            row=row, body=body, headers=tuple(self._header(link.header) for link in body.links)
-        )
+        links = decode_links(row)
+        headers = tuple([self._header(link.header) for link in links])
+        return LoadedTurn(row=row, links=links, headers=headers)
 
     def _header(self, digest: bytes) -> Header:
         found = self._headers.get(digest)
@@ -130,7 +134,7 @@ def link_up(turns: Sequence[LoadedTurn], known: Callable[[str], Entry | None]) -
         parent = None if base is None else entries.get(base) or known(base)
         if base is not None and parent is None:
             raise KeyError(base)
-        entry = _entry(turn.body.links, turn.headers, parent)
+        entry = _entry(turn.links, turn.headers, parent)
         entries[turn.row.response_id] = entry
     assert entry is not None
     return entry

@@ -11,6 +11,7 @@ not own a session nothing is written there.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TypeVar
 
 import orjson
@@ -195,6 +196,8 @@ class Batch:
     def _draw(self, record: TurnRecord) -> bool:
         """Take what the turn has spent from this server's shares, unless one of them is too
         small: others have taken this server for dead, and had it back."""
+        if not record.shares:
+            return True
         tables, cursor, left = self._tables, self._cursor, list[tuple[str, Amount]]()
         spent = amount_of(record.usage, record.price.cost(record.usage))  # KV is not held
         for name, kinds in record.shares:
@@ -289,15 +292,23 @@ class Batch:
         self._put("name", "tenant, response_id, session, seq", self._names)
         self._rows, self._names = [], []
 
-    def _put(self, table: str, columns: str, found: Sequence[Row], key: Sequence[str] = ()) -> None:
+    def _put(
+        self, table: str, columns: str, found: Sequence[Row], key: tuple[str, ...] = ()
+    ) -> None:
         """Insert rows, in the place of those with the same key."""
-        names = columns.split(", ")
-        changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
-        update = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
         for some in _slices(found):
-            values = ", ".join([f"({marks(len(names))})"] * len(some))
-            sql = f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
+            sql = _insertion(table, columns, key, len(some))
             self._cursor.execute(sql, [value for row in some for value in row])
+
+
+@cache
+def _insertion(table: str, columns: str, key: tuple[str, ...], count: int) -> str:
+    """The statement that inserts so many rows, in the place of those with the same key."""
+    names = columns.split(", ")
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key)
+    update = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}" if key else ""
+    values = ", ".join([f"({marks(len(names))})"] * count)
+    return f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
 
 
 def _slices(found: Sequence[T]) -> Iterator[Sequence[T]]:

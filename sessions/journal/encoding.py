@@ -12,7 +12,7 @@ copied, never made again from text.
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import orjson
@@ -32,6 +32,7 @@ from tools_api.tools import FunctionTool
 
 VERSION = 1
 
+_STORED_ID = np.dtype("<i4")
 _FRAME = struct.Struct("<BIII")
 """Version, bytes of the head, of the ids, of the terminal event."""
 _USAGE = (
@@ -45,11 +46,11 @@ _USAGE = (
     "forwards",
 )
 _TOOLS = TypeAdapter(tuple[FunctionTool, ...])
+_TAILS = {tail.value: tail for tail in Tail}
 _HEADERS_KEPT = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Link:
+class Link(NamedTuple):
     """An entry without its parent and header, which are found by name."""
 
     header: bytes
@@ -132,7 +133,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = _TOOLS.dump_json(header.tools)
+    tools = _TOOLS.dump_json(header.tools) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
@@ -144,7 +145,7 @@ def decode_header(data: bytes) -> Header:
         return Header(
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
-            tools=_TOOLS.validate_json(tools),
+            tools=_TOOLS.validate_json(bytes(tools)),
             options=TemplateOptions(thinking=parts["thinking"]),
             ids=_ids(ids),
         )
@@ -237,6 +238,15 @@ def decode_turn(turn: StoredTurn) -> TurnBody:
         raise _unreadable(f"turn {turn.response_id}", error) from error
 
 
+def decode_links(turn: StoredTurn) -> tuple[Link, ...]:
+    """``decode_turn`` of what can be continued alone. Raises JournalDamaged."""
+    head, ids, _ = _split(turn.body)
+    try:
+        return _links(orjson.loads(head)["links"], _ids(ids))
+    except (KeyError, TypeError, ValueError, AttributeError, ApiError) as error:
+        raise _unreadable(f"turn {turn.response_id}", error) from error
+
+
 def encode_reservation(record: TurnRecord) -> bytes:
     """What the record of a turn that runs says beyond its row's columns."""
     parts = {
@@ -285,8 +295,8 @@ def decode_reservation(
 def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
     links, at = [], 0
     for part in parts:
-        before, after = at, at + sum(part["ids"])
-        middle = before + part["ids"][0]
+        of_input, of_output = part["ids"]
+        before, middle, after = at, at + of_input, at + of_input + of_output
         at = after
         digest = bytes.fromhex(part["digest"])
         header = bytes.fromhex(part["header"])
@@ -300,7 +310,7 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
                 input_ids=ids[before:middle],
                 output_items=parse_items(part["output"], "output"),
                 output_ids=ids[middle:after],
-                tail=Tail(part["tail"]),
+                tail=_TAILS[part["tail"]],
                 num_tokens=part["tokens"],
                 open_calls=frozenset(part["calls"]),
                 digest=digest,
@@ -324,15 +334,16 @@ def _raw(ids: TokenArray) -> bytes:
     return ids.astype("<i4", copy=False).tobytes()
 
 
-def _ids(data: bytes) -> TokenArray:
-    return np.frombuffer(data, dtype="<i4").astype(np.int32)
+def _ids(data: memoryview) -> TokenArray:
+    return np.frombuffer(data, dtype=_STORED_ID).astype(np.int32)
 
 
 def _join(head: bytes, ids: bytes, rest: bytes) -> bytes:
     return _FRAME.pack(VERSION, len(head), len(ids), len(rest)) + head + ids + rest
 
 
-def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
+def _split(data: bytes) -> tuple[memoryview, memoryview, memoryview]:
+    """Its parts, none of them copied."""
     if len(data) < _FRAME.size:
         raise JournalDamaged("a row of the journal is cut short")
     version, head, ids, rest = _FRAME.unpack_from(data)
@@ -340,8 +351,8 @@ def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
         raise JournalDamaged(f"a row of the journal has the unknown version {version}")
     if len(data) != _FRAME.size + head + ids + rest:
         raise JournalDamaged("a row of the journal does not have the length it says")
-    at = _FRAME.size
-    return data[at : at + head], data[at + head : at + head + ids], data[at + head + ids :]
+    parts = memoryview(data)[_FRAME.size :]
+    return parts[:head], parts[head : head + ids], parts[head + ids :]
 
 
 def _unreadable(what: str, error: Exception) -> JournalDamaged:

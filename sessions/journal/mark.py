@@ -16,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_UN, flock
+from functools import lru_cache
 from pathlib import Path
 
 import xxhash
@@ -24,6 +25,7 @@ _SLOT = struct.Struct("<8s16sQQB")
 _MAGIC = b"kwmark01"
 _SLOT_BYTES = 512
 _SLOTS = 2
+_CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,8 @@ class MarkFile:
 
 
 def _slots(data: bytes) -> list[Mark | None]:
-    return [_slot(data[at * _SLOT_BYTES : (at + 1) * _SLOT_BYTES]) for at in range(_SLOTS)]
+    starts = range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES)
+    return [_slot(data[at : at + _SLOT.size + _CHECKSUM_BYTES]) for at in starts]
 
 
 def _most(slots: Sequence[Mark | None]) -> Mark | None:
@@ -94,9 +97,10 @@ def _most(slots: Sequence[Mark | None]) -> Mark | None:
     return max(whole, key=lambda mark: (mark.commits, mark.number), default=None)
 
 
+@lru_cache(maxsize=16)
 def _slot(data: bytes) -> Mark | None:
-    body, checksum = data[: _SLOT.size], data[_SLOT.size : _SLOT.size + 16]
-    if len(checksum) < 16 or xxhash.xxh3_128_digest(body) != checksum:
+    body, checksum = data[: _SLOT.size], data[_SLOT.size :]
+    if len(checksum) < _CHECKSUM_BYTES or xxhash.xxh3_128_digest(body) != checksum:
         return None
     magic, identity, number, commits, clean = _SLOT.unpack(body)
     if magic != _MAGIC:

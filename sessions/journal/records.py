@@ -9,6 +9,7 @@ cannot be continued, has neither links nor a terminal event: nothing that was sa
 """
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import orjson
 
@@ -122,8 +123,7 @@ def usage_alone(record: TurnRecord, *, reason: str) -> TurnRecord:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredTurn:
+class StoredTurn(NamedTuple):
     """One row of a journal, its checksum found right. ``body`` is read by ``encoding``."""
 
     tenant: str
@@ -136,14 +136,14 @@ class StoredTurn:
     request_id: str | None
     continuable: bool
     """A response that can be named; not a turn that left its usage only."""
-    deleted: bool = False
-    """It can no longer be named, because somebody deleted it."""
     digest: bytes
     """Rolling digest of a history that ends in model output; otherwise empty."""
     fingerprint: bytes
     """Of tokenizer and chat format."""
     created_s: float
     body: bytes
+    deleted: bool = False
+    """It can no longer be named, because somebody deleted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import Account, SessionRecord, StoredTurn, TurnRecord
 
 Row = tuple[Any, ...]
+_VIEWS = frozenset({memoryview, bytearray})
 
 TURN = (
     "tenant, session, seq, epoch, response_id, parent_id, base_id, request_id, digest, "
@@ -97,21 +98,24 @@ def turn_columns(
 
 def read_turn(row: Row) -> StoredTurn:
     """Raises JournalDamaged."""
-    columns = _checked(row, "turn", row[4])
+    tenant, session, seq, _, response_id, parent_id, base_id, request_id, digest, *rest = _checked(
+        row, "turn", row[4]
+    )
+    fingerprint, created_ms, continuable, hidden, body = rest
     return StoredTurn(
-        tenant=columns[0],
-        session=columns[1],
-        seq=columns[2],
-        response_id=columns[4],
-        parent_id=columns[5],
-        base_id=columns[6],
-        request_id=columns[7],
-        continuable=bool(columns[11]) and not columns[12],
-        deleted=bool(columns[11]) and bool(columns[12]),
-        digest=columns[8] or b"",
-        fingerprint=columns[9],
-        created_s=columns[10] / 1000,
-        body=columns[13],
+        tenant=tenant,
+        session=session,
+        seq=seq,
+        response_id=response_id,
+        parent_id=parent_id,
+        base_id=base_id,
+        request_id=request_id,
+        continuable=bool(continuable) and not hidden,
+        deleted=bool(continuable) and bool(hidden),
+        digest=digest or b"",
+        fingerprint=fingerprint,
+        created_s=created_ms / 1000,
+        body=body,
     )
 
 
@@ -214,7 +218,9 @@ def read_sealed(row: Row, what: str) -> Row:
 
 
 def _checked(row: Row, what: str, name: object) -> Row:
-    columns = tuple(bytes(c) if isinstance(c, memoryview | bytearray) else c for c in row)
+    columns = row
+    if not _VIEWS.isdisjoint(map(type, row)):
+        columns = tuple(bytes(c) if isinstance(c, memoryview | bytearray) else c for c in row)
     if columns[-1] != _checksum(columns[:-1]):
         raise JournalDamaged(
             f"the journal's {what} {name!r} does not agree with its checksum: stop the server and "

@@ -27,6 +27,18 @@ from sessions.journal.rows import Row
 from sessions.journal.samples import Sample
 from sessions.journal.tables import Cursor, SqlTables
 
+CHAIN = f"""
+WITH RECURSIVE link (response_id, base_id) AS (
+    SELECT response_id, base_id FROM turn WHERE tenant = ? AND response_id = ?
+    UNION SELECT turn.response_id, turn.base_id FROM link CROSS JOIN turn
+          WHERE turn.tenant = ? AND turn.response_id = link.base_id)
+SELECT {", ".join(f"turn.{column}" for column in rows.TURN.split(", "))}, name.session, name.seq
+FROM link CROSS JOIN turn CROSS JOIN name
+WHERE turn.tenant = ? AND turn.response_id = link.response_id
+AND name.tenant = ? AND name.response_id = link.response_id
+"""
+"""CROSS JOIN: SQLite goes from each link to its rows, and never through all that a tenant has."""
+
 
 class SqlJournal(SqlTables):
     """``sessions.journal.journal.Journal`` over a database."""
@@ -194,16 +206,29 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         turns: list[StoredTurn] = []
         with self.reading() as cursor:
-            row = self._turn_row(cursor, tenant, response_id)
-            if row is None or not rows.read_turn(row).continuable:
-                return []
+            found = self._standing_under(cursor, tenant, response_id)
+            row = found.get(response_id) or self._turn_row(cursor, tenant, response_id)
             while row is not None:
                 turns.append(rows.read_turn(row))
+                if not turns[0].continuable:
+                    return []
                 base = turns[-1].base_id
                 if base is None or known(base):
                     return turns[::-1]
-                row = self._turn_row(cursor, tenant, base)
-        raise contradiction(f"response {base}, which others stand on, is missing")
+                row = found.get(base) or self._turn_row(cursor, tenant, base)
+        if not turns:
+            return []
+        raise contradiction(f"response {turns[-1].base_id}, which others stand on, is missing")
+
+    def _standing_under(self, cursor: Cursor, tenant: str, response_id: str) -> dict[str, Row]:
+        """The row of a response and those it stands on, as far as all ways lead to them: what is
+        not here has to be looked for as one row."""
+        rows_found = cursor.execute(CHAIN, (tenant, response_id, *[tenant] * 3)).fetchall()
+        return {
+            row[4]: row[:-2]
+            for row in rows_found
+            if row[0] == tenant and (row[1], row[2]) == (row[-2], row[-1])
+        }
 
     def header(self, digest: bytes) -> bytes:
         """See ``Journal``."""

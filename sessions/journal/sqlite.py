@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 BUSY_S = 2.0
 """How long a statement waits for another program's lock."""
 CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""A write-ahead log that is longer is moved into the database, beside the commits."""
+"""A write-ahead log that is longer is moved into the database, beside the commits, and cut to
+this when it begins anew: a commit that writes over old ones waits for less of the file system."""
 UPKEEP_S = 0.02
 """Between two looks at what commits have left to be done beside them: it takes the same disk."""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -175,6 +176,7 @@ class SqliteJournal(SqlJournal):
             "cell_size_check=ON",
             "trusted_schema=OFF",
             "wal_autocheckpoint=0",
+            f"journal_size_limit={CHECKPOINT_BYTES}",
         ):
             connection.execute(f"PRAGMA {pragma}")
         return connection
@@ -253,9 +255,18 @@ class SqliteJournal(SqlJournal):
                 log.warning("journal upkeep failed reason=%s", error)
 
     def _checkpoint(self) -> None:
+        """Most of the log is moved beside the commits, what has come meanwhile between two of
+        them: a log begins anew only where all of it was moved."""
         log_file = Path(f"{self.path}-wal")
-        if log_file.exists() and log_file.stat().st_size > CHECKPOINT_BYTES:
-            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)")
+        if not log_file.exists() or log_file.stat().st_size <= CHECKPOINT_BYTES:
+            return
+        connection = self._connection()
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        if self._write_lock.acquire(timeout=UPKEEP_S):
+            try:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            finally:
+                self._write_lock.release()
 
     def _look_through(self, connection: sqlite3.Connection) -> None:
         """Read all of a file that was not closed, and look each row up in each index, which alone

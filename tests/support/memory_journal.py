@@ -211,7 +211,7 @@ class MemoryJournal:
         if turn is None:
             return False
         self._tenant(tenant).hidden.add(response_id)
-        self._tenant(tenant).turns[response_id] = replace(turn, deleted=True)
+        self._tenant(tenant).turns[response_id] = turn._replace(deleted=True)
         self._mend_heads(tenant)
         return True
 

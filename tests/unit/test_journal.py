@@ -11,6 +11,7 @@ import pytest
 
 from sessions.durable.account import Amount, Budget
 from sessions.durable.transcript import Header
+from sessions.journal import encoding
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import HeaderCache, _join, decode_header, decode_turn, encode_header
 from sessions.journal.errors import (
@@ -25,7 +26,7 @@ from sessions.journal.records import TurnRecord, session_account, tree_account
 from sessions.journal.rows import read_turn, turn_columns
 from sessions.journal.samples import HOUR_S, KEPT, MINUTE_S, Sample
 from sessions.journal.shares import Want
-from sessions.journal.sql import SqlJournal
+from sessions.journal.sql import CHAIN, SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
@@ -90,6 +91,84 @@ def test_only_what_is_not_in_memory_is_read(journal: Journal) -> None:
     assert [turn.row.response_id for turn in loaded.turns] == ["r2"]
     entry = link_up(loaded.turns, lambda id_: first.entry if id_ == "r1" else None)
     assert entry.parent is first.entry
+
+
+def test_what_earlier_turns_sent_and_cost_is_not_read_to_go_on_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    first = record("r1")
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "deflate", lambda _: b"none that was deflated")
+        journal.append([first])
+    second = record("r2", parent=first)
+    journal.append([second])
+    loaded = loader(journal).load("t", "r2")
+    assert loaded is not None
+    assert_same_chain(link_up(loaded.turns, lambda _: None), second.entry)
+    assert loaded.head.body.terminal == second.terminal
+    with pytest.raises(JournalDamaged, match="turn r1 cannot be read"):
+        loaded.turns[0].body  # noqa: B018
+    journal.close()
+
+
+def test_a_chain_of_any_length_is_read_in_as_many_statements(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    parent: TurnRecord | None = None
+    for n in range(40):
+        parent = record(f"r{n}", parent=parent, session=f"s{n % 3}")
+        journal.append([parent])
+    statements = list[str]()
+    journal._connection().set_trace_callback(statements.append)
+    found = []
+    for last in (0, 39):
+        rows = journal.chain("t", f"r{last}")
+        assert [row.response_id for row in rows] == [f"r{n}" for n in range(last + 1)]
+        found.append(len(statements))
+        statements.clear()
+    assert found[0] == found[1]
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (("DELETE FROM name WHERE response_id = 'r1'",), "found by one way alone"),
+        (("DELETE FROM turn WHERE response_id = 'r1'",), "found by one way alone"),
+        (("UPDATE name SET seq = 9 WHERE response_id = 'r1'",), "found by one way alone"),
+        (("UPDATE turn SET created_ms = 9 WHERE response_id = 'r1'",), "checksum"),
+        (("UPDATE turn SET base_id = 'r2' WHERE response_id = 'r1'",), "checksum"),
+        (
+            ("DELETE FROM turn WHERE response_id = 'r1'", "DELETE FROM name WHERE seq = 2"),
+            "response r1, which others stand on, is missing",
+        ),
+    ],
+)
+def test_a_link_of_a_chain_that_is_not_whole_is_named(
+    tmp_path: Path, harm: tuple[str, ...], said: str
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    parent: TurnRecord | None = None
+    for n in range(4):
+        parent = record(f"r{n}", parent=parent)
+        journal.append([parent])
+    with journal.writing() as cursor:
+        for statement in harm:
+            cursor.execute(statement)
+    with pytest.raises(JournalDamaged, match=said):
+        journal.chain("t", "r3")
+    assert [row.response_id for row in journal.chain("t", "r0")] == ["r0"]
+    journal.close()
+
+
+def test_a_chain_is_read_without_a_look_at_what_else_a_tenant_has(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    with journal.reading() as cursor:
+        asked = cursor.execute(f"EXPLAIN QUERY PLAN {CHAIN}", ("t", "r1", "t", "t", "t"))
+        steps = [step for *_, step in asked.fetchall()]
+    reads = [step for step in steps if "SEARCH" in step or "SCAN" in step]
+    assert all("(tenant=? AND response_id=?)" in step or step == "SCAN link" for step in reads)
+    journal.close()
 
 
 def test_no_more_turns_and_sessions_are_read_than_asked_for(journal: Journal) -> None:
@@ -348,18 +427,16 @@ def test_a_body_that_is_cut_short_is_named_as_damaged(cut: int) -> None:
     journal = MemoryJournal()
     journal.append([record("r1")])
     (row,) = journal.chain("t", "r1")
-    object.__setattr__(row, "body", row.body[:cut])
     with pytest.raises(JournalDamaged):
-        decode_turn(row)
+        decode_turn(row._replace(body=row.body[:cut]))
 
 
 def test_a_body_of_another_form_is_named_as_damaged() -> None:
     journal = MemoryJournal()
     journal.append([record("r1")])
     (row,) = journal.chain("t", "r1")
-    object.__setattr__(row, "body", _join(b"[]", b"", b""))
     with pytest.raises(JournalDamaged):
-        decode_turn(row)
+        decode_turn(row._replace(body=_join(b"[]", b"", b"")))
 
 
 def test_a_request_id_that_is_taken_refuses_its_own_turn_alone(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import pytest
 from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import chain_ids
 from sessions.journal import retention
+from sessions.journal import sqlite as sqlite_module
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import (
@@ -44,6 +45,8 @@ from sessions.journal.samples import MINUTE_S, Sample
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import VERSION
 from tests.support.journals import record, reservation
+
+LOG_BYTES = 256 * 1024
 
 
 def opened(path: Path, **options: object) -> SqliteJournal:
@@ -302,6 +305,67 @@ class CheckedJournal(SqliteJournal):
     def _step(self) -> None:
         self.begun.set()
         self.go()
+
+
+class Watched:
+    """A lock. Before it is taken for so long at most, as by the upkeep, it is told."""
+
+    def __init__(self, lock: threading.Lock, tell: Callable[[], object]) -> None:
+        self._lock = lock
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def acquire(self, timeout: float) -> bool:
+        self._tell()
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def long_log(tmp_path: Path, patch: pytest.MonkeyPatch) -> tuple[SqliteJournal, Path]:
+    """A journal whose log is to be moved, and the log; there is no upkeep beside it."""
+    patch.setattr(sqlite_module, "CHECKPOINT_BYTES", LOG_BYTES)
+    patch.setattr(SqliteJournal, "_keep_up", lambda _: None)
+    journal = opened(tmp_path / "j")
+    log_file, made = tmp_path / "j-wal", itertools.count()
+    while log_file.stat().st_size <= LOG_BYTES:
+        journal.append([record(f"r{next(made)}")])
+    return journal, log_file
+
+
+def test_a_log_begins_anew_also_where_not_all_of_it_could_be_moved_beside_the_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, log_file = long_log(tmp_path, monkeypatch)
+    reader = sqlite3.connect(journal.path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT 1 FROM turn").fetchone()
+    journal.append([record("late")])  # of which the reader must not see anything
+    monkeypatch.setattr(journal, "_write_lock", Watched(journal._write_lock, reader.rollback))
+    journal._checkpoint()
+    assert log_file.stat().st_size > LOG_BYTES
+    journal.append([record("next")])
+    assert log_file.stat().st_size == LOG_BYTES
+    assert all(journal.turn("t", each) is not None for each in ("r0", "late", "next"))
+    reader.close()
+    journal.close()
+
+
+def test_a_log_is_moved_also_while_somebody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, log_file = long_log(tmp_path, monkeypatch)
+    with journal._write_lock:
+        journal._checkpoint()
+    journal.append([record("next")])
+    assert log_file.stat().st_size == LOG_BYTES
+    journal.close()
 
 
 def left_open(tmp_path: Path, turns: int = 30) -> Path:
