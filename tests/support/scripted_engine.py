@@ -63,7 +63,7 @@ class ScriptedEngine:
                     self.open.pop(request_id, None)
                 case ReleaseBranch(branch_id=branch_id):
                     self.released.append(branch_id)
-                    del self.sessions[branch_id]
+                    self.sessions.pop(branch_id, None)
 
     def restart(self) -> None:
         """Forget everything, as a new process does."""
