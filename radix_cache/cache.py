@@ -236,7 +236,8 @@ class PrefixCache:
 
     def release_branch(self, branch_id: str) -> None:
         """Forget a branch's handle; its blocks stay in the tree, idle. While its sequence is
-        open the sequence goes on, and nothing is kept when it ends. Unknown ids are ignored."""
+        open the sequence goes on, and nothing is kept when it ends. ``take_residency`` tells that
+        it is gone, also of an unknown id."""
         self._branches.release(branch_id)
 
     def drop_branch(self, branch_id: str) -> None:

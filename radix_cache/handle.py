@@ -20,6 +20,7 @@ class BranchHandle(Holder):
         "looked_at",
         "private",
         "private_since",
+        "put_back",
         "queued",
         "seen",
         "sequence",
@@ -57,6 +58,8 @@ class BranchHandle(Holder):
         """What of its block-microseconds has been told."""
         self.gone = False
         """It is off the tree and has lost its name."""
+        self.put_back = False
+        """Its sequence was not admitted, and goes on waiting under that name."""
 
     def shortened(self) -> None:
         if not self.length:

@@ -72,15 +72,20 @@ class KnownBranches:
         return self._by_id.get(handle.branch_id) is handle
 
     def forget(self, handle: BranchHandle) -> None:
-        """Take a branch that does not run off the tree, and its name from it if it has one."""
+        """Take a branch that does not run off the tree. One that still has its name loses it, and
+        gets it anew when its sequence does: nobody has released it."""
         if self.knows(handle):
             del self._by_id[handle.branch_id]
+            handle.put_back = True
         self._off_the_tree(handle)
 
     def release(self, branch_id: str) -> None:
-        """Forget a branch; while its sequence is open, only the name. Unknown ids are ignored."""
+        """Forget a branch; while its sequence is open, only the name. Whoever was told of it is
+        told that it is gone, also where the name is not known."""
         handle = self._by_id.pop(branch_id, None)
-        if handle is not None and handle.sequence is None:
+        if handle is None:
+            self._tree.meter.unknown(branch_id)
+        elif handle.sequence is None:
             self._off_the_tree(handle)
 
     def _off_the_tree(self, handle: BranchHandle) -> None:

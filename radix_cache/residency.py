@@ -33,7 +33,7 @@ class Residency(NamedTuple):
     branch_id: str
     block_us: int
     gone: bool
-    """Nothing will be told of it again, unless its name is used anew."""
+    """It was released: nothing is charged to it again, unless its name is used anew."""
 
 
 class ResidencyMeter:
@@ -50,6 +50,8 @@ class ResidencyMeter:
         holders."""
         self._due: dict[BranchHandle, None] = {}
         """To be told of at once."""
+        self._unknown: list[str] = []
+        """Names that were released and that no branch had: to be told of at once as well."""
         self._others: deque[BranchHandle] = deque()
         """Every branch that has a name, the one told of longest ago first."""
 
@@ -191,9 +193,14 @@ class ResidencyMeter:
         self._due[handle] = None
 
     def gone(self, handle: BranchHandle) -> None:
-        """A branch has left the tree and comes back under no name."""
+        """A branch has left the tree and has no name any more."""
         handle.gone = True
         self._due[handle] = None
+
+    def unknown(self, branch_id: str) -> None:
+        """A name was released that no branch has: nothing was charged to it, or its end was told,
+        and whoever released it hears so."""
+        self._unknown.append(branch_id)
 
     @property
     def watches(self) -> bool:
@@ -204,7 +211,8 @@ class ResidencyMeter:
         """What branches were charged since they were told of last: those that something happened
         to, and some of the others, each once a second where they are not too many."""
         now = self._now()
-        told: list[Residency] = []
+        told = [Residency(branch_id, 0, gone=True) for branch_id in self._unknown]
+        self._unknown.clear()
         for handle in self._due:
             self._tell(handle, now, told)
         self._due.clear()
@@ -222,8 +230,9 @@ class ResidencyMeter:
 
     def _tell(self, handle: BranchHandle, now: int, told: list[Residency]) -> None:
         charge = self._charged(handle, now)
-        if charge > handle.told or handle.gone:
-            told.append(Residency(handle.branch_id, charge - handle.told, handle.gone))
+        released = handle.gone and not handle.put_back
+        if charge > handle.told or released:
+            told.append(Residency(handle.branch_id, charge - handle.told, released))
             handle.told = charge
 
 

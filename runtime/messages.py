@@ -298,7 +298,8 @@ class Residency:
     block_us: int
     """Block-microseconds."""
     gone: bool = False
-    """The branch is forgotten: nothing more is told of it."""
+    """The branch is forgotten, which every ``ReleaseBranch`` is answered with: nothing more is
+    told of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,11 +110,13 @@ class Branches:
             self._release_if_unused(place[0])
 
     def forgotten(self, branch_id: str) -> None:
-        """The engine no longer knows this session: its entries need a whole transcript."""
+        """The engine no longer knows this session: its entries need a whole transcript. It is
+        released all the same, since who is charged for its KV waits to hear that it is gone."""
         branch = self._branches.get(branch_id)
         if branch is None:
             return
         self._lose(branch)
+        self._releases.append(ReleaseBranch(branch_id=branch_id))
         for entry in [e for e, place in self._places.items() if place[0] is branch]:
             del self._places[entry]
 

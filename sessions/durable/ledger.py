@@ -10,7 +10,7 @@ Always true: a session's totals are the sums over its settled turns.
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from sessions.durable.account import Account, Amount, is_bound
+from sessions.durable.account import NOTHING, Account, Amount, is_bound
 from sessions.durable.miss_reasons import Miss
 
 _NANO = 1_000_000_000
@@ -237,6 +237,14 @@ class Ledger:
     def accounts(self) -> tuple[Account, ...]:
         """All that a turn of the session draws on, beside one of its own."""
         return (self.account, self.tree, *self.above)
+
+    def share_equals(self) -> None:
+        """Keep equal amounts once. For a ledger that changes rarely from now on."""
+        for account in (self.account, self.tree):
+            if account.held == NOTHING:
+                account.held = NOTHING
+            if account.spent == self.account.spent:
+                account.spent = self.account.spent
 
     def charge(self, block_us: int) -> bool:
         """KV was on the device for so long: charge it, as far as it is within every budget.

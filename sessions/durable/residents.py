@@ -34,6 +34,10 @@ class Residents:
         self._live = live
         self._sessions: dict[str, Session] = {}
 
+    def __len__(self) -> int:
+        """Branches that are charged to a session, or may be."""
+        return len(self._sessions)
+
     def writes(self, branch_id: str, session: Session) -> None:
         """A turn of ``session`` writes to that branch from now on."""
         self._sessions[branch_id] = session

@@ -5,11 +5,11 @@ for the client's tools. Turns that address it by name run one after the other; t
 continue one of its responses by id are forks of the client's making and may overlap. Knows
 no connection and no engine; tickets are opaque.
 
-Always true: at most one ticket is granted at a time, and only when no turn runs.
+Always true: at most one ticket is granted at a time, and only when no turn runs. A session that
+is closed holds no more than its account needs.
 """
 
 import enum
-from collections import deque
 from collections.abc import Hashable, Iterator
 
 from sessions.durable.ledger import Ledger
@@ -25,6 +25,24 @@ class SessionState(enum.Enum):
 
 class Session:
     """Mutable, owned by the store."""
+
+    __slots__ = (
+        "_closed",
+        "_granted",
+        "_open_calls",
+        "_running",
+        "_waiting",
+        "claimed",
+        "epoch",
+        "head_id",
+        "last_active_s",
+        "ledger",
+        "name",
+        "outlives_sockets",
+        "parent",
+        "tenant",
+        "turns_begun",
+    )
 
     def __init__(self, *, name: str, tenant: str, ledger: Ledger, now: float) -> None:
         self.name = name
@@ -43,11 +61,12 @@ class Session:
         and a turn in it asks the journal for it first."""
         self.outlives_sockets = False
         """``on_disconnect``: its turns go on when their client is gone."""
-        self._running: set[str] = set()
+        # Tuples: all that are idle have the same empty one.
+        self._running: tuple[Hashable, ...] = ()
         self._open_calls = False
         self._closed = False
         self._granted: Hashable | None = None
-        self._waiting: deque[Hashable] = deque()
+        self._waiting: tuple[Hashable, ...] = ()
 
     @property
     def state(self) -> SessionState:
@@ -73,7 +92,7 @@ class Session:
         """Ask for the session's next turn; False puts the ticket into the queue, and
         ``end`` or ``withdraw`` of another one will grant it."""
         if self.in_use:
-            self._waiting.append(ticket)
+            self._waiting += (ticket,)
             return False
         self._granted = ticket
         return True
@@ -86,8 +105,7 @@ class Session:
         if self._granted == ticket:
             self._granted = None
             return self._grant_next()
-        if ticket in self._waiting:
-            self._waiting.remove(ticket)
+        self._waiting = _without(self._waiting, ticket)
         return None
 
     def begin(self, response_id: str, ticket: Hashable | None, now: float) -> int:
@@ -96,7 +114,7 @@ class Session:
         if ticket is not None:
             assert self._granted == ticket
             self._granted = None
-        self._running.add(response_id)
+        self._running += (response_id,)
         self.last_active_s = now
         self.turns_begun += 1
         return self.turns_begun
@@ -110,7 +128,8 @@ class Session:
             open_calls: whether the client's tools are to answer; None leaves it as it was
                 (the turn failed).
         """
-        self._running.remove(response_id)
+        assert response_id in self._running
+        self._running = _without(self._running, response_id)
         self.last_active_s = now
         if open_calls is not None:
             self._open_calls = open_calls
@@ -123,9 +142,15 @@ class Session:
     def close(self) -> None:
         self._closed = True
         self.head_id = None
+        self.ledger.share_equals()
 
     def _grant_next(self) -> Hashable | None:
         if self._running or not self._waiting:
             return None
-        self._granted = self._waiting.popleft()
+        self._granted, *others = self._waiting
+        self._waiting = tuple(others)
         return self._granted
+
+
+def _without(several: tuple[Hashable, ...], one: Hashable) -> tuple[Hashable, ...]:
+    return tuple(each for each in several if each != one)

@@ -69,6 +69,8 @@ class _Tenant:
     def __init__(self, responses: ResponseTable, unlisted: PrivateResponses) -> None:
         self.responses = responses
         self.unlisted = unlisted
+        self.prices = PriceTable()
+        """Those that its newest session began with."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
 
 
@@ -185,9 +187,7 @@ class Store:
         self._expire_sessions(state)
         session = state.sessions.get(name)
         if session is None:
-            session = Session(
-                name=name, tenant=tenant, ledger=Ledger(self._prices_of(tenant)), now=self._clock()
-            )
+            session = self._new_session(tenant, name)
             self._make_room(state)
             state.sessions[name] = session
         state.sessions.move_to_end(name)
@@ -225,9 +225,7 @@ class Store:
         known = self.known_session(tenant, name)
         if known is not None:
             return known
-        gone = Session(
-            name=name, tenant=tenant, ledger=Ledger(self._prices_of(tenant)), now=self._clock()
-        )
+        gone = self._new_session(tenant, name)
         gone.close()
         return gone
 
@@ -267,6 +265,13 @@ class Store:
         """The live session that goes on where ``session`` was: itself, or the one that has
         taken its name since it was dropped."""
         return self.above_or_before(session.tenant, session.name)
+
+    def _new_session(self, tenant: str, name: str) -> Session:
+        """One with the tenant's prices of now, which all have together that began with them."""
+        state, prices = self._tenant(tenant), self._prices_of(tenant)
+        if state.prices != prices:
+            state.prices = prices
+        return Session(name=name, tenant=tenant, ledger=Ledger(state.prices), now=self._clock())
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)

@@ -79,6 +79,18 @@ def test_a_released_session_is_unknown_but_its_kv_is_still_found(driver: EngineD
     assert again.start.cached_tokens == 48
 
 
+def test_every_release_is_answered_also_that_of_a_branch_that_never_ran(
+    driver: EngineDriver,
+) -> None:
+    driver.turn(PROMPT, session="a", max_new_tokens=1)
+    driver.turn([1, 2], session="b", base="gone", offset=5)
+    driver.release("a")
+    driver.release("b")
+    output = driver.engine.step()
+    assert output is not None
+    assert {row.branch_id for row in output.residency if row.gone} == {"a", "b"}
+
+
 def test_another_tenant_finds_nothing(driver: EngineDriver) -> None:
     driver.turn(PROMPT, tenant="a", max_new_tokens=4)
     other = driver.turn(PROMPT, tenant="b", max_new_tokens=4)

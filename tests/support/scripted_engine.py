@@ -2,7 +2,7 @@
 
 It takes the real messages and is as strict as the real one: a base must be known and long
 enough, a session runs one turn at a time. What it has once been given counts as cached in
-whole blocks, per tenant.
+whole blocks, per tenant. A release is answered; no time passes here, so KV costs nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ from runtime.messages import (
     FinishReason,
     GenerationRequest,
     ReleaseBranch,
+    Residency,
     SequenceOutput,
     SequenceStart,
     TokenLogprob,
@@ -48,6 +49,7 @@ class ScriptedEngine:
         self.lost: dict[str, int] = {}
         """Further causes of misses that the next turns report."""
         self._cached: dict[str, list[list[int]]] = {}
+        self._gone: list[Residency] = []
 
     @property
     def last(self) -> GenerationRequest:
@@ -63,13 +65,20 @@ class ScriptedEngine:
                     self.open.pop(request_id, None)
                 case ReleaseBranch(branch_id=branch_id):
                     self.released.append(branch_id)
-                    del self.sessions[branch_id]
+                    self.sessions.pop(branch_id, None)
+                    self._gone.append(Residency(branch_id=branch_id, block_us=0, gone=True))
+
+    def take_residency(self) -> list[Residency]:
+        """What is to be told of branches' KV with the next step."""
+        told, self._gone = self._gone, []
+        return told
 
     def restart(self) -> None:
         """Forget everything, as a new process does."""
         self.sessions.clear()
         self.open.clear()
         self._cached.clear()
+        self._gone.clear()
 
     def forget_past(self) -> None:
         """Drop what only tests look at, and the cache."""

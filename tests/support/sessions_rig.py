@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from runtime.messages import FinishReason, GenerationRequest, SequenceOutput
+from runtime.messages import EngineMessage, FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
 from sessions.command.prices import of_tenant
 from sessions.durable.budgets import bounds_of
@@ -194,10 +194,19 @@ class Rig:
         self.reports.clear()
         self.engine.forget_past()
 
+    def sweep(self) -> None:
+        """Drop what is older than its time to live."""
+        self._submit(self.store.sweep())
+
+    def _submit(self, messages: Sequence[EngineMessage]) -> None:
+        self.engine.submit(messages)
+        told = self.store.residents.told(self.engine.take_residency())
+        assert not told.drops, "no KV costs anything here"
+
     def carry(self, client: Client, effects: Effects) -> None:
         """Carry out effects and those they lead to."""
         client.events += [json.loads(frame) for frame in effects.frames]
-        self.engine.submit(effects.requests)
+        self._submit(effects.requests)
         for message in effects.requests:
             if isinstance(message, GenerationRequest):
                 self._routes[message.request_id] = client
@@ -261,5 +270,6 @@ class Rig:
     def kill_engine(self) -> None:
         self.engine.restart()
         self.store.engine_lost()
+        self.store.residents.engine_lost()
         for client in self._clients.values():
             self.carry(client, client.connection.engine_died())

@@ -105,11 +105,13 @@ def test_after_the_engine_died_nothing_is_released_and_all_start_anew() -> None:
     assert len(branches) == 1
 
 
-def test_a_session_the_engine_forgot_is_no_base_and_is_not_released() -> None:
+def test_a_session_the_engine_forgot_is_no_base_and_is_released_at_once() -> None:
     branches = Branches()
     entry, first = first_turn(branches)
     branches.forgotten(first.branch_id)
     assert branches.claim(entry).base_branch_id is None
+    assert released(branches) == [first.branch_id]
+    branches.forgotten(first.branch_id)
     branches.drop(entry)
     assert released(branches) == []
 

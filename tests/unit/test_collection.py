@@ -128,7 +128,7 @@ def test_turns_sessions_and_connections_end_without_the_collector() -> None:
             client.create(input="waits")
             client.disconnect()
         rig.clock.advance(limits.stored_response_ttl_s + 1)
-        rig.engine.submit(rig.store.sweep())
+        rig.sweep()
         rig.forget_past()
 
     play(range(3))

@@ -511,7 +511,7 @@ def test_a_stored_response_outlives_its_connection_until_its_time_is_up(rig: Rig
     second = rig.connect().turn(input="more", previous_response_id=first["id"])
     assert rig.engine.released == []
     rig.clock.advance(LIMITS.stored_response_ttl_s + 1)
-    rig.engine.submit(rig.store.sweep())
+    rig.sweep()
     assert rig.engine.released == ["branch_1"]
     events = rig.connect().create(input="x", previous_response_id=second["id"])
     assert code(events) == "previous_response_not_found"
@@ -822,7 +822,7 @@ def test_every_turn_ends_once_and_nothing_is_left_over(seed: int, inline_bytes: 
     assert len(rig.store.running) == 0
     assert {view.state for view in rig.store.sessions()[1]} <= {"idle", "waiting_for_tools"}
     rig.clock.advance(LIMITS.stored_response_ttl_s + 1)
-    rig.engine.submit(rig.store.sweep())
+    rig.sweep()
     assert rig.engine.sessions == {}, "the engine was not told to forget"
     assert rig.store.sessions()[1] == []
 

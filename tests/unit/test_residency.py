@@ -3,7 +3,7 @@
 import numpy as np
 
 from radix_cache.cache import PrefixCache
-from radix_cache.residency import MICROSECONDS, TOLD_AT_ONCE
+from radix_cache.residency import MICROSECONDS, TOLD_AT_ONCE, Residency
 from radix_cache.transfers import BlockMove
 from tests.support.cache_turns import run_turn, transcript
 from tests.support.caches import make_cache
@@ -131,6 +131,26 @@ def test_a_branch_that_is_forgotten_is_told_of_for_the_last_time() -> None:
     assert [(row.branch_id, row.gone) for row in cache.take_residency()] == [("b", True)]
     cache.take_residency()
     assert not cache.tells_residency
+
+
+def test_whoever_releases_a_name_that_no_branch_has_is_told_that_it_is_gone() -> None:
+    cache = make_cache()
+    cache.release_branch("never begun")
+    assert cache.take_residency() == [Residency("never begun", 0, gone=True)]
+    assert cache.take_residency() == []
+
+
+def test_a_sequence_that_is_put_back_has_not_gone() -> None:
+    clock = Clock()
+    cache = make_cache(clock=clock)
+    run_turn(cache, transcript(16), "a")
+    sequence = cache.begin(branch_id="b", tenant="t", tokens=transcript(16)[:9])
+    clock.now = 2.0
+    cache.finish(sequence)
+    rows = cache.take_residency()
+    assert ("b", 2.0, False) in [(r.branch_id, r.block_us / MICROSECONDS, r.gone) for r in rows]
+    cache.release_branch("b")
+    assert Residency("b", 0, gone=True) in cache.take_residency()
 
 
 def test_a_dropped_branch_leaves_the_device_but_for_what_others_hold() -> None:

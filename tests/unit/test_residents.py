@@ -1,10 +1,16 @@
 """Whose account KV goes to, what is dropped, and what is recorded without a turn."""
 
+import gc
+from pathlib import Path
+
 from runtime.messages import DropBranch, Residency
 from sessions.durable.account import Budget
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.residents import Residents, Told
 from sessions.durable.session import Session
+from sessions.journal.sqlite import SqliteJournal
+from tests.support.journal_rig import JournalRig
+from tests.support.sessions_rig import END
 
 SECOND = 1_000_000
 
@@ -66,6 +72,31 @@ def test_the_branches_of_a_dropped_session_go_to_the_one_that_has_its_name() -> 
     assert known.told([row("a", 4)]) == Told()
     assert old.ledger.unsettled.block_us == SECOND
     assert new.ledger.account.spent.residency == 8 * SECOND
+
+
+def test_a_session_that_fell_out_leaves_nothing(tmp_path: Path) -> None:
+    """Also one whose turn was cancelled before it ran, or whose branch the engine had forgotten."""
+    journal = SqliteJournal(tmp_path / "journal", fingerprint=b"f", synchronous="OFF")
+    rig = JournalRig(journal)
+    for name in ("ended", "cancelled", "forgotten"):
+        client = rig.connect()
+        first = client.turn(input="hi", keepwarm={"session": name})
+        client.create(input="go on", previous_response_id=first["id"])
+        if name == "forgotten":
+            rig.deliver(rig.engine.forget(rig.engine.last))
+        if name != "cancelled":
+            rig.reply("ok" + END)
+        client.disconnect()
+    assert len(rig.store.residents) == 3
+    rig.clock.advance(rig.service.limits.stored_response_ttl_s + 1)
+    rig.sweep()
+    rig.forget_past()
+    del client
+    gc.collect()
+    assert len(rig.store.residents) == 0
+    left = [each.name for each in gc.get_objects() if type(each) is Session]
+    assert not {"ended", "cancelled", "forgotten"}.intersection(left)
+    journal.close()
 
 
 def test_with_the_engine_all_kv_is_gone() -> None:

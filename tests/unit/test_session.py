@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from sessions.durable.account import NOTHING, Amount
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.session import Session, SessionState
 
@@ -31,6 +32,30 @@ def test_a_session_goes_from_idle_over_running_to_waiting_for_tools_and_back() -
         SessionState.IDLE,
         SessionState.CLOSED,
     ]
+
+
+def test_a_closed_session_keeps_equal_amounts_once_and_nothing_of_its_turns() -> None:
+    session = new_session()
+    session.begin("r1", None, 1.0)
+    session.request("ticket")
+    session.withdraw("ticket")
+    session.end("r1", 2.0)
+    ledger, spent = session.ledger, Amount(input_uncached=1000, output=400, cost=7)
+    for account in (ledger.account, ledger.tree):
+        account.held = account.held.plus(spent)
+        account.spend(spent, spent)
+    ledger.tree.spend(Amount(output=1))
+    assert ledger.account.held is not NOTHING
+    session.close()
+    assert ledger.account.held is ledger.tree.held is NOTHING
+    assert (ledger.account.spent, ledger.tree.spent) == (spent, spent._replace(output=401))
+    ledger.account.spend(Amount(output=1))
+    session.close()
+    assert ledger.account.spent is ledger.tree.spent
+    assert not hasattr(session, "__dict__")
+    idle = new_session()
+    assert session._running is idle._running
+    assert session._waiting is idle._waiting
 
 
 def test_a_failed_turn_leaves_the_session_waiting_for_its_tools() -> None:

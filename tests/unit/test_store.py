@@ -27,6 +27,21 @@ def test_the_longest_idle_session_goes_at_one_beyond_the_bound() -> None:
     assert made.session("t", "a") is first
 
 
+def test_sessions_that_began_with_equal_prices_have_them_together() -> None:
+    price = 1
+    made = Store(
+        limits=Limits(),
+        prices=PriceTable(),
+        clock=FakeClock(1000.0),
+        prices_of=lambda tenant: PriceTable(output=price),
+    )
+    first, second = made.session("t", "a"), made.session("t", "b")
+    price = 2
+    third = made.session("t", "c")
+    assert first.ledger.prices is second.ledger.prices
+    assert [each.ledger.prices.output for each in (first, second, third)] == [1, 1, 2]
+
+
 def test_a_session_in_use_is_not_dropped() -> None:
     clock = FakeClock(1000.0)
     made = store(clock, max_sessions_per_tenant=1)
