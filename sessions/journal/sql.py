@@ -206,8 +206,7 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         turns: list[StoredTurn] = []
         with self.reading() as cursor:
-            found = self._standing_under(cursor, tenant, response_id)
-            row = found.get(response_id) or self._turn_row(cursor, tenant, response_id)
+            row, found = self._turn_row(cursor, tenant, response_id), dict[str, Row]()
             while row is not None:
                 turns.append(rows.read_turn(row))
                 if not turns[0].continuable:
@@ -215,14 +214,16 @@ class SqlJournal(SqlTables):
                 base = turns[-1].base_id
                 if base is None or known(base):
                     return turns[::-1]
+                if len(turns) == 1:
+                    found = self._standing_under(cursor, tenant, base)
                 row = found.get(base) or self._turn_row(cursor, tenant, base)
         if not turns:
             return []
         raise contradiction(f"response {turns[-1].base_id}, which others stand on, is missing")
 
     def _standing_under(self, cursor: Cursor, tenant: str, response_id: str) -> dict[str, Row]:
-        """The row of a response and those it stands on, as far as all ways lead to them: what is
-        not here has to be looked for as one row."""
+        """The row of a response and all that it stands on, as far as all ways lead to them: what
+        is not here has to be looked for as one row."""
         rows_found = cursor.execute(CHAIN, (tenant, response_id, *[tenant] * 3)).fetchall()
         return {
             row[4]: row[:-2]
