@@ -116,7 +116,7 @@ class Batch:
         gone = [key for key, row in self._reserved.items() if row is None]
         for tenant in sorted({tenant for tenant, _ in gone}):
             mine = [id_ for owner, id_ in gone if owner == tenant]
-            for some in _slices(mine):
+            for some in slices(mine):
                 sql = "DELETE FROM reservation WHERE tenant = ? AND response_id IN"
                 self._cursor.execute(f"{sql} ({marks(len(some))})", (tenant, *some))
         held = [row for row in self._reserved.values() if row is not None]
@@ -158,7 +158,7 @@ class Batch:
 
     def _epochs(self, tenant: str, ids: Sequence[str], lock: str) -> dict[tuple[str, str], int]:
         found = {}
-        for some in _slices(ids):
+        for some in slices(ids):
             sql = "SELECT response_id, epoch FROM turn WHERE tenant = ? AND response_id IN"
             sql += f" ({marks(len(some))}){lock}"
             for id_, epoch in self._cursor.execute(sql, (tenant, *some)).fetchall():
@@ -168,7 +168,7 @@ class Batch:
     def _named(self, table: str, columns: str, tenant: str, names: Sequence[str]) -> Iterator[Row]:
         """Rows of those names, locked in their order, so that no two servers wait for each
         other."""
-        for some in _slices(names):
+        for some in slices(names):
             sql = f"SELECT {columns} FROM {table} WHERE tenant = ? AND name IN"
             sql += f" ({marks(len(some))}) ORDER BY name{self._tables.for_update}"
             yield from map(tuple, self._cursor.execute(sql, (tenant, *some)).fetchall())
@@ -296,7 +296,7 @@ class Batch:
         self, table: str, columns: str, found: Sequence[Row], key: tuple[str, ...] = ()
     ) -> None:
         """Insert rows, in the place of those with the same key."""
-        for some in _slices(found):
+        for some in slices(found):
             sql = _insertion(table, columns, key, len(some))
             self._cursor.execute(sql, [value for row in some for value in row])
 
@@ -311,7 +311,7 @@ def _insertion(table: str, columns: str, key: tuple[str, ...], count: int) -> st
     return f"INSERT INTO {table} ({columns}) VALUES {values}{update}"
 
 
-def _slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
+def slices(found: Sequence[T]) -> Iterator[Sequence[T]]:
     """In parts that one statement takes."""
     for first in range(0, len(found), _MOST_ROWS):
         yield found[first : first + _MOST_ROWS]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sessions.journal import rows, samples
-from sessions.journal.batch import Batch, reservations, sessions_with_reservations
+from sessions.journal.batch import Batch, reservations, sessions_with_reservations, slices
 from sessions.journal.encoding import request_in_reservation
 from sessions.journal.errors import contradiction
 from sessions.journal.records import (
@@ -25,19 +25,24 @@ from sessions.journal.records import (
 )
 from sessions.journal.rows import Row
 from sessions.journal.samples import Sample
-from sessions.journal.tables import Cursor, SqlTables
+from sessions.journal.tables import Cursor, SqlTables, marks
 
-CHAIN = f"""
+CHAIN = """
 WITH RECURSIVE link (response_id, base_id) AS (
     SELECT response_id, base_id FROM turn WHERE tenant = ? AND response_id = ?
     UNION SELECT turn.response_id, turn.base_id FROM link CROSS JOIN turn
           WHERE turn.tenant = ? AND turn.response_id = link.base_id)
-SELECT {", ".join(f"turn.{column}" for column in rows.TURN.split(", "))}, name.session, name.seq
-FROM link CROSS JOIN turn CROSS JOIN name
-WHERE turn.tenant = ? AND turn.response_id = link.response_id
-AND name.tenant = ? AND name.response_id = link.response_id
+SELECT response_id, base_id FROM link
 """
-"""CROSS JOIN: SQLite goes from each link to its rows, and never through all that a tenant has."""
+"""CROSS JOIN: SQLite goes from each link to its row, and never through all that a tenant has."""
+NAMED = f"""
+SELECT {rows.TURN},
+    (SELECT 1 FROM name WHERE name.tenant = turn.tenant AND name.response_id = turn.response_id
+     AND name.session = turn.session AND name.seq = turn.seq)
+FROM turn WHERE tenant = ? AND response_id IN
+"""
+"""Rows, and 1 for each that the table ``name`` has at the same place. (A value is looked for row by
+row; what is joined a planner may read whole.)"""
 
 
 class SqlJournal(SqlTables):
@@ -206,7 +211,8 @@ class SqlJournal(SqlTables):
         """See ``Journal``."""
         turns: list[StoredTurn] = []
         with self.reading() as cursor:
-            row, found = self._turn_row(cursor, tenant, response_id), dict[str, Row]()
+            found = self._standing_under(cursor, tenant, response_id, known)
+            row = found.get(response_id) or self._turn_row(cursor, tenant, response_id)
             while row is not None:
                 turns.append(rows.read_turn(row))
                 if not turns[0].continuable:
@@ -214,22 +220,28 @@ class SqlJournal(SqlTables):
                 base = turns[-1].base_id
                 if base is None or known(base):
                     return turns[::-1]
-                if len(turns) == 1:
-                    found = self._standing_under(cursor, tenant, base)
                 row = found.get(base) or self._turn_row(cursor, tenant, base)
         if not turns:
             return []
         raise contradiction(f"response {turns[-1].base_id}, which others stand on, is missing")
 
-    def _standing_under(self, cursor: Cursor, tenant: str, response_id: str) -> dict[str, Row]:
-        """The row of a response and all that it stands on, as far as all ways lead to them: what
-        is not here has to be looked for as one row."""
-        rows_found = cursor.execute(CHAIN, (tenant, response_id, *[tenant] * 3)).fetchall()
-        return {
-            row[4]: row[:-2]
-            for row in rows_found
-            if row[0] == tenant and (row[1], row[2]) == (row[-2], row[-1])
-        }
+    def _standing_under(
+        self, cursor: Cursor, tenant: str, response_id: str, known: Callable[[str], bool]
+    ) -> dict[str, Row]:
+        """The row of a response and those of a chain below it, as far as all ways lead to them:
+        what is not here has to be looked for as one row."""
+        bases = dict(cursor.execute(CHAIN, (tenant, response_id, tenant)).fetchall())
+        ids, each = list[str](), response_id
+        while each in bases and not (ids and known(each)):
+            ids.append(each)
+            each = bases.pop(each)
+        found: dict[str, Row] = {}
+        for some in slices(ids):
+            sql = f"{NAMED} ({marks(len(some))})"
+            for row in cursor.execute(sql, (tenant, *some)).fetchall():
+                if row[0] == tenant and row[-1]:
+                    found[row[4]] = row[:-1]
+        return found
 
     def header(self, digest: bytes) -> bytes:
         """See ``Journal``."""
