@@ -29,6 +29,7 @@ from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.session import AsyncSession
 
 _LETTERS = string.ascii_lowercase + "     "
+_LOOK_EVERY_S = 0.5
 
 
 class WrongLength(Exception):
@@ -263,12 +264,13 @@ async def gaps_beside_prompt(
     load: Workload,
     prompt_tokens: int,
     seed: int,
-    when_computed: Callable[[], Any] = lambda: None,
+    look: Callable[[], Any] = lambda: None,
 ) -> list[float]:
     """Seconds between token events of the load's sessions, which decode long answers, while a
     prompt of another session is computed, from its request to its first token.
 
-    ``when_computed`` is called in a thread at the end of it, before the others are stopped.
+    ``look`` is called in a thread twice a second meanwhile, and at the end of it, before the
+    others are stopped.
     """
     plan = plan_of(load, seed)
     source = random.Random(f"agent_loop/prompt/{seed}")
@@ -278,6 +280,11 @@ async def gaps_beside_prompt(
         while True:
             running.append(PlayedTurn(sent_s=time.perf_counter()))
             await agent.play(turn, running[-1])
+
+    async def look_now_and_then() -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.to_thread(look)
 
     async with AsyncExitStack() as stack:
         running_agents = [
@@ -293,8 +300,10 @@ async def gaps_beside_prompt(
                 await asyncio.sleep(0.01)
             asked = PlayedTurn(sent_s=time.perf_counter())
             prompt = letters(source, prompt_tokens)
+            looking = group.create_task(look_now_and_then())
             await long.play(PlannedTurn(text=prompt, answer_tokens=1, seed=0), asked)
-            await asyncio.to_thread(when_computed)
+            looking.cancel()
+            await asyncio.to_thread(look)
             for task in tasks:
                 task.cancel()
     first_s = asked.token_s[0]

@@ -99,7 +99,7 @@ async def test_a_fleet_and_gaps_are_timed_on_a_server(model: Path, tmp_path: Pat
             load=replace(load, answer_tokens=(900, 900)),
             prompt_tokens=1000,
             seed=5,
-            when_computed=lambda: bound.append(gauge(server.url, "keepwarm_turns_running")),
+            look=lambda: bound.append(gauge(server.url, "keepwarm_turns_running")),
         )
     lengths = [[turn.answer_tokens for turn in turns] for turns in plan_of(load, 3).sessions]
     assert [[len(turn.token_s) for turn in turns] for turns in played.sessions] == lengths
