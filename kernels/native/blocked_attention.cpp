@@ -4,7 +4,8 @@
 // Keys are laid out in groups of 16 tokens with the pairs of dimensions one behind the other, values
 // by pairs of tokens.
 
-#include "blocked_attention.h"
+#include "blocked_attention_bf16.h"
+#include "matrix_unit.h"
 
 #ifdef HAVE_BF16_UNITS
 
@@ -17,20 +18,6 @@ struct Scratch : CommonScratch {
   alignas(64) int32_t weights[6][kTile / 2];
   std::vector<bf16> queries;  // [rows][head_dim]
 };
-
-// 2^x for x <= 0 to four digits, of which rounding to bf16 leaves less than three; 0 below what a
-// float holds. NaN stays NaN.
-inline __m512 power_of_two(__m512 x) {
-  __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 part = _mm512_sub_ps(x, whole);
-  __m512 p = _mm512_set1_ps(9.61812911e-3f);
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(5.55041087e-2f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.40226507e-1f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.93147182e-1f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(1.0f));
-  return _mm512_maskz_scalef_ps(some, p, whole);
-}
 
 // Scores of kWide groups of 16 tokens for kCount rows; keys of kStep groups are side by side.
 template <int kCount, int kWide, int kStep>
@@ -110,10 +97,10 @@ inline void mix_in_place(const int32_t* weights, int64_t pairs, const S* const* 
 }
 
 template <typename S>
-struct Work : ItemWork<Work<S>, S, Scratch> {
-  using Base = ItemWork<Work<S>, S, Scratch>;
-  using Base::args, Base::at, Base::count, Base::dim, Base::fetch, Base::find_values, Base::head,
-      Base::item, Base::padded, Base::scratch, Base::values;
+struct Work : Bf16Work<Work<S>, S, Scratch> {
+  using Base = Bf16Work<Work<S>, S, Scratch>;
+  using Base::args, Base::count, Base::dim, Base::fetch, Base::find_values, Base::head, Base::item,
+      Base::padded, Base::scratch, Base::values, Base::weigh;
   int64_t pairs = dim / 2;
 
   using Base::Base;
@@ -138,7 +125,7 @@ struct Work : ItemWork<Work<S>, S, Scratch> {
       for (head = item.first_head; head < end; ++head) {
         fetch(args.values, from + i);
         if (from + i + kAhead < item.end) fetch(args.keys, from + i + kAhead);
-        turn_keys<1>(from, i, to, scratch.keys);
+        Base::template turn_keys<1>(from, i, to, scratch.keys);
         int64_t nth = head - item.first_head;
         const bf16* queries = scratch.queries.data() + nth * count * dim;
         const int32_t* q = reinterpret_cast<const int32_t*>(queries);
@@ -161,28 +148,11 @@ struct Work : ItemWork<Work<S>, S, Scratch> {
     }
   }
 
-// The keys of 16 tokens, dimensions one behind the other, every kStep'th place. Tokens past the
-  // end repeat the last one, here and among the values; they are never seen.
-  template <int kStep>
-  void turn_keys(int64_t from, int64_t i, int64_t to, __m512i* out) {
-    const S* rows[16];
-    for (int64_t t = 0; t < 16; ++t) {
-      rows[t] = at(args.keys, std::min(from + i + t, to - 1));
-      if (sizeof(S) == 1) scratch.key_scales[head - item.first_head][i + t] = scale_of(rows[t], dim);
-    }
-    for (int64_t offset = 0; offset < dim; offset += 32, out += 16 * kStep) {
-      __m512i pairs_of_token[16], turned[16];
-      for (int t = 0; t < 16; ++t) pairs_of_token[t] = load_32(rows[t] + offset);
-      transpose(pairs_of_token, turned);
-      for (int p = 0; p < 16; ++p) _mm512_store_si512(out + kStep * p, turned[p]);
-    }
-  }
-
   void lay_out_keys(int64_t from, int64_t to) {
     for (int64_t i = 0; i < padded; i += 16) {
       fetch(args.values, from + i);
       if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
-      turn_keys<4>(from, i, to, scratch.keys + i / 64 * pairs * 4 + i / 16 % 4);
+      Base::template turn_keys<4>(from, i, to, scratch.keys + i / 64 * pairs * 4 + i / 16 % 4);
     }
   }
 
@@ -230,65 +200,19 @@ struct Work : ItemWork<Work<S>, S, Scratch> {
                     : mix<kCount, 2>(weights, padded / 2, values, dim / 16, keep, part);
     }
   }
-
-  // Scores of a row to weights relative to its running maximum; returns what of older sums stays.
-  float weigh(float* scores, int at, const Row& row, int64_t from, int64_t to) {
-    float* state = row.partial;
-    int64_t begin = std::min(std::max(from, row.low), to) - from;
-    int64_t end = std::max(std::min(to, row.high) - from, begin);
-    std::fill(scores, scores + begin, -INFINITY);
-    std::fill(scores + end, scores + padded, -INFINITY);
-    __m512 most = _mm512_set1_ps(-INFINITY);
-    for (int64_t i = 0; i < padded; i += 16) {
-      __m512 score = _mm512_load_ps(scores + i);
-      if (sizeof(S) == 1) {
-        score = _mm512_mul_ps(score, _mm512_load_ps(scratch.key_scales[head - item.first_head] + i));
-        _mm512_store_ps(scores + i, score);
-      }
-      most = _mm512_max_ps(score, most);  // passes NaN over; it gets into the sum below
-    }
-    float scale = args.scale * kLog2E;
-    float best = std::max(state[0], _mm512_reduce_max_ps(most) * scale);
-    if (best == -INFINITY) {
-      std::memset(scratch.weights[at], 0, padded * sizeof(bf16));
-      for (int64_t i = begin; i < end; ++i)
-        if (scores[i] != scores[i]) state[1] = NAN;
-      return 1.0f;
-    }
-    __m512 total = _mm512_setzero_ps();
-    __m512 times = _mm512_set1_ps(scale), top = _mm512_set1_ps(best);
-    __m512bh ones = as_bf16(_mm512_set1_epi32(0x3f803f80));
-    for (int64_t i = 0; i < padded; i += 32) {
-      __m512 low = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i), times, top));
-      __m512 high = _mm512_setzero_ps();
-      if (i + 16 < padded)
-        high = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i + 16), times, top));
-      __m512bh both = _mm512_cvtne2ps_pbh(high, low);
-      total = _mm512_dpbf16_ps(total, both, ones);
-      if (sizeof(S) == 1) {
-        low = _mm512_mul_ps(low, _mm512_load_ps(scratch.value_scales + i));
-        if (i + 16 < padded)
-          high = _mm512_mul_ps(high, _mm512_load_ps(scratch.value_scales + i + 16));
-        both = _mm512_cvtne2ps_pbh(high, low);
-      }
-      _mm512_store_si512(scratch.weights[at] + i / 2, (__m512i)both);
-    }
-    float keep = state[0] == -INFINITY ? 0.0f : std::exp2(state[0] - best);
-    state[0] = best;
-    state[1] = state[1] * keep + _mm512_reduce_add_ps(total);
-    return keep;
-  }
 };
 
 }  // namespace
 
 extern "C" {
 
-int keepwarm_has_attend_blocked() { return !wide_is_faster(); }
+int keepwarm_has_attend_blocked() { return keepwarm_has_matrix_unit() || !wide_is_faster(); }
 void keepwarm_attend_blocked(const AttendArgs* args) {
+  if (keepwarm_has_matrix_unit()) return keepwarm_attend_matrix(args);
   attend_in_blocks<Work<bf16>, Scratch>(*args, [](int64_t d) { return d; });
 }
 void keepwarm_attend_blocked_int8(const AttendArgs* args) {
+  if (keepwarm_has_matrix_unit()) return keepwarm_attend_matrix_int8(args);
   attend_in_blocks<Work<int8>, Scratch>(*args, [](int64_t d) { return d; });
 }
 }

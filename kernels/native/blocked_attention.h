@@ -82,6 +82,8 @@ struct ItemWork {
   int64_t padded = 0;  // tokens of the present block, a multiple of 16
   const S* values[kTile];
 
+  struct Unit {};  // what a thread holds while it works on items
+
   ItemWork(const AttendArgs& a, const Plan& p, const Item& it, Scratch& s, float* out)
       : args(a), plan(p), item(it), scratch(s), partials(out) {
     group = a.heads / a.kv_heads, dim = a.head_dim;
@@ -321,6 +323,7 @@ void attend_in_blocks(const AttendArgs& args, Place place) {
 #pragma omp parallel
   {
     static thread_local Scratch scratch;
+    [[maybe_unused]] typename Work::Unit unit;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < num_items; ++i)
       Work(args, plan, plan.items[i], scratch, partials.get()).run();

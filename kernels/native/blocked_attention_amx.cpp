@@ -1,0 +1,291 @@
+// Attention over paged KV by the matrix unit (Intel AMX), in blocks (blocked_attention.h).
+// Specification: paged_attention_reference in kernels/attention.py.
+//
+// A tile is 16 rows of 64 bytes. Many rows: 16 at a time, times keys of 16 tokens that are turned
+// once for all of them. Few rows: keys lie as the unit wants its left side, so nothing is turned but
+// the queries, once. Either way a score is the same sum in the same order. Values are laid out by
+// pairs of tokens; unpacking leaves dimensions 0 to 3, 8 to 11, 16 to 19 and 24 to 27 of 32 in the
+// first half, and so do the sums lie until the end.
+
+#include "matrix_unit.h"
+
+#include "blocked_attention_bf16.h"
+
+#if defined(HAVE_BF16_UNITS) && defined(__AMX_BF16__) && defined(__linux__)
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace {
+
+// Tiles: the first four are sums.
+constexpr int kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
+
+// The compiler's own functions do not say that they touch memory.
+template <int kTileNumber>
+inline void load(const void* from, int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTileNumber) : "memory");
+}
+template <int kTileNumber>
+inline void store(void* to, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kTileNumber) : "memory");
+}
+template <int kTileNumber>
+inline void zero() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(kTileNumber));
+}
+template <int kSums, int kRightTile>
+inline void multiply_left_by() {
+  asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kRightTile), "i"(kLeft), "i"(kSums));
+}
+// What is in the left tile by 16 columns, added to sums.
+template <int kSums>
+inline void add_product(const __m512i* right, int64_t stride) {
+  load<kRight>(right, stride);
+  multiply_left_by<kSums, kRight>();
+}
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 0, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// The unit's tiles in the shapes used here, while this lives; then as they were.
+struct Tiles {
+  TileConfig before;
+
+  Tiles() {
+    TileConfig ours;
+    ours.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) {
+      ours.rows[tile] = 16;
+      ours.row_bytes[tile] = tile < kFewRight ? 64 : 16;
+    }
+    asm volatile("sttilecfg %0" : "=m"(before) : : "memory");
+    asm volatile("ldtilecfg %0" : : "m"(ours) : "memory");
+  }
+  ~Tiles() {
+    if (before.palette) asm volatile("ldtilecfg %0" : : "m"(before) : "memory");
+    else asm volatile("tilerelease");
+  }
+  Tiles(const Tiles&) = delete;
+};
+
+struct Scratch : CommonScratch {
+  alignas(64) __m512i keys[kTile / 16 * kMostDim / 2];    // [tokens / 16][dimensions / 2]
+  alignas(64) __m512i values[kTile / 2 * kMostDim / 16];  // [tokens / 2][dimensions / 16]
+  alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // of few rows of some heads; or [16][kTile]
+  alignas(64) int32_t weights[16][kTile / 2];
+  alignas(64) float mixed[kMostDim / 16][16][16];  // [dimensions / 16][rows]
+  alignas(64) int32_t few[kStripe / 2][kThinRows];  // [heads][dimensions / 2][rows]: few queries, turned
+  alignas(64) bf16 widened[16 * kMostDim];
+  std::vector<bf16> queries;  // [rows][head_dim]
+};
+
+template <typename S>
+struct Work : Bf16Work<Work<S>, S, Scratch> {
+  using Base = Bf16Work<Work<S>, S, Scratch>;
+  using Base::args, Base::at, Base::count, Base::dim, Base::fetch, Base::find_values, Base::head,
+      Base::item, Base::padded, Base::scratch, Base::values, Base::weigh;
+  using Unit = Tiles;
+
+  using Base::Base;
+
+  void reserve(int64_t rows) { scratch.queries.resize(((rows + 15) & ~int64_t(15)) * dim); }
+  void take_query(int64_t row, const bf16* from) {
+    std::memcpy(scratch.queries.data() + row * dim, from, dim * sizeof(bf16));
+  }
+
+  void take_block(int64_t from, int64_t to) {
+    for (int64_t i = 0; i < padded; i += 16) {
+      fetch(args.values, from + i);
+      if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
+      Base::template turn_keys<1>(from, i, to, scratch.keys + i * dim / 32);
+    }
+    lay_out_values(from, to);
+    for (int64_t row = 0; row < count; row += 16) take_16(row, from, to);
+  }
+
+  // The block for up to 16 rows.
+  void take_16(int64_t row, int64_t from, int64_t to) {
+    const Row* rows = scratch.rows.data() + row;
+    int64_t some = std::min<int64_t>(16, count - row);
+    if (!Base::seen(rows, some, from, to)) return;
+    float* scores = scratch.scores[0][0];
+    const bf16* queries = scratch.queries.data() + row * dim;
+    int64_t groups = padded / 16, pairs = dim / 2, g = 0;
+    for (; g + 4 <= groups; g += 4) {
+      zero<0>(), zero<1>(), zero<2>(), zero<3>();
+      const __m512i* keys = scratch.keys + g * pairs;
+      for (int64_t d = 0; d < dim; d += 32, keys += 16) {
+        load<kLeft>(queries + d, dim * sizeof(bf16));
+        add_product<0>(keys, 64), add_product<1>(keys + pairs, 64);
+        add_product<2>(keys + 2 * pairs, 64), add_product<3>(keys + 3 * pairs, 64);
+      }
+      float* out = scores + 16 * g;
+      store<0>(out, kTile * 4), store<1>(out + 16, kTile * 4);
+      store<2>(out + 32, kTile * 4), store<3>(out + 48, kTile * 4);
+    }
+    for (; g < groups; ++g) {
+      zero<0>();
+      for (int64_t d = 0; d < dim; d += 32) {
+        load<kLeft>(queries + d, dim * sizeof(bf16));
+        add_product<0>(scratch.keys + g * pairs + d / 2, 64);
+      }
+      store<0>(scores + 16 * g, kTile * 4);
+    }
+    mix(rows, some, scores, from, to);
+  }
+
+  // The block for the few rows of some heads, while what is read next comes.
+  template <int kCount>
+  void take_thin(int64_t from, int64_t to) {
+    int64_t end = item.first_head + item.heads;
+    if (from == item.begin) turn_queries();
+    for (int64_t i = 0; i < padded; i += 16)
+      for (head = item.first_head; head < end; ++head) {
+        fetch(args.values, from + i);
+        if (from + i + kAhead < item.end) fetch(args.keys, from + i + kAhead);
+        int64_t nth = head - item.first_head, stride = dim * sizeof(bf16);
+        const bf16* keys = keys_of(from, i, to);
+        zero<kFewSums>();
+        for (int64_t d = 0; d < dim; d += 32) {
+          load<kLeft>(keys + d, stride);
+          load<kFewRight>(scratch.few[(nth * dim + d) / 2], 16);
+          multiply_left_by<kFewSums, kFewRight>();
+        }
+        alignas(64) float by_token[16][4];
+        store<kFewSums>(by_token, 16);
+        put_scores(by_token, scratch.scores[nth], i);
+      }
+    for (head = item.first_head; head < end; ++head) {
+      int64_t nth = head - item.first_head;
+      lay_out_values(from, to);
+      mix(scratch.rows.data() + nth * count, kCount, scratch.scores[nth][0], from, to);
+    }
+  }
+
+  // Scores of 16 tokens by token to scores by row.
+  static void put_scores(const float (*by_token)[4], float (*scores)[kTile], int64_t at) {
+    __m512 part[4];
+    for (int i = 0; i < 4; ++i) part[i] = _mm512_load_ps(by_token[4 * i]);
+    const __m512i even = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(2));
+    __m512 first = _mm512_permutex2var_ps(part[0], even, part[1]);  // rows 0 and 1 of tokens 0 to 7
+    __m512 second = _mm512_permutex2var_ps(part[2], even, part[3]);
+    _mm512_store_ps(scores[0] + at, _mm512_shuffle_f32x4(first, second, 0x44));
+    _mm512_store_ps(scores[1] + at, _mm512_shuffle_f32x4(first, second, 0xee));
+    first = _mm512_permutex2var_ps(part[0], odd, part[1]);
+    second = _mm512_permutex2var_ps(part[2], odd, part[3]);
+    _mm512_store_ps(scores[2] + at, _mm512_shuffle_f32x4(first, second, 0x44));
+    _mm512_store_ps(scores[3] + at, _mm512_shuffle_f32x4(first, second, 0xee));
+  }
+
+  void turn_queries() {
+    for (int64_t nth = 0; nth < item.heads; ++nth)
+      for (int64_t row = 0; row < kThinRows; ++row) {
+        const bf16* from = scratch.queries.data() + (nth * count + std::min(row, count - 1)) * dim;
+        const int32_t* pairs = reinterpret_cast<const int32_t*>(from);
+        for (int64_t p = 0; p < dim / 2; ++p) scratch.few[nth * dim / 2 + p][row] = pairs[p];
+      }
+  }
+
+  // The keys of 16 tokens of the present head, [16][head_dim] in bf16: where they lie if they lie so.
+  // What is read of tokens past the end is never seen: a score depends on one token alone.
+  const bf16* keys_of(int64_t from, int64_t i, int64_t to) {
+    if (sizeof(S) == sizeof(bf16) && args.block_size % 16 == 0)
+      return reinterpret_cast<const bf16*>(at(args.keys, from + i));
+    for (int64_t t = 0; t < 16; ++t) {
+      const S* row = at(args.keys, std::min(from + i + t, to - 1));
+      if (sizeof(S) == 1) scratch.key_scales[head - item.first_head][i + t] = scale_of(row, dim);
+      for (int64_t d = 0; d < dim; d += 32)
+        _mm512_storeu_si512(scratch.widened + t * dim + d, load_32(row + d));
+    }
+    return scratch.widened;
+  }
+
+  // By pairs of tokens, in steps of 32; tokens past the end repeat the last one.
+  void lay_out_values(int64_t from, int64_t to) {
+    find_values(from, to);
+    for (int64_t i = 0; i < padded; i += 2) {
+      __m512i* out = scratch.values + i / 2 * (dim / 16);
+      for (int64_t offset = 0; offset < dim; offset += 32) {
+        __m512i a = load_32(values[i] + offset), b = load_32(values[i + 1] + offset);
+        _mm512_store_si512(out + offset / 16, _mm512_unpacklo_epi16(a, b));
+        _mm512_store_si512(out + offset / 16 + 1, _mm512_unpackhi_epi16(a, b));
+      }
+    }
+    int64_t count = dim / 16, laid_out = padded / 2 * count;
+    if (padded % 32) std::memset(scratch.values + laid_out, 0, 8 * count * sizeof(__m512i));
+  }
+
+  // Softmax of scores [rows][kTile], and the values by it.
+  void mix(const Row* rows, int64_t some, float* scores, int64_t from, int64_t to) {
+    float keep[16];
+    for (int64_t r = 0; r < some; ++r) keep[r] = weigh(scores + r * kTile, r, rows[r], from, to);
+    int64_t stride = dim / 16 * 64, dims = dim / 16;
+    for (int64_t d = 0; d < dims; d += 4) {
+      const __m512i* right = scratch.values + d;
+      dims - d >= 4 ? multiply<4>(right, stride, d) : multiply<2>(right, stride, d);
+    }
+    for (int64_t r = 0; r < some; ++r) {
+      __m512 share = _mm512_set1_ps(keep[r]);
+      float* sums = rows[r].partial + 2;
+      for (int64_t d = 0; d < dims; ++d) {
+        __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sums + 16 * d), share);
+        __m512 after = _mm512_add_ps(before, _mm512_load_ps(scratch.mixed[d][r]));
+        _mm512_storeu_ps(sums + 16 * d, after);
+      }
+    }
+  }
+
+  // Weights by 16 * kWide dimensions of the values.
+  template <int kWide>
+  void multiply(const __m512i* values, int64_t stride, int64_t d) {
+    zero<0>(), zero<1>();
+    if (kWide == 4) zero<2>(), zero<3>();
+    for (int64_t i = 0; i < padded; i += 32) {
+      load<kLeft>(scratch.weights[0] + i / 2, kTile * sizeof(bf16));
+      const __m512i* right = values + i / 2 * (dim / 16);
+      add_product<0>(right, stride), add_product<1>(right + 1, stride);
+      if (kWide == 4) add_product<2>(right + 2, stride), add_product<3>(right + 3, stride);
+    }
+    store<0>(scratch.mixed[d], 64), store<1>(scratch.mixed[d + 1], 64);
+    if (kWide == 4) store<2>(scratch.mixed[d + 2], 64), store<3>(scratch.mixed[d + 3], 64);
+  }
+};
+
+// Where a dimension lies among the sums.
+inline int64_t place(int64_t d) {
+  int64_t in_32 = d % 32;
+  return d - in_32 + in_32 % 8 / 4 * 16 + in_32 / 8 * 4 + in_32 % 4;
+}
+
+}  // namespace
+
+extern "C" {
+
+int keepwarm_has_matrix_unit() {
+  constexpr int kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool may = syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
+  return may;
+}
+void keepwarm_attend_matrix(const AttendArgs* args) {
+  attend_in_blocks<Work<bf16>, Scratch>(*args, place);
+}
+void keepwarm_attend_matrix_int8(const AttendArgs* args) {
+  attend_in_blocks<Work<int8>, Scratch>(*args, place);
+}
+}
+
+#else
+
+extern "C" {
+
+int keepwarm_has_matrix_unit() { return 0; }
+void keepwarm_attend_matrix(const AttendArgs*) {}
+void keepwarm_attend_matrix_int8(const AttendArgs*) {}
+}
+
+#endif
