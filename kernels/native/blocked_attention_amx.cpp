@@ -21,6 +21,8 @@ namespace {
 // Tiles: the first four are sums.
 constexpr int kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
+constexpr int64_t kTogether = 32;  // rows: the unit works on some while others are weighed
+
 // The compiler's own functions do not say that they touch memory.
 template <int kTileNumber>
 inline void load(const void* from, int64_t stride) {
@@ -75,9 +77,9 @@ struct Tiles {
 struct Scratch : CommonScratch {
   alignas(64) __m512i keys[kTile / 16 * kMostDim / 2];    // [tokens / 16][dimensions / 2]
   alignas(64) __m512i values[kTile / 2 * kMostDim / 16];  // [tokens / 2][dimensions / 16]
-  alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // of few rows of some heads; or [16][kTile]
-  alignas(64) int32_t weights[16][kTile / 2];
-  alignas(64) float mixed[kMostDim / 16][16][16];  // [dimensions / 16][rows]
+  alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // or [kTogether][kTile]
+  alignas(64) int32_t weights[kTogether][kTile / 2];
+  alignas(64) float mixed[kMostDim / 16][kTogether][16];  // [dimensions / 16][rows]
   alignas(64) int32_t few[kStripe / 2][kThinRows];  // [heads][dimensions / 2][rows]: few queries, turned
   alignas(64) bf16 widened[16 * kMostDim];
   std::vector<bf16> queries;  // [rows][head_dim]
@@ -104,15 +106,18 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       Base::template turn_keys<1>(from, i, to, scratch.keys + i * dim / 32);
     }
     lay_out_values(from, to);
-    for (int64_t row = 0; row < count; row += 16) take_16(row, from, to);
+    for (int64_t row = 0; row < count; row += kTogether) {
+      int64_t some = std::min(kTogether, count - row);
+      const Row* rows = scratch.rows.data() + row;
+      if (!Base::seen(rows, some, from, to)) continue;
+      float* scores = scratch.scores[0][0];
+      for (int64_t r = 0; r < some; r += 16) score(row + r, scores + r * kTile);
+      mix(rows, some, scores, from, to);
+    }
   }
 
-  // The block for up to 16 rows.
-  void take_16(int64_t row, int64_t from, int64_t to) {
-    const Row* rows = scratch.rows.data() + row;
-    int64_t some = std::min<int64_t>(16, count - row);
-    if (!Base::seen(rows, some, from, to)) return;
-    float* scores = scratch.scores[0][0];
+  // Scores of the block for 16 rows.
+  void score(int64_t row, float* scores) {
     const bf16* queries = scratch.queries.data() + row * dim;
     int64_t groups = padded / 16, pairs = dim / 2, g = 0;
     for (; g + 4 <= groups; g += 4) {
@@ -135,7 +140,6 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       }
       store<0>(scores + 16 * g, kTile * 4);
     }
-    mix(rows, some, scores, from, to);
   }
 
   // The block for the few rows of some heads, while what is read next comes.
@@ -222,13 +226,12 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
 
   // Softmax of scores [rows][kTile], and the values by it.
   void mix(const Row* rows, int64_t some, float* scores, int64_t from, int64_t to) {
-    float keep[16];
+    float keep[kTogether];
     for (int64_t r = 0; r < some; ++r) keep[r] = weigh(scores + r * kTile, r, rows[r], from, to);
-    int64_t stride = dim / 16 * 64, dims = dim / 16;
-    for (int64_t d = 0; d < dims; d += 4) {
-      const __m512i* right = scratch.values + d;
-      dims - d >= 4 ? multiply<4>(right, stride, d) : multiply<2>(right, stride, d);
-    }
+    int64_t dims = dim / 16;
+    for (int64_t r = 0; r < some; r += 16)
+      for (int64_t d = 0; d < dims; d += 4)
+        dims - d >= 4 ? multiply<4>(r, d) : multiply<2>(r, d);
     for (int64_t r = 0; r < some; ++r) {
       __m512 share = _mm512_set1_ps(keep[r]);
       float* sums = rows[r].partial + 2;
@@ -240,19 +243,21 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     }
   }
 
-  // Weights by 16 * kWide dimensions of the values.
+  // Weights of 16 rows by 16 * kWide dimensions of the values, from 16 * d on.
   template <int kWide>
-  void multiply(const __m512i* values, int64_t stride, int64_t d) {
+  void multiply(int64_t row, int64_t d) {
+    int64_t stride = dim / 16 * sizeof(__m512i);
     zero<0>(), zero<1>();
     if (kWide == 4) zero<2>(), zero<3>();
     for (int64_t i = 0; i < padded; i += 32) {
-      load<kLeft>(scratch.weights[0] + i / 2, kTile * sizeof(bf16));
-      const __m512i* right = values + i / 2 * (dim / 16);
+      load<kLeft>(scratch.weights[row] + i / 2, kTile * sizeof(bf16));
+      const __m512i* right = scratch.values + i / 2 * (dim / 16) + d;
       add_product<0>(right, stride), add_product<1>(right + 1, stride);
       if (kWide == 4) add_product<2>(right + 2, stride), add_product<3>(right + 3, stride);
     }
-    store<0>(scratch.mixed[d], 64), store<1>(scratch.mixed[d + 1], 64);
-    if (kWide == 4) store<2>(scratch.mixed[d + 2], 64), store<3>(scratch.mixed[d + 3], 64);
+    store<0>(scratch.mixed[d][row], 64), store<1>(scratch.mixed[d + 1][row], 64);
+    if (kWide == 4)
+      store<2>(scratch.mixed[d + 2][row], 64), store<3>(scratch.mixed[d + 3][row], 64);
   }
 };
 
@@ -272,10 +277,10 @@ int keepwarm_has_matrix_unit() {
   return may;
 }
 void keepwarm_attend_matrix(const AttendArgs* args) {
-  attend_in_blocks<Work<bf16>, Scratch>(*args, place);
+  attend_in_blocks<Work<bf16>, Scratch>(*args, [](int64_t d) { return place(d); });
 }
 void keepwarm_attend_matrix_int8(const AttendArgs* args) {
-  attend_in_blocks<Work<int8>, Scratch>(*args, place);
+  attend_in_blocks<Work<int8>, Scratch>(*args, [](int64_t d) { return place(d); });
 }
 }
 
