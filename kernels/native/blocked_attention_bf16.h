@@ -90,7 +90,7 @@ struct Bf16Work : ItemWork<Units, S, Scratch> {
       }
       _mm512_store_si512(scratch.weights[at] + i / 2, (__m512i)both);
     }
-    float keep = state[0] == -INFINITY ? 0.0f : std::exp2(state[0] - best);
+    float keep = state[0] == best ? 1.0f : std::exp2(state[0] - best);  // 0 at first
     state[0] = best;
     state[1] = state[1] * keep + _mm512_reduce_add_ps(total);
     return keep;
