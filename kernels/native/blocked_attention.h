@@ -215,7 +215,8 @@ void finish(const AttendArgs& args, const Part& part, int64_t head, const float*
     int64_t r = part.first_row + row, token = args.query_starts[part.sequence] + r / group;
     bf16* out = static_cast<bf16*>(args.output) +
                 (token * args.heads + head * group + r % group) * dim;
-    for (int64_t d = 0; d < dim; ++d) narrow(sums[place(d)] / total, out + d);
+    for (int64_t d = 0; d < dim; ++d) sums[d] /= total;
+    for (int64_t d = 0; d < dim; ++d) narrow(sums[place(d)], out + d);
   }
 }
 
