@@ -142,15 +142,17 @@ class NativeLibrary:
         self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
         self._slabs = Slabs()
         self._linear = {}
-        self.tiles_suit_many_rows = False
-        """Whether our products are as fast as torch's for any number of rows: where torch has no
-        matrix units."""
+        self.bits_for_many_rows: frozenset[int] = frozenset()
+        """Of weights with which our products are as fast as torch's for any number of rows: all
+        where torch has no matrix unit, those that ours takes as they lie where there is one."""
         if suffix == "bf16" and library.keepwarm_has_linear():
             self._linear = {
                 bits: tuple(getattr(library, f"keepwarm_{name}_{bits}") for name in _LINEAR)
                 for bits in (16, 8, 4)
             }
-            self.tiles_suit_many_rows = "amx_bf16" not in _processor().split()
+            amx = "amx_bf16" in _processor().split()
+            ours = {16} if library.keepwarm_has_matrix_unit() else set()
+            self.bits_for_many_rows = frozenset(ours if amx else self._linear)
             for linear, widen, pack in self._linear.values():
                 linear.argtypes = widen.argtypes = (ctypes.POINTER(_LinearArgs),)
                 pack.argtypes = (ctypes.POINTER(_PackArgs),)

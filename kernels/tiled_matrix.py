@@ -1,8 +1,9 @@
 """Matrices in the layout of the compiled CPU products: tiles of 16 outputs.
 
 16, 8 or 4 bits a weight. Few rows multiply with the tiles as they lie, at the speed of the
-memory; many rows have the matrix laid out again for the ordinary product where that has units of
-its own (AMX) or ours is no faster; which takes time of its own.
+memory, and so do many rows where that is as fast: in 16 bits anywhere, a matrix unit (AMX) wants
+them so. Else many rows have the matrix laid out again for the ordinary product, which takes time
+of its own.
 ``kernels/native/linear.h`` says how a tile lies.
 """
 
@@ -51,7 +52,7 @@ class TiledMatrix:
         assert library is not None, "fits_tiles() was not asked"
         self._library = library
         if widened_from is None:
-            widened_from = NEVER if library.tiles_suit_many_rows else _WIDENED_FROM
+            widened_from = NEVER if bits in library.bits_for_many_rows else _WIDENED_FROM
         self._widened_from = widened_from
         self._weights = library.pack(weight, bits, group)
         self.num_bytes = self._weights.values.numel() + 4 * self._weights.scales.numel()

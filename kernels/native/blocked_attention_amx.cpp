@@ -11,10 +11,7 @@
 
 #include "blocked_attention_bf16.h"
 
-#if defined(HAVE_BF16_UNITS) && defined(__AMX_BF16__) && defined(__linux__)
-
-#include <sys/syscall.h>
-#include <unistd.h>
+#ifdef HAVE_MATRIX_UNIT
 
 namespace {
 
@@ -23,55 +20,21 @@ constexpr int kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
 constexpr int64_t kTogether = 32;  // rows: the unit works on some while others are weighed
 
-// The compiler's own functions do not say that they touch memory.
-template <int kTileNumber>
-inline void load(const void* from, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTileNumber) : "memory");
-}
-template <int kTileNumber>
-inline void store(void* to, int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kTileNumber) : "memory");
-}
-template <int kTileNumber>
-inline void zero() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(kTileNumber));
-}
-template <int kSums, int kRightTile>
-inline void multiply_left_by() {
-  asm volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" : : "i"(kRightTile), "i"(kLeft), "i"(kSums));
-}
 // What is in the left tile by 16 columns, added to sums.
 template <int kSums>
 inline void add_product(const __m512i* right, int64_t stride) {
   load<kRight>(right, stride);
-  multiply_left_by<kSums, kRight>();
+  multiply<kSums, kLeft, kRight>();
 }
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 0, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// The unit's tiles in the shapes used here, while this lives; then as they were.
-struct Tiles {
-  TileConfig before;
-
-  Tiles() {
-    TileConfig ours;
-    ours.palette = 1;
-    for (int tile = 0; tile < 8; ++tile) {
-      ours.rows[tile] = 16;
-      ours.row_bytes[tile] = tile < kFewRight ? 64 : 16;
-    }
-    asm volatile("sttilecfg %0" : "=m"(before) : : "memory");
-    asm volatile("ldtilecfg %0" : : "m"(ours) : "memory");
+// Eight tiles, the last two of which are 16 bytes wide.
+struct Tiles : TilesInUse {
+  static TileConfig config() {
+    TileConfig all;
+    all.row_bytes[kFewRight] = all.row_bytes[kFewSums] = 16;
+    return all;
   }
-  ~Tiles() {
-    if (before.palette) asm volatile("ldtilecfg %0" : : "m"(before) : "memory");
-    else asm volatile("tilerelease");
-  }
-  Tiles(const Tiles&) = delete;
+  Tiles() : TilesInUse(config()) {}
 };
 
 struct Scratch : CommonScratch {
@@ -157,7 +120,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
         for (int64_t d = 0; d < dim; d += 32) {
           load<kLeft>(keys + d, stride);
           load<kFewRight>(scratch.few[(nth * dim + d) / 2], 16);
-          multiply_left_by<kFewSums, kFewRight>();
+          multiply<kFewSums, kLeft, kFewRight>();
         }
         alignas(64) float by_token[16][4];
         store<kFewSums>(by_token, 16);
@@ -231,7 +194,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     int64_t dims = dim / 16;
     for (int64_t r = 0; r < some; r += 16)
       for (int64_t d = 0; d < dims; d += 4)
-        dims - d >= 4 ? multiply<4>(r, d) : multiply<2>(r, d);
+        dims - d >= 4 ? mix_values<4>(r, d) : mix_values<2>(r, d);
     for (int64_t r = 0; r < some; ++r) {
       __m512 share = _mm512_set1_ps(keep[r]);
       float* sums = rows[r].partial + 2;
@@ -245,7 +208,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
 
   // Weights of 16 rows by 16 * kWide dimensions of the values, from 16 * d on.
   template <int kWide>
-  void multiply(int64_t row, int64_t d) {
+  void mix_values(int64_t row, int64_t d) {
     int64_t stride = dim / 16 * sizeof(__m512i);
     zero<0>(), zero<1>();
     if (kWide == 4) zero<2>(), zero<3>();
@@ -271,11 +234,6 @@ inline int64_t place(int64_t d) {
 
 extern "C" {
 
-int keepwarm_has_matrix_unit() {
-  constexpr int kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool may = syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
-  return may;
-}
 void keepwarm_attend_matrix(const AttendArgs* args) {
   attend_in_blocks<Work<bf16>, Scratch>(*args, [](int64_t d) { return place(d); });
 }
@@ -288,7 +246,6 @@ void keepwarm_attend_matrix_int8(const AttendArgs* args) {
 
 extern "C" {
 
-int keepwarm_has_matrix_unit() { return 0; }
 void keepwarm_attend_matrix(const AttendArgs*) {}
 void keepwarm_attend_matrix_int8(const AttendArgs*) {}
 }

@@ -4,6 +4,7 @@
 // For processors with AVX-512 and units for bf16; linear_avx2.cpp is for others.
 
 #include "linear.h"
+#include "matrix_unit.h"
 
 #ifdef HAVE_BF16_UNITS
 
@@ -312,6 +313,7 @@ void keepwarm_widen_8(const LinearArgs* args) { widen_all<Int8>(*args); }
 void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
 
 void keepwarm_linear_16(const LinearArgs* args) {
+  if (keepwarm_has_matrix_unit()) return keepwarm_linear_matrix(args);
   wide_is_faster() ? multiply_wide<WideBf16>(*args)
                    : Bf16::multiply(*args, static_cast<const int32_t*>(args->x));
 }
