@@ -66,6 +66,11 @@ class KVPool:
         if self._pages is not None:
             self._pages.reach(block)
 
+    def settle(self) -> None:
+        """Return when no memory is being provided beside the caller."""
+        if self._pages is not None:
+            self._pages.wait()
+
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
         return self._layers[index]

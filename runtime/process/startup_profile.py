@@ -2,8 +2,9 @@
 
 Steps of the sizes that a ``CostTable`` has cells for are computed a few times: the first time pays
 for what is made once (compiled kernels, prepared products, recorded steps) and does not count, of
-the others the shortest does, so that one hiccup spoils nothing. What is worth most comes first;
-when the time is over the other cells are extrapolated, and filled in by turns.
+the others the shortest does, so that one hiccup spoils nothing, and none while the pool's memory is
+being provided, which takes a core. What is worth most comes first; when the time is over the other
+cells are extrapolated, and filled in by turns.
 
 Times of an earlier start (``runtime.process.stored_profile``) are taken where two of them still
 hold; the time then goes to cells that no start has come to yet, and to timing again what is known.
@@ -80,6 +81,7 @@ def measured_table(
     the one that the cost model starts with."""
     if seconds <= 0.0:
         return CostTable.linear(CostProfile())
+    runner.pool.settle()
     trials = _Trials(runner, clock, seconds=seconds)
     longest = min(runner.num_blocks * runner.block_size, runner.model.config.max_context_tokens)
     cells = [
@@ -224,6 +226,10 @@ class _Trials:
             started = self._clock()
             if started + expected_s > self._until:
                 break
+            if number == 1:  # the first step may have come near to the memory that is there
+                self._runner.pool.settle()
+                settled = self._clock()
+                self._until, started = self._until + settled - started, settled
             _run(self._runner, num_tokens, num_rows, position)
             took_s = self._clock() - started
             is_hiccup = took_s > self._long_s and not self._forgiven

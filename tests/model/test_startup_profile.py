@@ -71,6 +71,28 @@ def _measured(
     )
 
 
+def test_no_step_counts_while_memory_is_being_provided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes a core, so steps take three times as long; the first step of each kind has more
+    provided."""
+    runner = _runner()
+    kinds: set[tuple[int, int, int]] = set()
+    plain, settles = runner.run, []
+
+    def run(inputs: list[SequenceInput]) -> torch.Tensor:
+        before = runner.clock()
+        logits = plain(inputs)
+        if runner.steps[-1] in kinds and len(settles) < len(kinds):
+            runner.clock.advance(2 * (runner.clock() - before))
+        kinds.add(runner.steps[-1])
+        return logits
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(runner.pool, "settle", lambda: settles.append(runner.clock.advance(0.1)))
+    table = _measured(runner, 600.0)
+    assert table.seconds(0, 1) == pytest.approx(truth_s(0, 1), rel=0.01)
+    assert table.seconds(256, 0) == pytest.approx(truth_s(256, 0), rel=0.01)
+
+
 def test_what_is_paid_once_does_not_count() -> None:
     table = _measured(_runner(), 600.0)
     assert table.pair_s == pytest.approx(PAIR_S, rel=0.01)
