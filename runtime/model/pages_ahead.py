@@ -24,8 +24,9 @@ _POPULATE_WRITE = 23
 AHEAD_BYTES = 256 << 20
 """Memory that is provided beyond what is in use, over all layers: half of it at least, which is
 what a prompt of 8,000 tokens skips whose blocks are taken at once (96 MiB, 100M parameters)."""
-_REST = 9
-"""Rests take so many times what a page took: a tenth of a core goes to pages."""
+_REST = 3
+"""Rests take so many times what a page took: a quarter of a core goes to pages. With a tenth, a
+prompt of 8,000 tokens overtook them where a page takes 5 ms, and the rest came without rests."""
 
 
 class PagesAhead:
