@@ -1,8 +1,8 @@
 """Paged attention on a CPU without copying contexts.
 
-Where a compiler is at hand, few query rows go to ``kernels/native``, and on processors whose units
-for bf16 are fast without a matrix unit all rows in bf16 do; the rest, and all of it elsewhere, is
-plain torch as follows.
+Where a compiler is at hand, few query rows go to ``kernels/native``, and on processors with a
+matrix unit, with fast units for bf16 or with AVX2 alone all rows in bf16 do; the rest, and all of
+it elsewhere, is plain torch as follows.
 
 A block is [kv_heads, block_size, head_dim], so a run of neighbouring blocks is a stack of
 [block_size, head_dim] matrices that a batched product reads where they lie. A sequence is a

@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).parent / "native"
 _FLAGS = (
-    *("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared"),
+    *("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC"),
     *("-fno-math-errno", "-fno-trapping-math"),  # loops with an exponential or a choice in vectors
 )
 _TILE = 16
@@ -420,15 +421,26 @@ def _compiled() -> Path:
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            made = Path(folder) / "made.so"
-            sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
             _LOG.info("compiling the CPU kernels, once for this machine; it takes some seconds")
-            command = [compiler, *_FLAGS, "-o", str(made), *sources]
-            subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
-            )
-            made.replace(target)
+            _compile(compiler, Path(folder)).replace(target)
     return target
+
+
+def _compile(compiler: str, folder: Path) -> Path:
+    """The library, made in ``folder``; as many sources at a time as there are cores."""
+
+    def run(*arguments: str) -> None:
+        command = [compiler, *_FLAGS, *arguments]
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
+        )
+
+    made = {path: folder / f"{path.stem}.o" for path in sorted(_SOURCES.glob("*.cpp"))}
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(lambda path: run("-c", str(path), "-o", str(made[path])), made))
+    library = folder / "made.so"
+    run("-shared", *map(str, made.values()), "-o", str(library))
+    return library
 
 
 def _processor() -> str:
