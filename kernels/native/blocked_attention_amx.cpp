@@ -19,6 +19,7 @@ namespace {
 constexpr int kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
 constexpr int64_t kTogether = 32;  // rows: the unit works on some while others are weighed
+static_assert(kTogether % 16 == 0 && kTogether <= kStripe / 32 * kThinRows);
 
 // What is in the left tile by 16 columns, added to sums.
 template <int kSums>
@@ -40,10 +41,10 @@ struct Tiles : TilesInUse {
 struct Scratch : CommonScratch {
   alignas(64) __m512i keys[kTile / 16 * kMostDim / 2];    // [tokens / 16][dimensions / 2]
   alignas(64) __m512i values[kTile / 2 * kMostDim / 16];  // [tokens / 2][dimensions / 16]
-  alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // or [kTogether][kTile]
+  alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // [heads][rows], or of many rows
   alignas(64) int32_t weights[kTogether][kTile / 2];
   alignas(64) float mixed[kMostDim / 16][kTogether][16];  // [dimensions / 16][rows]
-  alignas(64) int32_t few[kStripe / 2][kThinRows];  // [heads][dimensions / 2][rows]: few queries, turned
+  alignas(64) int32_t few[kStripe / 2][kThinRows];  // few queries: [heads][dimensions / 2][rows]
   alignas(64) bf16 widened[16 * kMostDim];
   std::vector<bf16> queries;  // [rows][head_dim]
 };

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t kDepth = 32;       // inputs of a tile
+constexpr int64_t kDepth = 32;  // inputs of a tile
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kStretch = 8;  // inputs / 32 whose weights are used for all rows before the next
 
@@ -90,7 +90,8 @@ struct Stretch {
   bool first, last;
 };
 
-// 16 rows, or 32, by a tile of outputs, or two; with each tile of outputs kLines lines of what comes next are asked for.
+// 16 rows, or 32, by a tile of outputs, or two; with each tile of outputs kLines lines of what comes
+// next are asked for.
 template <int kRowTiles, int kTiles, int kLines>
 void some_rows(const LinearArgs& args, const char* x, int64_t row_tile, int64_t tile,
                const Stretch& part, const char*& ahead) {
