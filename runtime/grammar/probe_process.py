@@ -74,6 +74,10 @@ def _resident_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+_RESERVED_BYTES = 128 << 20
+"""What the C library maps, and does not use, for the allocations of one more thread."""
+
+
 def _limit_address_space(memory_bytes: int) -> None:
     """Bound one huge allocation, which the watch could not see in time."""
     try:
@@ -81,7 +85,7 @@ def _limit_address_space(memory_bytes: int) -> None:
             mapped = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
         return
-    limit = mapped + 2 * memory_bytes
+    limit = mapped + 2 * memory_bytes + _RESERVED_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
