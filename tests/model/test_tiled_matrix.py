@@ -14,7 +14,9 @@ def needs_compiled() -> None:
 
 @pytest.mark.parametrize("widened_from", [None, 5, NEVER])
 @pytest.mark.parametrize("bits", [16, 8, 4])
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 32), (16, 64), (70, 160), (200, 96)])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(1, 32), (16, 64), (70, 160), (200, 96), (40, 1056)]
+)
 def test_products_are_those_of_the_matrix(
     bits, outputs: int, inputs: int, widened_from: int | None
 ) -> None:
