@@ -10,8 +10,9 @@ from sessions.durable.weights import Bounds, HeldBytes, Hold
 from sessions.wire.fair_reading import TenantTurns
 from tools_api.limits import Limits
 
-TURN_S = 0.005
-"""Time for one client in one turn of the event loop, its last slice or frame apart."""
+TURN_S = 0.001
+"""Time for one client in one turn of the event loop, its last slice or frame apart: what others'
+tokens wait for at most, while one tenant floods."""
 TENANT_S = 0.001
 """Time of a tenant's clients in one turn of the event loop, after which the next one waits."""
 

@@ -38,6 +38,7 @@ from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
 from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.socket_state import has_come
+from sessions.wire.unsent import UnsentBytes
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes
 from tools_api import errors
 from tools_api.dialects.dialect import Dialect
@@ -73,6 +74,7 @@ class HttpConnection(asyncio.Protocol):
         upgrade: Upgrade,
         closed_because: Closed,
         arriving: Arriving,
+        unsent: UnsentBytes,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -83,6 +85,7 @@ class HttpConnection(asyncio.Protocol):
         self._upgrade = upgrade
         self._closed_because = closed_because
         self._arriving = arriving
+        self._unsent = unsent
         self._max_body_bytes = arriving.limits.max_frame_bytes
         self._times = times
         self._metrics = metrics
@@ -180,6 +183,7 @@ class HttpConnection(asyncio.Protocol):
             self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unsent.forget(self)
         self._forget_client()
         self._on_lost(self)
 
@@ -188,6 +192,7 @@ class HttpConnection(asyncio.Protocol):
         self._unsent_then = self.unsent_bytes
 
     def resume_writing(self) -> None:
+        self._unsent.forget(self)
         self._stalled_at = None
         self._later()
 
@@ -404,7 +409,7 @@ class HttpConnection(asyncio.Protocol):
         self._metrics.http_answered(response.status)
         if self._for_page and response.status != HTTPStatus.NO_CONTENT:  # a preflight has them
             response = replace(response, headers=(*response.headers, *self._for_page))
-        self._socket.write(self._framing.answer(response, last=self._last))
+        self._send(self._framing.answer(response, last=self._last))
         self._answered()
 
     def begin(self, content_type: str) -> None:
@@ -416,7 +421,7 @@ class HttpConnection(asyncio.Protocol):
         """More of an answer, in one write."""
         if not self._socket.is_closing():
             head, self._head = self._head, b""
-            self._socket.write(head + self._framing.piece(piece))
+            self._send(head + self._framing.piece(piece))
 
     def finish(self, piece: bytes = b"") -> None:
         """The last of an answer that came in pieces."""
@@ -425,8 +430,12 @@ class HttpConnection(asyncio.Protocol):
         head, self._head = self._head, b""
         if piece:
             head += self._framing.piece(piece)
-        self._socket.write(head + self._framing.end())
+        self._send(head + self._framing.end())
         self._answered()
+
+    def _send(self, data: bytes) -> None:
+        self._socket.write(data)
+        self._unsent.note(self._group, self)
 
     def cut(self) -> None:
         """Drop the client; the exchange is over."""
@@ -487,6 +496,7 @@ class HttpConnection(asyncio.Protocol):
         peer = self._upgrade(self, OpenSocket(transport=self._socket, protocol=protocol), principal)
         self._ended = True
         self._socket.set_protocol(peer)
+        self._unsent.forget(self)
         self._transport = None
         self._on_lost(self)
         if rest:

@@ -31,6 +31,7 @@ from sessions.wire.hub import Hub
 from sessions.wire.links import Link
 from sessions.wire.read_process import NoText, ReaderLost
 from sessions.wire.socket_state import has_left
+from sessions.wire.unsent import BEHIND_BYTES, UnsentBytes
 from tools_api import errors
 from tools_api.errors import ApiError
 
@@ -95,6 +96,7 @@ class WebSocketPeer(asyncio.Protocol):
         hub: Hub,
         principal: Principal,
         arriving: Arriving,
+        unsent: UnsentBytes,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -107,6 +109,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._reading = hub.reading
         self._tenant = principal.tenant
         self._arriving = arriving
+        self._unsent = unsent
         self._max_unsent_bytes = arriving.limits.max_unsent_bytes
         self._times = times
         self._metrics = metrics
@@ -152,7 +155,11 @@ class WebSocketPeer(asyncio.Protocol):
         self._protocol.receive_eof()
         self._hub.disconnected(self._link)
 
+    def resume_writing(self) -> None:
+        self._unsent.forget(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unsent.forget(self)
         self._forget_messages()
         self._hold.give_back()
         self._full = True
@@ -209,6 +216,8 @@ class WebSocketPeer(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the socket without a word."""
         self._transport.abort()
+
+    cut = abort
 
     # Reading
 
@@ -433,13 +442,21 @@ class WebSocketPeer(asyncio.Protocol):
         self._transport.write(b"".join(writes))
         if ends:
             self._transport.write_eof()
-        if self._transport.get_write_buffer_size() > self._max_unsent_bytes:
+        unsent = self.unsent_bytes
+        if unsent > self._max_unsent_bytes:
             self._refuse_to_wait()
+        if unsent >= BEHIND_BYTES:
+            self._unsent.note(self._tenant, self)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was written, that which the client has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     def _refuse_to_wait(self) -> None:
         """The client does not read: it is closed, and dropped if it goes on asking."""
         if self._ends:
-            if self._transport.get_write_buffer_size() > 2 * self._max_unsent_bytes:
+            if self.unsent_bytes > 2 * self._max_unsent_bytes:
                 self._transport.abort()
             return
         log.warning("client does not read, closing connection=%s", self._link.id)

@@ -25,6 +25,7 @@ from sessions.wire.fair_reading import Reading
 from sessions.wire.http_dialects import Body
 from sessions.wire.hub import Hub
 from sessions.wire.read_process import NoText, Outcome, ReaderLost
+from sessions.wire.unsent import UnsentBytes
 from sessions.wire.websocket_peer import (
     PING_UNREAD_TICKS,
     SLICE_BYTES,
@@ -115,6 +116,7 @@ class Bench:
             hub=self.hub,
             principal=Principal(tenant="acme"),
             arriving=self.arriving,
+            unsent=UnsentBytes(self.arriving.limits),
             times=TIMES,
             metrics=self.metrics,
             clock=self.clock,
@@ -261,8 +263,10 @@ def test_text_that_is_not_utf8_ends_the_connection_with_1007() -> None:
 def test_the_largest_frame_is_taken_and_one_byte_more_ends_the_connection_with_1009() -> None:
     async def scenario(bench: Bench) -> None:
         bench.send("x" * MAX_FRAME)
+        await bench.settle()
         assert bench.texts() == [f"{MAX_FRAME} characters"]
         bench.send("x" * (MAX_FRAME + 1))
+        await bench.settle()
         assert bench.close_code == 1009
         assert bench.wire.eof
         assert bench.connection.calls[-1] == "close"
