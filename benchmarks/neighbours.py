@@ -54,10 +54,11 @@ KEYS = [
     ApiKey.of(HOSTILE, tenant="hostile", name="hostile"),
     ApiKey.of(OPERATOR, tenant="ops", name="boss", role=Role.OPERATOR),
 ]
-KV_MIB = 16
-"""32,768 tokens of the model: half a tenant's share of two is 8,192."""
+KV_MIB = 32
+"""131,072 tokens of the model: half a tenant's share of two is 32,768."""
 KEPT_WORDS = 700
-"""Of the kept session's prompt: some 4,000 tokens."""
+"""Of the kept session's prompt: some 6,200 tokens. Until it comes back the tenant's own turns
+write 15,000 more on a fast processor: with less room it would push its session out by itself."""
 STREAMS = 2
 BASELINE = "ordinary"
 SILENT = "silent_sockets"

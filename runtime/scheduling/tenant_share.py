@@ -11,7 +11,9 @@ and in no step that has one of them.
 
 Its decodes rest as well where they would make a step more than ``MOST_SLOWER`` times as long: many
 rows beside the few of another tenant, on a device whose steps grow with their rows. Where a step
-takes about as long whoever takes part, as on a GPU, nobody rests.
+takes about as long whoever takes part, as on a GPU, nobody rests. What decodes add is on an account
+of its own too, which only steps in which others decode pay back: who has the engine alone between
+two turns of another is not owed a part of the next one for it.
 
 ``policy.ServiceAccount`` orders prompts by what tenants had, a step's decodes shared out by their
 number; this is about what others notice of it: by how much a step would be shorter without a
@@ -51,6 +53,8 @@ class TenantShare:
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         self._owed_s: dict[str, float] = {}
+        self._added_owed_s: dict[str, float] = {}
+        """The same of what decodes add alone, paid by the steps in which others decode."""
         self._waited_s: dict[str, float] = {}
         """Of those that have to wait: what their share was since they last had a step."""
         self._rested_s: dict[str, float] = {}
@@ -59,6 +63,8 @@ class TenantShare:
         self._step_s = 0.0
         self._added_s: dict[str, float] = {}
         """Predicted seconds: of the step, and what each tenant adds to it."""
+        self._decodes_add_s: dict[str, float] = {}
+        """What the decodes of each add; nothing where those of one tenant are alone."""
         self.late: set[str] = set()
         """Who owes the burst: the prompts of others go first. Not who has waited long enough."""
         self._over: set[str] = set()
@@ -84,14 +90,16 @@ class TenantShare:
         Returns:
             The tenants whose decodes rest in this step.
         """
-        if self._owed_s or self._added_s:
-            self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
-        self._now, self._step_s, self._added_s = now, 0.0, {}
+        if self._owed_s or self._added_s or self._added_owed_s:
+            self._settle(max(now - self._now, 0.0), tenants)
+        self._now, self._step_s, self._added_s, self._decodes_add_s = now, 0.0, {}, {}
         self._held.clear()
-        owing = {tenant for tenant, owed in self._owed_s.items() if owed >= BURST_S}
+        owing = _over_the_burst(self._owed_s)
         over = {tenant for tenant in owing if len(decoders) > (tenant in decoders)}
         self.late = {t for t in owing if self._waited_s.get(t, 0.0) < PATIENCE_S}
         self._over = self.late & over
+        if len(decoders) > 1:
+            over |= _over_the_burst(self._added_owed_s)
         self._resting = self._who_rests(step, decoders, over) if over else set()
         for tenant in [t for t in self._rested_s if t not in self._resting]:
             del self._rested_s[tenant]
@@ -100,7 +108,9 @@ class TenantShare:
     def decode(self, step: StepPlan, decoders: Mapping[str, int]) -> None:
         """The step that is planned has ``decoders`` of each tenant, and no prompts charged yet."""
         self._step_s = step.decode_s
-        self._added_s = self._added_by_decodes(step, decoders) if len(decoders) > 1 else {}
+        if len(decoders) > 1:
+            self._decodes_add_s = self._added_by_decodes(step, decoders)
+        self._added_s = dict(self._decodes_add_s)
 
     def has_to_wait(self, tenant: str) -> bool:
         """Whether the step is not open to a prompt of ``tenant``, which there is."""
@@ -123,18 +133,16 @@ class TenantShare:
     def _settle(self, elapsed_s: float, tenants: int) -> None:
         """The last step took ``elapsed_s``: put its parts on the accounts, and pay all tenants."""
         pace = min(elapsed_s / self._step_s, _MOST_PACE) if self._step_s else 0.0
-        paid_s = elapsed_s / tenants
+        paid_s = elapsed_s / max(tenants, _FEWEST_TENANTS)
         for tenant in self._held:
             self._waited_s[tenant] = self._waited_s.get(tenant, 0.0) + paid_s
         for tenant in self._resting:
             self._rested_s[tenant] = self._rested_s.get(tenant, 0.0) + paid_s
-        for tenant in {*self._owed_s, *self._added_s}:
-            owed = self.owed_s(tenant) + pace * self._added_s.get(tenant, 0.0) - paid_s
-            if owed > 0.0:
-                self._owed_s[tenant] = min(owed, MOST_OWED_S)
-            else:
-                self._owed_s.pop(tenant, None)
-                self._waited_s.pop(tenant, None)
+        _put(self._owed_s, self._added_s, pace, paid_s)
+        for tenant in [t for t in self._waited_s if t not in self._owed_s]:
+            del self._waited_s[tenant]
+        if self._decodes_add_s or self._resting or tenants <= 1:
+            _put(self._added_owed_s, self._decodes_add_s, pace, paid_s)
 
     def _who_rests(self, step: StepPlan, decoders: Mapping[str, int], over: Set[str]) -> set[str]:
         """Those of ``over`` without whom the step is that much shorter; never all that decode."""
@@ -159,3 +167,19 @@ class TenantShare:
             rest_s = self._decode_s(step, rest)
             by_count[count] = min(step.decode_s - rest_s, (1 - rest) * step.decode_s)
         return {tenant: by_count[count] for tenant, count in decoders.items()}
+
+
+def _over_the_burst(owed_s: Mapping[str, float]) -> set[str]:
+    return {tenant for tenant, owed in owed_s.items() if owed >= BURST_S}
+
+
+def _put(
+    owed_s: dict[str, float], added_s: Mapping[str, float], pace: float, paid_s: float
+) -> None:
+    """Put on an account what a step's parts took, and pay each tenant of it."""
+    for tenant in {*owed_s, *added_s}:
+        owed = owed_s.get(tenant, 0.0) + pace * added_s.get(tenant, 0.0) - paid_s
+        if owed > 0.0:
+            owed_s[tenant] = min(owed, MOST_OWED_S)
+        else:
+            owed_s.pop(tenant, None)

@@ -220,6 +220,28 @@ def test_who_owes_less_than_the_burst_does_not_rest() -> None:
     assert not steps.rested
 
 
+def test_time_in_which_a_tenant_decodes_alone_does_not_pay_for_its_decodes_beside_others() -> None:
+    """Beside another's turn forty decodes take most of the time. However much of it they have
+    without that turn, they have half of it beside the turn."""
+    beside = {}
+    for alone in (0, 3):
+        steps = _Steps()
+        steps.costs.table.cells[0][1:] = [0.01, 0.1, 0.1]
+        shared_s = rested_s = 0.0
+        for number in range(4000):
+            before = steps.now
+            steps.step(a=1, b=40)
+            if "b" in steps.rested:
+                rested_s += steps.now - before
+            elif number > 400:
+                shared_s += steps.now - before
+            for _ in range(alone):
+                steps.step(b=40)
+        beside[alone] = shared_s / (shared_s + rested_s)
+    assert beside[3] == pytest.approx(beside[0], rel=0.05)
+    assert beside[0] < 0.65
+
+
 def test_decodes_that_rest_have_their_share_of_the_time_in_the_long_run() -> None:
     steps = _steep()
     steps.step(a=1, prompts=("b", 100.0))
