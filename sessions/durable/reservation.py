@@ -192,6 +192,10 @@ class Reservation:
         self.granted = granted
         self.top_up_at = granted - LOW_TOKENS if granted < self.ceiling else granted
         reasoning = min(granted, max(room.reasoning, 0)) if self._thinks else 0
+        if reasoning > self._held.reasoning and granted == self._held.output:
+            # There is room for more of it as reasoning, but perhaps not the money.
+            whole = self._amount(self._prompt, granted, reasoning)
+            reasoning = reasoning if whole.cost <= room.cost else self._held.reasoning
         bounded = self._thinks and is_bound(room.reasoning)
         self.reasoning = reasoning if bounded else None
         self._replace_held(self._amount(self._prompt, granted, reasoning))

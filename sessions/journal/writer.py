@@ -238,8 +238,10 @@ class JournalWriter:
         return True
 
     def _note(self) -> None:
-        """What turns hold, on its own."""
+        """What turns hold, on its own, behind what refused turns consumed: until that is written
+        the journal has them hold more, and what they gave back may be held by others now."""
         try:
+            self._pay()
             self._journal.reserve(list(self._reserved.values()))
         except JournalUnavailable as error:
             log.warning("journal is out of reach running=%d reason=%s", len(self._reserved), error)

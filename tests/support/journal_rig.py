@@ -141,6 +141,7 @@ class JournalRig(Rig):
     def _note(self) -> None:
         """What is due of what turns hold."""
         while self._notes and self._notes[0][0] <= self._committed:
+            self.pay()
             _, record = self._notes.pop(0)
             self.journal.reserve([record])
             self.noted.pop(record.response_id, None)

@@ -169,6 +169,47 @@ def test_what_waits_of_refused_turns_is_written_though_nothing_else_comes() -> N
     asyncio.run(story(Failing(2)))
 
 
+class Ordered(Failing):
+    """Remembers in which order usage was written and holds were noted."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(calls)
+        self.order: list[str] = []
+        self.noted = threading.Event()
+
+    def append(
+        self, turns: Sequence[TurnRecord], reserved: Sequence[TurnRecord] = ()
+    ) -> list[bool]:
+        owned = super().append(turns, reserved)
+        self.order += [f"{turn.response_id} is written" for turn in turns]
+        return owned
+
+    def reserve(self, reserved: Sequence[TurnRecord]) -> None:
+        super().reserve(reserved)
+        self.order += [f"{turn.response_id} is noted" for turn in reserved]
+        self.noted.set()
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_what_a_turn_holds_is_noted_behind_what_a_refused_one_consumed(calls: int) -> None:
+    """What the refused turn held and did not consume may be held by the other: were that noted
+    first, both would be spent in full by a server that dies in between."""
+
+    async def story(journal: Ordered) -> None:
+        times = itertools.chain([0.0], itertools.repeat(GIVE_UP_S))
+        writer = JournalWriter(
+            journal, lambda _: None, clock=lambda: next(times), pause=lambda _: None
+        )
+        writer.append(record("r0"), None)
+        await asyncio.wait_for(writer.drained(), 10)
+        writer.reserve(reservation("r1"))
+        await asyncio.wait_for(asyncio.to_thread(journal.noted.wait, 10), 10)
+        await asyncio.to_thread(writer.close)
+        assert journal.order == ["r0 is written", "r1 is noted"]
+
+    asyncio.run(story(Ordered(calls)))
+
+
 def test_no_more_waits_of_refused_turns_than_was_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

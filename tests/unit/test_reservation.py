@@ -160,6 +160,22 @@ def test_reasoning_has_a_bound_of_its_own() -> None:
     assert own.left().reasoning == 10
 
 
+def test_reasoning_that_is_given_back_is_held_by_another_turn_only_where_there_is_money() -> None:
+    prices = PriceTable(output=600_000_000, reasoning=1_900_000_000)
+    for spare, reasoning in ((0, 5), (5 * 1300 - 1, 5), (5 * 1300, 10)):
+        shared = account(cost=10**6, reasoning=10)
+        first = turn(shared, prices=prices, thinks=True)
+        first.admit(uncached=0, cached=0, max_output=5)
+        thinks = turn(shared, prices=prices, whole=False, thinks=True)
+        thinks.admit(uncached=0, cached=0, max_output=1000)
+        assert (thinks.granted, thinks.reasoning) == (GRANT_TOKENS, 5)
+        first.settle(used(0, 0, 0))
+        shared.spend(Amount(cost=10**6 - thinks.held.cost - spare))
+        assert thinks.allow(200) == 200
+        assert thinks.reasoning == thinks.held.reasoning == reasoning
+        assert all(left >= 0 for left in shared.left().bounds().values())
+
+
 def test_soft_limits_are_reached_not_enforced() -> None:
     own = Account(scope="session", soft=Budget(output=10, cost=10**9))
     reservation = turn(own)
