@@ -36,6 +36,7 @@ from sessions.http.message import (
 )
 from sessions.pages.metrics import Metrics
 from sessions.tenants import Principal
+from sessions.wire.acceptor import SPEAK_S
 from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.socket_state import has_come
 from sessions.wire.unsent import UnsentBytes
@@ -57,8 +58,6 @@ AHEAD_BYTES = 64 * 1024
 """What a client may send ahead of the answer it waits for; then nothing more is read."""
 DROPPED_BYTES = 1024 * 1024
 """Of a body that was refused, what is read and dropped so that the connection can go on."""
-SPEAK_S = 0.25
-"""Between connecting and the first byte: a client's process may have to wait for its core."""
 BODY_BYTES_PER_S = 64 * 1024
 """Slower than that a body does not come."""
 

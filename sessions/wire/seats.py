@@ -1,7 +1,8 @@
 """Which open sockets have a seat: bounded for the server, for each tenant and for each address.
 
 A socket whose first request head is still unread has none: such ones are bounded by themselves,
-the oldest goes first, so that thousands of silent ones keep nobody out. One that has sent what
+with those that have said nothing at all (``acceptor``), which go before them; the oldest goes
+first, so that thousands of silent ones keep nobody out. One that has sent what
 nobody has had the time to read yet is not silent. Those that were asked something are seated, and
 stay so until they end. Knows nothing of what a socket is.
 
@@ -47,14 +48,12 @@ class Seats(Generic[Socket]):
         """A socket is open."""
         self._unread[newcomer] = None
 
-    @property
-    def crowded(self) -> bool:
-        """More have said nothing than may be."""
-        return len(self._unread) > self._limits.max_unread_connections
+    def too_many(self, others: int) -> int:
+        """How many more have asked nothing than may be, ``others`` that are not here among them."""
+        return max(len(self._unread) + others - self._limits.max_unread_connections, 0)
 
-    def thin_out(self, silent: Callable[[Socket], bool]) -> list[Socket]:
+    def thin_out(self, silent: Callable[[Socket], bool], excess: int) -> list[Socket]:
         """Those that have to go: of the silent ones the oldest, as many as are too many."""
-        excess = len(self._unread) - self._limits.max_unread_connections
         gone = list(islice(filter(silent, self._unread), max(0, excess)))
         for each in gone:
             del self._unread[each]

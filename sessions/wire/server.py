@@ -26,6 +26,7 @@ from sessions.pages.past import Past
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Tenants
 from sessions.turns.service import Service
+from sessions.wire.acceptor import Acceptor
 from sessions.wire.arriving import TENANT_S, Arriving
 from sessions.wire.descriptors import DescriptorWatch
 from sessions.wire.fair_reading import TenantTurns
@@ -42,10 +43,6 @@ from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-ACCEPTED_AT_ONCE = 16
-"""Connections taken in one turn of the event loop. uvloop takes one for each listening socket; with
-one alone, who comes behind a thousand that say nothing waits for a thousand turns."""
 TICK_S = 1.0
 
 
@@ -171,26 +168,27 @@ class Server:
         """Silent connections are about to be cut."""
         self._descriptors = DescriptorWatch(clock)
         self._all_gone = asyncio.Event()
-        self._listeners: list[asyncio.Server] = []
+        self._acceptor = Acceptor(
+            greet=self._greet,
+            taken=self._look_for_room,
+            head_s=self._times.head_s,
+            clock=clock,
+        )
         self._ticker: asyncio.Task[None] | None = None
 
     @property
     def num_sockets(self) -> int:
         """Open sockets, those included whose request is not yet read or answered."""
-        return len(self._sockets)
+        return len(self._sockets) + self._acceptor.num_silent
 
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket, from here on owned by the server."""
-        loop = asyncio.get_running_loop()
-        for each in (bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))):
-            server = await loop.create_server(self._greet, sock=each, backlog=BACKLOG)
-            self._listeners.append(server)
-        self._ticker = loop.create_task(self._tick_forever())
+        self._acceptor.start(bound)
+        self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
 
     async def stop(self, drain_s: float) -> None:
         """Accept nobody, let running turns end within ``drain_s``, close every socket."""
-        for listener in self._listeners:
-            listener.close()
+        await self._acceptor.stop()
         for each in self._http_connections():
             each.leave()
         await self._hub.drain(drain_s)
@@ -226,14 +224,18 @@ class Server:
         )
         self._sockets.add(newcomer)
         self._seats.greet(newcomer)
-        if self._seats.crowded and not self._thinning:
+        return newcomer
+
+    def _look_for_room(self) -> None:
+        if self._seats.too_many(self._acceptor.num_silent) and not self._thinning:
             self._thinning = True
             asyncio.get_running_loop().call_soon(self._thin_out)
-        return newcomer
 
     def _thin_out(self) -> None:
         self._thinning = False
-        for each in self._seats.thin_out(_silent):
+        excess = self._seats.too_many(self._acceptor.num_silent)
+        excess -= self._acceptor.thin_out(excess)
+        for each in self._seats.thin_out(_silent, excess):
             each.abort()
 
     def _closed_because(
@@ -288,6 +290,7 @@ class Server:
         """Look at the clock for every socket. The server does it once a second by itself."""
         now = self._clock()
         self._thin_out()
+        self._acceptor.tick()
         for each in list(self._sockets):
             each.tick(now)
         self._hub.tick()

@@ -25,16 +25,16 @@ def test_of_those_that_have_said_nothing_the_oldest_goes_at_one_beyond() -> None
 
     def greet(newcomer: str, silent: str) -> list[str]:
         made.greet(newcomer)
-        return made.thin_out(lambda each: each in silent)
+        return made.thin_out(lambda each: each in silent, made.too_many(0))
 
     assert [greet(each, "abc") for each in "abc"] == [[], [], ["a"]]
     assert made.seat("b", "1.1.1.1", "t") is None
     assert greet("d", "cd") == [], "b has a seat and leaves its place"
     assert greet("e", "de") == ["d"], "what c has sent is not read yet"
     assert greet("f", "") == []
-    assert made.crowded
+    assert (made.too_many(0), made.too_many(3)) == (1, 4)
     assert greet("g", "cefg") == ["c", "e"], "f and g are as many as may be"
-    assert not made.crowded
+    assert (made.too_many(0), made.too_many(1)) == (0, 1)
     made.forget("f")
     assert greet("h", "gh") == []
 

@@ -1,0 +1,174 @@
+"""Takes clients in, and keeps those that have said nothing as what they are: bare sockets.
+
+A client gets a transport and a protocol when its first bytes have come. Until then it is a
+descriptor that a selector watches, which costs a tenth of that: whoever connects behind thousands
+that say nothing does not wait for their protocols to be made and thrown away. Knows no request.
+
+Always true: a socket is here, or handed over, or closed.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import selectors
+import socket
+from collections.abc import Callable
+from itertools import islice, takewhile
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+ACCEPTED_AT_ONCE = 64
+"""Clients taken in, and handed over, in one turn of the event loop: about a millisecond."""
+SPEAK_S = 0.25
+"""Between connecting and the first byte: a client's process may have to wait for its core."""
+REST_S = 1.0
+"""Until the next try where the system has no descriptor or memory for a client."""
+_OUT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Acceptor:
+    """Of one listening socket; only the event loop touches it."""
+
+    def __init__(
+        self,
+        *,
+        greet: Callable[[], asyncio.Protocol],
+        taken: Callable[[], None],
+        head_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            greet: makes the protocol of a client that has begun to speak.
+            taken: is called when clients were taken in.
+            head_s: who has said nothing for so long is closed.
+        """
+        self._greet = greet
+        self._taken = taken
+        self._head_s = head_s
+        self._clock = clock
+        self._silent: dict[socket.socket, float] = {}
+        """Since when; the oldest first."""
+        self._heard = selectors.DefaultSelector()
+        self._opening: set[asyncio.Task[tuple[asyncio.BaseTransport, asyncio.Protocol]]] = set()
+        self._bound: socket.socket | None = None
+        self._rest: asyncio.TimerHandle | None = None
+
+    @property
+    def num_silent(self) -> int:
+        """Clients that have said nothing yet."""
+        return len(self._silent)
+
+    def start(self, bound: socket.socket) -> None:
+        """Accept clients on a bound socket, from here on owned by this."""
+        loop = asyncio.get_running_loop()
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        self._bound = bound
+        loop.add_reader(bound.fileno(), self._accept)
+        loop.add_reader(self._fileno(), self._hand_over, ACCEPTED_AT_ONCE)
+
+    async def stop(self) -> None:
+        """Take in nobody from now on, and close who has said nothing; who has, is handed over."""
+        if self._bound is None:
+            return
+        loop = asyncio.get_running_loop()
+        bound, self._bound = self._bound, None
+        if self._rest is None:
+            loop.remove_reader(bound.fileno())
+        else:
+            self._rest.cancel()
+        bound.close()
+        loop.remove_reader(self._fileno())
+        self._hand_over(len(self._silent))
+        for client in list(self._silent):
+            self._close(client)
+        self._heard.close()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    def tick(self) -> None:
+        """Look at the clock. Called about once a second."""
+        self._cut(len(self._silent), self._head_s)
+
+    def thin_out(self, excess: int) -> int:
+        """Close the oldest that have said nothing though they had time to, at most ``excess``;
+        returns how many that were."""
+        return self._cut(excess, SPEAK_S)
+
+    def _cut(self, most: int, after_s: float) -> int:
+        before = self._clock() - after_s
+        if most <= 0 or not self._silent or next(iter(self._silent.values())) > before:
+            return 0
+        spoken = {key.fd for key, _ in self._heard.select(0)}
+        old = takewhile(lambda pair: pair[1] <= before, self._silent.items())
+        silent = (client for client, _ in old if client.fileno() not in spoken)
+        gone = list(islice(silent, most))
+        for client in gone:
+            self._close(client)
+        return len(gone)
+
+    def _fileno(self) -> int:
+        """Of epoll or kqueue."""
+        return int(self._heard.fileno())
+
+    def _accept(self) -> None:
+        assert self._bound is not None
+        now = self._clock()
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                client, _ = self._bound.accept()
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if error.errno in _OUT_OF:  # ``DescriptorWatch`` says so
+                    self._pause()
+                    break
+                continue  # that client is gone
+            client.setblocking(False)
+            self._heard.register(client, selectors.EVENT_READ)
+            self._silent[client] = now
+        self._hand_over(ACCEPTED_AT_ONCE)
+        self._taken()
+
+    def _pause(self) -> None:
+        """The listening socket stays readable: without a rest the loop would do nothing else."""
+        assert self._bound is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._bound.fileno())
+        self._rest = loop.call_later(REST_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rest = None
+        if self._bound is not None:
+            asyncio.get_running_loop().add_reader(self._bound.fileno(), self._accept)
+
+    def _hand_over(self, most: int) -> None:
+        """Give those that have begun to speak their protocols; who has to wait stays readable."""
+        loop = asyncio.get_running_loop()
+        for key, _ in self._heard.select(0)[:most]:
+            client = key.fileobj
+            assert isinstance(client, socket.socket)
+            self._heard.unregister(client)
+            del self._silent[client]
+            task = loop.create_task(self._open(client))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, client: socket.socket) -> tuple[asyncio.BaseTransport, asyncio.Protocol]:
+        try:
+            # asyncio does it only where the listening socket was made for TCP by name.
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return await asyncio.get_running_loop().connect_accepted_socket(self._greet, client)
+        except BaseException as error:
+            client.close()
+            if isinstance(error, Exception):
+                log.exception("a client could not be taken in")
+            raise
+
+    def _close(self, client: socket.socket) -> None:
+        del self._silent[client]
+        with contextlib.suppress(KeyError, ValueError):
+            self._heard.unregister(client)
+        client.close()
