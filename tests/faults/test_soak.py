@@ -31,6 +31,8 @@ FORGET_S = 120.0
 to grow when the last hour begins."""
 AGENTS = 4
 TURNS_PER_CHAIN = 6
+TURN_EVERY_S = 0.5
+"""Of an agent, at most: what is kept for ``FORGET_S`` must not follow what else the machine does."""
 
 
 AUDIT = """
@@ -63,6 +65,7 @@ class Agents:
         await asyncio.gather(*(self._agent(number) for number in range(AGENTS)))
 
     async def _agent(self, number: int) -> None:
+        next_s = time.monotonic()
         while not self.stop.is_set():
             async with self._faulty.socket() as client:
                 last: str | None = None
@@ -70,6 +73,8 @@ class Agents:
                     if self.stop.is_set():
                         return
                     turn = Turn(client)
+                    next_s = max(next_s + TURN_EVERY_S, time.monotonic())
+                    await asyncio.sleep(next_s - time.monotonic())
                     text = f"{number} " + "x" * self._rng.randrange(1, 400)
                     fields: dict[str, Any] = {"input": text, "max_output_tokens": 30}
                     fields["pad"] = PAD * (self._rng.random() < 0.25)
