@@ -1,13 +1,14 @@
 """Bytes of messages that are still arriving: when they are parsed, and how many there may be.
 
-One for all sockets of a server. Of a tenant's connections a few are served in a turn of the event
-loop, or one that has much to say; who has asked nothing yet goes by its address. Bytes count
-from their arrival until the message that they belong to has been read, for the connection, the
-tenant and the server.
+One for all sockets of a server; with it goes what clients have not taken (``unsent``). Of a
+tenant's connections a few are served in a turn of the event loop, or one that has much to say; who
+has asked nothing yet goes by its address. Bytes count from their arrival until the message that
+they belong to has been read, for the connection, the tenant and the server.
 """
 
 from sessions.durable.weights import Bounds, HeldBytes, Hold
 from sessions.wire.fair_reading import TenantTurns
+from sessions.wire.unsent import UnsentBytes
 from tools_api.limits import Limits
 
 TURN_S = 0.001
@@ -29,6 +30,7 @@ class Arriving:
             server=limits.max_arriving_bytes,
         )
         self.account = HeldBytes(bounds, "unread messages")
+        self.unsent = UnsentBytes(limits)
 
     def hold(self, tenant: str, connection: object) -> Hold:
         """What a connection's messages hold, nothing yet."""

@@ -39,7 +39,6 @@ from sessions.tenants import Principal
 from sessions.wire.acceptor import SPEAK_S
 from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.socket_state import has_come
-from sessions.wire.unsent import UnsentBytes
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes
 from tools_api import errors
 from tools_api.dialects.dialect import Dialect
@@ -73,7 +72,6 @@ class HttpConnection(asyncio.Protocol):
         upgrade: Upgrade,
         closed_because: Closed,
         arriving: Arriving,
-        unsent: UnsentBytes,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -84,7 +82,6 @@ class HttpConnection(asyncio.Protocol):
         self._upgrade = upgrade
         self._closed_because = closed_because
         self._arriving = arriving
-        self._unsent = unsent
         self._max_body_bytes = arriving.limits.max_frame_bytes
         self._times = times
         self._metrics = metrics
@@ -182,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
             self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unsent.forget(self)
+        self._arriving.unsent.forget(self)
         self._forget_client()
         self._on_lost(self)
 
@@ -191,7 +188,7 @@ class HttpConnection(asyncio.Protocol):
         self._unsent_then = self.unsent_bytes
 
     def resume_writing(self) -> None:
-        self._unsent.forget(self)
+        self._arriving.unsent.forget(self)
         self._stalled_at = None
         self._later()
 
@@ -434,7 +431,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _send(self, data: bytes) -> None:
         self._socket.write(data)
-        self._unsent.note(self._group, self)
+        self._arriving.unsent.note(self._group, self)
 
     def cut(self) -> None:
         """Drop the client; the exchange is over."""
@@ -495,7 +492,7 @@ class HttpConnection(asyncio.Protocol):
         peer = self._upgrade(self, OpenSocket(transport=self._socket, protocol=protocol), principal)
         self._ended = True
         self._socket.set_protocol(peer)
-        self._unsent.forget(self)
+        self._arriving.unsent.forget(self)
         self._transport = None
         self._on_lost(self)
         if rest:

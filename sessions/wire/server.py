@@ -35,7 +35,6 @@ from sessions.wire.http_connection import HttpConnection
 from sessions.wire.http_pages import Index
 from sessions.wire.hub import Hub
 from sessions.wire.seats import Seats
-from sessions.wire.unsent import UnsentBytes
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes, WebSocketPeer
 from tools_api import errors
 from tools_api.errors import ApiError
@@ -155,7 +154,6 @@ class Server:
         self._metrics = metrics
         self._front_door = FrontDoor(routes=routes, tenants=tenants, origins=origins)
         self.arriving = Arriving(limits)
-        self._unsent = UnsentBytes(limits)
         self._clock = clock
         self._times = times or SocketTimes()
         self._sockets: set[HttpConnection | WebSocketPeer] = set()
@@ -216,7 +214,6 @@ class Server:
             upgrade=self._open,
             closed_because=self._closed_because,
             arriving=self.arriving,
-            unsent=self._unsent,
             times=self._times,
             metrics=self._metrics,
             clock=self._clock,
@@ -270,7 +267,6 @@ class Server:
             hub=self._hub,
             principal=principal,
             arriving=self.arriving,
-            unsent=self._unsent,
             times=self._times,
             metrics=self._metrics,
             clock=self._clock,

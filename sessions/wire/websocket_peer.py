@@ -31,7 +31,7 @@ from sessions.wire.hub import Hub
 from sessions.wire.links import Link
 from sessions.wire.read_process import NoText, ReaderLost
 from sessions.wire.socket_state import has_left
-from sessions.wire.unsent import BEHIND_BYTES, UnsentBytes
+from sessions.wire.unsent import BEHIND_BYTES
 from tools_api import errors
 from tools_api.errors import ApiError
 
@@ -96,7 +96,6 @@ class WebSocketPeer(asyncio.Protocol):
         hub: Hub,
         principal: Principal,
         arriving: Arriving,
-        unsent: UnsentBytes,
         times: SocketTimes,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -109,7 +108,6 @@ class WebSocketPeer(asyncio.Protocol):
         self._reading = hub.reading
         self._tenant = principal.tenant
         self._arriving = arriving
-        self._unsent = unsent
         self._max_unsent_bytes = arriving.limits.max_unsent_bytes
         self._times = times
         self._metrics = metrics
@@ -156,10 +154,10 @@ class WebSocketPeer(asyncio.Protocol):
         self._hub.disconnected(self._link)
 
     def resume_writing(self) -> None:
-        self._unsent.forget(self)
+        self._arriving.unsent.forget(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unsent.forget(self)
+        self._arriving.unsent.forget(self)
         self._forget_messages()
         self._hold.give_back()
         self._full = True
@@ -446,7 +444,7 @@ class WebSocketPeer(asyncio.Protocol):
         if unsent > self._max_unsent_bytes:
             self._refuse_to_wait()
         if unsent >= BEHIND_BYTES:
-            self._unsent.note(self._tenant, self)
+            self._arriving.unsent.note(self._tenant, self)
 
     @property
     def unsent_bytes(self) -> int:

@@ -32,7 +32,7 @@ to grow when the last hour begins."""
 AGENTS = 4
 TURNS_PER_CHAIN = 6
 TURN_EVERY_S = 0.5
-"""Of an agent, at most: what is kept for ``FORGET_S`` must not follow what else the machine does."""
+"""Of an agent, at most: what is kept for ``FORGET_S`` must not follow the machine's other load."""
 
 
 AUDIT = """

@@ -133,6 +133,8 @@ class JournalRig(Rig):
 
     def pay(self) -> None:
         """Write what waits of refused turns."""
+        if not self.unpaid:
+            return
         self.journal.append(self.unpaid)
         for record in self.unpaid:
             self.noted.pop(record.response_id, None)

@@ -356,9 +356,9 @@ def test_a_slow_grammar_is_killed_though_the_system_does_not_always_say_what_it_
             return
         refused = await probe.check(schema_spec(SLOW))
         assert refused is not None
-        assert refused.message == "compiling it takes more than 0.2 s"
+        assert refused.message == "compiling it takes more than 0.05 s"
 
-    run(tmp_path, scenario, ProbeLimits(seconds=0.2))
+    run(tmp_path, scenario, ProbeLimits(seconds=0.05))  # many times that on any processor
 
 
 def test_who_costs_a_child_holds_its_place_until_the_next_is_ready(

@@ -25,7 +25,6 @@ from sessions.wire.fair_reading import Reading
 from sessions.wire.http_dialects import Body
 from sessions.wire.hub import Hub
 from sessions.wire.read_process import NoText, Outcome, ReaderLost
-from sessions.wire.unsent import UnsentBytes
 from sessions.wire.websocket_peer import (
     PING_UNREAD_TICKS,
     SLICE_BYTES,
@@ -116,7 +115,6 @@ class Bench:
             hub=self.hub,
             principal=Principal(tenant="acme"),
             arriving=self.arriving,
-            unsent=UnsentBytes(self.arriving.limits),
             times=TIMES,
             metrics=self.metrics,
             clock=self.clock,
