@@ -110,7 +110,7 @@ class Limits:
     max_arriving_bytes: int = 1024 * MIB
     """Of all tenants together."""
     max_unsent_per_tenant: int = 128 * MIB
-    """Bytes queued for all slow readers of a tenant; who has most of them is cut off."""
+    """Bytes queued for all slow readers of a tenant; the slowest are cut off."""
     max_unsent_of_all: int = 512 * MIB
     """Of all tenants together."""
     max_open_connections: int = 1024

@@ -63,6 +63,8 @@ class TenantShare:
         self._step_s = 0.0
         self._added_s: dict[str, float] = {}
         """Predicted seconds: of the step, and what each tenant adds to it."""
+        self._tenants = 0
+        """That had work when the step was planned."""
         self._decodes_add_s: dict[str, float] = {}
         """What the decodes of each add; nothing where those of one tenant are alone."""
         self.late: set[str] = set()
@@ -91,8 +93,9 @@ class TenantShare:
             The tenants whose decodes rest in this step.
         """
         if self._owed_s or self._added_s or self._added_owed_s:
-            self._settle(max(now - self._now, 0.0), tenants)
+            self._settle(max(now - self._now, 0.0), max(tenants, _FEWEST_TENANTS))
         self._now, self._step_s, self._added_s, self._decodes_add_s = now, 0.0, {}, {}
+        self._tenants = tenants
         self._held.clear()
         owing = _over_the_burst(self._owed_s)
         over = {tenant for tenant in owing if len(decoders) > (tenant in decoders)}
@@ -133,7 +136,7 @@ class TenantShare:
     def _settle(self, elapsed_s: float, tenants: int) -> None:
         """The last step took ``elapsed_s``: put its parts on the accounts, and pay all tenants."""
         pace = min(elapsed_s / self._step_s, _MOST_PACE) if self._step_s else 0.0
-        paid_s = elapsed_s / max(tenants, _FEWEST_TENANTS)
+        paid_s = elapsed_s / tenants
         for tenant in self._held:
             self._waited_s[tenant] = self._waited_s.get(tenant, 0.0) + paid_s
         for tenant in self._resting:
@@ -141,16 +144,20 @@ class TenantShare:
         _put(self._owed_s, self._added_s, pace, paid_s)
         for tenant in [t for t in self._waited_s if t not in self._owed_s]:
             del self._waited_s[tenant]
-        if self._decodes_add_s or self._resting or tenants <= 1:
-            _put(self._added_owed_s, self._decodes_add_s, pace, paid_s)
+        if not (self._decodes_add_s or self._resting or self._tenants <= 1):
+            paid_s = max(elapsed_s - _MOST_PACE * self._step_s, 0.0) / tenants  # nobody worked
+        _put(self._added_owed_s, self._decodes_add_s, pace, paid_s)
 
     def _who_rests(self, step: StepPlan, decoders: Mapping[str, int], over: Set[str]) -> set[str]:
         """Those of ``over`` without whom the step is that much shorter; never all that decode."""
         tired = {t for t in over if self._rested_s.get(t, 0.0) < MOST_REST_S and t in decoders}
         if len(tired) == len(decoders):
-            tired.remove(min(tired, key=lambda tenant: (self.owed_s(tenant), tenant)))
+            tired.remove(min(tired, key=lambda tenant: (self._most_owed_s(tenant), tenant)))
         rest_s = self._decode_s(step, 1 - sum(decoders[t] for t in tired) / sum(decoders.values()))
         return tired if step.decode_s > MOST_SLOWER * rest_s else set()
+
+    def _most_owed_s(self, tenant: str) -> float:
+        return max(self.owed_s(tenant), self._added_owed_s.get(tenant, 0.0))
 
     def _decode_s(self, step: StepPlan, share: float) -> float:
         """Seconds of a step with that share of the decodes."""

@@ -191,12 +191,15 @@ class Reservation:
         """Hold the prompt and so many output tokens, in the place of what is held."""
         self.granted = granted
         self.top_up_at = granted - LOW_TOKENS if granted < self.ceiling else granted
-        reasoning = min(granted, max(room.reasoning, 0)) if self._thinks else 0
-        if reasoning > self._held.reasoning and granted == self._held.output:
+        reasoning = held = self._held.reasoning
+        if self._thinks:
+            # No less than before, if a budget was lowered meanwhile: it may be told already.
+            reasoning = max(min(granted, room.reasoning), held)
+        if reasoning > held and granted == self._held.output:
             # There is room for more of it as reasoning, but perhaps not the money.
             whole = self._amount(self._prompt, granted, reasoning)
-            reasoning = reasoning if whole.cost <= room.cost else self._held.reasoning
-        bounded = self._thinks and is_bound(room.reasoning)
+            reasoning = reasoning if whole.cost <= room.cost else held
+        bounded = self._thinks and (is_bound(room.reasoning) or reasoning < granted)
         self.reasoning = reasoning if bounded else None
         self._replace_held(self._amount(self._prompt, granted, reasoning))
 

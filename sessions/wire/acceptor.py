@@ -52,7 +52,7 @@ class Acceptor:
         self._silent: dict[socket.socket, float] = {}
         """Since when; the oldest first."""
         self._heard = selectors.DefaultSelector()
-        self._opening: set[asyncio.Task[tuple[asyncio.BaseTransport, asyncio.Protocol]]] = set()
+        self._opening: set[asyncio.Task[None]] = set()
         self._bound: socket.socket | None = None
         self._rest: asyncio.TimerHandle | None = None
 
@@ -156,16 +156,23 @@ class Acceptor:
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    async def _open(self, client: socket.socket) -> tuple[asyncio.BaseTransport, asyncio.Protocol]:
-        try:
+    async def _open(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it has left already
             # asyncio does it only where the listening socket was made for TCP by name.
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return await asyncio.get_running_loop().connect_accepted_socket(self._greet, client)
-        except BaseException as error:
+        made = list[asyncio.Protocol]()
+
+        def greet() -> asyncio.Protocol:
+            made.append(self._greet())
+            return made[0]
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(greet, client)
+        except Exception as error:
+            log.exception("a client could not be taken in")
             client.close()
-            if isinstance(error, Exception):
-                log.exception("a client could not be taken in")
-            raise
+            for protocol in made:
+                protocol.connection_lost(error)
 
     def _close(self, client: socket.socket) -> None:
         del self._silent[client]

@@ -1,8 +1,9 @@
 """Bytes that clients have not taken yet of what was written to them, and how many there may be.
 
 One for all sockets of a server. Each socket has a bound of its own; many of one tenant could hold
-that many times over, so that the tenant has one as well, and all together. Who reads slowest goes
-first. What a socket has below ``BEHIND_BYTES`` does not count. Knows nothing of what was written.
+that many times over, so that the tenant has one as well, and all together. Who has not read for
+longest goes first, of those that have much: one that was just given a large answer reads perhaps.
+What a socket has below ``BEHIND_BYTES`` does not count. Knows nothing of what was written.
 
 Always true: a socket counts with what it was last seen to have, until it is forgotten; nobody is
 cut off before all that count have been looked at again.
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 BEHIND_BYTES = 64 * 1024
 """A transport says that it is full from there on, and says so when it is not any more."""
+MUCH_BYTES = MIB
 
 
 class SlowReader(Protocol):
@@ -41,7 +43,7 @@ class UnsentBytes:
         self._most = limits.max_unsent_per_tenant
         self._most_of_all = limits.max_unsent_of_all
         self._seen: dict[str, dict[SlowReader, int]] = {}
-        """By tenant."""
+        """By tenant; who has been behind for longest is first."""
         self._of_tenant: dict[str, int] = {}
         self.total = 0
         self._due = False
@@ -101,7 +103,8 @@ class UnsentBytes:
 
     def _cut_slowest(self, tenant: str, most: int) -> None:
         seen = self._seen[tenant]
-        slowest = max(seen, key=lambda reader: seen[reader])
+        much = (reader for reader in seen if seen[reader] >= MUCH_BYTES)
+        slowest = next(much, None) or max(seen, key=lambda reader: seen[reader])
         log.warning(
             "clients do not read, cutting one off tenant=%r unsent_mib=%.1f allowed_mib=%g",
             tenant,

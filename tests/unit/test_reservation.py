@@ -176,6 +176,25 @@ def test_reasoning_that_is_given_back_is_held_by_another_turn_only_where_there_i
         assert all(left >= 0 for left in shared.left().bounds().values())
 
 
+@pytest.mark.parametrize("reasoning", [0, 1, None])
+def test_a_budget_that_is_replaced_while_a_turn_thinks_costs_other_accounts_nothing(
+    reasoning: int | None,
+) -> None:
+    """What is told may be reasoning already, and its price is held of all accounts."""
+    prices = PriceTable(output=600_000_000, reasoning=1_900_000_000)
+    shared, own = account("tenant", cost=10**6), account(reasoning=150)
+    thinks = turn(own, shared, prices=prices, whole=False, thinks=True)
+    thinks.admit(uncached=0, cached=0, max_output=1000)
+    assert thinks.allow(120) == 120
+    own.budget = Budget(reasoning=reasoning)
+    shared.spend(Amount(cost=10**6 - shared.held.cost))
+    told = thinks.allow(200)
+    most = told if thinks.reasoning is None else min(told, thinks.reasoning)
+    assert most >= 120
+    thinks.settle(used(0, 0, told, most))
+    assert shared.left().bounds()["cost"] >= 0
+
+
 def test_soft_limits_are_reached_not_enforced() -> None:
     own = Account(scope="session", soft=Budget(output=10, cost=10**9))
     reservation = turn(own)

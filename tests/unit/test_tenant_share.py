@@ -242,6 +242,20 @@ def test_time_in_which_a_tenant_decodes_alone_does_not_pay_for_its_decodes_besid
     assert beside[0] < 0.65
 
 
+@pytest.mark.parametrize("behind", ["a step of one", "a shared step"])
+def test_idle_time_pays_for_decodes_as_well(behind: str) -> None:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.1, 0.1]
+    while not steps.rested:
+        steps.step(a=1, b=40)
+    if behind == "a step of one":
+        steps.step(a=1, tenants=2)
+    steps.now += 3600.0
+    for _ in range(5):
+        steps.step(a=1, b=40)
+        assert not steps.rested
+
+
 def test_decodes_that_rest_have_their_share_of_the_time_in_the_long_run() -> None:
     steps = _steep()
     steps.step(a=1, prompts=("b", 100.0))

@@ -65,6 +65,20 @@ def test_of_all_tenants_the_one_that_has_most_loses_its_slowest() -> None:
     assert cuts == [many[1]]
 
 
+def test_who_was_just_given_much_stays_before_those_who_have_not_read_for_long() -> None:
+    cuts: list[Reader] = []
+    stalled = [Reader(size * KIB, cuts) for size in (1023, 1024, 2000, 1500)]
+    answer = Reader(16_000 * KIB, cuts)
+
+    def scenario(unsent: UnsentBytes) -> None:
+        for reader in (*stalled, answer):
+            unsent.note("a", reader)
+        unsent.note("a", stalled[2])
+
+    play(scenario, tenant=20_000 * KIB, of_all=100_000 * KIB)
+    assert cuts == stalled[1:3], "the first that have a MiB or more, until it is enough"
+
+
 def test_who_has_taken_it_meanwhile_counts_no_more() -> None:
     cuts: list[Reader] = []
     readers = [Reader(200 * KIB, cuts) for _ in range(3)]
