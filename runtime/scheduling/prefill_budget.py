@@ -4,7 +4,8 @@ Beside decodes a step may take as long as the gap between tokens may be: what wa
 (``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost
 where it is computed, whichever is largest. Plans aim at four fifths of it; within that, whole
 prompts go first; of one that does not fit the step takes a chunk, unless so few tokens are left
-that the chunk would mostly pay for being there.
+that the chunk would mostly pay for being there. What is left of a prompt may take the last fifth
+if no other has a part of the step: another step for so little would pay its fixed cost again.
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 
@@ -41,6 +42,8 @@ class PrefillBudget:
         self._cut_steps = 0
         self._tokens = 0
         self._seconds = 0.0
+        self._spare_s = 0.0
+        """Between what the plan aims at and the bound."""
         self._knee = LEAST_CHUNK_TOKENS
         self.gap_bound_s = self._gap_s
         """The longest gap between tokens that the last plan beside decodes allowed."""
@@ -62,6 +65,7 @@ class PrefillBudget:
             chunk_s = costs.added_s(self._knee, 0, tokens=0, rows=rows)
             self.gap_bound_s = max(self._gap_s, 2 * step.decode_s, step.decode_s + chunk_s)
             self._seconds = _AIM * self.gap_bound_s - step.decode_s
+            self._spare_s = (1 - _AIM) * self.gap_bound_s
         else:
             self._seconds = _NO_BOUND_S if num_candidates <= 1 else self._gap_s
 
@@ -72,8 +76,9 @@ class PrefillBudget:
         take = min(self._tokens, pending)
         if self._policy.strict or take <= 0:
             return max(take, 0)
-        most = self._within(len(sequence.buffer) - pending, take, step)
-        if most >= take:
+        position = len(sequence.buffer) - pending
+        most = self._within(position, take, step)
+        if most >= take or (take == pending and self._ends_within(position, take, step)):
             return take
         least = min(self._knee, take)
         if most >= least:
@@ -101,6 +106,13 @@ class PrefillBudget:
         if not self._policy.strict:
             self._seconds -= seconds
         return tokens, seconds
+
+    def _ends_within(self, position: int, pending: int, step: StepPlan) -> bool:
+        """Whether the rest of a prompt, alone beside decodes, is within the bound itself."""
+        if not step.decode_rows or step.prefill_tokens:
+            return False
+        rest_s = self._costs.added_s(pending, position, tokens=0, rows=step.decode_rows)
+        return rest_s <= self._seconds + self._spare_s
 
     def _within(self, position: int, wanted: int, step: StepPlan) -> int:
         """Tokens for which there is time; now and then by the table of costs alone."""

@@ -34,6 +34,25 @@ def test_prefill_beside_decodes_takes_as_long_as_the_gap_between_tokens_may_be(
     assert 0 <= (0.8 * seconds - 0.01) / 2e-4 - tokens <= 16
 
 
+@pytest.mark.parametrize(
+    ("length", "shorter", "first"),
+    [(350, 0, 350), (445, 0, 445), (455, 0, 335), (300, 40, 300), (400, 40, 295)],
+)
+def test_the_rest_of_a_prompt_may_take_all_of_the_gap_where_it_has_the_step_for_itself(
+    length: int, shorter: int, first: int
+) -> None:
+    """350 tokens fit into four fifths of 100 ms beside a decode, 450 into all of it."""
+    bench = Bench(num_blocks=900, token_gap_ms=100)
+    bench.add(3, limit=200)
+    bench.step()
+    bench.add(length, limit=1)
+    if shorter:
+        bench.add(shorter, limit=1)
+    tokens = tokens_of(bench.step())
+    assert tokens["r2"] == first
+    assert tokens.get("r3", 0) == shorter
+
+
 def test_several_prompts_share_a_step_and_its_fixed_cost() -> None:
     bench = Bench(num_blocks=400, token_gap_ms=150, profile=DEAR_CHUNKS)
     bench.add(3, limit=200)
