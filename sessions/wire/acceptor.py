@@ -1,8 +1,8 @@
 """Takes clients in, and keeps those that have said nothing as what they are: bare sockets.
 
 A client gets a transport and a protocol when its first bytes have come. Until then it is a
-descriptor that a selector watches, which costs a tenth of that: whoever connects behind thousands
-that say nothing does not wait for their protocols to be made and thrown away. Knows no request.
+descriptor that a selector watches: whoever connects behind thousands that say nothing does not wait
+for their protocols to be made and thrown away. Knows no request.
 
 Always true: a socket is here, or handed over, or closed.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ACCEPTED_AT_ONCE = 64
-"""Clients taken in, and handed over, in one turn of the event loop: about a millisecond."""
+"""Clients taken in, and handed over, in one turn of the event loop."""
 SPEAK_S = 0.25
 """Between connecting and the first byte: a client's process may have to wait for its core."""
 REST_S = 1.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import socket
 
 import orjson
@@ -257,6 +258,42 @@ def test_a_large_frame_travels_whole_and_one_beyond_the_limit_ends_with_1009(loo
             assert await other.recv() == "well"
 
     play(scenario, lambda: RunningServer(limits=Limits(max_frame_bytes=limit)), loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_of_many_that_do_not_read_the_first_are_cut_where_together_they_are_too_much(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of them is within the bound of one connection."""
+    limits = Limits(max_unsent_per_tenant=12_000_000)
+    number = 6
+
+    async def scenario(server: RunningServer) -> None:
+        with contextlib.ExitStack() as stack:
+            slow = [stack.enter_context(socket.socket()) for _ in range(number)]
+            key = base64.b64encode(bytes(16)).decode()
+            frame = b"fill 7000000"
+            for each in slow:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                each.connect(("127.0.0.1", server.port))
+                each.sendall(
+                    f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+                    f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}"
+                    "\r\n\r\n".encode()
+                )
+            await server.until(lambda: server.hub.num_connections == number)
+            for each in slow:
+                each.sendall(bytes([0x81, 0x80 | len(frame)]) + bytes(4) + frame)
+            await server.until(lambda: server.hub.num_connections < number)
+            async with server.client() as other:
+                await other.send("say well")
+                assert await other.recv() == "well"
+                assert server.hub.num_connections > 1, "those that are not too many stay"
+        await server.until(lambda: server.server.num_sockets == 0)
+        assert server.server.arriving.unsent.total == 0
+
+    play(scenario, lambda: RunningServer(limits=limits), loop)
+    assert "clients do not read, cutting one off" in caplog.text
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

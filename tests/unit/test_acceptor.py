@@ -208,6 +208,27 @@ def test_without_descriptors_the_loop_rests_and_then_goes_on(
     play(scenario)
 
 
+def test_a_client_that_cannot_be_taken_in_leaves_neither_socket_nor_protocol(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        lost = list[Exception | None]()
+
+        async def refuse(greet: Callable[[], asyncio.Protocol], client: socket.socket) -> None:
+            monkeypatch.setattr(greet(), "connection_lost", lost.append, raising=True)
+            raise OSError(errno.ENOMEM, "no memory")
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "connect_accepted_socket", refuse)
+        client = bench.connect(b"x")
+        await bench.until(lambda: bool(lost))
+        assert ended(client)
+        assert bench.acceptor.num_silent == 0
+        await bench.until(lambda: not bench.acceptor._opening)
+
+    play(scenario)
+    assert caplog.text.count("a client could not be taken in") == 1
+
+
 def test_at_the_end_the_silent_are_closed_and_who_has_spoken_is_handed_over() -> None:
     async def scenario(bench: Bench) -> None:
         silent, speaks = bench.connect(), bench.connect()
