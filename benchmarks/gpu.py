@@ -36,7 +36,7 @@ from benchmarks.gpu_cases import (
     measure_steps,
     measure_verify,
 )
-from benchmarks.gpu_graphs import measure_graphs
+from benchmarks.gpu_graphs import measure_graphs, measure_verified_steps
 from benchmarks.gpu_kernels import (
     measure_experts,
     measure_fp8_kv,
@@ -65,6 +65,7 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "experts": lambda rate: measure_experts(plan, rate, dtype, device),
         "steps": lambda rate: measure_steps(plan, rate, dtype, device),
         "graphs": lambda rate: measure_graphs(plan, dtype, device),
+        "verified_steps": lambda rate: measure_verified_steps(plan, dtype, device),
         "prefill": lambda rate: measure_prefill(plan, dtype, device),
         "tiers": lambda rate: measure_tiers(plan, dtype, device),
         "peer": lambda rate: measure_peer(plan, dtype, device, compiled=False),
@@ -124,6 +125,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     short = [attention[case]["us"] for case in ("B1 1k", "B1 4k") if case in attention]
     steps = {(row["model"], row["batch"], row["context"]): row for row in figures["steps"]}
     prefix = [row["faster_than_flat"] for row in figures["shared_prefix"]]
+    verified = [row["over_decode"] for row in figures["verified_steps"] if row["queries"] <= 8]
 
     def step(batch: int) -> float | None:
         ms: float | None = steps.get(("Qwen3-8B", batch, 4096), {}).get("ms")
@@ -145,6 +147,7 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
             op=">=",
             bar=2.2,
         ),
+        Bar(name="verify_step_over_decode", value=max(verified, default=None), op="<=", bar=1.3),
     ]
 
 

@@ -80,8 +80,14 @@ def make_layout(
     return make_batch(shapes, num_blocks).layout(device)
 
 
-def make_batch(shapes: Sequence[tuple[int, int]], num_blocks: int) -> StepBatch:
-    """(context, new tokens) of each sequence, over blocks in random order."""
+def make_batch(
+    shapes: Sequence[tuple[int, int]], num_blocks: int, *, all_logits: bool = False
+) -> StepBatch:
+    """(context, new tokens) of each sequence, over blocks in random order.
+
+    Args:
+        all_logits: of all new tokens, as for drafts, and not of the last alone.
+    """
     order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32)
     inputs, at = [], 0
     for length, new in shapes:
@@ -91,7 +97,7 @@ def make_batch(shapes: Sequence[tuple[int, int]], num_blocks: int) -> StepBatch:
                 tokens=np.zeros(new, dtype=np.int32),
                 start=length - new,
                 block_table=order[at : at + count],
-                num_logits=1,
+                num_logits=new if all_logits else 1,
             )
         )
         at += count

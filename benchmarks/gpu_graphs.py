@@ -21,6 +21,7 @@ from runtime.model.decoder import Decoder
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import BYTE_TOKENIZER, LoadedModel
 
+_VERIFY_REPEATS = 30
 _AGREES = 2e-2
 """Of the norm of logits: padding changes the order in which libraries sum up."""
 
@@ -79,4 +80,39 @@ def measure_graphs(plan: Plan, dtype: torch.dtype, device: torch.device) -> list
         row["kernels_ms"] = kernels * 1e3
         row["faster_recorded"] = row["plain_ms"] / row["recorded_ms"]
         rows.append(row)
+    return rows
+
+
+def measure_verified_steps(
+    plan: Plan, dtype: torch.dtype, device: torch.device
+) -> list[dict[str, Any]]:
+    """Recorded steps of few turns that verify drafts, beside the same turns' plain decode; by the
+    clock, as a turn sees them.
+
+    Raises:
+        Wrong: a step was not replayed.
+    """
+    sequences, context, counts = plan.verified_steps
+    name, config = plan.models[-1]
+    model = make_model(config, dtype, device)
+    num_blocks = blocks_for([(context, 1)] * sequences)
+    runner = ModelRunner(
+        model,
+        num_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
+        record=recorder(device),
+        max_recorded_sequences=sequences,
+    )
+    runner.pool.blocks.normal_()
+    assert runner.graphs is not None
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        batch = make_batch([(context, count)] * sequences, num_blocks, all_logits=True)
+        taken = wall_seconds(lambda: runner.forward(batch), device, _VERIFY_REPEATS)  # noqa: B023
+        if runner.graphs.counts.eager:
+            raise Wrong(f"a step of {count} tokens a turn was not replayed")
+        row = {"model": name, "batch": sequences, "context": context, "queries": count}
+        rows.append(row | {"ms": taken * 1e3})
+    for row in rows:
+        row["over_decode"] = row["ms"] / rows[0]["ms"]
     return rows

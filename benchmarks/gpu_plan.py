@@ -42,6 +42,9 @@ class Plan:
     experts: ExpertsConfig
     experts_hidden: int
     expert_tokens: tuple[int, ...]
+    verified_steps: tuple[int, int, tuple[int, ...]]
+    """Whole steps that verify drafts: sequences, context, and the numbers of query tokens; the
+    first is a decode."""
     graph_steps: tuple[tuple[int, int], ...]
     """Steps by a runner that records and by one that does not: (sequences, context)."""
     engine_turns: tuple[int, ...]
@@ -100,6 +103,7 @@ FULL = Plan(
     ),
     experts_hidden=2048,
     expert_tokens=(1, 16, 64, 2048),
+    verified_steps=(1, 4096, (1, 2, 3, 4, 5, 6, 7, 8, 16)),
     graph_steps=((1, 4096), (16, 4096), (64, 4096)),
     engine_turns=(1, 16, 64),
     engine_prompt=1024,
@@ -130,6 +134,7 @@ REHEARSAL = replace(
     ),
     experts_hidden=32,
     expert_tokens=(1, 9),
+    verified_steps=(1, 20, (1, 3)),
     graph_steps=((2, 20),),
     engine_turns=(2,),
     engine_prompt=8,

@@ -235,9 +235,13 @@ class StepStats:
     """Such steps of which a part had to be computed in a second pass."""
     ahead_dropped_delta: int = 0
     graph_replayed_delta: int = 0
-    """Forward passes since the last report that ran as they had been recorded; 0 on a CPU."""
+    """Forward passes without a chunk of a prompt, since the last report, that ran as they had been
+    recorded; 0 on a CPU."""
     graph_eager_delta: int = 0
     """That no recording was for."""
+    graph_replayed_chunks_delta: int = 0
+    """The same of forward passes with a chunk."""
+    graph_eager_chunks_delta: int = 0
     graph_failed_delta: int = 0
     """Recordings that failed, when they were made or replayed."""
     """Such steps of which nothing was used."""

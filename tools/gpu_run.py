@@ -1,6 +1,6 @@
 """What is to be found out on a GPU, in parts of at most eight minutes, rehearsed on a CPU.
 
-    tools/gpu_run.sh PART OUT_DIR [--rehearse]
+    tools/gpu_run.sh PART OUT_DIR [--rehearse] [--only NAME ...]
 
 Each measurement is a process of its own with a time limit: one that dies, hangs or finds a wrong
 value costs its own time and no other's. Its line goes to OUT_DIR/results.jsonl as soon as it has
@@ -82,6 +82,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
     ),
     "2": (
         benchmark("verify", 40),
+        benchmark("verified_steps", 60),
         benchmark("graphs", 90),
         benchmark("lookahead", 120),
         benchmark("prefill", 60),
@@ -98,9 +99,12 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         benchmark("steps", 90),
         module(
             SERVER,
-            240,
-            *("--model", "random:qwen3-8b", "--sessions", "64"),
-            rehearsed=("--model", "random:qwen3-tiny", "--sessions", "2", "--turns", "2"),
+            300,
+            *("--model", "random:qwen3-8b", "--sessions", "64", "--turns", "3", "--fleet-s", "180"),
+            rehearsed=(
+                *("--model", "random:qwen3-tiny", "--sessions", "2", "--turns", "2"),
+                *("--fleet-s", "5"),
+            ),
         ),
     ),
 }
@@ -114,9 +118,15 @@ def main(
     options.add_argument("part", choices=PARTS)
     options.add_argument("out", type=Path, metavar="OUT_DIR")
     options.add_argument("--rehearse", action="store_true")
+    options.add_argument("--only", nargs="+", metavar="NAME", help="these measurements of the part")
     chosen = options.parse_args(arguments)
+    measurements = {measurement.name: measurement for measurement in PARTS[chosen.part]}
+    names = chosen.only or list(measurements)
+    if unknown := set(names) - set(measurements):
+        options.error(f"part {chosen.part} has {', '.join(measurements)}, not {min(unknown)}")
+    wanted = [measurements[name] for name in names]
     chosen.out.mkdir(parents=True, exist_ok=True)
-    good = run(PARTS[chosen.part], chosen.out, rehearse=chosen.rehearse, clock=clock)
+    good = run(wanted, chosen.out, rehearse=chosen.rehearse, clock=clock)
     pack_cache(chosen.out)
     return 0 if good else 1
 

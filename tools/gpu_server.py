@@ -1,14 +1,19 @@
 """A real server on this machine's device, and sessions with a tool that go on for some turns.
 
-    python -m tools.gpu_server [--model NAME] [--sessions N] [--turns N]
+    python -m tools.gpu_server [--model NAME] [--sessions N] [--turns N] [--fleet-s SECONDS]
 
-Prints one line of JSON: turns a second, the time to a turn's first event and between events, and
-how forward passes ran. A turn that fails makes the exit code 1.
+Plays 1, a quarter of and all the sessions, each turn at once behind the last, then (``--fleet-s``)
+a fleet of all that takes pauses as tools do and begins a new session every few turns. Kernels
+are compiled from nothing, in a cache of this server's own. Prints one line of JSON: turns a second,
+the time to a turn's first event and between events, how forward passes ran, and what was compiled
+after the server was ready. A turn that fails makes the exit code 1.
 """
 
 import argparse
 import asyncio
 import json
+import os
+import random
 import re
 import statistics
 import sys
@@ -26,7 +31,13 @@ from tools_api.sdk.answers import Response
 from tools_api.sdk.client import AsyncClient
 from tools_api.sdk.options import Input
 
-_FORWARDS = re.compile(r'^keepwarm_engine_forwards_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
+_FORWARDS = re.compile(
+    r'^keepwarm_engine_forwards_total\{outcome="(\w+)",step="(\w+)"\} (\S+)$', re.MULTILINE
+)
+_LONG_GAP_S = 0.1
+_TURNS_OF_A_SESSION = 5
+_PAUSE_S = (0.05, 1.0)
+_LOG_TAIL = 6000
 _TOOL = {
     "type": "function",
     "name": "look_up",
@@ -42,12 +53,17 @@ _TOOL = {
 _PROMPT = "Look up a word. " + "The rules of the house are long. " * 40
 
 
-async def one_session(client: AsyncClient, name: str, turns: int) -> "Times":
-    """A session whose every turn is a call of the tool, which is answered at once."""
+async def one_session(
+    client: AsyncClient, name: str, turns: int, *, pauses: random.Random | None = None
+) -> "Times":
+    """A session whose every turn is a call of the tool, which is answered at once, or with
+    ``pauses`` after one."""
     session = client.session(name=name)
     times = Times([], [])
     said: Input = _PROMPT
     for _ in range(turns):
+        if pauses is not None:
+            await asyncio.sleep(pauses.uniform(*_PAUSE_S))
         began = last = time.perf_counter()
         seen = False
         calls: Sequence[FunctionCall] = ()
@@ -73,12 +89,36 @@ class Times:
     gaps_s: list[float]
     """Between its events."""
 
+    def add(self, other: "Times") -> None:
+        """Take in those of another session."""
+        self.first_s.extend(other.first_s)
+        self.gaps_s.extend(other.gaps_s)
+
+    def figures(self, took_s: float) -> dict[str, Any]:
+        """What is printed of turns that took ``took_s`` together."""
+        gaps_s = sorted(self.gaps_s)
+        return {
+            "turns": len(self.first_s),
+            "turns_per_s": len(self.first_s) / took_s,
+            "first_event_p50_ms": statistics.median(self.first_s) * 1e3,
+            "first_event_max_ms": max(self.first_s) * 1e3,
+            "gap_p50_ms": statistics.median(gaps_s) * 1e3,
+            "gap_p99_ms": gaps_s[len(gaps_s) * 99 // 100] * 1e3,
+            "gap_max_ms": gaps_s[-1] * 1e3,
+            "gaps_over_100_ms": sum(gap > _LONG_GAP_S for gap in gaps_s),
+        }
+
 
 def forwards(url: str) -> dict[str, float]:
     """How forward passes ran, by the server's own count."""
     with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics") as answer:
         text = answer.read().decode()
-    return {outcome: float(count) for outcome, count in _FORWARDS.findall(text)}
+    return {f"{step} {outcome}": float(count) for outcome, step, count in _FORWARDS.findall(text)}
+
+
+def compiled(cache: Path) -> int:
+    """Kernels in a cache of Triton's."""
+    return sum(1 for _ in cache.rglob("*.cubin"))
 
 
 async def play(url: str, sessions: int, turns: int) -> dict[str, Any]:
@@ -89,15 +129,29 @@ async def play(url: str, sessions: int, turns: int) -> dict[str, Any]:
             *(one_session(client, f"{sessions} sessions, {n}", turns) for n in range(sessions))
         )
     took_s = time.perf_counter() - began
-    first_s = [second for times in played for second in times.first_s]
-    gaps_s = [second for times in played for second in times.gaps_s]
-    return {
-        "sessions": sessions,
-        "turns_per_s": sessions * turns / took_s,
-        "first_event_p50_ms": statistics.median(first_s) * 1e3,
-        "gap_p50_ms": statistics.median(gaps_s) * 1e3,
-        "gap_max_ms": max(gaps_s) * 1e3,
-    }
+    together = Times([], [])
+    for times in played:
+        together.add(times)
+    return {"sessions": sessions} | together.figures(took_s)
+
+
+async def fleet(url: str, sessions: int, seconds: float) -> dict[str, Any]:
+    """So many sessions at a time that take pauses, new ones in the place of those that end."""
+    began = time.perf_counter()
+    together = Times([], [])
+
+    async def agent(client: AsyncClient, number: int) -> None:
+        pauses, played = random.Random(number), 0
+        while time.perf_counter() - began < seconds:
+            name = f"agent {number}, {played}"
+            turns = _TURNS_OF_A_SESSION
+            together.add(await one_session(client, name, turns, pauses=pauses))
+            played += 1
+
+    async with AsyncClient(url) as client:
+        await asyncio.gather(*(agent(client, number) for number in range(sessions)))
+    took_s = time.perf_counter() - began
+    return {"sessions": sessions, "seconds": took_s} | together.figures(took_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,22 +160,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--model", default="default", metavar="NAME")
     options.add_argument("--sessions", type=int, default=16)
     options.add_argument("--turns", type=int, default=6)
+    options.add_argument("--fleet-s", type=float, default=0, metavar="SECONDS")
     chosen = options.parse_args(arguments)
-    serving = ["--model", chosen.model, "--journal", ":memory:", "--port", "0"]
+    serving = ["--model", chosen.model, "--journal", ":memory:"]
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        began = time.perf_counter()
-        with child_server(serving, log=log, start_timeout_s=150) as server:
-            answer: dict[str, Any] = {
-                "ready_s": time.perf_counter() - began,
-                "ready": server.ready_line.strip(),
-            }
-            for sessions in sorted({1, max(1, chosen.sessions // 4), chosen.sessions}):
-                figures = asyncio.run(play(server.url, sessions, chosen.turns))
-                answer[f"at_{sessions}"] = figures
-            answer["forwards"] = forwards(server.url)
-    print(json.dumps({"model": chosen.model} | answer))
+        log, cache = Path(folder) / "log", Path(folder) / "triton"
+        os.environ["TRITON_CACHE_DIR"] = str(cache)
+        answer: dict[str, Any] = {"model": chosen.model}
+        try:
+            serve(serving, log, cache, chosen, answer)
+        finally:
+            print(log.read_text(encoding="utf-8")[-_LOG_TAIL:] if log.exists() else "no log")
+            print(json.dumps(answer))
     return 0
+
+
+def serve(
+    serving: Sequence[str],
+    log: Path,
+    cache: Path,
+    chosen: argparse.Namespace,
+    answer: dict[str, Any],
+) -> None:
+    """Serve and play; ``answer`` holds what is known by then when something fails."""
+    began = time.perf_counter()
+    with child_server(serving, log=log, start_timeout_s=150) as server:
+        answer["ready_s"] = time.perf_counter() - began
+        answer["ready"] = server.ready_line.strip()
+        answer["compiled_until_ready"] = before = compiled(cache)
+        for sessions in sorted({1, max(1, chosen.sessions // 4), chosen.sessions}):
+            answer[f"at_{sessions}"] = asyncio.run(play(server.url, sessions, chosen.turns))
+            answer["forwards"] = forwards(server.url)
+        if chosen.fleet_s:
+            answer["fleet"] = asyncio.run(fleet(server.url, chosen.sessions, chosen.fleet_s))
+        answer["compiled_after_ready"] = compiled(cache) - before
+        answer["forwards"] = counts = forwards(server.url)
+        decodes = counts["decode replayed"] + counts["decode eager"]
+        answer["share_of_decodes_replayed"] = (
+            counts["decode replayed"] / decodes if decodes else None
+        )
 
 
 if __name__ == "__main__":

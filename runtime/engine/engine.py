@@ -368,6 +368,8 @@ class Engine:
             ahead_dropped_delta=ahead.dropped,
             graph_replayed_delta=graphs.replayed,
             graph_eager_delta=graphs.eager,
+            graph_replayed_chunks_delta=graphs.replayed_chunks,
+            graph_eager_chunks_delta=graphs.eager_chunks,
             graph_failed_delta=graphs.failed,
             branches=self._requests.num_branches,
         )

@@ -81,11 +81,13 @@ class CudaRecorder:
 
 @dataclass(slots=True)
 class GraphCounts:
-    """Forward passes, by how they ran."""
+    """Forward passes, by how they ran; those with a chunk of a prompt apart."""
 
     replayed: int = 0
     eager: int = 0
     """No recording is for them."""
+    replayed_chunks: int = 0
+    eager_chunks: int = 0
     failed: int = 0
     """Recordings that raised, when they were made or replayed; steps run as they come instead."""
 
@@ -94,6 +96,8 @@ class GraphCounts:
         return GraphCounts(
             replayed=self.replayed - told.replayed,
             eager=self.eager - told.eager,
+            replayed_chunks=self.replayed_chunks - told.replayed_chunks,
+            eager_chunks=self.eager_chunks - told.eager_chunks,
             failed=self.failed - told.failed,
         )
 
@@ -181,9 +185,10 @@ class StepGraphs:
         """Logits of ``batch``, to be used before the next call; None if it is not for this.
         ``tokens`` [tokens] on the device stand for those of the batch."""
         shared = batch.shared_prefixes() if self._on_triton else None
-        bucket = smallest(self._order, Bucket.of(batch, shared=shared is not None))
+        needed = Bucket.of(batch, shared=shared is not None)
+        bucket = smallest(self._order, needed)
         if bucket is None:
-            self.counts.eager += 1
+            self._count_eager(needed)
             return None
         try:
             logits = self._steps[bucket].run(batch, shared, tokens)
@@ -192,9 +197,15 @@ class StepGraphs:
             self.counts.failed += 1
             del self._steps[bucket]
             self._order = tuple(self._steps)
+            self._count_eager(needed)
             return None
-        self.counts.replayed += 1
+        self.counts.replayed += not needed.chunk
+        self.counts.replayed_chunks += bool(needed.chunk)
         return logits
+
+    def _count_eager(self, needed: Bucket) -> None:
+        self.counts.eager += not needed.chunk
+        self.counts.eager_chunks += bool(needed.chunk)
 
 
 class _RecordedStep:

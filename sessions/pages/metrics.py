@@ -30,7 +30,13 @@ _BLOCK_STATES = ("free", "evictable", "protected", "reserved")
 _STATUSES = ("completed", "incomplete", "failed", "cancelled")
 _BUDGET_OUTCOMES = ("refused", "cut")
 _AHEAD_OUTCOMES = ("held", "second_pass", "dropped")
-_GRAPH_OUTCOMES = ("replayed", "eager", "failed")
+_FORWARDS = (
+    ("decode", "replayed"),
+    ("decode", "eager"),
+    ("prefill", "replayed"),
+    ("prefill", "eager"),
+    ("any", "failed"),
+)
 
 
 class Metrics:
@@ -156,10 +162,11 @@ class Metrics:
         self._graphs = self._counter(
             "engine_forwards",
             "Forward passes on a GPU, by whether they ran as recorded.",
+            "step",
             "outcome",
         )
-        for outcome in _GRAPH_OUTCOMES:
-            self._graphs.labels(outcome)
+        for labels in _FORWARDS:
+            self._graphs.labels(*labels)
 
     def _tiers(self) -> None:
         self._tier_blocks = self._gauge(
@@ -249,10 +256,12 @@ class Metrics:
         graphs = (
             stats.graph_replayed_delta,
             stats.graph_eager_delta,
+            stats.graph_replayed_chunks_delta,
+            stats.graph_eager_chunks_delta,
             stats.graph_failed_delta,
         )
-        for outcome, count in zip(_GRAPH_OUTCOMES, graphs, strict=True):
-            self._graphs.labels(outcome).inc(count)
+        for labels, count in zip(_FORWARDS, graphs, strict=True):
+            self._graphs.labels(*labels).inc(count)
         self._prefill.inc(stats.prefill_tokens_delta)
         self._decode.inc(stats.decode_tokens_delta)
         self._preemptions.inc(stats.preemptions_delta)

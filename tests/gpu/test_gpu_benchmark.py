@@ -15,7 +15,7 @@ from kernels.masked_sampling import SamplingBatch, sample_reference
 
 TINY = REHEARSAL
 PARTS = ["attention", "verify", "shared_prefix", "fp8_kv", "sampling", "fp8_products", "experts"]
-PARTS += ["steps", "graphs", "prefill", "tiers"]
+PARTS += ["steps", "graphs", "verified_steps", "prefill", "tiers"]
 ELSEWHERE = ["peer", "peer_compiled", "lookahead"]
 """The last has ``tests/model/test_gpu_engine_benchmark.py``."""
 
@@ -50,6 +50,7 @@ def test_every_part_is_measured_and_tabled(
         (way, order) for order in ("in a row", "scattered") for way in ("down", "up")
     ]
     assert figures["graphs"][0]["faster_recorded"] > 0
+    assert [row["queries"] for row in figures["verified_steps"]] == [1, 3]
     page = table("tiny", figures)
     assert all(f"## {part}" in page for part in PARTS)
     assert "| skewed |" in page

@@ -74,6 +74,11 @@ def counted(runner: ModelRunner) -> GraphCounts:
     return runner.graphs.counts
 
 
+def replayed(runner: ModelRunner) -> int:
+    """Forward passes that ran as recorded, with and without a chunk."""
+    return counted(runner).replayed + counted(runner).replayed_chunks
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sequences", [2, 3, 5, 8])
 def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequences: int) -> None:
@@ -97,7 +102,7 @@ def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequence
     own = recording.pool.blocks[:, :, :NUM_BLOCKS]
     same = torch.isclose(own, plain.pool.blocks, rtol=0, atol=1e-12, equal_nan=True)
     assert same.all()
-    assert counted(recording).replayed >= 4
+    assert replayed(recording) >= 4
     assert record.recorded == made
     assert recording.num_blocks == NUM_BLOCKS
 
@@ -125,11 +130,11 @@ def test_steps_of_drafts_and_chunks_are_the_plain_ones(
         runner.run(
             [replace(part, tokens=tokens[: part.start], start=0, num_logits=0) for part in step]
         )
-    before = counted(recording).replayed
+    before = replayed(recording)
     found = recording.run(step).clone()
     close = 1e-11 if dtype == torch.float64 else 1e-4
     assert torch.allclose(found, plain.run(step), rtol=close, atol=close)
-    assert counted(recording).replayed == before + 1
+    assert replayed(recording) == before + 1
 
 
 def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:
@@ -142,7 +147,7 @@ def test_float32_steps_whose_kernels_read_the_buffers_agree_as_well() -> None:
         step = decode(lengths[:count], rng)
         assert torch.allclose(recording.run(step), plain.run(step), rtol=1e-4, atol=1e-4)
         lengths[:count] = [length + 1 for length in lengths[:count]]
-    assert counted(recording).replayed >= 4
+    assert replayed(recording) >= 4
 
 
 def test_padding_is_the_same_whatever_stood_in_the_bucket_before() -> None:
@@ -177,9 +182,10 @@ def test_all_is_recorded_before_the_first_step_and_nothing_later() -> None:
     runner.run(prefill(lengths, np.random.default_rng(1)))
     runner.run(decode(lengths, np.random.default_rng(1)))
     assert record.recorded == made
-    assert counted(runner).eager == 2  # more sequences than are recorded
+    counts = counted(runner)
+    assert counts.eager == counts.eager_chunks == 1  # more sequences than are recorded
     runner.run(decode(lengths[:3], np.random.default_rng(1)))
-    assert counted(runner).replayed == 1
+    assert replayed(runner) == 1
 
 
 class FailingRecorder:
@@ -233,6 +239,18 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
         assert counts.failed > 1
 
 
+def test_chunks_of_prompts_are_counted_apart() -> None:
+    recording, _, _ = runners("qwen3-tiny")
+    rng = np.random.default_rng(2)
+    recording.run(prefill([9, 60], rng))
+    recording.run(decode([9, 60], rng))
+    recording.run(prefill([70] * 8, rng))
+    recording.run(decode([9] * 9, rng))
+    counts = counted(recording)
+    assert (counts.replayed, counts.eager) == (1, 1)
+    assert (counts.replayed_chunks, counts.eager_chunks) == (1, 1)
+
+
 def test_a_recording_that_works_serves_where_a_smaller_one_failed() -> None:
     model = load_model("random:qwen3-tiny", dtype=torch.float64, device=CPU)
     recording = ModelRunner(
@@ -244,9 +262,9 @@ def test_a_recording_that_works_serves_where_a_smaller_one_failed() -> None:
     )
     recording.pool.blocks.fill_(torch.nan)
     recording.run(prefill([9], np.random.default_rng(2)))
-    before = counted(recording).replayed
+    before = replayed(recording)
     recording.run(decode([9], np.random.default_rng(3)))
-    assert counted(recording).replayed == before + 1
+    assert replayed(recording) == before + 1
 
 
 def test_logits_come_for_the_rows_asked_for_alone() -> None:

@@ -91,3 +91,15 @@ def test_rehearsals_interpret_kernels_and_servers_do_not() -> None:
     servers = [m for part in PARTS.values() for m in part if m.name == "gpu_server"]
     assert len(servers) == 2
     assert not any(m.interpreted for m in servers)
+
+
+def test_measurements_can_be_chosen_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = tuple(program(name, "print('{}')") for name in ("first", "second", "third"))
+    monkeypatch.setitem(PARTS, "1", few)
+    assert gpu_run.main(["1", str(tmp_path), "--only", "third", "first"]) == 0
+    assert [line["name"] for line in lines(tmp_path)] == ["third", "first"]
+    with pytest.raises(SystemExit):
+        gpu_run.main(["1", str(tmp_path), "--only", "fourth"])
+    assert "part 1 has first, second, third, not fourth" in capsys.readouterr().err

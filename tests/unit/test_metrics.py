@@ -312,8 +312,25 @@ def test_turns_are_counted_from_the_first_scrape_on(status: str) -> None:
 def test_forward_passes_are_counted_by_whether_they_ran_as_recorded() -> None:
     metrics = Metrics()
     metrics.step_finished(
-        StepStats(graph_replayed_delta=7, graph_eager_delta=2, graph_failed_delta=1)
+        StepStats(
+            graph_replayed_delta=7,
+            graph_eager_delta=2,
+            graph_replayed_chunks_delta=4,
+            graph_eager_chunks_delta=3,
+            graph_failed_delta=1,
+        )
     )
-    for outcome, count in (("replayed", 7), ("eager", 2), ("failed", 1)):
-        name = f"keepwarm_engine_forwards_total{{outcome={outcome}}}"
-        assert values(metrics)[name] == count
+    expected = {
+        ("decode", "replayed"): 7,
+        ("decode", "eager"): 2,
+        ("prefill", "replayed"): 4,
+        ("prefill", "eager"): 3,
+        ("any", "failed"): 1,
+    }
+    found = {
+        name: value for name, value in values(metrics).items() if "engine_forwards_total" in name
+    }
+    assert len(found) == len(expected)
+    for (step, outcome), count in expected.items():
+        (name,) = (n for n in found if f"step={step}" in n and f"outcome={outcome}" in n)
+        assert found[name] == count
