@@ -242,8 +242,8 @@ def test_a_recording_that_fails_costs_speed_and_no_turn(
 def test_chunks_of_prompts_are_counted_apart() -> None:
     recording, _, _ = runners("qwen3-tiny")
     rng = np.random.default_rng(2)
-    recording.run(prefill([9, 60], rng))
-    recording.run(decode([9, 60], rng))
+    recording.run(prefill([8, 60], rng))
+    recording.run(decode([8, 60], rng))
     recording.run(prefill([70] * 8, rng))
     recording.run(decode([9] * 9, rng))
     counts = counted(recording)
