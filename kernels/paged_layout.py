@@ -13,7 +13,7 @@ from kernels.upload import upload
 MAX_DECODE_QUERIES = 32
 """Sequences of up to this many query tokens are decodes (or verifications of drafts), whose
 cost is the reading of their context; those of more are prefill chunks."""
-_DECODE_WIDTHS = (1, 4, 8, MAX_DECODE_QUERIES)
+DECODE_WIDTHS = (1, 4, 8, MAX_DECODE_QUERIES)
 _WHOLE = 64
 """Shared prefixes are multiples of this many tokens: whole tiles of keys."""
 _WORTH_TOKENS = 512
@@ -80,7 +80,7 @@ class PagedLayout:
 def decode_width(max_decode_tokens: int) -> int:
     """Query tokens that kernels for decodes of up to ``max_decode_tokens`` make room for: one of
     few numbers, since each is compiled for."""
-    return next(width for width in _DECODE_WIDTHS if width >= max_decode_tokens)
+    return next(width for width in DECODE_WIDTHS if width >= max_decode_tokens)
 
 
 def find_shared_prefixes(

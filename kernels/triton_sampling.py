@@ -65,7 +65,7 @@ _ROOM_FOR_PASSES = tl.constexpr(16)
 _FIRST_UNIT = tl.constexpr(1 << 27)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows_ptr", "tokens_ptr"])
 def penalise_kernel(
     logits_ptr, rows_ptr, tokens_ptr, factors_ptr, stride, count, BLOCK: tl.constexpr
 ):

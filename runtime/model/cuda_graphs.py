@@ -34,6 +34,7 @@ from runtime.model.step_buckets import (
     padded,
     padded_prefixes,
     smallest,
+    unrecorded_kinds,
 )
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,16 @@ def compile_kernels(dry_runs: Iterable[Callable[[], object]]) -> None:
     log.info("kernels compiled=%d seconds=%.1f", compiled, time.monotonic() - began)
 
 
+def _call_once(calls: Iterable[Callable[[], object]]) -> None:
+    """Call each, so that the device has loaded what it needs; what fails is left to who calls in
+    earnest."""
+    for call in calls:
+        try:
+            call()
+        except Exception:
+            log.debug("a call to warm up failed", exc_info=True)
+
+
 class StepGraphs:
     """Recorded steps of one decoder over one pool."""
 
@@ -134,12 +145,14 @@ class StepGraphs:
         spare_block: int,
         max_sequences: int,
         record: Recorder,
+        also: Iterable[Callable[[], object]] = (),
         progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         """Record what steps of up to ``max_sequences`` need.
 
         Args:
             spare_block: a block of ``pool`` that nobody else uses.
+            also: what else is launched in service; compiled with the steps, and called once.
             progress: is told how many are recorded, and of how many, after each.
         """
         self._decoder = decoder
@@ -154,7 +167,11 @@ class StepGraphs:
         with torch.inference_mode():
             made = [self._made(bucket) for bucket in wanted]
             if self._on_triton:
-                compile_kernels(step.dry_run for step in made)
+                kinds = [self._made(bucket).dry_run for bucket in unrecorded_kinds(max_sequences)]
+                others: list[Callable[[], object]] = [*kinds, *also]
+                compile_kernels([*(step.dry_run for step in made), *others])
+                if pool.blocks.is_cuda:
+                    _call_once(others)
             for number, step in enumerate(made, 1):
                 self._record(step, record)
                 progress(number, len(wanted))

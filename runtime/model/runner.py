@@ -23,6 +23,7 @@ from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.layers import WeightBits
+from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ModelRunner:
         kv_dtype: torch.dtype | None = None,
         record: Recorder | None = None,
         max_recorded_sequences: int = 256,
+        max_step_tokens: int = 0,
         progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
         """
@@ -62,6 +64,7 @@ class ModelRunner:
             record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
                 a spare block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
+            max_step_tokens: steps of up to so many are warmed up where steps are recorded.
             progress: is told how many steps are recorded, and of how many.
         """
         self.model = model
@@ -75,12 +78,18 @@ class ModelRunner:
         )
         self.graphs: StepGraphs | None = None
         if record is not None:
+            most = min(max_step_tokens, num_blocks * block_size, model.config.max_context_tokens)
+            steps = [StepBatch.build(step, block_size) for step in chunks(most, block_size)]
             self.graphs = StepGraphs(
                 model.decoder,
                 self.pool,
                 spare_block=num_blocks,
                 max_sequences=max_recorded_sequences,
                 record=record,
+                also=[
+                    *(lambda step=step: self._run_as_it_comes(step, None) for step in steps),
+                    *draws(model.config.vocab_size, model.device),
+                ],
                 progress=progress,
             )
 
@@ -110,6 +119,10 @@ class ModelRunner:
                 logits = self.graphs.forward(batch, tokens)
             if logits is not None:
                 return logits
+        return self._run_as_it_comes(batch, tokens)
+
+    def _run_as_it_comes(self, batch: StepBatch, tokens: Tensor | None) -> Tensor:
+        """``forward`` without a recording."""
         device = self.model.device
         self.pool.reach(int(batch.slots.max()) // self.block_size)
         inputs = StepInputs(
@@ -163,6 +176,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         kv_dtype=kv_dtype,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
+        max_step_tokens=config.max_batch_tokens,
         progress=_tell,
     )
 

@@ -15,7 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.paged_layout import MAX_DECODE_QUERIES, SharedPrefixes, decode_width
+from kernels.paged_layout import (
+    DECODE_WIDTHS,
+    MAX_DECODE_QUERIES,
+    SharedPrefixes,
+    decode_width,
+)
 from runtime.model.batch import StepBatch
 
 PREFIX_GROUPS = 8
@@ -24,6 +29,8 @@ _MOST_WASTE = 4
 """A step runs in a recording of at most this many times its tokens."""
 _VERIFIED_TOKENS = 256
 _CHUNKS = (32, 128, 256)
+_MOST_SHARERS = 64
+"""Prefixes of more sequences are cut up as those of so many."""
 _BESIDE = (2, 8, 64)
 """Sequences of the recorded steps in which one computes a chunk."""
 
@@ -130,6 +137,26 @@ def _chunks(counts: Iterable[int]) -> Iterable[Bucket]:
                 chunk=chunk if chunk > MAX_DECODE_QUERIES else 0,
                 shared=True,
             )
+
+
+def unrecorded_kinds(max_sequences: int) -> list[Bucket]:
+    """Small steps that launch what any step of up to ``max_sequences`` may that fits no recording:
+    a chunk of a prompt beside decodes of every width, with and without shared prefixes of few and
+    of many."""
+    counts = [1 << power for power in range((max_sequences - 1).bit_length() + 1)]
+    return [
+        Bucket(
+            sequences=count,
+            tokens=count + 2 * MAX_DECODE_QUERIES,
+            logits=count,
+            decode_width=width,
+            chunk=2 * MAX_DECODE_QUERIES,
+            shared=count > 1,
+        )
+        for width in DECODE_WIDTHS
+        for count in counts
+        if count <= _MOST_SHARERS
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

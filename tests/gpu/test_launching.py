@@ -46,6 +46,7 @@ def test_a_failure_inside_ends_it() -> None:
 
 def test_recorded_steps_of_a_model_are_compiled_for_an_h200_without_one(tmp_path: Path) -> None:
     own = {"KEEPWARM_KERNELS": "triton", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    own["OMP_NUM_THREADS"] = "1"
     run = subprocess.run(
         [sys.executable, "-m", "tests.support.compile_ahead"],
         env=os.environ | own,
@@ -56,8 +57,9 @@ def test_recorded_steps_of_a_model_are_compiled_for_an_h200_without_one(tmp_path
     )
     assert run.returncode == 0, run.stderr
     said = json.loads(run.stdout.splitlines()[-1])
-    first, second = said["compiled"]
-    assert first >= 8
+    first, second, served = said["compiled"]
+    assert first >= 20
     assert second == 0
+    assert served == 0
     assert said["graphs"] >= 2
     assert len(list(tmp_path.rglob("*.cubin"))) == first
