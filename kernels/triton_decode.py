@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kernels.launching import launch
 from kernels.paged_layout import PagedLayout, decode_width
+from kernels.side_stream import joined
 from kernels.triton_prefix import attend_prefixes
 from kernels.triton_split_plan import MIN_TILES, split_plan
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
@@ -28,8 +29,10 @@ from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, sha
 _GRID_PROGRAMS = 2112
 """Programs that a decode's grid allows for, so that one long context can still be split."""
 _MAX_SPLITS = 128
-_SPLITS_AT_ONCE = tl.constexpr(16)
+SPLITS_AT_ONCE = 64
 """Parts that a join takes together."""
+JOIN_WARPS = 4
+"""For each 128 dimensions of a head."""
 
 
 @triton.jit(do_not_specialize=["num_sequences", "table_stride"])
@@ -137,7 +140,7 @@ def _join(acc, top, total, part_ptr, peak_ptr, place, present, HEAD_DIM: tl.cons
     return acc, new_top, total * decay + tl.sum(weight, 0)
 
 
-@triton.jit(do_not_specialize=["num_sequences", "max_splits", "prefix_splits"])
+@triton.jit(do_not_specialize=["num_sequences", "max_splits"])
 def decode_join_kernel(
     part_ptr,
     peak_ptr,
@@ -148,7 +151,6 @@ def decode_join_kernel(
     plan_ptr,
     num_sequences,
     max_splits,
-    prefix_splits,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -156,6 +158,8 @@ def decode_join_kernel(
     SHARED: tl.constexpr,
     ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    SPLITS_AT_ONCE: tl.constexpr,
+    PREFIX_SPLITS: tl.constexpr,
 ):
     """The mean of a query row's splits, those of a shared prefix among them, each weighed by
     its mass. Grid: (HEADS, queries, sequences)."""
@@ -173,8 +177,8 @@ def decode_join_kernel(
     dims = tl.arange(0, BLOCK_D)
     acc = tl.zeros((BLOCK_D,), tl.float32)
     top, total = float("-inf"), 0.0
-    for low in tl.range(0, splits, _SPLITS_AT_ONCE):
-        some = low + tl.arange(0, _SPLITS_AT_ONCE)
+    for low in tl.range(0, splits, SPLITS_AT_ONCE):
+        some = low + tl.arange(0, SPLITS_AT_ONCE)
         acc, top, total = _join(
             acc,
             top,
@@ -189,15 +193,15 @@ def decode_join_kernel(
     if SHARED:  # noqa: SIM102, decided when compiling; the inner one when running
         if skip > 0:
             place = (sequence.to(tl.int64) * tl.num_programs(1) + query) * HEADS + head
-            some = tl.arange(0, _SPLITS_AT_ONCE)
+            some = tl.arange(0, PREFIX_SPLITS)
             acc, top, total = _join(
                 acc,
                 top,
                 total,
                 prefix_part_ptr,
                 prefix_peak_ptr,
-                place * prefix_splits + some,
-                some < prefix_splits,
+                place * PREFIX_SPLITS + some,
+                some < PREFIX_SPLITS,
                 HEAD_DIM,
                 dims,
             )
@@ -241,6 +245,10 @@ def decode(
     shared = layout.shared if window is None else None
     own = {"SHARED": shared is not None, "ROW_TILES": row_tiles, "BLOCK_M": tiling.rows}
     parts = room_for_parts(queries, num_sequences, shares, splits, tiling.rows)
+    prefix_parts, prefix_splits = parts, 1
+    if shared is not None:
+        prefix_parts = attend_prefixes(tensors, layout, shared, width, scale)
+        prefix_splits = prefix_parts[1].shape[-1]
     launch(decode_split_kernel, (shares, splits, num_sequences))(
         *tensors,
         *parts,
@@ -257,10 +265,8 @@ def decode(
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
-    prefix_parts, prefix_splits = parts, 0
     if shared is not None:
-        prefix_parts = attend_prefixes(tensors, layout, shared, width, scale)
-        prefix_splits = prefix_parts[1].shape[-1]
+        joined(queries.device)
     if splits > 1 or shared is not None:
         names = ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
         launch(decode_join_kernel, (sizes["HEADS"], width, num_sequences))(
@@ -271,8 +277,9 @@ def decode(
             plan,
             num_sequences,
             splits,
-            prefix_splits,
             **{name: sizes[name] for name in names},
             **own,
-            num_warps=4,
+            SPLITS_AT_ONCE=SPLITS_AT_ONCE,
+            PREFIX_SPLITS=prefix_splits,
+            num_warps=JOIN_WARPS * triton.cdiv(sizes["BLOCK_D"], 128),
         )

@@ -15,11 +15,15 @@ from torch import Tensor
 
 from kernels.launching import launch
 from kernels.paged_layout import PagedLayout, SharedPrefixes
+from kernels.side_stream import beside
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
 SPLITS = 16
 """Of every prefix, however many there are: a recorded step does not know. A join takes them
 together."""
+WIDE_SPLITS = 8
+"""Where many rows make a tile of 64: there are programs enough, and each leaves parts to join."""
+_WIDE_ROWS = 64
 
 
 @triton.jit(do_not_specialize=["table_stride", "num_members"])
@@ -104,7 +108,8 @@ def attend_prefixes(
     width: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Parts of every member's rows over its group's prefix; other rows' hold anything.
+    """Parts of every member's rows over its group's prefix; other rows' hold anything. They are
+    computed beside what follows, and there when it is ``joined`` (``kernels.side_stream``).
     ``width``: room for query tokens of each, a power of two."""
     queries, k_blocks, v_blocks, _ = tensors
     sizes = shared_sizes(queries, k_blocks, None)
@@ -116,24 +121,26 @@ def attend_prefixes(
         rows, queries.element_size(), sizes["HEAD_DIM"], scaled=bool(sizes["SCALED"])
     )
     row_tiles = triton.cdiv(rows, tiling.rows)
-    parts = room_for_parts(queries, layout.block_tables.shape[0], width, heads, SPLITS)
-    launch(shared_prefix_kernel, (kv_heads * row_tiles, SPLITS, groups))(
-        queries,
-        k_blocks,
-        v_blocks,
-        *parts,
-        layout.query_starts,
-        layout.block_tables,
-        shared.members,
-        shared.lengths,
-        layout.block_tables.stride(0),
-        members,
-        scale / math.log(2),
-        **sizes,
-        QUERIES=width,
-        BLOCK_M=tiling.rows,
-        BLOCK_N=tiling.keys,
-        num_warps=tiling.num_warps,
-        num_stages=tiling.num_stages,
-    )
+    splits = WIDE_SPLITS if tiling.rows >= _WIDE_ROWS else SPLITS
+    parts = room_for_parts(queries, layout.block_tables.shape[0], width, heads, splits)
+    with beside(queries.device):
+        launch(shared_prefix_kernel, (kv_heads * row_tiles, splits, groups))(
+            queries,
+            k_blocks,
+            v_blocks,
+            *parts,
+            layout.query_starts,
+            layout.block_tables,
+            shared.members,
+            shared.lengths,
+            layout.block_tables.stride(0),
+            members,
+            scale / math.log(2),
+            **sizes,
+            QUERIES=width,
+            BLOCK_M=tiling.rows,
+            BLOCK_N=tiling.keys,
+            num_warps=tiling.num_warps,
+            num_stages=tiling.num_stages,
+        )
     return parts

@@ -17,7 +17,7 @@ from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 
 PROGRAMS = 528
 """Programs that a decode aims at: four for each of an H200's multiprocessors."""
-MIN_TILES = 4
+MIN_TILES = 1
 """Tiles of keys a split has at least, where its context has as many."""
 _SEQUENCES_AT_ONCE = 128
 

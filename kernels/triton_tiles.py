@@ -51,7 +51,7 @@ def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) 
         return Tiling(rows=min(fitting, 32), keys=32, num_warps=8, num_stages=stages)
     if scaled and fitting < 64:
         return Tiling(rows=fitting, keys=32, num_warps=8, num_stages=5)
-    return Tiling(rows=fitting, keys=64, num_warps=4, num_stages=3)
+    return Tiling(rows=fitting, keys=64, num_warps=4, num_stages=2 if fitting == 16 else 3)
 
 
 def shared_sizes(queries: Tensor, k_blocks: Tensor, window: int | None) -> dict[str, int]:

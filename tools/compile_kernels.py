@@ -25,6 +25,8 @@ from triton.compiler import ASTSource
 from kernels.paged_layout import MAX_DECODE_QUERIES
 from kernels.triton_attention import extend_kernel, extend_tiling
 from kernels.triton_decode import (
+    JOIN_WARPS,
+    SPLITS_AT_ONCE,
     decode_join_kernel,
     decode_split_kernel,
 )
@@ -44,6 +46,7 @@ from kernels.triton_grouped import (
     grouped_matmul_kernel,
 )
 from kernels.triton_kv import HEADS_EACH, norm_rope_write_kernel
+from kernels.triton_prefix import SPLITS as PREFIX_SPLITS
 from kernels.triton_prefix import shared_prefix_kernel
 from kernels.triton_sampling import (
     SEARCH_WARPS,
@@ -299,12 +302,13 @@ def _attention(
                 types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
                 | _pointers("i32", "starts", "plan")
-                | dict.fromkeys(("num_sequences", "max_splits", "prefix_splits"), "i32"),
+                | dict.fromkeys(("num_sequences", "max_splits"), "i32"),
                 constants={
                     name: sizes[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
                 }
-                | own,
-                num_warps=4,
+                | own
+                | {"SPLITS_AT_ONCE": SPLITS_AT_ONCE, "PREFIX_SPLITS": PREFIX_SPLITS},
+                num_warps=JOIN_WARPS * triton.cdiv(sizes["BLOCK_D"], 128),
                 max_registers=128,
             )
             yield _split_plan(label, tiling.keys, window, shared=shared)

@@ -1,0 +1,40 @@
+"""Launches that may run beside the launches that follow, on a GPU's second stream.
+
+A kernel that waits for memory and one that computes take less time together than one after the
+other. In a recording the two become branches.
+
+Always true: what is launched ``beside`` comes after all that was given to the stream before, and
+before all that is given to it after ``joined``. Without a GPU there is one order, as written.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+_cuda: Any = torch.cuda  # its streams have no types
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """What is launched inside may run beside what is launched after, until ``joined``."""
+    if device.type != "cuda":
+        yield
+        return
+    side = _side_stream(device)
+    side.wait_stream(_cuda.current_stream(device))
+    with _cuda.stream(side):
+        yield
+
+
+def joined(device: torch.device) -> None:
+    """What is launched from here on comes after what was launched ``beside``."""
+    if device.type == "cuda":
+        _cuda.current_stream(device).wait_stream(_side_stream(device))
+
+
+@cache
+def _side_stream(device: torch.device) -> Any:
+    return _cuda.Stream(device)
