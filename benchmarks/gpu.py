@@ -63,6 +63,9 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "sampling": lambda rate: measure_sampling(plan, rate, device),
         "fp8_products": lambda rate: measure_fp8_products(plan, rate, dtype, device),
         "experts": lambda rate: measure_experts(plan, rate, dtype, device),
+        "sweep": lambda rate: _sweep().measure_sweep(plan, dtype, device),
+        "sweep_verify": lambda rate: _sweep().measure_sweep_verify(plan, dtype, device),
+        "sweep_prefix": lambda rate: _sweep().measure_sweep_prefix(plan, dtype, device),
         "steps": lambda rate: measure_steps(plan, rate, dtype, device),
         "graphs": lambda rate: measure_graphs(plan, dtype, device),
         "verified_steps": lambda rate: measure_verified_steps(plan, dtype, device),
@@ -72,6 +75,11 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "peer_compiled": lambda rate: measure_peer(plan, dtype, device, compiled=True),
         "lookahead": lambda rate: _engine().measure_lookahead(plan, dtype, device),
     }
+
+
+def _sweep() -> Any:
+    """Loaded when its turn comes: it needs Triton."""
+    return importlib.import_module("benchmarks.gpu_sweep")
 
 
 def _engine() -> Any:
@@ -125,7 +133,9 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
     short = [attention[case]["us"] for case in ("B1 1k", "B1 4k") if case in attention]
     steps = {(row["model"], row["batch"], row["context"]): row for row in figures["steps"]}
     prefix = [row["faster_than_flat"] for row in figures["shared_prefix"]]
-    verified = [row["over_decode"] for row in figures["verified_steps"] if row["queries"] <= 8]
+    verified = [
+        row["over_decode"] for row in figures.get("verified_steps", ()) if row["queries"] <= 8
+    ]
 
     def step(batch: int) -> float | None:
         ms: float | None = steps.get(("Qwen3-8B", batch, 4096), {}).get("ms")

@@ -81,7 +81,11 @@ class _Run:
         assert config.num_blocks is not None
         record = recorder(device) if device.type == "cuda" else None
         runner = ModelRunner(
-            model, num_blocks=config.num_blocks, block_size=BLOCK_SIZE, record=record
+            model,
+            num_blocks=config.num_blocks,
+            block_size=BLOCK_SIZE,
+            record=record,
+            max_recorded_sequences=turns,
         )
         tokenizer = Tokenizer.load(model.tokenizer_folder, vocab_size=model.config.vocab_size)
         self.engine: Engine = assemble(config, runner, tokenizer, looks_ahead=ahead)

@@ -64,7 +64,11 @@ def measure_graphs(plan: Plan, dtype: torch.dtype, device: torch.device) -> list
         logits: list[Tensor] = []
         for label, record in (("plain", None), ("recorded", recorder(device))):
             runner = ModelRunner(
-                model, num_blocks=blocks_for(shapes), block_size=BLOCK_SIZE, record=record
+                model,
+                num_blocks=blocks_for(shapes),
+                block_size=BLOCK_SIZE,
+                record=record,
+                max_recorded_sequences=sequences,
             )
             generator = torch.Generator(device=device).manual_seed(0)
             for index in range(config.num_layers):

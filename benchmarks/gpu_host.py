@@ -5,7 +5,8 @@
 A recorded step of the shape of Qwen3-8B, its sizes shrunk: what counts is which kernels are
 launched, not what they compute. Triton's launcher is replaced by a counter, and torch's operations
 are counted where they would launch something; a product counts one. Where Triton is not
-installed (``make kernels`` has it), launches are not counted and their bars have no value.
+installed (``make kernels`` has it), launches are not counted and their bars have no value; nor are
+they where there is a GPU, which launches them.
 
 Preparing a step is timed as the runner does it, for 64 turns of 12,000 tokens, on CPU tensors:
 from the turns' tokens and blocks to the recording's buffers.
@@ -25,10 +26,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-
-if importlib.util.find_spec("triton") is not None:  # kernels ask when they are defined
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 import torch
+
+if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels ask when they are defined
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -200,8 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(__doc__.splitlines()[0] if __doc__ else None).parse_args(arguments)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
-    there = importlib.util.find_spec("triton") is not None
-    if there:
+    if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
         figures = {
             f"{name}_launches": launches_of_a_layer(need, bits)
             for name, (need, bits) in steps().items()

@@ -93,14 +93,14 @@ class CudaStream:
         self._cuda.synchronize()
 
 
-def seconds(calls: Sequence[Call], stream: Stream) -> float:
+def seconds(calls: Sequence[Call], stream: Stream, repeats: int = REPEATS) -> float:
     """Median seconds of one of ``calls``, which run one after another on ``stream``."""
     once = stream.capture(calls)
     together_s = _median_s(once, stream, _FIRST_REPEATS)
     times = min(_MOST_TIMES, max(1, math.ceil(LEAST_S / max(together_s, 1e-9))))
     if times > 1:
         once = stream.capture(list(calls) * times)
-    return _median_s(once, stream, REPEATS) / (times * len(calls))
+    return _median_s(once, stream, repeats) / (times * len(calls))
 
 
 def _median_s(call: Call, stream: Stream, repeats: int) -> float:

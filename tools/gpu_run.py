@@ -70,7 +70,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         module("tools.gpu_versions", 60),
         Measurement(
             name="tests",
-            command=(*_TESTS, "-n", "12", "-W", "default"),
+            command=(*_TESTS, "-v", "-n", "12", "-W", "default", "-o", "faulthandler_timeout=40"),
             limit_s=120,
             rehearsed=(*_TESTS, "-k", "split_plan or fp8"),
         ),
@@ -81,6 +81,9 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         module("tools.gpu_profile", 60, rehearsed=("--rehearse",)),
     ),
     "2": (
+        benchmark("sweep", 120),
+        benchmark("sweep_verify", 40),
+        benchmark("sweep_prefix", 40),
         benchmark("verify", 40),
         benchmark("verified_steps", 60),
         benchmark("graphs", 90),
@@ -205,7 +208,7 @@ def last_json(said: str) -> Any:
 
 def _end(process: subprocess.Popen[str]) -> str:
     """End a process and all it has started; what it had said."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):  # the first has Python say where
         try:
             os.killpg(process.pid, number)
             said, _ = process.communicate(timeout=_GRACE_S)

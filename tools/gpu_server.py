@@ -12,6 +12,7 @@ after the server was ready. A turn that fails makes the exit code 1.
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from keepwarm.demo.child_server import child_server
 from tools_api.items import FunctionCall, FunctionCallOutput
 from tools_api.sdk.answers import Response
 from tools_api.sdk.client import AsyncClient
+from tools_api.sdk.lanes import NUM_LANES
 from tools_api.sdk.options import Input
 
 _FORWARDS = re.compile(
@@ -54,17 +57,24 @@ _PROMPT = "Look up a word. " + "The rules of the house are long. " * 40
 
 
 async def one_session(
-    client: AsyncClient, name: str, turns: int, *, pauses: random.Random | None = None
-) -> "Times":
+    client: AsyncClient,
+    name: str,
+    turns: int,
+    times: "Times",
+    *,
+    pauses: random.Random | None = None,
+    ends: float = math.inf,
+) -> None:
     """A session whose every turn is a call of the tool, which is answered at once, or with
-    ``pauses`` after one."""
+    ``pauses`` after one; no turn begins after ``ends``. What is measured is added to ``times``."""
     session = client.session(name=name)
-    times = Times([], [])
     said: Input = _PROMPT
     for _ in range(turns):
         if pauses is not None:
             await asyncio.sleep(pauses.uniform(*_PAUSE_S))
         began = last = time.perf_counter()
+        if began > ends:
+            return
         seen = False
         calls: Sequence[FunctionCall] = ()
         events = session.stream_turn(
@@ -77,7 +87,6 @@ async def one_session(
             if isinstance(event, Response):
                 calls = event.calls
         said = [FunctionCallOutput(call_id=call.call_id, output=_PROMPT) for call in calls]
-    return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +98,11 @@ class Times:
     gaps_s: list[float]
     """Between its events."""
 
-    def add(self, other: "Times") -> None:
-        """Take in those of another session."""
-        self.first_s.extend(other.first_s)
-        self.gaps_s.extend(other.gaps_s)
-
     def figures(self, took_s: float) -> dict[str, Any]:
         """What is printed of turns that took ``took_s`` together."""
         gaps_s = sorted(self.gaps_s)
+        if not gaps_s:
+            return {"turns": len(self.first_s)}
         return {
             "turns": len(self.first_s),
             "turns_per_s": len(self.first_s) / took_s,
@@ -121,37 +127,52 @@ def compiled(cache: Path) -> int:
     return sum(1 for _ in cache.rglob("*.cubin"))
 
 
+@asynccontextmanager
+async def clients(url: str, sessions: int) -> AsyncIterator[list[AsyncClient]]:
+    """A client for each of ``sessions``: those on one socket share its lanes."""
+    async with AsyncExitStack() as stack:
+        sockets = [
+            await stack.enter_async_context(AsyncClient(url))
+            for _ in range(-(-sessions // NUM_LANES))
+        ]
+        yield [sockets[number // NUM_LANES] for number in range(sessions)]
+
+
 async def play(url: str, sessions: int, turns: int) -> dict[str, Any]:
-    """All sessions side by side, on one socket."""
-    began = time.perf_counter()
-    async with AsyncClient(url) as client:
-        played = await asyncio.gather(
-            *(one_session(client, f"{sessions} sessions, {n}", turns) for n in range(sessions))
+    """All sessions side by side."""
+    times = Times([], [])
+    async with clients(url, sessions) as given:
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(
+                one_session(client, f"{sessions} sessions, {n}", turns, times)
+                for n, client in enumerate(given)
+            )
         )
-    took_s = time.perf_counter() - began
-    together = Times([], [])
-    for times in played:
-        together.add(times)
-    return {"sessions": sessions} | together.figures(took_s)
+        took_s = time.perf_counter() - began
+    return {"sessions": sessions} | times.figures(took_s)
 
 
-async def fleet(url: str, sessions: int, seconds: float) -> dict[str, Any]:
-    """So many sessions at a time that take pauses, new ones in the place of those that end."""
-    began = time.perf_counter()
-    together = Times([], [])
+async def fleet(url: str, sessions: int, seconds: float, answer: dict[str, Any]) -> None:
+    """So many sessions at a time that take pauses, new ones in the place of those that end.
+    ``answer`` is told also if this is ended before its time."""
+    times = Times([], [])
 
-    async def agent(client: AsyncClient, number: int) -> None:
+    async def agent(client: AsyncClient, number: int, ends: float) -> None:
         pauses, played = random.Random(number), 0
-        while time.perf_counter() - began < seconds:
+        while time.perf_counter() < ends:
             name = f"agent {number}, {played}"
-            turns = _TURNS_OF_A_SESSION
-            together.add(await one_session(client, name, turns, pauses=pauses))
+            await one_session(client, name, _TURNS_OF_A_SESSION, times, pauses=pauses, ends=ends)
             played += 1
 
-    async with AsyncClient(url) as client:
-        await asyncio.gather(*(agent(client, number) for number in range(sessions)))
-    took_s = time.perf_counter() - began
-    return {"sessions": sessions, "seconds": took_s} | together.figures(took_s)
+    async with clients(url, sessions) as given:
+        began = time.perf_counter()
+        ends = began + seconds
+        try:
+            await asyncio.gather(*(agent(client, n, ends) for n, client in enumerate(given)))
+        finally:
+            took_s = time.perf_counter() - began
+            answer |= {"sessions": sessions, "seconds": took_s} | times.figures(took_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -188,11 +209,13 @@ def serve(
         answer["ready_s"] = time.perf_counter() - began
         answer["ready"] = server.ready_line.strip()
         answer["compiled_until_ready"] = before = compiled(cache)
-        for sessions in sorted({1, max(1, chosen.sessions // 4), chosen.sessions}):
+        played = sorted({1, max(1, chosen.sessions // 4), chosen.sessions})
+        for sessions in played if chosen.turns else ():
             answer[f"at_{sessions}"] = asyncio.run(play(server.url, sessions, chosen.turns))
             answer["forwards"] = forwards(server.url)
         if chosen.fleet_s:
-            answer["fleet"] = asyncio.run(fleet(server.url, chosen.sessions, chosen.fleet_s))
+            answer["fleet"] = {}
+            asyncio.run(fleet(server.url, chosen.sessions, chosen.fleet_s, answer["fleet"]))
         answer["compiled_after_ready"] = compiled(cache) - before
         answer["forwards"] = counts = forwards(server.url)
         decodes = counts["decode replayed"] + counts["decode eager"]

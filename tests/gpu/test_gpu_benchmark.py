@@ -15,7 +15,16 @@ from kernels.masked_sampling import SamplingBatch, sample_reference
 
 TINY = REHEARSAL
 PARTS = ["attention", "verify", "shared_prefix", "fp8_kv", "sampling", "fp8_products", "experts"]
-PARTS += ["steps", "graphs", "verified_steps", "prefill", "tiers"]
+PARTS += [
+    "sweep",
+    "sweep_verify",
+    "sweep_prefix",
+    "steps",
+    "graphs",
+    "verified_steps",
+    "prefill",
+    "tiers",
+]
 ELSEWHERE = ["peer", "peer_compiled", "lookahead"]
 """The last has ``tests/model/test_gpu_engine_benchmark.py``."""
 

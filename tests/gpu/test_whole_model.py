@@ -10,8 +10,11 @@ import torch
 import kernels.paged_layout
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
+from runtime.model.decoder import Decoder
+from runtime.model.presets import random_model_config
+from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
-from runtime.model.weights import load_model
+from runtime.model.weights import BYTE_TOKENIZER, LoadedModel, load_model
 
 NUM_BLOCKS = 24
 
@@ -36,8 +39,28 @@ def steps() -> list[list[SequenceInput]]:
     ]
 
 
+class Moved:
+    """Weights drawn on a CPU, which draws other numbers than a GPU, and moved."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._drawn = RandomWeights(0, torch.float32, torch.device("cpu"))
+        self._device = device
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._drawn.tensor(name, shape).to(self._device)
+
+
 def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
-    model = load_model(f"random:{family}", dtype=torch.float32, device=device)
+    config = random_model_config(family)
+    model = LoadedModel(
+        name=family,
+        config=config,
+        decoder=Decoder(config, Moved(device), torch.float32, device),
+        tokenizer_folder=BYTE_TOKENIZER,
+        dtype=torch.float32,
+        device=device,
+        load_s=0.0,
+    )
     runner = ModelRunner(model, num_blocks=NUM_BLOCKS, block_size=16)
     for index in range(model.config.num_layers):
         for part in runner.pool.layer(index):
