@@ -40,6 +40,8 @@ class WrongLength(Exception):
 class Workload:
     """What a fleet of agents does."""
 
+    texts: str = ""
+    """Workloads of one name say the same, as far as they go alike."""
     sessions: int
     turns: int
     system_tokens: int = 1500
@@ -136,7 +138,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def plan_of(load: Workload, seed: int) -> Plan:
     """Texts of which every letter is a token. Pauses do not matter to it."""
-    source = random.Random(f"agent_loop/{seed}")
+    source = random.Random(f"agent_loop/{load.texts}/{seed}")
     system = letters(source, load.system_tokens)
 
     def turn() -> PlannedTurn:
