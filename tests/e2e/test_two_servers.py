@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import signal
+import sqlite3
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -23,12 +24,12 @@ import httpx
 import pytest
 
 from keepwarm.demo.child_server import ChildServer, child_server
-from sessions.journal.encoding import decode_turn
 from sessions.journal.postgres import PostgresJournal
 from sessions.journal.records import SessionRecord
 from sessions.journal.sql import SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from tests.e2e.conftest import OPTIONS
+from tests.support.journals import assert_books_agree
 from tests.support.postgres import MISSING, PROGRAMS, PostgresServer, postgres_server
 from tests.support.wire_client import WireClient
 
@@ -91,12 +92,19 @@ class Pair:
         with contextlib.closing(self._open()) as journal:
             found, rows = journal.session("default", name), journal.session_turns("default", name)
         assert found is not None
-        bodies = [decode_turn(row) for row in rows]
-        assert found.account.turns == len(rows) == found.head_seq
-        assert found.account.cost == sum(body.cost for body in bodies)
-        output = sum(body.usage.output_tokens for body in bodies)
-        assert found.account.usage.output_tokens == output
+        assert_books_agree(found, rows)
         return found, [row.response_id for row in rows if row.continuable]
+
+    def file_is_held(self) -> bool:
+        """Whether somebody keeps others from writing to the file, for longer than a commit."""
+        with contextlib.closing(
+            sqlite3.connect(self.journal, timeout=0.5, isolation_level=None)
+        ) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def _open(self) -> SqlJournal:
         if self.journal.startswith("postgresql:"):
@@ -357,7 +365,14 @@ def test_a_server_stopped_inside_a_transaction_holds_the_file_and_one_outside_do
     chain = Chain(file_pair, "file")
 
     async def between() -> None:
-        file_pair.signal(0, signal.SIGSTOP)
+        """Elsewhere than in a heartbeat's transaction, or in another one that happened to run."""
+        while True:
+            file_pair.signal(0, signal.SIGSTOP)
+            await until_stopped(file_pair, 0)
+            if not file_pair.file_is_held():
+                return
+            file_pair.signal(0, signal.SIGCONT)
+            await asyncio.sleep(0.05)
 
     async def scenario() -> None:
         async with file_pair.clients() as clients:

@@ -1,10 +1,13 @@
 """Turn records for tests of journals, and comparison of what comes back."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.transcript import Entry, chain
-from sessions.journal.records import SERVER_DIED, TurnRecord
+from sessions.journal.encoding import TurnBody, decode_turn
+from sessions.journal.records import RESIDENCY, SERVER_DIED, SessionRecord, StoredTurn, TurnRecord
 from tests.support.entries import entry
 
 PRICE = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
@@ -84,6 +87,19 @@ def reservation(
         epoch=epoch,
         options=b'{"session":[{"output":9},{}]}',
     )
+
+
+def assert_books_agree(session: SessionRecord, rows: Sequence[StoredTurn]) -> list[TurnBody]:
+    """The session's account is the sum over all of its rows. Those of KV alone, which its server
+    writes whenever it has forgotten the session for a moment, are charged and are no turns. Returns
+    what the rows say."""
+    bodies, account = list(map(decode_turn, rows)), session.account
+    assert len(rows) == session.head_seq
+    assert account.turns == sum(body.status != RESIDENCY for body in bodies)
+    assert account.usage == sum((body.usage for body in bodies), TurnUsage())
+    assert account.cost == sum(body.cost for body in bodies)
+    assert account.saved == sum(body.saved for body in bodies)
+    return bodies
 
 
 def assert_same_chain(ours: Entry | None, theirs: Entry | None) -> None:

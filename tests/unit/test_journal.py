@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from sessions.durable.account import Amount, Budget
+from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import Header
 from sessions.journal import encoding
 from sessions.journal.adoption import Loader, link_up
@@ -22,7 +23,7 @@ from sessions.journal.errors import (
 from sessions.journal.journal import Journal
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import DEAD_MS, Ownership
-from sessions.journal.records import TurnRecord, session_account, tree_account
+from sessions.journal.records import RESIDENCY, TurnRecord, session_account, tree_account
 from sessions.journal.rows import read_turn, turn_columns
 from sessions.journal.samples import HOUR_S, KEPT, MINUTE_S, Sample
 from sessions.journal.shares import Want
@@ -30,7 +31,13 @@ from sessions.journal.sql import CHAIN, NAMED, SqlJournal
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.tables import FIRST_EPOCH
 from sessions.journal.view import SqliteView
-from tests.support.journals import PRICE, assert_same_chain, record, reservation
+from tests.support.journals import (
+    PRICE,
+    assert_books_agree,
+    assert_same_chain,
+    record,
+    reservation,
+)
 from tests.support.memory_journal import MemoryJournal
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import parse_items
@@ -228,6 +235,32 @@ def test_a_turn_that_left_its_usage_only_is_charged_and_not_found(journal: Journ
         b"",
     )
     assert (body.price, body.usage, body.cost) == (PRICE, first.usage, first.cost)
+
+
+def test_kv_that_is_charged_between_turns_is_a_row_and_no_turn(journal: Journal) -> None:
+    kv = replace(
+        record("kv_1", said=False),
+        status=RESIDENCY,
+        reason=None,
+        usage=TurnUsage(residency=50),
+        cost=7,
+        saved=0,
+    )
+    first = record("r1")
+    for each in (first, kv, record("r2", parent=first)):
+        assert journal.append([each]) == [True]
+    session, rows = journal.session("t", "s"), journal.session_turns("t", "s")
+    assert session is not None
+    assert [body.status for body in assert_books_agree(session, rows)] == [
+        "completed",
+        RESIDENCY,
+        "completed",
+    ]
+    assert (session.account.turns, session.head_seq, session.head_id) == (2, 3, "r2")
+    assert session.account.cost == 2 * first.cost + 7
+    lost = replace(session, account=replace(session.account, turns=3))
+    with pytest.raises(AssertionError):
+        assert_books_agree(lost, rows)
 
 
 def test_a_record_that_is_written_twice_is_charged_once(journal: Journal) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from runtime.messages import Residency
 from sessions.journal.errors import JournalElsewhere
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.sqlite import SqliteJournal
+from sessions.turns.commits import residency_record
 from sessions.turns.recollection import Recalled
 from sessions.wire import journal_desk
 from tests.support.journal_rig import FINGERPRINT, JournalRig
+from tests.support.journals import assert_books_agree
 from tests.support.sessions_rig import END, Client
 from tests.unit.test_journal_desk import Bench, run
 from tests.unit.test_journal_desk import Client as BenchClient
@@ -269,6 +272,28 @@ def test_a_session_that_was_only_read_as_a_parent_is_claimed_for_a_turn_in_it(
     assert third["keepwarm"]["budget"]["tree"]["output"] == 100 - 5 * len("endE")
     again = pair.there.connect().turn("yes" + END, input="f", keepwarm={"session": "root"})
     assert again["previous_response_id"] == third["id"]
+
+
+def test_kv_of_a_session_that_its_server_forgot_and_has_still_is_a_row_of_its_own(
+    pair: Pair,
+) -> None:
+    """As after a stop, or where a heartbeat waited for the file: nobody has taken the session."""
+    client, store, own = pair.here.connect(), pair.here.store, {"keepwarm": {"session": "s"}}
+    first = client.turn(input="hi", **own)
+    kept = Residency(branch_id=pair.here.engine.last.branch_id, block_us=7, gone=False)
+    client.turn(input="go on", previous_response_id=first["id"], **own)
+    assert not store.residents.told([kept]).ended
+    store.forget_session("acme", "s")
+    client.turn(input="fork", previous_response_id=first["id"], **own)
+    (old,) = store.residents.told([kept]).ended
+    unsettled = old.ledger.settle_residency()
+    record = residency_record(old, unsettled, record_id="kv_1", created_s=1.0)
+    assert pair.here.journal.append([record]) == [True], "it is the owner's, of the same epoch"
+    session = pair.here.journal.session("acme", "s")
+    assert session is not None
+    assert_books_agree(session, pair.here.journal.session_turns("acme", "s"))
+    assert (session.account.turns, session.head_seq, session.epoch) == (3, 4, 1)
+    assert session.account.usage.residency == 7
 
 
 def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair) -> None:
