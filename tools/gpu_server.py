@@ -37,6 +37,10 @@ from tools_api.sdk.options import Input
 _FORWARDS = re.compile(
     r'^keepwarm_engine_forwards_total\{outcome="(\w+)",step="(\w+)"\} (\S+)$', re.MULTILINE
 )
+_STEPS = re.compile(
+    r'^keepwarm_(engine_step_\w+_bucket|token_gap_bound_seconds)(?:\{le="(\S+)"\})? (\S+)$',
+    re.MULTILINE,
+)
 _LONG_GAP_S = 0.1
 _TURNS_OF_A_SESSION = 5
 _PAUSE_S = (0.05, 1.0)
@@ -115,11 +119,30 @@ class Times:
         }
 
 
-def forwards(url: str) -> dict[str, float]:
-    """How forward passes ran, by the server's own count."""
+def metrics(url: str) -> str:
+    """The server's own."""
     with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics") as answer:
-        text = answer.read().decode()
+        text: str = answer.read().decode()
+    return text
+
+
+def forwards(text: str) -> dict[str, float]:
+    """How forward passes ran, by the server's metrics."""
     return {f"{step} {outcome}": float(count) for outcome, step, count in _FORWARDS.findall(text)}
+
+
+def steps(text: str) -> dict[str, dict[str, float]]:
+    """How many steps took how long, computed how many tokens of prompts, and how far their times
+    were from what was predicted, by the server's metrics: a bucket's bound and its own count."""
+    found: dict[str, dict[str, float]] = {}
+    below: dict[str, float] = {}
+    for name, bound, count in _STEPS.findall(text):
+        short = name.removeprefix("engine_step_").removesuffix("_bucket")
+        more = float(count) - below.get(short, 0.0)
+        below[short] = float(count)
+        if more:
+            found.setdefault(short, {})[bound] = more
+    return found
 
 
 def compiled(cache: Path) -> int:
@@ -212,12 +235,14 @@ def serve(
         played = sorted({1, max(1, chosen.sessions // 4), chosen.sessions})
         for sessions in played if chosen.turns else ():
             answer[f"at_{sessions}"] = asyncio.run(play(server.url, sessions, chosen.turns))
-            answer["forwards"] = forwards(server.url)
+            answer["forwards"] = forwards(metrics(server.url))
         if chosen.fleet_s:
             answer["fleet"] = {}
             asyncio.run(fleet(server.url, chosen.sessions, chosen.fleet_s, answer["fleet"]))
         answer["compiled_after_ready"] = compiled(cache) - before
-        answer["forwards"] = counts = forwards(server.url)
+        said = metrics(server.url)
+        answer["forwards"] = counts = forwards(said)
+        answer["steps"] = steps(said)
         decodes = counts["decode replayed"] + counts["decode eager"]
         answer["share_of_decodes_replayed"] = (
             counts["decode replayed"] / decodes if decodes else None
