@@ -66,6 +66,7 @@ def parts(plan: Plan, dtype: torch.dtype, device: torch.device) -> dict[str, Par
         "sweep": lambda rate: _sweep().measure_sweep(plan, dtype, device),
         "sweep_verify": lambda rate: _sweep().measure_sweep_verify(plan, dtype, device),
         "sweep_prefix": lambda rate: _sweep().measure_sweep_prefix(plan, dtype, device),
+        "sweep_fp8": lambda rate: _sweep().measure_sweep_fp8(plan, dtype, device),
         "steps": lambda rate: measure_steps(plan, rate, dtype, device),
         "graphs": lambda rate: measure_graphs(plan, dtype, device),
         "verified_steps": lambda rate: measure_verified_steps(plan, dtype, device),

@@ -77,6 +77,7 @@ class _Run:
             block_size=BLOCK_SIZE,
             max_running=max(turns, 1),
             max_draft_tokens=0,
+            policy="fcfs",  # all prompts are read before a turn has had many steps
         )
         assert config.num_blocks is not None
         record = recorder(device) if device.type == "cuda" else None

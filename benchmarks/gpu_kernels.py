@@ -112,7 +112,7 @@ def measure_fp8_products(
     for name, outputs, inputs in plan.matrices:
         weight = torch.randn(outputs, inputs, device=device).to(dtype) / inputs**0.5
         matrix = Fp8Matrix(weight.clone())
-        copies = range(copies_to_rotate(matrix.num_bytes) if device.type == "cuda" else 1)
+        copies = range(copies_to_rotate(matrix.num_bytes, plan.rotated_bytes))
         weights = [weight.clone() for _ in copies]
         matrices = [matrix, *(Fp8Matrix(weight.clone()) for _ in copies[1:])]
         for tokens in plan.matrix_rows:
@@ -152,18 +152,18 @@ def measure_fp8_kv(
         num_blocks = blocks_for(shapes)
         size = sum(lengths) * 2 * plan.kv_heads * (plan.head_dim + SCALE_BYTES)
         pools = [
-            _fp8_pool(plan, num_blocks, device) for _ in range(max(1, plan.round_bytes // size))
+            fp8_pool(plan, num_blocks, device) for _ in range(max(1, plan.round_bytes // size))
         ]
         layout = make_layout(shapes, num_blocks, device)
         queries = torch.randn(len(lengths), plan.heads, plan.head_dim, device=device).to(dtype)
-        found = _attend(queries, pools[0], layout).float()
+        found = attend(queries, pools[0], layout).float()
         expected = paged_attention_reference(
             queries.float(), *pools[0], layout, scale=plan.head_dim**-0.5, window=None
         )
         error = float((found - expected).norm() / expected.norm())
         if not error <= max(4 * torch.finfo(dtype).eps, 1e-6):
             raise Wrong(f"{name} over fp8 is off by {error:.2g} of the reference's norm")
-        taken = seconds([_calling(_attend, queries, pool, layout) for pool in pools], device)
+        taken = seconds([_calling(attend, queries, pool, layout) for pool in pools], device)
         rows.append(
             {
                 "case": name,
@@ -175,12 +175,13 @@ def measure_fp8_kv(
     return rows
 
 
-def _attend(queries: Tensor, pool: tuple[Tensor, Tensor], layout: PagedLayout) -> Tensor:
+def attend(queries: Tensor, pool: tuple[Tensor, Tensor], layout: PagedLayout) -> Tensor:
+    """Attention of all heads as a model's layer computes it."""
     scale = queries.shape[2] ** -0.5
     return paged_attention(queries, *pool, layout, scale=scale, window=None)
 
 
-def _fp8_pool(plan: Plan, num_blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def fp8_pool(plan: Plan, num_blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Random keys and values of ``num_blocks`` blocks."""
     shape = num_blocks, plan.kv_heads, BLOCK_SIZE, plan.head_dim + SCALE_BYTES
     keys, values = (torch.empty(shape, dtype=FP8, device=device) for _ in range(2))

@@ -22,10 +22,9 @@ def measure_prefill(plan: Plan, dtype: torch.dtype, device: torch.device) -> lis
     """A chunk of a prompt behind contexts that are there already, by the clock. ``tflops`` counts
     products with weights and of attention, once each."""
     rows: list[dict[str, Any]] = []
-    chunk, contexts = plan.prefill
     name, config = plan.models[-1]
     model = make_model(config, dtype, device)
-    for context in contexts:
+    for chunk, context in plan.prefill:
         shapes = [(context + chunk, chunk)]
         runner = ModelRunner(model, num_blocks=blocks_for(shapes), block_size=BLOCK_SIZE)
         runner.pool.blocks.normal_()

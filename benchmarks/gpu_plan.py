@@ -32,6 +32,10 @@ class Plan:
     copy_bytes: int
     round_bytes: int
     """KV that calls go round before they meet the same pool again."""
+    rotated_bytes: int
+    """The same for a matrix's copies."""
+    swept: int | None
+    """How many variants of a sweep are tried; None: all."""
     sampling: tuple[tuple[int, int], ...]
     """Draws: (rows, vocabulary)."""
     matrices: tuple[tuple[str, int, int], ...]
@@ -51,8 +55,8 @@ class Plan:
     """How many turns decode side by side in a whole engine."""
     engine_prompt: int
     engine_steps: int
-    prefill: tuple[int, tuple[int, ...]]
-    """A chunk of a prompt, and the contexts it comes behind."""
+    prefill: tuple[tuple[int, int], ...]
+    """Chunks of a prompt: tokens, and the context they come behind."""
     moved_blocks: int
     """Blocks that go to host memory and back at once."""
 
@@ -85,6 +89,8 @@ FULL = Plan(
     steps=tuple((batch, context) for context in (4096, 32768) for batch in (1, 16, 64)),
     copy_bytes=4 << 30,
     round_bytes=512 << 20,
+    rotated_bytes=120_000_000,  # twice the second-level cache of an H200
+    swept=None,
     sampling=((1, 151936), (64, 151936)),
     matrices=(("8B gate and up", 24576, 4096), ("8B down", 4096, 12288)),
     matrix_rows=(1, 16, 64, 2048),
@@ -108,7 +114,12 @@ FULL = Plan(
     engine_turns=(1, 16, 64),
     engine_prompt=1024,
     engine_steps=96,
-    prefill=(2048, (0, 8192, 32768)),
+    prefill=(
+        *((tokens, 0) for tokens in (256, 512, 1024, 2048)),
+        (512, 8192),
+        (2048, 8192),
+        (2048, 32768),
+    ),
     moved_blocks=1024,
 )
 
@@ -125,6 +136,8 @@ REHEARSAL = replace(
     steps=((2, 20),),
     copy_bytes=1 << 16,
     round_bytes=1 << 14,
+    rotated_bytes=1 << 14,
+    swept=2,
     sampling=((2, 300),),
     matrices=(("gate", 48, 32),),
     matrix_rows=(1, 5),
@@ -139,7 +152,7 @@ REHEARSAL = replace(
     engine_turns=(2,),
     engine_prompt=8,
     engine_steps=3,
-    prefill=(24, (0, 40)),
+    prefill=((24, 0), (24, 40)),
     moved_blocks=70,
 )
 """The same on sizes that Triton's interpreter manages: every path, no figure that counts."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
+from functools import partial
 from itertools import product
 from math import exp, log
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from benchmarks import gpu_timing
 from benchmarks.gpu_cases import attention_calls, blocks_for, make_layout, shared_prefix_case
+from benchmarks.gpu_kernels import attend, fp8_pool
 from benchmarks.gpu_plan import Plan
 from kernels import triton_decode, triton_prefix, triton_split_plan, triton_tiles
 from kernels.launching import compiling_ahead
@@ -90,16 +92,16 @@ def cut_prefix(variant: PrefixVariant) -> Iterator[None]:
         yield
 
 
-def tilings(*, rehearsed: bool) -> list[Variant]:
+def tilings(most: int | None) -> list[Variant]:
     """Every tiling, with the plan as it is."""
     every = [
         Variant(keys=keys, warps=warps, stages=stages)
         for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (2, 3, 4, 5, 6))
     ]
-    return every[:2] if rehearsed else every
+    return every[:most]
 
 
-def plans(variant: Variant, *, rehearsed: bool) -> list[Variant]:
+def plans(variant: Variant, most: int | None) -> list[Variant]:
     """``variant``'s tiling with every plan."""
     every = [
         replace(variant, min_tiles=least, programs=programs, at_once=at_once, join_warps=warps)
@@ -107,10 +109,10 @@ def plans(variant: Variant, *, rehearsed: bool) -> list[Variant]:
             (1, 2, 4), (264, 528, 1056), ((16, 4), (32, 4), (64, 4), (64, 8))
         )
     ]
-    return every[:2] if rehearsed else every
+    return every[:most]
 
 
-def prefix_variants(*, rehearsed: bool) -> list[PrefixVariant]:
+def prefix_variants(most: int | None) -> list[PrefixVariant]:
     """Every way to cut a prefix up."""
     every = [
         PrefixVariant(rows=rows, keys=keys, warps=warps, stages=stages, splits=splits)
@@ -118,29 +120,28 @@ def prefix_variants(*, rehearsed: bool) -> list[PrefixVariant]:
             (32, 64, 128), (32, 64), (4, 8), (2, 3, 4), (8, 16)
         )
     ]
-    return every[:2] if rehearsed else every
+    return every[:most]
 
 
-def verifying(rows: int, *, rehearsed: bool) -> list[Variant]:
+def verifying(rows: int, most: int | None) -> list[Variant]:
     """Every tiling of programs with so many rows."""
     every = [
         Variant(rows=rows, keys=keys, warps=warps, stages=stages)
         for keys, warps, stages in product((32, 64), (4, 8), (2, 3, 4))
     ]
-    return every[:2] if rehearsed else every
+    return every[:most]
 
 
 def measure_sweep(plan: Plan, dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
     """Microseconds of decodes by variant and case."""
-    rehearsed = device.type != "cuda"
     cases = {
         name: _case(plan, [(length, 1) for length in lengths], dtype, device)
         for name, lengths in plan.attention
     }
-    first = tilings(rehearsed=rehearsed)
+    first = tilings(plan.swept)
     rows = _swept(first, cut, cases, device)
     best = sorted(first, key=lambda variant: _mean_us(rows, variant))[:_BEST]
-    second = [one for variant in best for one in plans(variant, rehearsed=rehearsed)]
+    second = [one for variant in best for one in plans(variant, plan.swept)]
     return rows + _swept(second, cut, cases, device)
 
 
@@ -148,7 +149,6 @@ def measure_sweep_verify(
     plan: Plan, dtype: torch.dtype, device: torch.device
 ) -> list[dict[str, Any]]:
     """Microseconds of verifications by variant and case."""
-    rehearsed = device.type != "cuda"
     batch, context, _ = plan.verify
     rows = []
     for queries, tile in ((8, 32), (32, 64)):
@@ -156,7 +156,7 @@ def measure_sweep_verify(
             f"{count} of {queries}": _case(plan, [(context, queries)] * count, dtype, device)
             for count in (1, batch)
         }
-        rows += _swept(verifying(tile, rehearsed=rehearsed), cut, cases, device)
+        rows += _swept(verifying(tile, plan.swept), cut, cases, device)
     return rows
 
 
@@ -164,9 +164,25 @@ def measure_sweep_prefix(
     plan: Plan, dtype: torch.dtype, device: torch.device
 ) -> list[dict[str, Any]]:
     """Microseconds of a decode whose prefix is read once, by how that is cut up."""
-    prefixes = prefix_variants(rehearsed=device.type != "cuda")
+    prefixes = prefix_variants(plan.swept)
     case = shared_prefix_case(plan, dtype, device)
     return _swept(prefixes, cut_prefix, {"shared prefix": case}, device)
+
+
+def measure_sweep_fp8(plan: Plan, dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
+    """Microseconds of decodes over keys and values in fp8, by variant and case."""
+    cases: dict[str, tuple[Calls, PagedLayout]] = {}
+    for name, lengths in plan.fp8_decodes:
+        shapes = [(length, 1) for length in lengths]
+        layout = make_layout(shapes, blocks_for(shapes), device)
+        size = sum(lengths) * 2 * plan.kv_heads * plan.head_dim
+        queries = torch.randn(len(lengths), plan.heads, plan.head_dim, device=device).to(dtype)
+        pools = [
+            fp8_pool(plan, blocks_for(shapes), device)
+            for _ in range(max(1, plan.rotated_bytes // size))
+        ]
+        cases[name] = [partial(attend, queries, pool, layout) for pool in pools], layout
+    return _swept(tilings(plan.swept), cut, cases, device)
 
 
 def _case(

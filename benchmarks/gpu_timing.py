@@ -18,8 +18,6 @@ import torch
 LEAST_S = 0.002
 """What is timed lasts at least this long."""
 REPEATS = 20
-ROTATED_BYTES = 120_000_000
-"""Twice the second-level cache of an H200."""
 _FIRST_REPEATS = 3
 _MOST_TIMES = 2000
 
@@ -115,6 +113,7 @@ def _median_s(call: Call, stream: Stream, repeats: int) -> float:
     return statistics.median(stream.between_s(first, last) for first, last in points[1:])
 
 
-def copies_to_rotate(num_bytes: int) -> int:
-    """How many copies of something calls must go round so that no cache serves it."""
-    return max(1, math.ceil(ROTATED_BYTES / max(num_bytes, 1)))
+def copies_to_rotate(num_bytes: int, rotated_bytes: int) -> int:
+    """How many copies of something calls must go round to have read so much before they meet the
+    same one again; no cache serves what is larger than it."""
+    return max(1, math.ceil(rotated_bytes / max(num_bytes, 1)))

@@ -14,8 +14,8 @@ MAX_DECODE_QUERIES = 32
 """Sequences of up to this many query tokens are decodes (or verifications of drafts), whose
 cost is the reading of their context; those of more are prefill chunks."""
 DECODE_WIDTHS = (1, 4, 8, MAX_DECODE_QUERIES)
-_WHOLE = 64
-"""Shared prefixes are multiples of this many tokens: whole tiles of keys."""
+PREFIX_UNIT = 64
+"""Shared prefixes are multiples of this many tokens, so that they are whole tiles of keys."""
 _WORTH_TOKENS = 512
 """Shorter prefixes are not worth a pass of their own."""
 
@@ -112,7 +112,7 @@ def find_shared_prefixes(
         equal = len(same) if same.all() else int(same.argmin())
         length = min(equal * block_size, *(starts[index] for index in members))
         if length >= _WORTH_TOKENS:
-            groups.append((members, length // _WHOLE * _WHOLE))
+            groups.append((members, length // PREFIX_UNIT * PREFIX_UNIT))
     if not groups:
         return None
     width = 1 << (max(len(members) for members, _ in groups) - 1).bit_length()

@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels.launching import launch
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 from kernels.triton_decode import decode
-from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, shared_sizes
+from kernels.triton_tiles import VALUE_UNIT, WIDE_TILING, Tiling, attend_tiles, shared_sizes
 
 
 def extend_tiling(element_size: int, head_dim: int) -> Tiling:
@@ -128,6 +128,8 @@ def extend_kernel(
         True,
     )
     mean = acc / tl.where(mass == 0, 1.0, mass)[:, None]
+    if SCALED:
+        mean = mean / VALUE_UNIT
     tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=known)
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.launching import launch
-from kernels.paged_layout import PagedLayout, SharedPrefixes
+from kernels.paged_layout import PREFIX_UNIT, PagedLayout, SharedPrefixes
 from kernels.side_stream import beside
 from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
 
@@ -139,7 +139,7 @@ def attend_prefixes(
             **sizes,
             QUERIES=width,
             BLOCK_M=tiling.rows,
-            BLOCK_N=tiling.keys,
+            BLOCK_N=min(tiling.keys, PREFIX_UNIT),
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
         )

@@ -84,6 +84,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         benchmark("sweep", 120),
         benchmark("sweep_verify", 40),
         benchmark("sweep_prefix", 40),
+        benchmark("sweep_fp8", 40),
         benchmark("verify", 40),
         benchmark("verified_steps", 60),
         benchmark("graphs", 90),

@@ -19,6 +19,7 @@ PARTS += [
     "sweep",
     "sweep_verify",
     "sweep_prefix",
+    "sweep_fp8",
     "steps",
     "graphs",
     "verified_steps",
@@ -26,7 +27,7 @@ PARTS += [
     "tiers",
 ]
 ELSEWHERE = ["peer", "peer_compiled", "lookahead"]
-"""The last has ``tests/model/test_gpu_engine_benchmark.py``."""
+"""The last has ``tests/benchmarks/test_gpu_engine_benchmark.py``."""
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from tests.support.attention_on_triton import DECODE, DTYPES, EXTEND, MIXED, VERIFY, compare
+from kernels.attention import paged_attention_reference
+from kernels.dispatch import triton_kernels
+from tests.support.attention_on_triton import (
+    DECODE,
+    DTYPES,
+    EXTEND,
+    MIXED,
+    VERIFY,
+    compare,
+    in_fp8,
+    on,
+)
 from tests.support.paged_contexts import make_contexts
 
 
@@ -27,6 +38,39 @@ def test_keys_and_values_in_8_bits_are_read_as_the_reference_reads_them(
 ) -> None:
     contexts = make_contexts(shapes, seed=8, dtype=dtype, head_dim=head_dim, block_size=block_size)
     compare(contexts, device, heads=8, fp8=True)
+
+
+@pytest.mark.parametrize(
+    ("queries", "values"),
+    [(1.0, 1.0), (1e6, 1e-3), (1e-6, 1e5)],
+    ids=["usual", "queries past float16", "values past float16"],
+)
+def test_bfloat16_over_8_bits_is_as_near_as_bfloat16_is(
+    queries: float, values: float, device: torch.device
+) -> None:
+    """The products are of float16: under the interpreter, too, they are right."""
+    contexts = make_contexts([(300, 1), (17, 1), (70, 5)], seed=9, dtype=torch.bfloat16)
+    keys, other = contexts.blocks
+    blocks = in_fp8(keys / queries), in_fp8(other * values)
+    generator = torch.Generator().manual_seed(1)
+    rows = int(contexts.layout.query_starts[-1])
+    asked = (torch.randn(rows, 8, 8, generator=generator) * queries).to(torch.bfloat16)
+    kernels = triton_kernels("attention", asked)
+    assert kernels is not None
+
+    output = kernels.paged_attention(
+        asked.to(device),
+        *(part.to(device) for part in blocks),
+        on(device, contexts.layout),
+        scale=0.3,
+        window=None,
+    )
+
+    expected = paged_attention_reference(
+        asked.float(), *blocks, contexts.layout, scale=0.3, window=None
+    )
+    error = (output.cpu().float() - expected).norm() / expected.norm()
+    assert error < torch.finfo(torch.bfloat16).eps / 2
 
 
 @pytest.mark.parametrize("heads", [2, 6, 12])

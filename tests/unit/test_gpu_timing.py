@@ -70,6 +70,6 @@ def test_long_calls_are_not_repeated() -> None:
 
 
 def test_small_things_are_copied_until_no_cache_holds_them_all() -> None:
-    assert copies_to_rotate(1_000_000) == 120
-    assert copies_to_rotate(50_000_000) == 3
-    assert copies_to_rotate(1 << 40) == 1
+    assert copies_to_rotate(1_000_000, 120_000_000) == 120
+    assert copies_to_rotate(50_000_000, 120_000_000) == 3
+    assert copies_to_rotate(1 << 40, 120_000_000) == 1
