@@ -68,7 +68,6 @@ def cut(variant: Variant) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in (
             (triton_decode, "decode_tiling", tiling),
-            (triton_decode, "MIN_TILES", variant.min_tiles),
             (triton_split_plan, "MIN_TILES", variant.min_tiles),
             (triton_split_plan, "PROGRAMS", variant.programs),
             (triton_decode, "SPLITS_AT_ONCE", variant.at_once),

@@ -58,7 +58,12 @@ from kernels.triton_sampling import (
     sum_kernel,
     weigh_kernel,
 )
-from kernels.triton_split_plan import MIN_TILES, PROGRAMS, split_plan_kernel
+from kernels.triton_split_plan import (
+    MIN_TILES,
+    PROGRAMS,
+    SEQUENCES_AT_ONCE,
+    split_plan_kernel,
+)
 from kernels.triton_tiles import decode_tiling
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -277,40 +282,40 @@ def _attention(
         rows = queries * heads // kv_heads
         tiling = decode_tiling(rows, 4 if wide else 2, head_dim, scaled=fp8)
         single = queries == 1 and not wide and head_dim <= 128
-        own = {
-            "SHARED": shared,
-            "ROW_TILES": triton.cdiv(rows, tiling.rows),
-            "BLOCK_M": tiling.rows,
-        }
-        yield Build(
-            name=f"decode_split {label}",
-            kernel=decode_split_kernel,
-            types=_pointers(kind, "q", "out")
-            | _pointers(kv, "k", "v")
-            | _pointers("fp32", "part", "peak")
-            | layout
-            | _pointers("i32", "plan", "tables")
-            | {"num_sequences": "i32", "table_stride": "i32", "scale_log2": "fp32"},
-            constants=sizes | own | {"BLOCK_N": tiling.keys},
-            num_warps=tiling.num_warps,
-            num_stages=tiling.num_stages,
-            blocks_at_once=(2 if fp8 else 3) if single else 1,
-            needs="LDGSTS",
-            max_registers=255 if queries > 1 else _FP8_REGISTERS if fp8 else 128,
-        )
+        own = {"ROW_TILES": triton.cdiv(rows, tiling.rows), "BLOCK_M": tiling.rows}
+        if not shared:
+            yield Build(
+                name=f"decode_split {label}",
+                kernel=decode_split_kernel,
+                types=_pointers(kind, "q", "out")
+                | _pointers(kv, "k", "v")
+                | _pointers("fp32", "part", "peak")
+                | _pointers("i32", "plan", "tables")
+                | {"table_stride": "i32", "scale_log2": "fp32"},
+                constants=sizes | own | {"BLOCK_N": tiling.keys},
+                num_warps=tiling.num_warps,
+                num_stages=tiling.num_stages,
+                blocks_at_once=(2 if fp8 else 3) if single else 1,
+                needs="LDGSTS",
+                max_registers=255 if queries > 1 else _FP8_REGISTERS if fp8 else 128,
+            )
         if queries == 1:
             yield Build(
                 name=f"decode_join {label}",
                 kernel=decode_join_kernel,
                 types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
-                | _pointers("i32", "starts", "plan")
-                | dict.fromkeys(("num_sequences", "max_splits"), "i32"),
+                | _pointers("i32", "plan")
+                | {"items": "i32"},
                 constants={
                     name: sizes[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
                 }
                 | own
-                | {"SPLITS_AT_ONCE": SPLITS_AT_ONCE, "PREFIX_SPLITS": PREFIX_SPLITS},
+                | {
+                    "SHARED": shared,
+                    "SPLITS_AT_ONCE": SPLITS_AT_ONCE,
+                    "PREFIX_SPLITS": PREFIX_SPLITS,
+                },
                 num_warps=JOIN_WARPS * triton.cdiv(sizes["BLOCK_D"], 128),
                 max_registers=128,
             )
@@ -344,7 +349,7 @@ def _split_plan(label: str, tile_keys: int, window: int, *, shared: bool) -> Bui
         name=f"split_plan {label}",
         kernel=split_plan_kernel,
         types=_pointers("i32", "plan", "starts", "lengths", "skips")
-        | dict.fromkeys(("num_sequences", "shares", "max_splits"), "i32"),
+        | dict.fromkeys(("num_sequences", "shares", "items"), "i32"),
         constants={
             "SHARED": shared,
             "WINDOW": window,
@@ -352,7 +357,7 @@ def _split_plan(label: str, tile_keys: int, window: int, *, shared: bool) -> Bui
             "BLOCK_N": tile_keys,
             "PROGRAMS": PROGRAMS,
             "MIN_TILES": MIN_TILES,
-            "BATCH": 128,
+            "BATCH": SEQUENCES_AT_ONCE,
         },
         num_warps=4,
     )

@@ -21,6 +21,14 @@ def test_one_long_context_is_split_into_many(device: torch.device) -> None:
     compare(contexts, device, heads=2)
 
 
+def test_one_long_context_among_short_ones_leaves_more_parts_than_a_join_takes_at_once(
+    device: torch.device,
+) -> None:
+    shapes = [*[(40, 1)] * 3, (9000, 2), *[(70, 1)] * 3, (64, 3)]
+    contexts = make_contexts(shapes, seed=8, dtype=torch.float32, kv_heads=1)
+    compare(contexts, device, heads=2)
+
+
 def test_a_padded_sequence_is_left_alone(device: torch.device) -> None:
     contexts = make_contexts([(300, 1), (20, 1)], seed=7, dtype=torch.float32)
     layout = contexts.layout
