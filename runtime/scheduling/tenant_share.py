@@ -12,8 +12,9 @@ and in no step that has one of them.
 Its decodes rest as well where they would make a step more than ``MOST_SLOWER`` times as long: many
 rows beside the few of another tenant, on a device whose steps grow with their rows. Where a step
 takes about as long whoever takes part, as on a GPU, nobody rests. What decodes add is on an account
-of its own too, which only steps in which others decode pay back: who has the engine alone between
-two turns of another is not owed a part of the next one for it.
+of its own too, which only steps in which others decode pay back, and time in which nobody has work
+or nobody else had any for ``PAUSE_S``: who has the engine alone between two turns of another is not
+owed a part of the next one for it.
 
 ``policy.ServiceAccount`` orders prompts by what tenants had, a step's decodes shared out by their
 number; this is about what others notice of it: by how much a step would be shorter without a
@@ -41,6 +42,9 @@ MOST_SLOWER = 2.0
 """Decodes of who owes the burst rest in steps that they would make longer by more than this."""
 MOST_REST_S = 0.25
 """Of its share: who has rested so long takes part once, so that its turns do not stand still."""
+PAUSE_S = 5.0
+"""Who had the engine alone for longer is paid for its decodes as well: others do not come back
+between two turns any more."""
 _FEWEST_TENANTS = 2
 """Half of the time is the most that anybody is paid: another tenant may come."""
 _MOST_PACE = 4.0
@@ -65,6 +69,8 @@ class TenantShare:
         """Predicted seconds: of the step, and what each tenant adds to it."""
         self._tenants = 0
         """That had work when the step was planned."""
+        self._alone_s = 0.0
+        """Since more than one tenant had work."""
         self._decodes_add_s: dict[str, float] = {}
         """What the decodes of each add; nothing where those of one tenant are alone."""
         self.late: set[str] = set()
@@ -144,7 +150,8 @@ class TenantShare:
         _put(self._owed_s, self._added_s, pace, paid_s)
         for tenant in [t for t in self._waited_s if t not in self._owed_s]:
             del self._waited_s[tenant]
-        if not (self._decodes_add_s or self._resting or self._tenants <= 1):
+        self._alone_s = 0.0 if self._tenants > 1 else self._alone_s + elapsed_s
+        if not (self._decodes_add_s or self._resting or self._alone_s > PAUSE_S):
             paid_s = max(elapsed_s - _MOST_PACE * self._step_s, 0.0) / tenants  # nobody worked
         _put(self._added_owed_s, self._decodes_add_s, pace, paid_s)
 

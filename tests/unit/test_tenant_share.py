@@ -14,6 +14,7 @@ from runtime.scheduling.tenant_share import (
     MOST_OWED_S,
     MOST_REST_S,
     PATIENCE_S,
+    PAUSE_S,
     TenantShare,
 )
 from tests.support.scheduler_bench import Bench
@@ -220,9 +221,12 @@ def test_who_owes_less_than_the_burst_does_not_rest() -> None:
     assert not steps.rested
 
 
-def test_time_in_which_a_tenant_decodes_alone_does_not_pay_for_its_decodes_beside_others() -> None:
+@pytest.mark.parametrize("tenants", [1, 2])
+def test_time_in_which_a_tenant_decodes_alone_does_not_pay_for_its_decodes_beside_others(
+    tenants: int,
+) -> None:
     """Beside another's turn forty decodes take most of the time. However much of it they have
-    without that turn, they have half of it beside the turn."""
+    without that turn, whether its tenant has others waiting or not, they have half of it beside."""
     beside = {}
     for alone in (0, 3):
         steps = _Steps()
@@ -236,7 +240,7 @@ def test_time_in_which_a_tenant_decodes_alone_does_not_pay_for_its_decodes_besid
             elif number > 400:
                 shared_s += steps.now - before
             for _ in range(alone):
-                steps.step(b=40)
+                steps.step(b=40, tenants=tenants)
         beside[alone] = shared_s / (shared_s + rested_s)
     assert beside[3] == pytest.approx(beside[0], rel=0.05)
     assert beside[0] < 0.65
@@ -254,6 +258,21 @@ def test_idle_time_pays_for_decodes_as_well(behind: str) -> None:
     for _ in range(5):
         steps.step(a=1, b=40)
         assert not steps.rested
+
+
+@pytest.mark.parametrize(("alone_s", "rests"), [(PAUSE_S - 0.2, True), (PAUSE_S + 3.0, False)])
+def test_who_has_the_engine_alone_is_paid_for_decodes_after_a_pause(
+    alone_s: float, rests: bool
+) -> None:
+    steps = _Steps()
+    steps.costs.table.cells[0][1:] = [0.01, 0.1, 0.1]
+    while not steps.rested:
+        steps.step(a=1, b=40)
+    until = steps.now + alone_s
+    while steps.now < until:
+        steps.step(b=40, tenants=1)
+    steps.step(a=1, b=40)
+    assert bool(steps.rested) is rests
 
 
 def test_decodes_that_rest_have_their_share_of_the_time_in_the_long_run() -> None:
