@@ -185,6 +185,11 @@ def request_of(client: _Client, vocabulary: int, banned: tuple[int, ...]) -> Gen
     )
 
 
+_LOOK_S = 0.01
+"""Between two looks for turns that are due, or for blocks while all there are wait for them: what
+the simulator has."""
+
+
 def play(
     engine: Engine,
     tokenizer: Tokenizer,
@@ -213,8 +218,9 @@ def play(
         output = engine.step() if engine.has_work else None
         now = clock()
         if output is None:
-            if coming.next_s is not None and (not engine.has_work or engine.pause_s):
-                sleep(max(0.0, min(coming.next_s - now, 0.002)))
+            if not engine.has_work or engine.pause_s:
+                until_s = now + _LOOK_S if coming.next_s is None else coming.next_s
+                sleep(max(0.0, min(until_s - now, _LOOK_S)))
             continue
         for answer in output.outputs:
             client = coming.clients[answer.request_id]

@@ -3,9 +3,15 @@
 Beside decodes a step may take as long as the gap between tokens may be: what was asked for
 (``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost
 where it is computed, whichever is largest. Plans aim at four fifths of it; within that, whole
-prompts go first; of one that does not fit the step takes a chunk, unless so few tokens are left
-that the chunk would mostly pay for being there. What is left of a prompt may take the last fifth
-if no other has a part of the step: another step for so little would pay its fixed cost again.
+prompts go first, and of one that does not fit the step takes a chunk. What is left of a prompt may
+take the last fifth if no other has a part of the step: another step for so little would pay its
+fixed cost again.
+
+Turns that decode are nearer to their end than those whose prompts are long, and how long turns take
+is what counts. So chunks that end no prompt have to be owed: two fifths of the bound for each step
+beside decodes, less what prompts take. What is owed they take at once, in few chunks as large as
+they may be, since each pays the fixed cost of being there. That is between turns of one tenant:
+where several have work, their shares say who waits (``tenant_share``).
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 
@@ -28,6 +34,11 @@ table alone would allow, one goes by the table: small chunks tell nothing of lar
 _AIM = 0.8
 """Share of the bound that a plan aims at: one step of a hundred takes 1.23 times what is
 predicted."""
+_OWED = 0.4
+"""Of the bound, what prompts are owed for each step beside decodes. Less leaves decodes too few,
+more has short answers wait for long prompts."""
+_NEARLY = 0.98
+"""Of what a plan aims at; rounding must not make a prompt wait for another step."""
 _NO_BOUND_S = 3600.0
 
 
@@ -44,6 +55,10 @@ class PrefillBudget:
         self._seconds = 0.0
         self._spare_s = 0.0
         """Between what the plan aims at and the bound."""
+        self._owed_s = _NO_BOUND_S
+        """To prompts, of the steps that had decodes."""
+        self._saves = False
+        """Less is owed than a step may have, so that only what ends a prompt is computed."""
         self._knee = LEAST_CHUNK_TOKENS
         self.gap_bound_s = self._gap_s
         """The longest gap between tokens that the last plan beside decodes allowed."""
@@ -52,9 +67,10 @@ class PrefillBudget:
     def is_spent(self) -> bool:
         return self._tokens <= 0 or self._seconds <= 0.0
 
-    def begin(self, step: StepPlan, *, used: int, num_candidates: int) -> None:
+    def begin(self, step: StepPlan, *, used: int, num_candidates: int, num_tenants: int) -> None:
         """A step that computes ``used`` tokens without prompts, for which there are so many."""
         costs, rows = self._costs, step.decode_rows
+        self._saves = False
         self._tokens = self._config.max_batch_tokens - used
         self._knee = costs.knee_tokens(rows)
         if rows:
@@ -64,7 +80,10 @@ class PrefillBudget:
         elif rows:
             chunk_s = costs.added_s(self._knee, 0, tokens=0, rows=rows)
             self.gap_bound_s = max(self._gap_s, 2 * step.decode_s, step.decode_s + chunk_s)
-            self._seconds = _AIM * self.gap_bound_s - step.decode_s
+            aim_s = _AIM * self.gap_bound_s - step.decode_s
+            self._seconds = aim_s
+            self._owed_s = min(self._owed_s + _OWED * self.gap_bound_s, aim_s)
+            self._saves = num_tenants <= 1 and self._owed_s < _NEARLY * aim_s
             self._spare_s = (1 - _AIM) * self.gap_bound_s
         else:
             self._seconds = _NO_BOUND_S if num_candidates <= 1 else self._gap_s
@@ -80,6 +99,8 @@ class PrefillBudget:
         most = self._within(position, take, step)
         if most >= take or (take == pending and self._ends_within(position, take, step)):
             return take
+        if self._saves:
+            return 0
         least = min(self._knee, take)
         if most >= least:
             return most
@@ -105,6 +126,8 @@ class PrefillBudget:
         self._tokens = self._tokens - tokens if tokens == pending else 0
         if not self._policy.strict:
             self._seconds -= seconds
+            if rows:
+                self._owed_s = max(self._owed_s - seconds, 0.0)
         return tokens, seconds
 
     def _ends_within(self, position: int, pending: int, step: StepPlan) -> bool:
@@ -118,7 +141,7 @@ class PrefillBudget:
         """Tokens for which there is time; now and then by the table of costs alone."""
         costs, rows, tokens = self._costs, step.decode_rows, step.prefill_tokens
         within = costs.tokens_within(self._seconds, position, tokens=tokens, rows=rows)
-        if within >= wanted:
+        if within >= wanted or self._saves:
             return within
         scale = costs.scale("mixed" if rows else "prefill")
         plain = costs.tokens_within(self._seconds * scale, position, tokens=tokens, rows=rows)

@@ -174,7 +174,8 @@ class Scheduler:
         queues = self.queues
         rows = self._decodes.num_tokens(step)
         budget = self.prefill_budget
-        budget.begin(step, used=rows, num_candidates=len(prefills) + len(queues.waiting))
+        candidates, tenants = len(prefills) + len(queues.waiting), self._service.num_tenants
+        budget.begin(step, used=rows, num_candidates=candidates, num_tenants=tenants)
         late = frozenset() if self._policy.strict else self.tenant_share.late
         order = self.order.sort(now, prefills, waits=self._has_to_wait, last=late)
         capacity = self._admission.capacity() if queues.waiting else NO_CAPACITY
