@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from safetensors.torch import load_file
@@ -22,6 +22,7 @@ from benchmarks.agent_loop import (
     loads_of,
     main,
     options,
+    played,
 )
 from benchmarks.loop_bars import RATIOS, Record, ratio_bar, runs_of
 from benchmarks.loop_model import write_loop_model
@@ -129,6 +130,36 @@ async def test_a_turn_that_ends_early_is_an_error() -> None:
     turn = PlannedTurn(text="go", answer_tokens=4, seed=0)
     with pytest.raises(WrongLength, match="3 tokens, not 4"):
         await SessionAgent(session).play(turn, PlayedTurn(sent_s=0.0))
+
+
+class _Forgetful:
+    """A fleet whose peer leaves a token out of its first answers."""
+
+    peers: ClassVar[dict[str, Path]] = {"vllm": Path("python")}
+
+    def __init__(self, failing: int) -> None:
+        self.failing = failing
+        self.seeds: list[int] = []
+
+    def play(self, server: str, load: Workload, seed: int) -> str:
+        self.seeds.append(seed)
+        if len(self.seeds) <= self.failing:
+            raise ExceptionGroup("sessions", [WrongLength("31 tokens, not 32")])
+        return server
+
+
+def test_a_run_of_a_peer_that_leaves_a_token_out_is_played_again_once_and_named() -> None:
+    loads = {"s8": Workload(sessions=1, turns=1)}
+    figures: dict[str, Any] = {}
+    fleet: Any = _Forgetful(1)
+    assert played(fleet, loads, "vllm/s8", 2, figures) == "vllm"
+    assert figures == {"played_again": ["round 3: vllm/s8"]}
+    assert len(set(fleet.seeds)) == 2
+    for failing, server in ((2, "vllm"), (1, "ours")):
+        fleet = _Forgetful(failing)
+        with pytest.raises(ExceptionGroup) as raised:
+            played(fleet, loads, f"{server}/s8", 0, {})
+        assert raised.group_contains(WrongLength)
 
 
 def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) -> None:
