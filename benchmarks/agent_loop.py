@@ -47,7 +47,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.loop_bars import RATIOS, Record, has_amx, ratio_bar, runs_of
 from benchmarks.loop_model import write_loop_model
-from benchmarks.loop_peers import Peer, llama_server, vllm_server
+from benchmarks.loop_peers import Peer, PeerFailed, llama_server, vllm_server
 from benchmarks.loop_simulation import Seen, errors, kv_bytes_per_token, timed_table
 from benchmarks.loop_workload import (
     Played,
@@ -301,7 +301,8 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     try:
         for number in range(given.rounds):
             for run in runs if number % 2 == 0 else reversed(runs):
-                record.add(run, number, played(fleet, loads, run, number, figures))
+                if (found := played(fleet, loads, run, number, figures)) is not None:
+                    record.add(run, number, found)
                 print(f"round {number + 1} of {given.rounds}: {run}", file=sys.stderr, flush=True)
         bars = [bar() for part, bar in others.items() if part in given.parts]
         if "load" in given.parts:
@@ -314,17 +315,19 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
 
 def played(
     fleet: Fleet, loads: Mapping[str, Workload], run: str, number: int, figures: dict[str, Any]
-) -> Played:
-    """A run of a round. One of a peer that leaves a token out is played again, once, with texts of
-    which nothing is cached, and named."""
+) -> Played | None:
+    """A run of a round. One of a peer that leaves a token out or fails is played again, once, with
+    texts of which nothing is cached, and named; None where it fails again."""
     server, _, load = run.partition("/")
-    try:
-        return fleet.play(server, loads[load], seed=number)
-    except* WrongLength:
-        if server not in fleet.peers:
-            raise
-        figures.setdefault("played_again", []).append(f"round {number + 1}: {run}")
-    return fleet.play(server, loads[load], seed=_AGAIN + number)
+    for seed in (number, _AGAIN + number):
+        try:
+            return fleet.play(server, loads[load], seed=seed)
+        except* (WrongLength, PeerFailed) as errors:
+            if server not in fleet.peers:
+                raise
+            said = f"round {number + 1}: {run}: {errors.exceptions[0]}"
+            figures.setdefault("failed_peers", []).append(said)
+    return None
 
 
 def _simulator_bar(

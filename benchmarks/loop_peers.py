@@ -59,13 +59,14 @@ class PeerAgent:
     transcript: list[int]
 
     async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
-        """Play ``turn``; raises ``WrongLength`` where the answer has another length."""
+        """Play ``turn``; raises ``WrongLength`` where the answer has another length, ``PeerFailed``
+        where it is an error."""
         self.transcript += letter_ids(turn.text)
         answer: list[int] = []
         path, body = _request(self.peer, self.transcript, turn)
         async with self.http.stream("POST", self.peer.url + path, json=body) as response:
             if response.status_code != 200:
-                raise RuntimeError(f"{self.peer.kind}: {(await response.aread()).decode()}")
+                raise PeerFailed(f"{self.peer.kind}: {(await response.aread()).decode()}")
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     ids = _ids(self.peer.kind, json.loads(line.removeprefix("data: ")))
@@ -78,6 +79,10 @@ class PeerAgent:
         if len(answer) != turn.answer_tokens:
             raise WrongLength(f"an answer has {len(answer)} tokens, not {turn.answer_tokens}")
         self.transcript += answer
+
+
+class PeerFailed(Exception):
+    """Another engine answers with an error."""
 
 
 OpenPeer = Callable[[str], AbstractAsyncContextManager[Agent]]
@@ -105,6 +110,8 @@ def _request(peer: Peer, prompt: Sequence[int], turn: PlannedTurn) -> tuple[str,
 
 def _ids(kind: Kind, chunk: dict[str, Any]) -> list[int]:
     """The ids that a line of the stream brings."""
+    if "error" in chunk:
+        raise PeerFailed(f"{kind}: {chunk['error']}")
     if kind == "llama":
         return [] if chunk.get("stop") else list(chunk.get("tokens") or [])
     return [token for choice in chunk["choices"] for token in choice.get("token_ids") or []]

@@ -148,18 +148,24 @@ class _Forgetful:
         return server
 
 
-def test_a_run_of_a_peer_that_leaves_a_token_out_is_played_again_once_and_named() -> None:
+@pytest.mark.parametrize(("failing", "given"), [(0, "vllm"), (1, "vllm"), (2, None)])
+def test_a_run_of_a_peer_that_fails_is_played_again_once_and_named(
+    failing: int, given: str | None
+) -> None:
     loads = {"s8": Workload(sessions=1, turns=1)}
     figures: dict[str, Any] = {}
+    fleet: Any = _Forgetful(failing)
+    assert played(fleet, loads, "vllm/s8", 2, figures) == given
+    failures = ["round 3: vllm/s8: 31 tokens, not 32"] * failing
+    assert figures.get("failed_peers", []) == failures
+    assert len(set(fleet.seeds)) == min(failing + 1, 2)
+
+
+def test_a_run_of_our_own_that_fails_ends_the_comparison() -> None:
     fleet: Any = _Forgetful(1)
-    assert played(fleet, loads, "vllm/s8", 2, figures) == "vllm"
-    assert figures == {"played_again": ["round 3: vllm/s8"]}
-    assert len(set(fleet.seeds)) == 2
-    for failing, server in ((2, "vllm"), (1, "ours")):
-        fleet = _Forgetful(failing)
-        with pytest.raises(ExceptionGroup) as raised:
-            played(fleet, loads, f"{server}/s8", 0, {})
-        assert raised.group_contains(WrongLength)
+    with pytest.raises(ExceptionGroup) as raised:
+        played(fleet, {"s8": Workload(sessions=1, turns=1)}, "ours/s8", 0, {})
+    assert raised.group_contains(WrongLength)
 
 
 def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) -> None:
