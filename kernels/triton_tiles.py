@@ -55,8 +55,8 @@ def decode_tiling(rows: int, element_size: int, head_dim: int, *, scaled: bool) 
         stages = 3 if fitting == 16 else 2
         return Tiling(rows=min(fitting, 32), keys=32, num_warps=8, num_stages=stages)
     if scaled and fitting < 64:
-        keys, num_warps = (128, 4) if fitting == 16 else (32, 8)
-        return Tiling(rows=fitting, keys=keys, num_warps=num_warps, num_stages=5)
+        keys, num_stages = (64, 2) if fitting == 16 else (32, 5)
+        return Tiling(rows=fitting, keys=keys, num_warps=8, num_stages=num_stages)
     return Tiling(rows=fitting, keys=64, num_warps=4, num_stages=2 if fitting == 16 else 3)
 
 

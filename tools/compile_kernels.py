@@ -73,9 +73,6 @@ REGISTERS = 65536
 """Of one multiprocessor."""
 HEAD_COUNTS = {"qwen3-0.6b": (16, 8), "qwen3-8b": (32, 8), "one-to-one": (8, 8)}
 """(heads, kv heads) with head_dim 128."""
-_FP8_REGISTERS = 240
-"""Of a decode over keys and values in 8 bits. All others have 128: of 45 tilings the best with so
-few was 1.15 times slower on an H200 (``benchmarks.gpu --only sweep_fp8``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +294,7 @@ def _attention(
                 num_stages=tiling.num_stages,
                 blocks_at_once=(2 if fp8 else 3) if single else 1,
                 needs="LDGSTS",
-                max_registers=255 if queries > 1 else _FP8_REGISTERS if fp8 else 128,
+                max_registers=128 if queries == 1 else 255,
             )
         if queries == 1:
             yield Build(

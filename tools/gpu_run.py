@@ -64,6 +64,7 @@ def module(name: str, limit_s: float, *options: str, rehearsed: Sequence[str] = 
 
 
 SERVER = "tools.gpu_server"
+_DEMO = (sys.executable, "-m", "keepwarm", "demo")
 _TESTS = (sys.executable, "-m", "pytest", "-q", "tests/gpu")
 PARTS: dict[str, tuple[Measurement, ...]] = {
     "1": (
@@ -75,6 +76,13 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
             rehearsed=(*_TESTS, "-k", "split_plan or fp8"),
         ),
         module(SERVER, 100, "--sessions", "16", rehearsed=("--sessions", "2", "--turns", "2")),
+        Measurement(
+            name="demo",
+            command=(*_DEMO, "--sessions", "16"),
+            limit_s=90,
+            rehearsed=(*_DEMO, "--sessions", "2"),
+            interpreted=False,
+        ),
         benchmark("attention", 60),
         benchmark("steps", 90),
         benchmark("shared_prefix", 40),

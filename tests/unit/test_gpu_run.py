@@ -9,6 +9,7 @@ import pytest
 
 from tools import gpu_run
 from tools.gpu_run import PARTS, Measurement, environment, last_json, run
+from tools.gpu_server import steps
 
 
 def program(name: str, text: str, limit_s: float = 20) -> Measurement:
@@ -103,3 +104,16 @@ def test_measurements_can_be_chosen_by_name(
     with pytest.raises(SystemExit):
         gpu_run.main(["1", str(tmp_path), "--only", "fourth"])
     assert "part 1 has first, second, third, not fourth" in capsys.readouterr().err
+
+
+def test_a_servers_histograms_are_told_by_each_buckets_own_count() -> None:
+    page = """keepwarm_engine_step_seconds_bucket{le="0.01"} 2.0
+keepwarm_engine_step_seconds_bucket{le="0.02"} 2.0
+keepwarm_engine_step_seconds_bucket{le="+Inf"} 5.0
+keepwarm_engine_step_seconds_count 5.0
+keepwarm_token_gap_bound_seconds 0.05
+"""
+    assert steps(page) == {
+        "seconds": {"0.01": 2.0, "+Inf": 3.0},
+        "token_gap_bound_seconds": {"": 0.05},
+    }
