@@ -28,7 +28,7 @@ from kernels.quantised_kv import widened
 
 _PIECE = 256
 """Query tokens of a prefill piece."""
-_COMPILED_QUERIES = 32
+COMPILED_QUERIES = 32
 """Sequences of up to this many query tokens go to the compiled kernel where there is one."""
 _SHORT_RUN = 8
 """Runs of fewer blocks are gathered: a product of its own costs more than the copy."""
@@ -62,7 +62,7 @@ def attend(
     library = native_library(queries.dtype)
     compiled = 0
     if library is not None:
-        compiled = _COMPILED_QUERIES
+        compiled = COMPILED_QUERIES
         library.attend(
             queries,
             k_blocks,
@@ -78,7 +78,7 @@ def attend(
     if layout.max_query_tokens <= compiled:
         return output
     group, block_size = queries.shape[1] // k_blocks.shape[1], k_blocks.shape[2]
-    for span in layout.spans:
+    for span in layout.spans():
         if span.num_queries <= compiled:
             continue
         rows = slice(span.first_row, span.first_row + span.num_queries)

@@ -19,13 +19,13 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kernels.large_pages import Slabs
+from kernels.native_arguments import AttendArgs, LinearArgs, PackArgs, QkvArgs, TiledWeights
 from kernels.paged_layout import PagedLayout
 
 _LOG = logging.getLogger(__name__)
@@ -41,83 +41,6 @@ _LINEAR = ("linear", "widen", "pack")
 _SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
-class _AttendArgs(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "output")),
-        *((name, ctypes.c_void_p) for name in ("block_tables", "query_starts", "context_lengths")),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "query_stride",
-                "table_stride",
-                "sequences",
-                "heads",
-                "kv_heads",
-                "head_dim",
-                "block_size",
-                "window",
-                "max_queries",
-            )
-        ),
-        ("scale", ctypes.c_float),
-    )
-
-
-class _QkvArgs(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("qkv", "norm_weight", "cosines", "sines", "slots")),
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values")),
-        *(
-            (name, ctypes.c_int64)
-            for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")
-        ),
-        ("eps", ctypes.c_float),
-    )
-
-
-class _LinearArgs(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weights", "scales", "output")),
-        *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs", "group")),
-    )
-
-
-class _PackArgs(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "tiles", "scales")),
-        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "group")),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TiledWeights:
-    """A matrix in tiles of 16 outputs, as ``kernels/native/linear.h`` says."""
-
-    bits: int
-    """16, 8 or 4."""
-    values: Tensor
-    """uint8: the tiles' bytes."""
-    scales: Tensor
-    """float32 [tiles, groups, 16]; empty for 16 bits."""
-    outputs: int
-    inputs: int
-    group: int
-    arguments: bytes = field(init=False)
-    """What every call with these weights says: filling a structure takes longer than copying it."""
-
-    def __post_init__(self) -> None:
-        arguments = _LinearArgs(
-            weights=self.values.data_ptr(),
-            scales=self.scales.data_ptr(),
-            inputs=self.inputs,
-            outputs=self.outputs,
-            group=self.group,
-        )
-        object.__setattr__(self, "arguments", bytes(arguments))
-
-    """Inputs that share a scale; only 4 bits look at it."""
-
-
 class NativeLibrary:
     """The compiled kernels for one dtype. All tensors are on the CPU and of that dtype."""
 
@@ -129,11 +52,11 @@ class NativeLibrary:
         blocked = (self._attend_blocked, self._attend_blocked_int8)
         self._has_blocked = suffix == "bf16" and bool(library.keepwarm_has_attend_blocked())
         for attend in (self._attend, self._attend_int8, *blocked):
-            attend.argtypes = (ctypes.POINTER(_AttendArgs),)
+            attend.argtypes = (ctypes.POINTER(AttendArgs),)
         self._write_int8 = getattr(library, f"keepwarm_write_int8_{suffix}")
         self._write_int8.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4)
         self._norm_rope_write = getattr(library, f"keepwarm_norm_rope_write_{suffix}")
-        self._norm_rope_write.argtypes = (ctypes.POINTER(_QkvArgs),)
+        self._norm_rope_write.argtypes = (ctypes.POINTER(QkvArgs),)
         self._add_rms_norm = getattr(library, f"keepwarm_add_rms_norm_{suffix}")
         sizes = (ctypes.c_int64, ctypes.c_int64)
         self._add_rms_norm.argtypes = (*[ctypes.c_void_p] * 5, *sizes, ctypes.c_float)
@@ -154,9 +77,12 @@ class NativeLibrary:
             amx = "amx_bf16" in _processor().split()
             ours = {16} if library.keepwarm_has_matrix_unit() else set()
             self.bits_for_many_rows = frozenset(ours if amx else self._linear)
+            self.run_layers = library.keepwarm_run_layers
+            """See ``kernels.native_layers``; only where ``has_linear`` holds."""
+            self.run_layers.restype = None
             for linear, widen, pack in self._linear.values():
-                linear.argtypes = widen.argtypes = (ctypes.POINTER(_LinearArgs),)
-                pack.argtypes = (ctypes.POINTER(_PackArgs),)
+                linear.argtypes = widen.argtypes = (ctypes.POINTER(LinearArgs),)
+                pack.argtypes = (ctypes.POINTER(PackArgs),)
         for function in (
             *itertools.chain(*self._linear.values()),
             self._attend,
@@ -200,7 +126,7 @@ class NativeLibrary:
         if queries.stride()[1:] != (head_dim, 1):
             queries = queries.contiguous()
         attend(
-            _AttendArgs(
+            AttendArgs(
                 queries=queries.data_ptr(),
                 keys=k_blocks.data_ptr(),
                 values=v_blocks.data_ptr(),
@@ -242,7 +168,7 @@ class NativeLibrary:
         queries = qkv.new_empty(tokens, heads, head_dim)
         cosines, sines = rotation
         self._norm_rope_write(
-            _QkvArgs(
+            QkvArgs(
                 qkv=qkv.data_ptr(),
                 norm_weight=None if norm_weight is None else norm_weight.data_ptr(),
                 cosines=cosines.data_ptr(),
@@ -343,7 +269,7 @@ class NativeLibrary:
         scales = torch.zeros(tiles, groups, _TILE)
         weight = weight.contiguous()
         self._linear[bits][2](
-            _PackArgs(
+            PackArgs(
                 weight=weight.data_ptr(),
                 tiles=values.data_ptr(),
                 scales=scales.data_ptr(),
@@ -370,8 +296,8 @@ class NativeLibrary:
         return output
 
     @staticmethod
-    def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> _LinearArgs:
-        args = _LinearArgs.from_buffer_copy(matrix.arguments)
+    def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> LinearArgs:
+        args = LinearArgs.from_buffer_copy(matrix.arguments)
         args.output = output.data_ptr()
         if x is not None:
             args.x, args.rows = x.data_ptr(), x.shape[0]

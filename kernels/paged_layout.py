@@ -1,6 +1,6 @@
 """Where each sequence of a step has its context: made once per step, used by every layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,8 +67,8 @@ class PagedLayout:
     """Most query rows of any one sequence."""
     max_decode_tokens: int
     """Most query rows of any sequence that is a decode; 0 where there is none."""
-    spans: tuple[SequenceSpan, ...] = ()
-    """The same for the host, where the attention is computed there."""
+    spans: Callable[[], tuple[SequenceSpan, ...]] = tuple
+    """The same for the host, worked out where the attention is computed there in torch."""
     shared: SharedPrefixes | None = None
     """Prefixes worth reading once for several sequences; implementations may ignore it."""
     has_rows_of_nobody: bool = False

@@ -54,15 +54,20 @@ class TiledMatrix:
         if widened_from is None:
             widened_from = NEVER if bits in library.bits_for_many_rows else _WIDENED_FROM
         self._widened_from = widened_from
-        self._weights = library.pack(weight, bits, group)
-        self.num_bytes = self._weights.values.numel() + 4 * self._weights.scales.numel()
+        self.weights = library.pack(weight, bits, group)
+        self.num_bytes = self.weights.values.numel() + 4 * self.weights.scales.numel()
+
+    @property
+    def most_rows(self) -> int:
+        """Products of so many rows and fewer multiply with the tiles as they lie."""
+        return self._widened_from - 1
 
     def multiply(self, x: Tensor) -> Tensor:
         """[rows, inputs] bfloat16 -> [rows, outputs]."""
         if x.shape[0] >= self._widened_from:
-            return functional.linear(x, self._library.widened(self._weights))
-        return self._library.linear(x, self._weights)
+            return functional.linear(x, self._library.widened(self.weights))
+        return self._library.linear(x, self.weights)
 
     def widened(self, dtype: torch.dtype) -> Tensor:
         """The matrix in ``dtype``, as products see it."""
-        return self._library.widened(self._weights).to(dtype)
+        return self._library.widened(self.weights).to(dtype)

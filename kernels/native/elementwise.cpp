@@ -2,6 +2,7 @@
 // references in kernels/norm.py, kernels/activation.py and kernels/qkv.py, whose roundings
 // to the number type are done here as well.
 
+#include "elementwise.h"
 #include "numbers.h"
 
 namespace {
@@ -92,30 +93,6 @@ void visible_softmax(T* scores, int64_t rows, int64_t columns, int64_t queries, 
     std::memset(score + end, 0, (columns - end) * sizeof(T));
   }
 }
-
-}  // namespace
-
-extern "C" {
-
-struct QkvArgs {
-  const void* qkv;          // [tokens, (heads + 2 * kv_heads) * head_dim]
-  const void* norm_weight;  // [heads + kv_heads, head_dim], or null for no norm
-  const void* cosines;      // [tokens, head_dim / 2]
-  const void* sines;
-  const int64_t* slots;     // [tokens]
-  void* queries;            // [tokens, heads, head_dim], written
-  void* keys;               // [blocks, kv_heads, block_size, head_dim], written
-  void* values;
-  int64_t tokens;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t head_dim;
-  int64_t block_size;
-  float eps;
-};
-}
-
-namespace {
 
 template <typename T>
 void norm_rope_write(const QkvArgs& args) {

@@ -7,6 +7,7 @@ logit rows they have.
 Always true: rows of one sequence are neighbours and in the order of their positions.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ class StepBatch:
             block_tables=upload(self.block_tables, device),
             max_query_tokens=int(counts.max()),
             max_decode_tokens=int(counts[counts <= MAX_DECODE_QUERIES].max(initial=0)),
-            spans=() if on_triton else self.spans(),
+            spans=functools.cache(self.spans),
             shared=None if shared is None else shared.to(device),
         )
 

@@ -283,7 +283,7 @@ class _RecordedStep:
                 block_tables=block_tables,
                 max_query_tokens=max(bucket.chunk, bucket.decode_width),
                 max_decode_tokens=bucket.decode_width,
-                spans=self._spans,
+                spans=lambda: self._spans,
                 shared=_prefixes(prefixes),
                 has_rows_of_nobody=True,
             ),

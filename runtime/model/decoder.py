@@ -5,6 +5,7 @@ together, from the ``StepInputs`` handed down as an argument. Keys and values go
 the paged pool and are read from there.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.attention import paged_attention
+from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from runtime.model.config import LogitShaping, ModelConfig
-from runtime.model.feed_forward import load_feed_forward
+from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import WeightBits, WeightSource, fused_linear, make_linear
+from runtime.model.layers import WeightBits, WeightSource, fused_linear, in_tiles, make_linear
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rotary import RotaryTable
 
@@ -90,6 +92,25 @@ class DecoderLayer:
         key = source.tensor(f"{prefix}.self_attn.k_norm.weight", (config.head_dim,))
         return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
 
+    def parts(self) -> LayerParts | None:
+        """The layer as ``kernels.native_layers`` takes it; None where it cannot."""
+        if not isinstance(self._feed_forward, GatedMlp):
+            return None
+        maps = map(in_tiles, (self._qkv, self._output, *self._feed_forward.maps))
+        qkv, output, gate_up, down = maps
+        if qkv is None or output is None or gate_up is None or down is None:
+            return None
+        return LayerParts(
+            input_norm=self._input_norm,
+            qkv=qkv,
+            qk_norm=self._qk_norm,
+            output=output,
+            mlp_norm=self._mlp_norm,
+            gate_up=gate_up,
+            down=down,
+            window=self._window,
+        )
+
     def forward(
         self,
         delta: Tensor,
@@ -147,6 +168,7 @@ class Decoder:
         self._layers = [
             DecoderLayer(config, index, source, bits, choice) for index in range(config.num_layers)
         ]
+        self._native = _native_layers(self._layers, config)
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
         self._head = make_linear(self._head_weight(source), None, bits, choice)
         self._rotary = RotaryTable(config.rope, config.head_dim, dtype, device)
@@ -175,8 +197,7 @@ class Decoder:
         rotation = self._rotary.at(inputs.positions, inputs.highest_position)
         delta = functional.embedding(inputs.token_ids, self._embedding)
         residual = torch.zeros_like(delta)
-        for layer in self._layers:
-            delta, residual = layer.forward(delta, residual, inputs, rotation, pool)
+        delta, residual = self._run_layers(delta, residual, inputs, rotation, pool)
         rows = inputs.logit_rows
         normed, _ = add_rms_norm(delta[rows], residual[rows], self._norm, self.config.norm_eps)
         logits = self._head(normed)
@@ -184,6 +205,39 @@ class Decoder:
         if self._shaping is not None:
             logits = self._shaping.apply(logits, inputs.positions[rows])
         return logits
+
+    def _run_layers(
+        self,
+        delta: Tensor,
+        residual: Tensor,
+        inputs: StepInputs,
+        rotation: tuple[Tensor, Tensor],
+        pool: KVPool,
+    ) -> tuple[Tensor, Tensor]:
+        native, layout = self._native, inputs.layout
+        if native is None or not native.takes(len(delta), pool.layers, layout):
+            for layer in self._layers:
+                delta, residual = layer.forward(delta, residual, inputs, rotation, pool)
+            return delta, residual
+        native.run(
+            delta,
+            residual,
+            rotation=rotation,
+            slots=inputs.slots,
+            layout=layout,
+            pool=pool.layers,
+        )
+        return delta, residual
+
+
+def _native_layers(layers: Sequence[DecoderLayer], config: ModelConfig) -> NativeLayers | None:
+    """All of them in one call, where the machine and each layer allow that."""
+    if not NativeLayers.supported():
+        return None
+    parts = [part for part in (layer.parts() for layer in layers) if part is not None]
+    if len(parts) < len(layers):
+        return None
+    return NativeLayers(parts, head_dim=config.head_dim, eps=config.norm_eps)
 
 
 class _LogitShaper:

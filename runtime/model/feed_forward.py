@@ -13,7 +13,7 @@ from torch.nn import functional
 from kernels.activation import silu_mul
 from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
 from runtime.model.config import ExpertsConfig, ModelConfig
-from runtime.model.layers import WeightBits, WeightSource, fused_linear
+from runtime.model.layers import Linear, WeightBits, WeightSource, fused_linear
 from runtime.model.product_choice import ProductChoice
 
 
@@ -82,6 +82,11 @@ class GatedMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._down(silu_mul(self._gate_up(x)))
+
+    @property
+    def maps(self) -> tuple[Linear, Linear]:
+        """Gate and up side by side, and down."""
+        return self._gate_up, self._down
 
 
 class ExpertMlp:

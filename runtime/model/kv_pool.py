@@ -54,7 +54,8 @@ class KVPool:
             ) from error
         ample = device.type == "cpu" and self.num_bytes > AHEAD_BYTES // 8
         self._pages = PagesAhead(self._blocks) if ample else None
-        self._layers = [(layer[0], layer[1]) for layer in self._blocks]
+        self.layers = [(layer[0], layer[1]) for layer in self._blocks]
+        """What ``layer`` gives of each."""
 
     @property
     def blocks(self) -> Tensor:
@@ -73,7 +74,7 @@ class KVPool:
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
-        return self._layers[index]
+        return self.layers[index]
 
     @property
     def num_bytes(self) -> int:

@@ -5,6 +5,7 @@ the number type, the device and the choice made for the model (``product_choice`
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.fp8_matmul import Fp8Matrix
+from kernels.native_layers import TiledProduct
 from kernels.quant_matmul import GROUP, quantised_matrix
 from kernels.tiled_matrix import NEVER, TiledMatrix, fits_tiles
 from runtime.model.product_choice import RANK, Layout, ProductChoice
@@ -96,18 +98,36 @@ class MatrixLinear:
         product = self._matrix.multiply(x)
         return product if self._bias is None else product.add_(self._bias)
 
+    def in_tiles(self) -> TiledProduct | None:
+        """The map as ``kernels.native_layers`` takes it; None where it has no tiles."""
+        if not isinstance(self._matrix, TiledMatrix):
+            return None
+        return TiledProduct(
+            weights=self._matrix.weights, bias=self._bias, most_rows=self._matrix.most_rows
+        )
+
 
 class LinearByRows:
     """Two copies of the weight: one for few rows, one for many."""
 
     def __init__(self, few: Linear, many: Linear, from_rows: int) -> None:
-        self._few = few
+        self.few = few
+        self.from_rows = from_rows
+        """Products of so many rows and more are made with the other copy."""
         self._many = many
-        self._from_rows = from_rows
         self.num_bytes = min(few.num_bytes, many.num_bytes)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._many(x) if x.shape[0] >= self._from_rows else self._few(x)
+        return self._many(x) if x.shape[0] >= self.from_rows else self.few(x)
+
+
+def in_tiles(linear: Linear) -> TiledProduct | None:
+    """A map as ``kernels.native_layers`` takes it; None where it has no tiles."""
+    if isinstance(linear, LinearByRows):
+        few = in_tiles(linear.few)
+        most = linear.from_rows - 1
+        return None if few is None else replace(few, most_rows=min(few.most_rows, most))
+    return linear.in_tiles() if isinstance(linear, MatrixLinear) else None
 
 
 def make_linear(

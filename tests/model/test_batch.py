@@ -53,7 +53,7 @@ def test_runs_are_neighbouring_blocks(table: list[int], runs: tuple[tuple[int, i
     batch = StepBatch.build([entry(0, 1, [3]), entry(9, 2, [*table, 99])], 4)
     layout = batch.layout(torch.device("cpu"))
     assert layout.max_query_tokens == 2
-    span = layout.spans[1]
+    span = layout.spans()[1]
     assert (span.first_row, span.num_queries, span.context_length) == (1, 2, 11)
     assert span.runs == runs
 

@@ -117,7 +117,7 @@ def test_a_compiled_decode_does_not_notice_its_neighbours(dtype: torch.dtype) ->
             block_tables=contexts.layout.block_tables[index : index + 1].clone(),
             max_query_tokens=new,
             max_decode_tokens=new if new <= 32 else 0,
-            spans=contexts.layout.spans[index : index + 1],
+            spans=lambda index=index: contexts.layout.spans()[index : index + 1],
         )
         own = attend(queries[row : row + new], *contexts.blocks, alone, scale=0.1, window=None)
         assert torch.equal(own, together[row : row + new])
@@ -147,7 +147,7 @@ def test_what_shares_its_first_blocks_with_others_does_not_notice(group: int, ne
             block_tables=tables[index : index + 1].clone(),
             max_query_tokens=new,
             max_decode_tokens=new,
-            spans=contexts.layout.spans[index : index + 1],
+            spans=lambda index=index: contexts.layout.spans()[index : index + 1],
         )
         rows = slice(index * new, (index + 1) * new)
         own = attend(queries[rows], *contexts.blocks, alone, scale=0.5, window=None)

@@ -32,7 +32,7 @@ def test_spans_and_tensors_agree(run_length: int) -> None:
     contexts = make_contexts(shapes, seed=run_length, dtype=torch.float32, run_length=run_length)
     layout: PagedLayout = contexts.layout
     assert layout.max_query_tokens == max(new for _, new in shapes)
-    for index, span in enumerate(layout.spans):
+    for index, span in enumerate(layout.spans()):
         assert span.first_row == layout.query_starts[index]
         assert span.first_row + span.num_queries == layout.query_starts[index + 1]
         assert span.context_length == layout.context_lengths[index]

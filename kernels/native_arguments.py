@@ -1,0 +1,82 @@
+"""What the CPU kernels of ``kernels/native`` are given, as their headers lay it out."""
+
+import ctypes
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+class AttendArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "output")),
+        *((name, ctypes.c_void_p) for name in ("block_tables", "query_starts", "context_lengths")),
+        *(
+            (name, ctypes.c_int64)
+            for name in (
+                "query_stride",
+                "table_stride",
+                "sequences",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "block_size",
+                "window",
+                "max_queries",
+            )
+        ),
+        ("scale", ctypes.c_float),
+    )
+
+
+class QkvArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "norm_weight", "cosines", "sines", "slots")),
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size")
+        ),
+        ("eps", ctypes.c_float),
+    )
+
+
+class LinearArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "weights", "scales", "output")),
+        *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs", "group")),
+    )
+
+
+class PackArgs(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "tiles", "scales")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "group")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledWeights:
+    """A matrix in tiles of 16 outputs, as ``kernels/native/linear.h`` says."""
+
+    bits: int
+    """16, 8 or 4."""
+    values: Tensor
+    """uint8: the tiles' bytes."""
+    scales: Tensor
+    """float32 [tiles, groups, 16]; empty for 16 bits."""
+    outputs: int
+    inputs: int
+    group: int
+    """Inputs that share a scale; only 4 bits look at it."""
+    arguments: bytes = field(init=False)
+    """What every call with these weights says: filling a structure takes longer than copying it."""
+
+    def __post_init__(self) -> None:
+        arguments = LinearArgs(
+            weights=self.values.data_ptr(),
+            scales=self.scales.data_ptr(),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            group=self.group,
+        )
+        object.__setattr__(self, "arguments", bytes(arguments))
