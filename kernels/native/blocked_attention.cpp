@@ -100,7 +100,7 @@ template <typename S>
 struct Work : Bf16Work<Work<S>, S, Scratch> {
   using Base = Bf16Work<Work<S>, S, Scratch>;
   using Base::args, Base::count, Base::dim, Base::fetch, Base::find_values, Base::head, Base::item,
-      Base::padded, Base::scratch, Base::values, Base::weigh;
+      Base::padded, Base::scratch, Base::values;
   int64_t pairs = dim / 2;
 
   using Base::Base;
@@ -137,10 +137,8 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       find_values(from, to);
       float keep[kCount];
       float* sums[kCount];
-      for (int r = 0; r < kCount; ++r) {
-        keep[r] = weigh(scratch.scores[nth][r], r, rows[r], from, to);
-        sums[r] = rows[r].partial + 2;
-      }
+      Base::template weigh<kCount>(scratch.scores[nth], scratch.weights, rows, from, to, keep);
+      for (int r = 0; r < kCount; ++r) sums[r] = rows[r].partial + 2;
       for (int64_t d = 0; d < dim; d += 64)
         d + 64 <= dim
             ? mix_in_place<kCount, 2>(scratch.weights[0], padded / 2, values, d, keep, sums)
@@ -187,10 +185,8 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     }
     float keep[kCount];
     float* sums[kCount];
-    for (int r = 0; r < kCount; ++r) {
-      keep[r] = weigh(scratch.scores[0][r], r, rows[r], from, to);
-      sums[r] = rows[r].partial + 2;
-    }
+    Base::template weigh<kCount>(scratch.scores[0], scratch.weights, rows, from, to, keep);
+    for (int r = 0; r < kCount; ++r) sums[r] = rows[r].partial + 2;
     const int32_t* weights = scratch.weights[0];
     for (int64_t d = 0; d < dim; d += 64) {
       float* part[kCount];

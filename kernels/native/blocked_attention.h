@@ -19,7 +19,7 @@
 namespace {
 
 constexpr int64_t kTile = 128;       // tokens of a block of the context
-constexpr int64_t kRows = 192;       // query rows of a kv head in an item, at most
+constexpr int64_t kRows = 576;       // query rows of a kv head in an item, at most
 constexpr int64_t kFewRows = 48;     // so few of a sequence are split finely, and share
 constexpr int64_t kThinRows = 4;     // so few do not pay for laying values out
 constexpr int64_t kStripe = 1024;    // kv_heads * head_dim of an item with few rows

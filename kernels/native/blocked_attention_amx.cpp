@@ -53,7 +53,7 @@ template <typename S>
 struct Work : Bf16Work<Work<S>, S, Scratch> {
   using Base = Bf16Work<Work<S>, S, Scratch>;
   using Base::args, Base::at, Base::count, Base::dim, Base::fetch, Base::find_values, Base::head,
-      Base::item, Base::padded, Base::scratch, Base::values, Base::weigh;
+      Base::item, Base::padded, Base::scratch, Base::values;
   using Unit = Tiles;
 
   using Base::Base;
@@ -188,10 +188,20 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     if (padded % 32) std::memset(scratch.values + laid_out, 0, 8 * count * sizeof(__m512i));
   }
 
+  template <int kCount>
+  void weigh(float (*scores)[kTile], int64_t row, const Row* rows, int64_t from, int64_t to,
+             float* keep) {
+    Base::template weigh<kCount>(scores + row, scratch.weights + row, rows + row, from, to,
+                                 keep + row);
+  }
+
   // Softmax of scores [rows][kTile], and the values by it.
   void mix(const Row* rows, int64_t some, float* scores, int64_t from, int64_t to) {
     float keep[kTogether];
-    for (int64_t r = 0; r < some; ++r) keep[r] = weigh(scores + r * kTile, r, rows[r], from, to);
+    float (*by_row)[kTile] = reinterpret_cast<float (*)[kTile]>(scores);
+    int64_t row = 0;
+    for (; row + 4 <= some; row += 4) weigh<4>(by_row, row, rows, from, to, keep);
+    for (; row < some; ++row) weigh<1>(by_row, row, rows, from, to, keep);
     int64_t dims = dim / 16;
     for (int64_t r = 0; r < some; r += 16)
       for (int64_t d = 0; d < dims; d += 4)

@@ -9,18 +9,14 @@
 
 namespace {
 
-// 2^x for x <= 0 to four digits, of which rounding to bf16 leaves less than three; 0 below what a
-// float holds. NaN stays NaN.
+// 2^x for x <= 0 to four digits, of which rounding to bf16 leaves less than three; NaN stays NaN.
 inline __m512 power_of_two(__m512 x) {
-  __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 part = _mm512_sub_ps(x, whole);
-  __m512 p = _mm512_set1_ps(9.61812911e-3f);
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(5.55041087e-2f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.40226507e-1f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.93147182e-1f));
-  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(1.0f));
-  return _mm512_maskz_scalef_ps(some, p, whole);
+  __m512 part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // 0 of -infinity
+  __m512 p = _mm512_set1_ps(7.80245364e-2f);
+  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.26067200e-1f));
+  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.95833504e-1f));
+  p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(9.99925256e-1f));
+  return _mm512_scalef_ps(p, x);  // times two to the largest whole number up to x
 }
 
 // ``Scratch`` has ``weights`` [rows][tokens / 2] in pairs.
@@ -48,13 +44,34 @@ struct Bf16Work : ItemWork<Units, S, Scratch> {
     }
   }
 
-  // Scores of a row to weights relative to its running maximum; returns what of older sums stays.
-  float weigh(float* scores, int at, const Row& row, int64_t from, int64_t to) {
-    float* state = row.partial;
+  // Scores of some rows to weights relative to their running maxima; ``keep`` is what of older sums
+  // stays. One thing is done for all rows before the next: each waits for itself otherwise.
+  template <int kCount>
+  void weigh(float (*scores)[kTile], int32_t (*weights)[kTile / 2], const Row* rows, int64_t from,
+             int64_t to, float* keep) {
+    float scale = args.scale * kLog2E, best[kCount];
+    __m512 totals[kCount];
+    for (int r = 0; r < kCount; ++r)
+      best[r] = std::max(rows[r].partial[0], largest(scores[r], rows[r], from, to) * scale);
+    for (int r = 0; r < kCount; ++r) {
+      float top = best[r] == -INFINITY ? 0.0f : best[r];  // nothing seen: all weights are 0
+      totals[r] = exponentials(scores[r], weights[r], scale, top);
+    }
+    for (int r = 0; r < kCount; ++r) {
+      float* state = rows[r].partial;
+      keep[r] = state[0] == best[r] ? 1.0f : std::exp2(state[0] - best[r]);  // 0 at first
+      state[0] = best[r];
+      state[1] = state[1] * keep[r] + _mm512_reduce_add_ps(totals[r]);
+    }
+  }
+
+  // The largest score that a row sees, NaN passed over: it gets into the sum. What the row does not
+  // see becomes the smallest there is.
+  float largest(float* scores, const Row& row, int64_t from, int64_t to) {
     int64_t begin = std::min(std::max(from, row.low), to) - from;
     int64_t end = std::max(std::min(to, row.high) - from, begin);
-    std::fill(scores, scores + begin, -INFINITY);
-    std::fill(scores + end, scores + padded, -INFINITY);
+    if (begin) std::fill(scores, scores + begin, -INFINITY);
+    if (end < padded) std::fill(scores + end, scores + padded, -INFINITY);
     __m512 most = _mm512_set1_ps(-INFINITY);
     for (int64_t i = 0; i < padded; i += 16) {
       __m512 score = _mm512_load_ps(scores + i);
@@ -62,24 +79,20 @@ struct Bf16Work : ItemWork<Units, S, Scratch> {
         score = _mm512_mul_ps(score, _mm512_load_ps(scratch.key_scales[head - item.first_head] + i));
         _mm512_store_ps(scores + i, score);
       }
-      most = _mm512_max_ps(score, most);  // passes NaN over; it gets into the sum below
+      most = _mm512_max_ps(score, most);
     }
-    float scale = args.scale * kLog2E;
-    float best = std::max(state[0], _mm512_reduce_max_ps(most) * scale);
-    if (best == -INFINITY) {
-      std::memset(scratch.weights[at], 0, padded * sizeof(bf16));
-      for (int64_t i = begin; i < end; ++i)
-        if (scores[i] != scores[i]) state[1] = NAN;
-      return 1.0f;
-    }
-    __m512 total = _mm512_setzero_ps();
-    __m512 times = _mm512_set1_ps(scale), top = _mm512_set1_ps(best);
+    return _mm512_reduce_max_ps(most);
+  }
+
+  // 2^(score * scale - top) of each score, in pairs; returns their sums.
+  __m512 exponentials(const float* scores, int32_t* weights, float scale, float top) {
+    __m512 total = _mm512_setzero_ps(), times = _mm512_set1_ps(scale), less = _mm512_set1_ps(top);
     __m512bh ones = as_bf16(_mm512_set1_epi32(0x3f803f80));
     for (int64_t i = 0; i < padded; i += 32) {
-      __m512 low = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i), times, top));
+      __m512 low = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i), times, less));
       __m512 high = _mm512_setzero_ps();
       if (i + 16 < padded)
-        high = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i + 16), times, top));
+        high = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(scores + i + 16), times, less));
       __m512bh both = _mm512_cvtne2ps_pbh(high, low);
       total = _mm512_dpbf16_ps(total, both, ones);
       if (sizeof(S) == 1) {
@@ -88,12 +101,9 @@ struct Bf16Work : ItemWork<Units, S, Scratch> {
           high = _mm512_mul_ps(high, _mm512_load_ps(scratch.value_scales + i + 16));
         both = _mm512_cvtne2ps_pbh(high, low);
       }
-      _mm512_store_si512(scratch.weights[at] + i / 2, (__m512i)both);
+      _mm512_store_si512(weights + i / 2, (__m512i)both);
     }
-    float keep = state[0] == best ? 1.0f : std::exp2(state[0] - best);  // 0 at first
-    state[0] = best;
-    state[1] = state[1] * keep + _mm512_reduce_add_ps(total);
-    return keep;
+    return total;
   }
 };
 

@@ -109,7 +109,7 @@ inline __m512 odd_floats(__m512i pairs) {
 }
 
 // Transposes 16 x 16 elements of 32 bits (pairs of bf16); a is used up.
-inline void transpose(__m512i* a, __m512i* out) {
+__attribute__((always_inline)) inline void transpose(__m512i* a, __m512i* out) {
   __m512i b[16];
   for (int i = 0; i < 8; ++i) {
     b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
