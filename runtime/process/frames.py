@@ -45,6 +45,8 @@ _OUTPUT_DEFAULTS = {
     field.name: field.default for field in fields(SequenceOutput) if field.default is not MISSING
 }
 """What a field of ``SequenceOutput`` holds where an output's row does not name it."""
+_STATS_DEFAULTS = asdict(StepStats())
+"""Likewise of a step's figures, most of which are nothing in most steps."""
 
 
 class FrameError(Exception):
@@ -182,7 +184,13 @@ def _list(value: Any, size: int | None = None) -> list[Any]:
 def encode_step(output: StepOutput) -> bytes:
     """Engine -> front end: what one step produced."""
     rows = [_output_row(each) for each in output.outputs]
-    header: dict[str, Any] = {"outputs": rows, "stats": asdict(output.stats)}
+    figures = output.stats
+    stats = {
+        name: value
+        for name, default in _STATS_DEFAULTS.items()
+        if (value := getattr(figures, name)) != default
+    }
+    header: dict[str, Any] = {"outputs": rows, "stats": stats}
     if output.pictures:
         header["pictures"] = [asdict(picture) for picture in output.pictures]
     if output.residency:

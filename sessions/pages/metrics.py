@@ -39,6 +39,12 @@ _FORWARDS = (
 )
 
 
+def _add(series: Counter, count: float) -> None:
+    """Most of what a step could count it does not, and each call takes a lock."""
+    if count:
+        series.inc(count)
+
+
 class Metrics:
     """All numbers of one server. Not thread-safe: only the event loop touches it."""
 
@@ -118,7 +124,8 @@ class Metrics:
         self._waiting = self._gauge("turns_waiting", "Turns waiting for admission.")
         self._sessions = self._gauge("engine_sessions", "Sessions whose tokens the engine holds.")
         self._capacity = self._gauge("kv_capacity_tokens", "Tokens the KV pool can hold.")
-        self._blocks = self._gauge("kv_blocks", "KV blocks, by state.", "state")
+        blocks = self._gauge("kv_blocks", "KV blocks, by state.", "state")
+        self._blocks_series = [blocks.labels(state) for state in _BLOCK_STATES]
         self._usage = self._gauge(
             "kv_usage_ratio", "Part of the KV blocks that running turns need, 0 to 1."
         )
@@ -157,24 +164,25 @@ class Metrics:
             "Steps begun before the last one's tokens were known, by outcome.",
             "outcome",
         )
-        for outcome in _AHEAD_OUTCOMES:
-            self._ahead.labels(outcome)
+        self._ahead_series = [self._ahead.labels(outcome) for outcome in _AHEAD_OUTCOMES]
         self._graphs = self._counter(
             "engine_forwards",
             "Forward passes on a GPU, by whether they ran as recorded.",
             "step",
             "outcome",
         )
-        for labels in _FORWARDS:
-            self._graphs.labels(*labels)
+        self._graphs_series = [self._graphs.labels(*labels) for labels in _FORWARDS]
 
     def _tiers(self) -> None:
         self._tier_blocks = self._gauge(
             "kv_tier_blocks", "KV blocks below the device, by tier and state.", "tier", "state"
         )
-        self._hits = self._counter(
-            "kv_hit_tokens", "Prompt tokens found in the cache, by tier.", "tier"
-        )
+        self._tier_series = [
+            (self._tier_blocks.labels(tier, "used"), self._tier_blocks.labels(tier, "free"))
+            for tier in ("host", "disk")
+        ]
+        hits = self._counter("kv_hit_tokens", "Prompt tokens found in the cache, by tier.", "tier")
+        self._hits_series = hits.labels("device"), hits.labels("host")
         self._moved = self._counter(
             "kv_transfer_bytes", "KV copied between tiers, by path.", "path"
         )
@@ -218,8 +226,8 @@ class Metrics:
         self._up.set(0)
         for each in (self._running, self._waiting, self._sessions, self._usage):
             each.set(0)
-        for state in _BLOCK_STATES:
-            self._blocks.labels(state).set(0)
+        for series in self._blocks_series:
+            series.set(0)
 
     def engine_restarted(self) -> None:
         self._restarts.inc()
@@ -235,8 +243,8 @@ class Metrics:
             stats.blocks_protected,
             stats.blocks_reserved,
         )
-        for state, count in zip(_BLOCK_STATES, counts, strict=True):
-            self._blocks.labels(state).set(count)
+        for series, count in zip(self._blocks_series, counts, strict=True):
+            series.set(count)
         self._usage.set(kv_usage(stats))
         for seconds in stats.steps_s:
             self._step.observe(seconds)
@@ -251,8 +259,8 @@ class Metrics:
             stats.ahead_second_passes_delta,
             stats.ahead_dropped_delta,
         )
-        for outcome, count in zip(_AHEAD_OUTCOMES, ahead, strict=True):
-            self._ahead.labels(outcome).inc(count)
+        for counter, count in zip(self._ahead_series, ahead, strict=True):
+            _add(counter, count)
         graphs = (
             stats.graph_replayed_delta,
             stats.graph_eager_delta,
@@ -260,26 +268,27 @@ class Metrics:
             stats.graph_eager_chunks_delta,
             stats.graph_failed_delta,
         )
-        for labels, count in zip(_FORWARDS, graphs, strict=True):
-            self._graphs.labels(*labels).inc(count)
-        self._prefill.inc(stats.prefill_tokens_delta)
-        self._decode.inc(stats.decode_tokens_delta)
-        self._preemptions.inc(stats.preemptions_delta)
-        self._evicted.inc(stats.evicted_blocks_delta)
-        self._mask.inc(stats.mask_s_delta)
+        for counter, count in zip(self._graphs_series, graphs, strict=True):
+            _add(counter, count)
+        _add(self._prefill, stats.prefill_tokens_delta)
+        _add(self._decode, stats.decode_tokens_delta)
+        _add(self._preemptions, stats.preemptions_delta)
+        _add(self._evicted, stats.evicted_blocks_delta)
+        _add(self._mask, stats.mask_s_delta)
         self._tiers_changed(stats)
 
     def _tiers_changed(self, stats: StepStats) -> None:
         tiers = (
-            ("host", stats.host_blocks_used, stats.host_blocks_total),
-            ("disk", stats.disk_blocks_used, stats.disk_blocks_total),
+            (stats.host_blocks_used, stats.host_blocks_total),
+            (stats.disk_blocks_used, stats.disk_blocks_total),
         )
-        for tier, used, total in tiers:
-            self._tier_blocks.labels(tier, "used").set(used)
-            self._tier_blocks.labels(tier, "free").set(total - used)
-        self._hits.labels("device").inc(stats.device_hit_tokens_delta)
-        self._hits.labels("host").inc(stats.host_hit_tokens_delta)
-        self._damaged.inc(stats.damaged_blocks_delta)
+        for (used, free), (num_used, total) in zip(self._tier_series, tiers, strict=True):
+            used.set(num_used)
+            free.set(total - num_used)
+        hits = stats.device_hit_tokens_delta, stats.host_hit_tokens_delta
+        for counter, count in zip(self._hits_series, hits, strict=True):
+            _add(counter, count)
+        _add(self._damaged, stats.damaged_blocks_delta)
         for path, moved in stats.transfer_bytes_delta.items():
             self._moved.labels(path).inc(moved)
         for path, spent in stats.transfer_s_delta.items():
