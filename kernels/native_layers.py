@@ -89,7 +89,7 @@ class NativeLayers:
             eps: of all norms.
         """
         library = native_library(torch.bfloat16)
-        assert library is not None, "supported() was not asked"
+        assert library is not None, "there are no tiles without it"
         self._run = library.run_layers
         self._in_blocks = library.attends_any(head_dim)
         self._layers = layers
@@ -102,12 +102,6 @@ class NativeLayers:
         self._mixed = max(self._query_size, first.down.weights.inputs)
         self._pool: Sequence[tuple[Tensor, Tensor]] | None = None
         self._arguments: ctypes.Array[_LayerArgs] | None = None
-
-    @staticmethod
-    def supported() -> bool:
-        """Whether this machine has the kernels."""
-        library = native_library(torch.bfloat16)
-        return library is not None and library.has_linear
 
     def takes(self, rows: int, pool: Sequence[tuple[Tensor, Tensor]], layout: PagedLayout) -> bool:
         """Whether ``run`` may be called for such a step."""

@@ -231,9 +231,7 @@ class Decoder:
 
 
 def _native_layers(layers: Sequence[DecoderLayer], config: ModelConfig) -> NativeLayers | None:
-    """All of them in one call, where the machine and each layer allow that."""
-    if not NativeLayers.supported():
-        return None
+    """All of them in one call, where each allows that."""
     parts = [part for part in (layer.parts() for layer in layers) if part is not None]
     if len(parts) < len(layers):
         return None

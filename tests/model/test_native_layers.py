@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.native_layers import NativeLayers
+from kernels.native_library import native_library
 from runtime.model.batch import SequenceInput
 from runtime.model.config import ExpertsConfig, ModelConfig
 from runtime.model.decoder import Decoder
@@ -18,6 +18,8 @@ from runtime.model.runner import ModelRunner
 from runtime.model.weights import LoadedModel, load_model
 
 CPU = torch.device("cpu")
+LIBRARY = native_library(torch.bfloat16)
+HAS_PRODUCTS = LIBRARY is not None and LIBRARY.has_linear
 BLOCK_SIZE = 16
 PLAIN = ModelConfig(
     model_type="llama",
@@ -39,7 +41,7 @@ CONFIGS = {
     "narrow heads": replace(PLAIN, head_dim=16),
 }
 
-pytestmark = pytest.mark.skipif(not NativeLayers.supported(), reason="no compiled products here")
+pytestmark = pytest.mark.skipif(not HAS_PRODUCTS, reason="no compiled products here")
 
 
 @pytest.fixture(autouse=True)
