@@ -19,9 +19,14 @@ struct Scratch : CommonScratch {
   std::vector<bf16> queries;  // [rows][head_dim]
 };
 
+// The compiler is told what to inline: left alone it makes calls of the loops over registers, and one
+// function of all the ways through a block.
+#define INLINED inline __attribute__((always_inline))
+#define APART __attribute__((noinline))
+
 // Scores of kWide groups of 16 tokens for kCount rows; keys of kStep groups are side by side.
 template <int kCount, int kWide, int kStep>
-inline void score(const int32_t* queries, int64_t pairs, const __m512i* keys, float* scores) {
+INLINED void score(const int32_t* queries, int64_t pairs, const __m512i* keys, float* scores) {
   __m512 sums[kCount][kWide];
   for (int r = 0; r < kCount; ++r)
     for (int g = 0; g < kWide; ++g) sums[r][g] = _mm512_setzero_ps();
@@ -45,7 +50,7 @@ inline void keep_and_add(float* sum, float keep, __m512 mixed) {
 
 // Adds the values of a block, each times its weight, to 16 * kWide dimensions of kCount rows.
 template <int kCount, int kWide>
-inline void mix(const int32_t* weights, int64_t pairs, const __m512i* values, int64_t stride,
+INLINED void mix(const int32_t* weights, int64_t pairs, const __m512i* values, int64_t stride,
                 const float* keep, float* const* sums) {
   __m512 mixed[kCount][kWide];
   for (int r = 0; r < kCount; ++r)
@@ -119,7 +124,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
   // The block for the few rows of some heads. Nothing is used twice, so memory is what takes time:
   // the heads' keys lie one behind the other, and what is read next comes meanwhile.
   template <int kCount>
-  void take_thin(int64_t from, int64_t to) {
+  APART void take_thin(int64_t from, int64_t to) {
     int64_t end = item.first_head + item.heads;
     for (int64_t i = 0; i < padded; i += 16)
       for (head = item.first_head; head < end; ++head) {
@@ -172,7 +177,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
 
   // The present block for kCount rows.
   template <int kCount>
-  void take(int64_t row, int64_t from, int64_t to) {
+  APART void take(int64_t row, int64_t from, int64_t to) {
     const Row* rows = scratch.rows.data() + row;
     if (!Base::seen(rows, kCount, from, to)) return;
     const int32_t* q = reinterpret_cast<const int32_t*>(scratch.queries.data() + row * dim);
