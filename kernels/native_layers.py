@@ -1,8 +1,8 @@
 """All layers of a decoder in one call of the compiled kernels, on a CPU in bfloat16.
 
 The operations are those that are otherwise called one by one, by the same functions and in the
-same order, so that not a bit differs; what is saved is the host's time between them, a third of a
-decode of a small model.
+same order, so that not a bit differs; what is saved is the host's time between them
+(docs/log/kernels.md).
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 // All layers of a decoder for the rows of a step, one behind the other: what kernels/norm.py,
 // kernels/qkv.py, kernels/attention.py, kernels/activation.py and kernels/tiled_matrix.py do call by
-// call, by the same functions. Between two calls the host would take as long as an operation of a
-// decode does.
+// call, by the same functions. Between two calls the host takes longer than the small operations of
+// a decode do.
 
 #include "elementwise.h"
 #include "linear.h"
