@@ -10,6 +10,10 @@
 
 namespace {
 
+// Bytes between asking for weights and reading them. With the work of more than four rows between
+// two lines the processor by itself looks too few lines ahead; with less it does not.
+constexpr int64_t kAhead = 3072;
+
 inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
   int64_t count = std::min(kTile, args.outputs - tile * kTile);
   bf16* out = static_cast<bf16*>(args.output) + row * args.outputs + tile * kTile;
@@ -32,7 +36,9 @@ void bf16_tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t 
     for (int r = 0; r < kRows; ++r) sums[t][r] = _mm512_setzero_ps();
   for (int64_t p = 0; p < pairs; ++p)
     for (int t = 0; t < kTiles; ++t) {
-      __m512bh weight = as_bf16(_mm512_loadu_si512(weights + (t * pairs + p) * 64));
+      const char* at = weights + (t * pairs + p) * 64;
+      if constexpr (kRows > 4) _mm_prefetch(at + kAhead, _MM_HINT_T0);
+      __m512bh weight = as_bf16(_mm512_loadu_si512(at));
       for (int r = 0; r < kRows; ++r) {
         __m512i pair = _mm512_set1_epi32(x[(row + r) * pairs + p]);
         sums[t][r] = _mm512_dpbf16_ps(sums[t][r], weight, as_bf16(pair));
