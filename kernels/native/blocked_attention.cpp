@@ -42,6 +42,21 @@ INLINED void score(const int32_t* queries, int64_t pairs, const __m512i* keys, f
     for (int g = 0; g < kWide; ++g) _mm512_store_ps(scores + r * kTile + 16 * g, sums[r][g]);
 }
 
+// Scores of 16 tokens for kCount rows, while keys from ``next`` on are asked for.
+template <int kCount>
+INLINED void score_and_ask(const int32_t* queries, int64_t pairs, const __m512i* keys, float* scores,
+                           const char* next, int64_t step) {
+  __m512 sums[kCount];
+  for (int r = 0; r < kCount; ++r) sums[r] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < pairs; ++p, next += step) {
+    _mm_prefetch(next, _MM_HINT_T0);
+    __m512bh key = as_bf16(_mm512_load_si512(keys + p));
+    for (int r = 0; r < kCount; ++r)
+      sums[r] = _mm512_dpbf16_ps(sums[r], key, as_bf16(_mm512_set1_epi32(queries[r * pairs + p])));
+  }
+  for (int r = 0; r < kCount; ++r) _mm512_store_ps(scores + r * kTile, sums[r]);
+}
+
 // What was summed before, by a share, and what a block adds.
 inline void keep_and_add(float* sum, float keep, __m512 mixed) {
   __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sum), _mm512_set1_ps(keep));
@@ -125,16 +140,16 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
   // the heads' keys lie one behind the other, and what is read next comes meanwhile.
   template <int kCount>
   APART void take_thin(int64_t from, int64_t to) {
-    int64_t end = item.first_head + item.heads;
+    int64_t end = item.first_head + item.heads, step = Base::ask_step();
     for (int64_t i = 0; i < padded; i += 16)
       for (head = item.first_head; head < end; ++head) {
-        fetch(args.values, from + i);
-        if (from + i + kAhead < item.end) fetch(args.keys, from + i + kAhead);
         Base::template turn_keys<1>(from, i, to, scratch.keys);
         int64_t nth = head - item.first_head;
         const bf16* queries = scratch.queries.data() + nth * count * dim;
         const int32_t* q = reinterpret_cast<const int32_t*>(queries);
-        score<kCount, 1, 1>(q, pairs, scratch.keys, scratch.scores[nth][0] + i);
+        const S* next = Base::at(args.keys, std::min(from + i + 16, item.end - 1));
+        score_and_ask<kCount>(q, pairs, scratch.keys, scratch.scores[nth][0] + i,
+                              reinterpret_cast<const char*>(next), step);
       }
     for (head = item.first_head; head < end; ++head) {
       int64_t nth = head - item.first_head;
@@ -153,7 +168,6 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
 
   void lay_out_keys(int64_t from, int64_t to) {
     for (int64_t i = 0; i < padded; i += 16) {
-      fetch(args.values, from + i);
       if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
       Base::template turn_keys<4>(from, i, to, scratch.keys + i / 64 * pairs * 4 + i / 16 % 4);
     }

@@ -128,16 +128,21 @@ struct ItemWork {
     return static_cast<const S*>(base) + row * row_size<S>(dim);
   }
 
-  // Where those of ``count`` tokens lie; past ``to`` that of the last one before.
+  // Where those of ``count`` tokens lie, a multiple of 16; past ``to`` that of the last one before.
   void find(const void* base, int64_t from, int64_t count, int64_t to, const S** rows) const {
-    const S* row = at(base, from);
-    for (int64_t i = 0; i < count; ++i) {
-      rows[i] = row;
-      if (from + i + 1 >= to) continue;
-      bool next_block = ((from + i + 1) & (args.block_size - 1)) == 0;
-      row = next_block ? at(base, from + i + 1) : row + row_size<S>(dim);
-    }
+    for (int64_t i = 0; i < count; i += 16) find_16(base, from + i, to, rows + i);
   }
+
+  __attribute__((always_inline)) void find_16(const void* base, int64_t from, int64_t to,
+                                              const S** rows) const {
+    const S* row = at(base, from);
+    bool in_a_row = args.block_size >= 16 && from + 16 <= to;
+    for (int64_t i = 0; i < 16; ++i)
+      rows[i] = in_a_row ? row + i * row_size<S>(dim) : at(base, std::min(from + i, to - 1));
+  }
+
+  // Bytes between two of the dim / 2 places that are asked for to have 16 tokens' keys or values.
+  int64_t ask_step() const { return 32 * row_size<S>(dim) * int64_t(sizeof(S)) / dim; }
 
   // Always inlined: as a call it counts as having no effect, and the compiler drops it.
   __attribute__((always_inline)) void fetch(const void* base, int64_t token) const {

@@ -65,7 +65,6 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
 
   void take_block(int64_t from, int64_t to) {
     for (int64_t i = 0; i < padded; i += 16) {
-      fetch(args.values, from + i);
       if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
       Base::template turn_keys<1>(from, i, to, scratch.keys + i * dim / 32);
     }

@@ -27,18 +27,24 @@ struct Bf16Work : ItemWork<Units, S, Scratch> {
 
   using Base::Base;
 
-  // The keys of 16 tokens, dimensions one behind the other, every kStep'th place. Tokens past the
-  // end repeat the last one, here and among the values; they are never seen.
+  // The keys of 16 tokens, dimensions one behind the other, every kStep'th place, while their values
+  // are asked for: evenly, since of many asked for at once most are not brought. Tokens past the end
+  // repeat the last one, here and among the values; they are never seen.
   template <int kStep>
   void turn_keys(int64_t from, int64_t i, int64_t to, __m512i* out) {
     const S* rows[16];
-    for (int64_t t = 0; t < 16; ++t) {
-      rows[t] = at(args.keys, std::min(from + i + t, to - 1));
-      if (sizeof(S) == 1) scratch.key_scales[head - item.first_head][i + t] = scale_of(rows[t], dim);
-    }
+    Base::find_16(args.keys, from + i, to, rows);
+    if (sizeof(S) == 1)
+      for (int64_t t = 0; t < 16; ++t)
+        scratch.key_scales[head - item.first_head][i + t] = scale_of(rows[t], dim);
+    const char* values = reinterpret_cast<const char*>(at(args.values, from + i));
+    int64_t step = Base::ask_step();
     for (int64_t offset = 0; offset < dim; offset += 32, out += 16 * kStep) {
       __m512i pairs_of_token[16], turned[16];
-      for (int t = 0; t < 16; ++t) pairs_of_token[t] = load_32(rows[t] + offset);
+      for (int t = 0; t < 16; ++t, values += step) {
+        _mm_prefetch(values, _MM_HINT_T1);
+        pairs_of_token[t] = load_32(rows[t] + offset);
+      }
       transpose(pairs_of_token, turned);
       for (int p = 0; p < 16; ++p) _mm512_store_si512(out + kStep * p, turned[p]);
     }
