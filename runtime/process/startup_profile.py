@@ -244,18 +244,28 @@ class _Trials:
 
 
 def _run(runner: ModelRunner, num_tokens: int, num_rows: int, position: int) -> None:
-    """One step of tokens that say nothing, all in the pool's first blocks."""
-    inputs = [_input(runner, num_tokens, position)] if num_tokens else []
-    inputs += [_input(runner, 1, position)] * num_rows
+    """One step of tokens that say nothing."""
+    lengths = [num_tokens] * (num_tokens > 0) + [1] * num_rows
+    longest = -(-(position + max(lengths)) // runner.block_size)
+    apart = max(1, min(longest, runner.num_blocks // len(lengths)))
+    inputs = [
+        _input(runner, length, position, first_block=number * apart)
+        for number, length in enumerate(lengths)
+    ]
     runner.run(inputs)[0, 0].item()  # waits for the device
 
 
-def _input(runner: ModelRunner, num_tokens: int, position: int) -> SequenceInput:
+def _input(
+    runner: ModelRunner, num_tokens: int, position: int, *, first_block: int
+) -> SequenceInput:
+    """A sequence in blocks of its own, as far as the pool has so many: contexts that begin with the
+    same block are read together."""
     size = runner.block_size
     tokens: TokenArray = np.arange(position, position + num_tokens, dtype=np.int32)
+    blocks = np.arange(first_block, first_block - (-(position + num_tokens) // size))
     return SequenceInput(
         tokens=tokens % runner.model.config.vocab_size,
         start=position,
-        block_table=np.arange(-(-(position + num_tokens) // size), dtype=np.int32),
+        block_table=(blocks % runner.num_blocks).astype(np.int32),
         num_logits=1,
     )

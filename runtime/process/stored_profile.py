@@ -17,6 +17,8 @@ from runtime.machine_files import MachineFile, processor
 from runtime.model.runner import ModelRunner
 
 LONGEST_STEP_S = 3600.0
+_TIMED = "each sequence in blocks of its own"
+"""How steps are timed; times that were taken otherwise are others."""
 Times = dict[tuple[int, int], float]
 """Seconds of steps by (prompt tokens, decode rows), as ``startup_profile`` keys them."""
 
@@ -68,6 +70,7 @@ def facts_of(runner: ModelRunner, config: EngineConfig) -> dict[str, str]:
     return {
         "processor": torch.cuda.get_device_name(model.device) if on_gpu else processor(),
         "threads": str(torch.get_num_threads()),
+        "timed": _TIMED,
         "torch": torch.__version__,
         "kernels": build_name(),
         "dtype": str(model.dtype),

@@ -31,6 +31,8 @@ class _TimedRunner(ModelRunner):
 
     clock: FakeClock
     steps: list[tuple[int, int, int]]
+    blocks: list[list[np.ndarray]]
+    """Of the sequences of each step."""
     slow: int | None = None
 
     def run(self, inputs: list[SequenceInput]) -> torch.Tensor:
@@ -43,6 +45,7 @@ class _TimedRunner(ModelRunner):
         seconds = truth_s(*key) + (0.0 if key in self.steps else ONCE_S)
         self.clock.advance(seconds * (100 if len(self.steps) == self.slow else 1))
         self.steps.append(key)
+        self.blocks.append([step.block_table for step in inputs])
         return super().run(inputs)
 
 
@@ -52,7 +55,7 @@ def _runner(num_blocks: int = 160) -> _TimedRunner:
     )
     plain = load_runner(config)
     runner = _TimedRunner(plain.model, num_blocks=num_blocks, block_size=16)
-    runner.clock, runner.steps = FakeClock(), []
+    runner.clock, runner.steps, runner.blocks = FakeClock(), [], []
     return runner
 
 
@@ -181,6 +184,22 @@ def test_an_engine_starts_with_it_unless_it_is_turned_off(milliseconds: int, lea
     )
     engine = load_engine(config, clock=FakeClock(tick_s=0.001))
     assert any(map(any, engine.costs.table.timed)) == learns
+
+
+@pytest.mark.parametrize("num_blocks", [1100, 160, 40])
+def test_sequences_of_a_timed_step_have_blocks_of_their_own(num_blocks: int) -> None:
+    """Contexts that begin with the same block are read together: eight would cost as much as one.
+    In a small pool they begin with other blocks, at least."""
+    runner = _runner(num_blocks)
+    _measured(runner, 600.0)
+    several = [tables for tables in runner.blocks if len(tables) > 1]
+    assert len(several) > 10
+    for tables in several:
+        assert len({int(table[0]) for table in tables}) == len(tables)
+        wanted = sum(len(table) for table in tables)
+        if len(tables) * max(len(table) for table in tables) <= num_blocks:
+            assert len({int(block) for table in tables for block in table}) == wanted
+    assert ((0, 8, 2048) in runner.steps) == (num_blocks >= 160)
 
 
 def _stored(folder: Path) -> StoredProfile:
