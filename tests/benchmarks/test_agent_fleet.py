@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from benchmarks.agent_fleet import Load, as_words, play, simulation_of
+from benchmarks.agent_fleet import ASKED, Load, as_words, gap_scale_of, play, simulation_of
 from benchmarks.fleet_engine import RecordedLengths, tokenizer_of
 from benchmarks.simulation import FCFS_LRU, OURS
 from benchmarks.trace_sessions import Session, Turn
 from runtime.config import EngineConfig
 from runtime.model.runner import load_runner
 from runtime.process.loading import assemble
-from runtime.scheduling.costs import CostProfile, StepCosts, StepWork
+from runtime.scheduling.costs import CostProfile, CostTable, StepCosts, StepWork
 from tests.support.clock import FakeClock
 
 BLOCK = 16
@@ -94,13 +94,11 @@ def test_the_simulator_schedules_as_the_engine_does(mode, seed: int) -> None:
         emission_type=RecordedLengths,
         clock=clock,
     )
-    latencies_s, hit = play(
-        engine, tokenizer, load, clock=clock, sleep=lambda s: clock.advance(max(s, 1e-5))
-    )
+    played = play(engine, tokenizer, load, clock=clock, sleep=lambda s: clock.advance(max(s, 1e-5)))
     run = simulation_of(load, mode, COSTS).run()
-    assert len(latencies_s) == len(run.turns) == 50
-    assert hit == pytest.approx(run.hit_ratio, abs=0.02)
-    assert np.mean(latencies_s) == pytest.approx(run.mean_s, rel=0.05)
+    assert len(played.latencies_s) == len(run.turns) == 50
+    assert played.hit == pytest.approx(run.hit_ratio, abs=0.02)
+    assert np.mean(played.latencies_s) == pytest.approx(run.mean_s, rel=0.05)
 
 
 def test_recorded_texts_without_a_common_beginning_get_none() -> None:
@@ -116,3 +114,37 @@ def test_the_same_recorded_text_is_the_same_words_within_the_vocabulary() -> Non
     assert words.dtype == np.int32
     assert words.min() >= 300
     assert words.max() < VOCABULARY
+
+
+def table_of(scale: float) -> CostTable:
+    """What ``COSTS`` says, so many times slower."""
+    costs = StepCosts(COSTS).table
+    return CostTable(
+        cells=[[cell * scale for cell in row] for row in costs.cells],
+        pair_s=costs.pair_s * scale,
+        context_s=costs.context_s * scale,
+        chunk_s=costs.chunk_s * scale,
+    )
+
+
+def test_an_engine_twice_as_fast_has_half_the_pauses() -> None:
+    load = Load(fleet=fleet_of(1, sessions=10, turns=5), at_a_time=6, kv_tokens=3_200)
+    slow, fast = gap_scale_of(load, table_of(1.0)), gap_scale_of(load, table_of(0.5))
+    assert fast == pytest.approx(slow / 2)
+
+
+def test_pauses_make_the_load_that_is_said() -> None:
+    """One session of two turns, 100 tokens and 1 s each: by hand."""
+    tokens = np.arange(220, dtype=np.int32)
+    turns = [
+        Turn(tokens=tokens[:110], prompt_tokens=100, kept_tokens=0, gap_s=0.0, calls_tool=True),
+        Turn(tokens=tokens, prompt_tokens=210, kept_tokens=110, gap_s=10.0, calls_tool=True),
+    ]
+    load = Load(fleet=[Session(name="s", turns=tuple(turns))], at_a_time=1, kv_tokens=3_200)
+    table = table_of(1.0)
+    work_s = sum(
+        table.step_s(StepWork(prefill_tokens=100, prefill_pairs=pairs, prefill_chunks=1))
+        + 10 * table.step_s(StepWork(decode_rows=1, decode_context=length))
+        for pairs, length in ((5_000, 110), (16_000, 220))
+    )
+    assert work_s / (work_s + 10.0 * gap_scale_of(load, table)) == pytest.approx(ASKED)
