@@ -28,6 +28,7 @@ from runtime.scheduling.costs import CostProfile, CostTable, OutputLengths, Step
 from runtime.scheduling.policy import Policy, SequenceFacts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.sequence import Sequence, SequenceState, TokenBuffer
+from runtime.scheduling.shared_context import without_shared
 from runtime.scheduling.step_plan import Chunk, step_work
 
 OUTPUT_LIMIT = 32_768
@@ -356,13 +357,15 @@ class Simulation:
 
     def _play(self, chunks: list[Chunk]) -> None:
         """Cost the plan, then give each turn what it computed."""
-        work = step_work(chunks)
+        shared = self._scheduler.queues.decoders.shared_tokens
+        work = step_work(chunks, shared=shared)
         sampling = [(c, *self._yield(c)) for c in chunks if c.samples]
         seconds = 0.0
         for step in range(self._setting.stride):
             alive = [c for c, count, known in sampling if known and count > step]
             contexts = sum(c.start + c.num_tokens + step for c in alive)
-            decodes = replace(work, decode_rows=len(alive), decode_context=contexts)
+            read = without_shared(contexts, len(alive), shared)
+            decodes = replace(work, decode_rows=len(alive), decode_context=read)
             if step:
                 decodes = replace(decodes, prefill_tokens=0, prefill_pairs=0.0, prefill_chunks=0)
             seconds += self._truth.table.step_s(decodes)

@@ -160,7 +160,7 @@ class Engine:
         decodes, chunks = self._plan(now)
         step_s = 0.0
         if chunks:
-            work = step_work(chunks)
+            work = step_work(chunks, shared=queues.decoders.shared_tokens)
             self._run(chunks, decodes)
             step_s = self._clock() - now - (background.spent_s - spent_s)
             background.end_step(step_s)

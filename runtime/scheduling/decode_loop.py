@@ -13,6 +13,7 @@ from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.draft import EMPTY_DRAFT, Draft
 from runtime.scheduling.queues import Queues
 from runtime.scheduling.sequence import Sequence, SequenceState
+from runtime.scheduling.shared_context import without_shared
 from runtime.scheduling.step_plan import Chunk, Decodes, StepPlan
 
 Drafts = Mapping[Sequence, Draft]
@@ -72,9 +73,11 @@ class DecodeLoop:
     def count(self, step: StepPlan) -> None:
         """Note what the step as it stands computes of sequences that decode, and how long that
         takes."""
-        left_out = sum(len(s.buffer) for s in self._left_out(step))
         step.decode_rows = self.num_tokens(step) - step.prefill_tokens
-        step.decode_context = self._queues.decoders.num_tokens - left_out
+        decoders, left_out = self._queues.decoders, self._left_out(step)
+        context = decoders.num_tokens - sum(len(s.buffer) for s in left_out)
+        rows = len(decoders) - len(left_out)
+        step.decode_context = without_shared(context, rows, decoders.shared_tokens)
         step.decode_s = 0.0
         if step.decode_rows:
             step.decode_s = self._costs.decode_s(step.decode_context, step.decode_rows)

@@ -10,6 +10,7 @@ import numpy as np
 from runtime.messages import TokenArray
 from runtime.scheduling.decode_rows import TAIL, DecodeRows, IntArray
 from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.shared_context import SharedContext
 from runtime.scheduling.step_plan import Decodes
 
 
@@ -19,6 +20,7 @@ class Decoders:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._arrays = DecodeRows()
+        self._shared = SharedContext(block_size)
         self._sequences: list[Sequence] = []
         """By row; where there is a gap, the one that was there."""
         self._rows: IntArray | None = None
@@ -50,6 +52,7 @@ class Decoders:
         """A sequence decodes from now on."""
         sequence.open_row(self._arrays, self._block_size)
         self._sequences.append(sequence)
+        self._shared.add(sequence)
         tenant = sequence.request.tenant
         self.by_tenant[tenant] = self.by_tenant.get(tenant, 0) + 1
         self._changed()
@@ -59,6 +62,7 @@ class Decoders:
         if sequence.row is None:
             return
         sequence.close_row()
+        self._shared.discard(sequence)
         tenant = sequence.request.tenant
         self.by_tenant[tenant] -= 1
         if not self.by_tenant[tenant]:
@@ -85,6 +89,11 @@ class Decoders:
     def num_tokens(self) -> int:
         """Known tokens of all sequences."""
         return int(self._arrays.length[self._at(self.rows)].sum())
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of context that are read together with another sequence's."""
+        return self._shared.tokens
 
     @property
     def num_pending(self) -> int:

@@ -14,6 +14,7 @@ from runtime.scheduling.costs import StepWork
 from runtime.scheduling.decode_rows import IntArray
 from runtime.scheduling.draft import EMPTY_DRAFT, Draft
 from runtime.scheduling.sequence import Sequence
+from runtime.scheduling.shared_context import without_shared
 
 _DECODE_RUN_TOKENS = 64
 
@@ -178,14 +179,16 @@ class StepPlan:
             self.given_back.append((sequence, cost_s))
 
 
-def step_work(chunks: Iterable[Chunk]) -> StepWork:
-    """What a step with ``chunks`` costs, in the units of the cost model. To be asked before
-    the step's results are applied."""
-    tokens = rows = context = prefills = 0
+def step_work(chunks: Iterable[Chunk], *, shared: int = 0) -> StepWork:
+    """What a step with ``chunks`` costs, in the units of the cost model, where the sequences that
+    decode have ``shared`` tokens of context in common. To be asked before the step's results are
+    applied."""
+    tokens = rows = context = prefills = decodes = 0
     pairs = 0.0
     for chunk in chunks:
         sequence, n = chunk.sequence, chunk.num_tokens
         if sequence.decoding and sequence.finish is None and n <= _DECODE_RUN_TOKENS:
+            decodes += 1
             rows += n + chunk.num_drafted
             context += chunk.start + n
         else:
@@ -197,5 +200,5 @@ def step_work(chunks: Iterable[Chunk]) -> StepWork:
         prefill_pairs=pairs,
         prefill_chunks=prefills,
         decode_rows=rows,
-        decode_context=context,
+        decode_context=without_shared(context, decodes, shared),
     )
