@@ -30,7 +30,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cost_fit import LinearFit
-from benchmarks.fleet_engine import RecordedLengths, engine_for, timed_table, tokenizer_of
+from benchmarks.fleet_engine import (
+    RecordedLengths,
+    engine_for,
+    timed_table,
+    tokenizer_of,
+    with_host,
+)
 from benchmarks.fleet_gaps import gaps_over_bound
 from benchmarks.report import Bar, DataMissing, data_file, machine, parser, report, report_missing
 from benchmarks.simulate import SESSIONS_FILE
@@ -97,24 +103,17 @@ class WholeRun(StepCosts):
 
     def device(self, busy_s: float) -> CostTable:
         """The table that the run began with, and what each step took beside it in the mean of its
-        kind, with its share of ``busy_s``, all of the time in which there was work. That is no
-        share of the step: the table knows the model's time, and what the host does for a step and
-        between two, or what the first one after a pause waits for, is the same for a long one."""
+        kind, with its part of ``busy_s``, all of the time in which there was work."""
         between_s = (busy_s - self._steps_s) / sum(steps for steps, _ in self._taken.values())
         mean_s = {kind: spent_s / steps for kind, (steps, spent_s) in self._taken.items()}
         prefill_s, decode_s = mean_s.get("prefill", 0.0), mean_s.get("decode", 0.0)
         mixed_s = mean_s.get("mixed", prefill_s)
-        table = deepcopy(self._begun)
-        table.cells = [
-            [
-                max(cell + between_s + (mixed_s if i and j else prefill_s if i else decode_s), 0.0)
-                if i or j
-                else cell
-                for j, cell in enumerate(row)
-            ]
-            for i, row in enumerate(table.cells)
-        ]
-        return table
+        return with_host(
+            self._begun,
+            prefill_s=between_s + prefill_s,
+            decode_s=between_s + decode_s,
+            mixed_s=between_s + mixed_s,
+        )
 
 
 class _Client:

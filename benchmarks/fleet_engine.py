@@ -1,6 +1,7 @@
 """The real engine as ``benchmarks.agent_fleet`` needs it: recorded lengths, known costs."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from runtime.config import EngineConfig
@@ -54,6 +55,24 @@ def timed_table(runner: ModelRunner, config: EngineConfig) -> CostTable:
         max_batch_tokens=config.max_batch_tokens,
         clock=time.perf_counter,
     )
+
+
+def with_host(table: CostTable, *, prefill_s: float, decode_s: float, mixed_s: float) -> CostTable:
+    """The table of a device whose steps take so much longer, by their kind, than the model does.
+
+    That is no share of the step: what the host does for one and between two, sockets and all, or
+    what the first one after a pause waits for, is the same for a long one.
+    """
+    cells = [
+        [
+            max(cell + (mixed_s if i and j else prefill_s if i else decode_s), 0.0)
+            if i or j
+            else cell
+            for j, cell in enumerate(row)
+        ]
+        for i, row in enumerate(table.cells)
+    ]
+    return replace(table, cells=cells)
 
 
 def tokenizer_of(runner: ModelRunner) -> Tokenizer:

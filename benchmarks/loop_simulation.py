@@ -1,6 +1,6 @@
 """What the simulator says of sessions in a loop, beside what a server took for them.
 
-The device is the table of steps timed in this process. How much slower life is than single steps,
+The device is the table of steps timed in this process. How much longer a step takes in life,
 sockets and all, is taken from sessions played one after the other; how sessions get on beside each
 other is what the simulator has to foretell.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks import fleet_engine
+from benchmarks.fleet_engine import with_host
 from benchmarks.loop_workload import Played, Workload
 from benchmarks.simulation import OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn
@@ -55,11 +56,14 @@ def kv_bytes_per_token(model: Path) -> int:
 def errors(
     table: CostTable, kv_tokens: int, serial: Seen, runs: Mapping[str, Seen]
 ) -> dict[str, float]:
-    """How far the simulator's mean turn latency of each run is off, as a share; the scale is that
-    of ``serial``."""
-    scale = serial.latency_s / _latency_s(table, kv_tokens, serial)
+    """How far the simulator's mean turn latency of each run is off, as a share, where each step
+    takes as much longer than the table says as those of ``serial`` did."""
+    turns = [turn for session in serial.rounds[0].sessions for turn in session]
+    steps = statistics.fmean(len(turn.token_s) for turn in turns)
+    host_s = (serial.latency_s - foretold_s(table, kv_tokens, serial)) / steps
+    device = with_host(table, prefill_s=host_s, decode_s=host_s, mixed_s=host_s)
     return {
-        name: scale * _latency_s(table, kv_tokens, seen) / seen.latency_s - 1
+        name: foretold_s(device, kv_tokens, seen) / seen.latency_s - 1
         for name, seen in runs.items()
     }
 
@@ -90,7 +94,7 @@ def sessions_of(played: Played, load: Workload) -> list[Session]:
     return sessions
 
 
-def _latency_s(table: CostTable, kv_tokens: int, seen: Seen) -> float:
+def foretold_s(table: CostTable, kv_tokens: int, seen: Seen) -> float:
     """Mean turn latency in the simulator, over the rounds."""
     setting = Setting(
         sessions=1 if seen.load.one_at_a_time else seen.load.sessions,

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fleet_engine import with_host
 from benchmarks.loop_model import write_loop_model
 from benchmarks.loop_simulation import (
     CostTable,
     Seen,
     errors,
+    foretold_s,
     kv_bytes_per_token,
     sessions_of,
     timed_table,
@@ -40,21 +42,27 @@ def test_lengths_are_those_that_were_played_and_the_system_prompt_is_shared() ->
     assert not set(first.turns[0].tokens[40:]) & set(second.turns[0].tokens[40:])
 
 
-def test_what_is_foretold_is_scaled_by_the_sessions_played_one_by_one() -> None:
-    """One by one a turn takes 10 to 50 tokens and three decodes: mean 53 ms with the prompt shared.
-    A machine that is twice as slow throughout is foretold as well as one that is not."""
+def test_each_step_takes_as_much_longer_as_those_of_sessions_played_one_by_one() -> None:
+    """A host that takes 20 ms more for each step is foretold as well as one that takes none; one
+    that takes them only beside others is not foretold."""
     serial_load = replace(LOAD, one_at_a_time=True)
 
-    def off(slower: float) -> float:
-        serial = Seen(server="ours", load=serial_load, rounds=[played(0.05 * slower)])
-        beside = Seen(server="ours", load=LOAD, rounds=[played(0.07 * slower)])
-        return errors(TABLE, KV_TOKENS, serial, {"ours/s8": beside})["ours/s8"]
+    def seen(load: Workload, host_s: float) -> Seen:
+        """What a machine with such a host takes, by the simulator itself."""
+        table = with_host(TABLE, prefill_s=host_s, decode_s=host_s, mixed_s=host_s)
+        plain = Seen(server="ours", load=load, rounds=[played(1.0)])
+        return replace(plain, rounds=[played(foretold_s(table, KV_TOKENS, plain))])
 
-    assert off(1.0) == pytest.approx(off(2.0))
-    serial = Seen(server="ours", load=serial_load, rounds=[played(0.05)])
-    assert errors(TABLE, KV_TOKENS, serial, {"same": serial})["same"] == pytest.approx(0.0)
+    def off(alone_s: float, beside_s: float) -> float:
+        beside = {"ours/s8": seen(LOAD, beside_s)}
+        return errors(TABLE, KV_TOKENS, seen(serial_load, alone_s), beside)["ours/s8"]
+
+    assert off(0.0, 0.0) == pytest.approx(0.0)
+    assert off(0.02, 0.02) == pytest.approx(0.0)
+    assert off(0.0, 0.02) < -0.2
+    assert off(0.02, 0.0) > 0.2
     slow = Seen(server="fcfs", load=LOAD, rounds=[played(7.0)])
-    assert errors(TABLE, KV_TOKENS, serial, {"slow": slow})["slow"] < -0.9
+    assert errors(TABLE, KV_TOKENS, seen(serial_load, 0.0), {"slow": slow})["slow"] < -0.9
 
 
 def test_the_table_is_timed_on_the_model_itself(tmp_path: Path) -> None:
