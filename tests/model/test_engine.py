@@ -10,6 +10,7 @@ import torch
 from runtime.engine.engine import MOST_FAILED_STEPS, EngineBroken
 from runtime.messages import ErrorKind, FinishReason, SamplingParams
 from runtime.model.batch import StepBatch
+from runtime.scheduling.costs import StepCosts, StepWork
 from tests.support.engine_driver import EngineDriver
 from tools_api.grammar import GrammarSpec
 
@@ -34,6 +35,25 @@ def test_a_turn_is_answered_with_its_start_its_tokens_and_one_finish(driver: Eng
     assert sum(result.start.miss_causes.values()) == len(PROMPT)
     assert len(result.tokens) == 5
     assert (result.finish, result.after_finish) == (FinishReason.LENGTH, 0)
+
+
+def test_a_step_learns_that_turns_with_a_prompt_in_common_read_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """96 tokens are six whole blocks."""
+    learned: list[StepWork] = []
+    monkeypatch.setattr(StepCosts, "observe", lambda self, work, *, seconds: learned.append(work))
+    driver = EngineDriver.load(max_draft_tokens=0)
+    system = [1 + n % 200 for n in range(96)]
+    driver.turn([*system, 5], max_new_tokens=1)
+    for own in (7, 8, 9):
+        driver.request([*system, own], max_new_tokens=6)
+    driver.run()
+    together = [work for work in learned if work.decode_rows == 3]
+    assert [work.decode_context for work in together] == [
+        3 * (98 + n) - 2 * 96 for n in range(len(together))
+    ]
+    assert len(together) >= 4
 
 
 @pytest.mark.parametrize("output", [1, 6, 15, 16, 17])

@@ -4,7 +4,9 @@ import numpy as np
 
 from runtime.config import EngineConfig
 from runtime.messages import FinishReason
+from runtime.scheduling.block_allocation import BlockAllocator
 from runtime.scheduling.costs import CostProfile, StepCosts
+from runtime.scheduling.decode_loop import DecodeLoop
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.sequence import Sequence, SequenceState, TokenBuffer
 from runtime.scheduling.step_plan import Schedule
@@ -73,6 +75,12 @@ class Bench:
         sequence.expected_output = limit if expected is None else expected
         self.scheduler.queues.add(sequence)
         return sequence
+
+    def decode_loop(self) -> DecodeLoop:
+        """One more beside the scheduler's own, to count what decodes."""
+        queues = self.scheduler.queues
+        allocator = BlockAllocator(self.cache, queues)
+        return DecodeLoop(costs=self.costs, allocator=allocator, queues=queues)
 
     def step(self, *, lease_s: float = 0.0, flush: bool = False) -> Schedule:
         """Plan and play one step. Turns that reach their limit end, with that lease; with

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.scheduling.shared_context import SharedContext, without_shared
-from runtime.scheduling.step_plan import step_work
+from runtime.scheduling.step_plan import StepPlan, step_work
 from tests.support.scheduler_bench import Bench
 
 SIZE = 16
@@ -114,5 +114,11 @@ def test_decodes_with_a_prompt_in_common_cost_what_they_read() -> None:
     work = step_work(bench.scheduler.schedule(bench.now).chunks, shared=decoders.shared_tokens)
     assert work.decode_context == context - 40
     assert len(schedule.chunks) == 3
+    plan, planned = StepPlan(), bench.decode_loop()
+    planned.count(plan)
+    assert (plan.decode_rows, plan.decode_context) == (3, context - 40)
+    plan.exhausted.append(others[0])
+    planned.count(plan)
+    assert plan.decode_context == context - len(others[0].buffer) - 40
     bench.run()
     assert decoders.shared_tokens == 0
