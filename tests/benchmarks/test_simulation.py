@@ -50,6 +50,22 @@ def test_a_turn_alone_takes_what_the_profile_says_of_its_work() -> None:
     assert run.turns[0].latency_s == pytest.approx(prefill_s + decodes_s)
 
 
+def test_decodes_pay_once_for_what_their_contexts_begin_with() -> None:
+    """Two turns of 150 + 50 tokens whose first 128 are two blocks in common: each decode that both
+    are in reads 128 tokens less. What is computed of prompts costs nothing here."""
+    costs = CostProfile(
+        prefill_token_s=0.0, prefill_pair_s=0.0, decode_step_s=0.01, decode_context_s=1e-3
+    )
+    setting = Setting(sessions=2, profile=replace(DEVICE, costs=costs), stride=1)
+    apart, alike = session("b", 100_000, 1), session("b", 100_000, 1)
+    alike.turns[0].tokens[:130] = np.arange(130)
+    walls = [
+        Simulation([session("a", 0, 1), other], OURS, setting).run().end_s
+        for other in (apart, alike)
+    ]
+    assert walls[0] - walls[1] == pytest.approx(48 * 128 * 1e-3, abs=0.02), "and one step more"
+
+
 def test_the_next_turn_finds_the_blocks_of_the_last_one() -> None:
     setting = Setting(sessions=1, profile=DEVICE, stride=1)
     run = Simulation([session("s", 0, 3)], OURS, setting).run()
