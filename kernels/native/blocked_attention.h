@@ -135,7 +135,7 @@ struct ItemWork {
 
   __attribute__((always_inline)) void find_16(const void* base, int64_t from, int64_t to,
                                               const S** rows) const {
-    const S* row = at(base, from);
+    const S* row = at(base, std::min(from, to - 1));
     bool in_a_row = args.block_size >= 16 && from + 16 <= to;
     for (int64_t i = 0; i < 16; ++i)
       rows[i] = in_a_row ? row + i * row_size<S>(dim) : at(base, std::min(from + i, to - 1));
