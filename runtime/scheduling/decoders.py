@@ -1,6 +1,7 @@
 """The sequences that decode, oldest first, and what a step does to all of them at once.
 
-Knows sequences, their rows and their tenants. Knows no blocks, no drafts and no plan.
+Knows sequences, their rows and their tenants. Knows no drafts and no plan; of blocks, only
+``shared_context`` does.
 
 Always true: exactly the sequences held here have a row.
 """

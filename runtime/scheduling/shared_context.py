@@ -1,8 +1,11 @@
 """How much of the context of sequences that decode is read together.
 
-Attention reads what sequences begin with in common once for all of them, so that it costs a step
-once. Sequences with the same first block are compared with the one that was there first, once, when
-they begin to decode.
+Attention in blocks on a CPU (``kernels/native/blocked_attention.h``) and of shared prefixes on a
+GPU read what sequences begin with in common once for all of them, so that it costs a step once.
+Where each is read by itself, as in float32 or on Intel processors without a matrix unit, a step of
+many takes longer than is said, which the scale that ``costs`` learns makes up for in the mean.
+Sequences with the same first block are compared with the one that was there first, once, when they
+begin to decode.
 
 Knows sequences and the ids of their blocks. Knows no costs and no plan.
 
