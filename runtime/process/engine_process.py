@@ -29,6 +29,7 @@ from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
 from runtime.process import frames
+from runtime.process.core_choice import LOOK_S, CoreChoice
 from runtime.process.watchdog import (
     LoadPulse,
     LoadWatch,
@@ -111,6 +112,8 @@ class EngineProcess:
         self._ready = False
         self._watch: Watch | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._cores = CoreChoice()
+        self._choosing: asyncio.Task[None] | None = None
         self._listening = False
         self._hung = ""
 
@@ -150,6 +153,7 @@ class EngineProcess:
             await self.stop()
             raise EngineStartError(answer)
         self._ready = True
+        self._choosing = asyncio.create_task(self._choose_cores(process.pid))
         if self._config.hung_after_s:
             self._watch = Watch(
                 hung_after_s=self._config.hung_after_s,
@@ -234,6 +238,10 @@ class EngineProcess:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = self._watch = None
+        if self._choosing is not None:
+            self._choosing.cancel()
+            self._choosing = None
+            self._cores.back()  # the next engine may run wherever this process may
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -249,6 +257,12 @@ class EngineProcess:
         process.kill()
         if not await _has_ended(process):
             log.error("engine cannot be killed, its disk or device hangs pid=%d", process.pid)
+
+    async def _choose_cores(self, process_id: int) -> None:
+        """Keep this process off the core of the engine's main thread while that works."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._cores.tend(process_id, self._clock())
 
     async def _look_after(self, watch: Watch | LoadWatch) -> None:
         process, writer = self._process, self._writer

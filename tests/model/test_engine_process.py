@@ -21,7 +21,7 @@ from runtime.messages import (
     SamplingParams,
     TokenArray,
 )
-from runtime.process import frames
+from runtime.process import engine_process, frames
 from runtime.process.engine_process import (
     EngineDied,
     EngineLink,
@@ -104,6 +104,45 @@ async def _kill_and_restart() -> None:
 
 def test_a_killed_engine_is_noticed_and_a_fresh_one_takes_over() -> None:
     asyncio.run(_kill_and_restart())
+
+
+class _Cores:
+    """In place of a choice of cores: what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | str] = []
+        self.tended = asyncio.Event()
+
+    def tend(self, process_id: int, now_s: float) -> None:
+        self.asked.append(process_id)
+        self.tended.set()
+
+    def back(self) -> None:
+        self.asked.append("back")
+
+
+async def _engines_that_are_kept_clear_of(cores: _Cores) -> list[int]:
+    engine, engines = EngineProcess(CONFIG), []
+    for begin in (engine.start, engine.restart):
+        await begin()
+        cores.tended.clear()
+        await cores.tended.wait()
+        assert engine.process_id is not None
+        engines.append(engine.process_id)
+    await engine.stop()
+    return engines
+
+
+def test_each_engine_is_kept_clear_of_and_starts_with_all_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = _Cores()
+    monkeypatch.setattr(engine_process, "CoreChoice", lambda: cores)
+    monkeypatch.setattr(engine_process, "LOOK_S", 0.001)
+    first, second = asyncio.run(_engines_that_are_kept_clear_of(cores))
+    assert list(dict.fromkeys(cores.asked)) == [first, "back", second]
+    assert cores.asked[-1] == "back"
+    assert cores.asked.count("back") == 2
 
 
 async def _stop_and_restart() -> None:
