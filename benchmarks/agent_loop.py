@@ -6,8 +6,9 @@ Each way of serving is a ``keepwarm serve`` process of its own on a loopback por
 and warmed up. The workloads (``benchmarks.loop_workload``) are played on them in turns, in
 changing order, in each round with other texts, so that nothing is cached of the last; where the
 same texts come again, from another tenant. Idle tenants are few: each keeps its share of the cache
-for ten minutes, and a dozen of them would be what is measured. Bars are ratios of medians over
-the rounds. The ways are:
+for ten minutes, and a dozen of them would be what is measured. A run begins when the machine
+is quiet (``benchmarks.quiet_machine``); ``restless`` counts those for which it never was. Bars are
+ratios of medians over the rounds. The ways are:
 
     ours    as it is served by default, but nothing drafted
     fcfs    first come, first served, at most 512 prompt tokens beside decodes; nothing drafted
@@ -58,6 +59,7 @@ from benchmarks.loop_workload import (
     percentile,
     play,
 )
+from benchmarks.quiet_machine import wait_until_quiet
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
 from keepwarm.demo.child_server import ChildServer, child_server
 from runtime.model.runner import available_cores
@@ -146,6 +148,13 @@ class Fleet:
         else:
             agents = own_agents(self.server(server).url, self._new_key(server, load, seed))
         return self.within_time(play(agents, load, seed))
+
+    def rest(self, run: str) -> bool:
+        """Have the server of ``run`` and wait until none does anything any more; False where one
+        still does."""
+        server = run.partition("/")[0]
+        self._peer(server) if server in PEERS else self.server(server)
+        return wait_until_quiet()
 
     def lacks(self, run: str) -> str | None:
         """Why a run cannot be played, None if it can."""
@@ -301,6 +310,7 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     try:
         for number in range(given.rounds):
             for run in runs if number % 2 == 0 else reversed(runs):
+                figures["restless"] = figures.get("restless", 0) + (not fleet.rest(run))
                 if (found := played(fleet, loads, run, number, figures)) is not None:
                     record.add(run, number, found)
                 print(f"round {number + 1} of {given.rounds}: {run}", file=sys.stderr, flush=True)

@@ -21,6 +21,7 @@ from benchmarks.agent_loop import (
     gauge,
     loads_of,
     main,
+    measure,
     options,
     played,
 )
@@ -166,6 +167,36 @@ def test_a_run_of_our_own_that_fails_ends_the_comparison() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         played(fleet, {"s8": Workload(sessions=1, turns=1)}, "ours/s8", 0, {})
     assert raised.group_contains(WrongLength)
+
+
+class _Played:
+    """A fleet of our own servers whose runs take no time, one of which leaves the machine busy."""
+
+    peers: ClassVar[dict[str, Path]] = {}
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def lacks(self, run: str) -> str | None:
+        return "none was given" if run.partition("/")[0] in PEERS else None
+
+    def rest(self, run: str) -> bool:
+        self.calls.append(f"rest before {run}")
+        return len(self.calls) > 1
+
+    def play(self, server: str, load: Workload, seed: int) -> Played:
+        self.calls.append(server)
+        turn = PlayedTurn(sent_s=0.0, token_s=[1.0, 2.0], end_s=2.0)
+        return Played(sessions=[[turn]], wall_s=2.0)
+
+
+def test_each_run_begins_on_a_quiet_machine_and_those_that_do_not_are_counted() -> None:
+    fleet: Any = _Played()
+    figures: dict[str, Any] = {"open": {}}
+    measure(fleet, given("--parts", "s1", "--rounds", "2"), figures)
+    ours, fcfs = ["rest before ours/s1", "ours"], ["rest before fcfs/s1", "fcfs"]
+    assert fleet.calls == [*ours, *fcfs, *fcfs, *ours]
+    assert figures["restless"] == 1
 
 
 def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) -> None:
