@@ -198,8 +198,8 @@ class Fleet:
         return self._servers[name]
 
     def _peer(self, name: str) -> Peer:
-        """The other engine's server of that name, warmed up."""
-        if name not in self._peers:
+        """The other engine's server of that name, warmed up; another one where it has ended."""
+        if name not in self._peers or not self._peers[name].runs():
             if self.deadline_s < time.monotonic():
                 raise OutOfTime
             self._peers[name] = self.stack.enter_context(

@@ -40,6 +40,8 @@ class Peer:
     url: str
     model: str
     """As its requests name it."""
+    runs: Callable[[], bool]
+    """Whether its process has not ended."""
 
     @asynccontextmanager
     async def agent(self, system: str) -> AsyncIterator[Agent]:
@@ -60,9 +62,24 @@ class PeerAgent:
 
     async def play(self, turn: PlannedTurn, played: PlayedTurn) -> None:
         """Play ``turn``; raises ``WrongLength`` where the answer has another length, ``PeerFailed``
-        where it is an error."""
+        where it is an error or none comes."""
         self.transcript += letter_ids(turn.text)
         answer: list[int] = []
+        try:
+            async for ids in self._ask(turn):
+                played.token_s.append(time.perf_counter())
+                answer += ids
+        except httpx.TransportError as error:
+            raise PeerFailed(f"{self.peer.kind}: {type(error).__name__}: {error}") from error
+        played.end_s = time.perf_counter()
+        played.text = " ".join(map(str, answer))
+        played.prompt_tokens = len(self.transcript)
+        if len(answer) != turn.answer_tokens:
+            raise WrongLength(f"an answer has {len(answer)} tokens, not {turn.answer_tokens}")
+        self.transcript += answer
+
+    async def _ask(self, turn: PlannedTurn) -> AsyncIterator[list[int]]:
+        """The answer's ids as they come."""
         path, body = _request(self.peer, self.transcript, turn)
         async with self.http.stream("POST", self.peer.url + path, json=body) as response:
             if response.status_code != 200:
@@ -71,18 +88,11 @@ class PeerAgent:
                 if line.startswith("data: {"):
                     ids = _ids(self.peer.kind, json.loads(line.removeprefix("data: ")))
                     if ids:
-                        played.token_s.append(time.perf_counter())
-                        answer += ids
-        played.end_s = time.perf_counter()
-        played.text = " ".join(map(str, answer))
-        played.prompt_tokens = len(self.transcript)
-        if len(answer) != turn.answer_tokens:
-            raise WrongLength(f"an answer has {len(answer)} tokens, not {turn.answer_tokens}")
-        self.transcript += answer
+                        yield ids
 
 
 class PeerFailed(Exception):
-    """Another engine answers with an error."""
+    """Another engine answers with an error, or not at all."""
 
 
 OpenPeer = Callable[[str], AbstractAsyncContextManager[Agent]]
@@ -139,8 +149,8 @@ def llama_server(
     port = _free_port()
     command = [binary, "-m", file, "-t", threads, "-tb", threads, "-fa", "on", "--port", port]
     command += ["-np", sessions, "-c", sessions * context, "--host", "127.0.0.1", "--no-webui"]
-    with _serving(command, port, log=folder / "llama.log"):
-        yield Peer(kind="llama", url=f"http://127.0.0.1:{port}", model="model")
+    with _serving(command, port, log=folder / "llama.log") as runs:
+        yield Peer(kind="llama", url=f"http://127.0.0.1:{port}", model="model", runs=runs)
 
 
 @contextmanager
@@ -167,8 +177,9 @@ def vllm_server(
         "HF_HUB_OFFLINE": "1",
     }
     environment.pop("PYTHONPATH", None)
-    with _serving(command, port, log=folder / "vllm.log", environment=environment, cwd=folder):
-        yield Peer(kind="vllm", url=f"http://127.0.0.1:{port}", model=str(model))
+    log = folder / "vllm.log"
+    with _serving(command, port, log=log, environment=environment, cwd=folder) as runs:
+        yield Peer(kind="vllm", url=f"http://127.0.0.1:{port}", model=str(model), runs=runs)
 
 
 @contextmanager
@@ -179,8 +190,9 @@ def _serving(
     log: Path,
     environment: dict[str, str] | None = None,
     cwd: Path | None = None,
-) -> Iterator[None]:
-    """The command as a child until the block ends, entered when its ``/health`` answers 200.
+) -> Iterator[Callable[[], bool]]:
+    """The command as a child until the block ends, entered when its ``/health`` answers 200, with
+    whether it has not ended.
 
     Raises:
         DataMissing: it ended, or did not answer in time; the message has the end of its log.
@@ -198,7 +210,7 @@ def _serving(
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise DataMissing(f"{words[0]} did not start: {log.read_text()[-2000:]}")
                 time.sleep(0.1)
-            yield
+            yield lambda: process.poll() is None
         finally:
             process.terminate()
             try:
