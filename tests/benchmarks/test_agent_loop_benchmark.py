@@ -16,9 +16,6 @@ from safetensors.torch import load_file
 from benchmarks.agent_loop import (
     EXACT_RUNS,
     PARTS,
-    PEERS,
-    SERVERS,
-    gauge,
     loads_of,
     main,
     measure,
@@ -26,6 +23,7 @@ from benchmarks.agent_loop import (
     played,
 )
 from benchmarks.loop_bars import RATIOS, Record, ratio_bar, runs_of
+from benchmarks.loop_fleet import PEERS, SERVERS, gauge
 from benchmarks.loop_model import write_loop_model
 from benchmarks.loop_workload import (
     PlannedTurn,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import agent_loop
-from benchmarks.agent_loop import Fleet
+from benchmarks import loop_fleet
+from benchmarks.loop_fleet import Fleet
 from benchmarks.loop_peers import Peer, PeerFailed, _free_port, _serving
 from benchmarks.loop_workload import PlannedTurn, PlayedTurn, Workload
 
@@ -69,10 +69,10 @@ def test_another_server_is_started_in_place_of_one_that_has_ended(
     def play(self: Fleet, server: str, load: Workload, seed: int) -> None:
         warmed.append(load.texts)
 
-    monkeypatch.setitem(agent_loop.PEERS, "vllm", ("--vllm-python", peers.start))
+    monkeypatch.setitem(loop_fleet.PEERS, "vllm", ("--vllm-python", peers.start))
     monkeypatch.setattr(Fleet, "play", play)
     monkeypatch.setattr(Fleet, "model_folder", lambda self, server: tmp_path)
-    monkeypatch.setattr(agent_loop, "wait_until_quiet", lambda: True)
+    monkeypatch.setattr(loop_fleet, "wait_until_quiet", lambda: True)
     with ExitStack() as stack:
         fleet = Fleet(
             stack=stack,
