@@ -1,6 +1,7 @@
 """The GPU benchmark's engine part on a CPU: that all fits together; no figure counts here."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,12 +24,29 @@ TINY: Plan = replace(
 
 def test_turns_say_the_same_whether_steps_are_begun_ahead_or_not() -> None:
     rows = measure_lookahead(TINY, torch.float64, CPU)
-    assert [(row["turns"], row["under_grammar"]) for row in rows] == [(1, 0), (4, 0), (4, 2)]
+    assert [(row["dtype"], row["turns"], row["under_grammar"]) for row in rows] == [
+        *(("float64", *turns) for turns in ((1, 0), (4, 0), (4, 2))),
+        *(("float32", *turns) for turns in ((1, 0), (4, 2))),
+    ]
     for row in rows:
         assert row["used"] >= 12
         assert row["second_passes"] < row["used"] / 2  # as turns come, and behind forced runs
-        assert row["tokens_that_differ"] == 0
+        assert row["tokens_that_differ"] == row["turns_that_differ"] == 0
         assert row["faster_ahead"] > 0
+
+
+def test_turns_that_say_something_else_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = gpu_engine._Run
+
+    class Other(run):
+        def __init__(self, *arguments: Any, ahead: bool, **options: Any) -> None:
+            super().__init__(*arguments, ahead=ahead, **options)
+            if ahead:
+                self.said[-1][:3] = [-1, -1, -1]
+
+    monkeypatch.setattr(gpu_engine, "_Run", Other)
+    for row in measure_lookahead(TINY, torch.float64, CPU):
+        assert (row["turns_that_differ"], row["tokens_that_differ"]) == (1, 3)
 
 
 def test_a_turn_that_ends_in_the_middle_spoils_the_measurement(
