@@ -21,6 +21,7 @@ constexpr float kFarthest = kMassBits + 1;
 constexpr int kBucketPlaces = 20;
 constexpr int kBuckets = ((kMassBits + 1) << (kPlaces - kBucketPlaces)) + 1;
 constexpr int64_t kWorthThreads = 1 << 14;
+constexpr int64_t kBlock = 1024;  // tokens, whole words of a mask
 
 // Floor of whole * share * 2^-53.
 inline int64_t share_of(int64_t whole, int64_t share) {
@@ -88,58 +89,144 @@ int64_t draw(Scratch& row, int64_t vocab, int64_t top_k, int64_t top_p, int64_t 
   return kNoToken;  // cannot be: the best token has mass
 }
 
+// What is drawn from: logits of one row, of which a mask may allow some.
 template <typename T>
-int64_t sample(const SampleArgs& args, int64_t r, Scratch& row) {
+struct Row {
+  const T* logits;
+  const int32_t* words;  // or null
+  int64_t vocab, num_words;
+
+  bool allowed(int64_t i) const {
+    return !words || (i / 32 < num_words && words[i / 32] >> (i % 32) & 1);
+  }
+  // The mask of the 32 tokens from `first` on.
+  uint32_t word(int64_t first) const {
+    if (!words) return ~uint32_t(0);
+    return first / 32 < num_words ? uint32_t(words[first / 32]) : 0;
+  }
+};
+
+template <typename T>
+inline int32_t distance_of(T logit, T best, float scale) {
+  float far = float(best - logit) * scale;
+  return int32_t(std::min(std::max(far, 0.0f), kFarthest) * float(1 << kPlaces));
+}
+
+// The best logit that is allowed; false where none is.
+template <typename T>
+bool best_of(const Row<T>& row, T* best) {
+  bool found = false;
+  for (int64_t first = 0; first < row.vocab; first += 32) {
+    uint32_t word = row.word(first);
+    int64_t count = std::min<int64_t>(32, row.vocab - first);
+    if (count < 32) word &= (uint32_t(1) << count) - 1;
+    for (; word; word &= word - 1) {
+      T logit = row.logits[first + __builtin_ctz(word)];
+      if (!found || logit > *best) *best = logit;
+      found = true;
+    }
+  }
+  return found;
+}
+
+// Masses of `count` <= kBlock tokens from `first` on, into `mass`; returns their sum.
+template <typename T>
+int64_t masses(const Row<T>& row, int64_t first, int64_t count, T best, float scale,
+               int64_t least_mass, int64_t* mass) {
+  const T* logits = row.logits + first;
+  int64_t sum = 0;
+  if (!row.words) {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t found = mass_of(distance_of(logits[i], best, scale));
+      mass[i] = found < least_mass ? 0 : found;
+      sum += mass[i];
+    }
+    return sum;
+  }
+  for (int64_t at = 0; at < count; at += 32) {
+    uint32_t word = row.word(first + at);
+    int64_t some = std::min<int64_t>(32, count - at);
+    if (!word) {
+      std::fill_n(mass + at, some, 0);
+      continue;
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < some; ++i) {
+      int64_t found = mass_of(distance_of(logits[at + i], best, scale));
+      mass[at + i] = (word >> i & 1) && found >= least_mass ? found : 0;
+      sum += mass[at + i];
+    }
+  }
+  return sum;
+}
+
+// A draw that looks at no token's rank: masses are summed up by blocks, and those of the block that
+// has the token are computed once more. So nothing as long as the vocabulary is written.
+template <typename T>
+int64_t draw_unranked(const Row<T>& row, T best, float scale, int64_t least_mass, int64_t bits,
+                      std::vector<int64_t>* sums) {
+  int64_t mass[kBlock];
+  int64_t total = 0;
+  sums->clear();
+  for (int64_t first = 0; first < row.vocab; first += kBlock) {
+    int64_t count = std::min(kBlock, row.vocab - first);
+    sums->push_back(masses(row, first, count, best, scale, least_mass, mass));
+    total += sums->back();
+  }
+  int64_t target = share_of(total, bits), upto = 0, block = 0;
+  while (upto + (*sums)[block] <= target) upto += (*sums)[block++];
+  int64_t first = block * kBlock;
+  masses(row, first, std::min(kBlock, row.vocab - first), best, scale, least_mass, mass);
+  int64_t i = 0;
+  while ((upto += mass[i]) <= target) ++i;
+  return first + i;
+}
+
+template <typename T>
+int64_t sample(const SampleArgs& args, int64_t r, Scratch& scratch) {
   const T* logits = static_cast<const T*>(args.logits) + r * args.stride;
   const int32_t* words = args.masks && args.masked[r] ? args.masks + r * args.words : nullptr;
   int64_t vocab = args.vocab;
-  auto allowed = [&](int64_t i) {
-    return !words || (i / 32 < args.words && words[i / 32] >> (i % 32) & 1);
-  };
-  T sum = 0;  // of zeros, unless a logit is not finite
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < vocab; ++i) sum += logits[i] * T(0);
-  if (!(sum == 0)) return kNotFinite;
-  int64_t first = -1;
-  T best = 0;
-  if (words) {
-    for (int64_t i = 0; i < vocab; ++i)
-      if (allowed(i) && (first < 0 || logits[i] > best)) best = logits[first = i];
-    if (first < 0) return kNoToken;
-  } else {
-    best = logits[0];
-#pragma omp simd reduction(max : best)
-    for (int64_t i = 0; i < vocab; ++i) best = std::max(best, logits[i]);
+  Row<T> row{logits, words, vocab, args.words};
+  T sum = 0, best = logits[0];  // the sum is one of zeros, unless a logit is not finite
+#pragma omp simd reduction(+ : sum) reduction(max : best)
+  for (int64_t i = 0; i < vocab; ++i) {
+    sum += logits[i] * T(0);
+    best = logits[i] > best ? logits[i] : best;  // std::max here is computed one by one
   }
+  if (!(sum == 0)) return kNotFinite;
+  if (words && !best_of(row, &best)) return kNoToken;
   float scale = args.scales[r];
   if (scale == 0) {
-    for (first = 0; !(logits[first] == best && allowed(first));) ++first;
+    int64_t first = 0;
+    while (!(logits[first] == best && row.allowed(first))) ++first;
     return first;
   }
-  row.distances.resize(vocab);
-  row.mass.resize(vocab);
-  int32_t* distances = row.distances.data();
-  int64_t* mass = row.mass.data();
+  int64_t top_k = args.top_k[r], top_p = args.top_p[r], least_mass = args.least_mass[r];
+  if (!top_k && !top_p)
+    return draw_unranked(row, best, scale, least_mass, args.bits[r], &scratch.mass);
+  scratch.distances.resize(vocab);
+  scratch.mass.resize(vocab);
+  int32_t* distances = scratch.distances.data();
+  int64_t* mass = scratch.mass.data();
 #pragma omp simd
-  for (int64_t i = 0; i < vocab; ++i) {
-    float far = float(best - logits[i]) * scale;
-    distances[i] = int32_t(std::min(std::max(far, 0.0f), kFarthest) * float(1 << kPlaces));
-  }
+  for (int64_t i = 0; i < vocab; ++i) distances[i] = distance_of(logits[i], best, scale);
   if (words)
     for (int64_t i = 0; i < vocab; ++i)
-      if (!allowed(i)) distances[i] = int32_t(kFarthest) << kPlaces;
+      if (!row.allowed(i)) distances[i] = int32_t(kFarthest) << kPlaces;
 #pragma omp simd
   for (int64_t i = 0; i < vocab; ++i) mass[i] = mass_of(distances[i]);
-  return draw(row, vocab, args.top_k[r], args.top_p[r], args.least_mass[r], args.bits[r]);
+  return draw(scratch, vocab, top_k, top_p, least_mass, args.bits[r]);
 }
 
 template <typename T>
 void sample_rows(const SampleArgs& args) {
 #pragma omp parallel if (args.rows > 1 && args.rows * args.vocab > kWorthThreads)
   {
-    Scratch row;
+    Scratch scratch;
 #pragma omp for schedule(dynamic)
-    for (int64_t r = 0; r < args.rows; ++r) args.tokens[r] = sample<T>(args, r, row);
+    for (int64_t r = 0; r < args.rows; ++r) args.tokens[r] = sample<T>(args, r, scratch);
   }
 }
 

@@ -20,6 +20,7 @@ from kernels.masked_sampling import (
     sample,
     sample_reference,
 )
+from kernels.native_sampling import native_sampler
 from tests.support.sampling_batches import make_batch, make_penalties, on_the_edge_of_top_p
 
 
@@ -51,6 +52,31 @@ def test_a_row_of_a_wider_tensor_is_read_in_its_place() -> None:
         vocab = part.shape[1]
         own = make_batch(rng, 10, vocab) if vocab != 200 else batch
         assert torch.equal(sample(part, own), sample_reference(part, own))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_of_equal_tokens_has_its_own_random_bits(dtype: torch.dtype, masked: bool) -> None:
+    """The first and the last bits of tokens at the ends of the compiled way's blocks."""
+    draw = native_sampler(dtype)
+    if draw is None:
+        pytest.skip("no compiled library")
+    vocab = 4096
+    wanted = [0, 1, 1023, 1024, 2047, 2048, 4094, 4095]
+    share = 1 << (SHARE_BITS - 12)
+    bits = [token * share for token in wanted] + [(token + 1) * share - 1 for token in wanted]
+    none = np.zeros(len(bits), dtype=np.int64)
+    drawn = draw(
+        torch.ones(len(bits), vocab, dtype=dtype),
+        scales=np.ones(len(bits), dtype=np.float32),
+        top_k=none,
+        top_p=none,
+        least_mass=none,
+        bits=np.array(bits, dtype=np.uint64),
+        masks=torch.full((len(bits), vocab // 32), -1, dtype=torch.int32),
+        masked=np.full(len(bits), masked),
+    )
+    assert drawn.tolist() == wanted * 2
 
 
 def test_mass_halves_with_each_unit_of_distance() -> None:
