@@ -96,6 +96,7 @@ class StepComputation:
 
     def nothing_runs(self) -> None:
         """No sequence is left that a step could go on with."""
+        self._runner.pool.rest()
         if self.lookahead is not None:
             self.lookahead.nothing_runs()
 

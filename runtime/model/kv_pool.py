@@ -67,6 +67,11 @@ class KVPool:
         if self._pages is not None:
             self._pages.reach(block)
 
+    def rest(self) -> None:
+        """Note that no block is written until the next ``reach``."""
+        if self._pages is not None:
+            self._pages.rest()
+
     def settle(self) -> None:
         """Return when no memory is being provided beside the caller."""
         if self._pages is not None:

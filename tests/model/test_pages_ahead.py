@@ -3,6 +3,7 @@
 import mmap
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,107 @@ def test_a_system_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> 
     pages.reach(pages_ahead.AHEAD_BYTES // BLOCK_BYTES // LAYERS)
     pages.wait()
     assert not asked
+
+
+class Slices:
+    """Stands in for providing: the slices that were asked for, and what happens meanwhile."""
+
+    def __init__(self, pages: PagesAhead, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.resting: list[bool] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self._pages = pages
+        monkeypatch.setattr(pages, "_provide", self.provide)
+
+    def provide(self, low: int, high: int) -> None:
+        self.resting.append(self._pages._resting)
+        self.asked.append((low, high))
+        self.meanwhile()
+
+    def wait(self) -> None:
+        """Until nothing is provided any more; nothing is hurried by it."""
+        assert self._pages._thread is not None
+        self._pages._thread.join()
+
+
+@pytest.fixture
+def at_rest(small_steps: None, monkeypatch: pytest.MonkeyPatch) -> tuple[PagesAhead, Slices]:
+    """Pages whose first 32 MiB, 256 blocks, are there; 80 MiB at rest, in slices of 16."""
+    monkeypatch.setattr(pages_ahead, "AT_REST_BYTES", 80 * MIB)
+    monkeypatch.setattr(pages_ahead, "_SLICE_BYTES", 16 * MIB)
+    pages = PagesAhead(blocks_of(256))
+    pages.wait()
+    pages.works = True
+    return pages, Slices(pages, monkeypatch)
+
+
+def test_more_is_provided_while_no_step_is_computed(at_rest: tuple[PagesAhead, Slices]) -> None:
+    pages, slices = at_rest
+    pages.rest()
+    slices.wait()
+    assert slices.asked == [(256, 384), (384, 512), (512, 640)]
+    assert all(slices.resting)
+    pages.rest()  # all is there
+    assert len(slices.asked) == 3
+    pages.reach(300)  # within what is there: nothing has to be provided beside steps
+    pages.reach(200)  # blocks come in any order
+    assert len(slices.asked) == 3
+    pages.rest()
+    slices.wait()
+    assert slices.asked[3:] == [(640, 768), (768, 896), (896, 940)]
+
+
+def test_a_step_ends_what_is_provided_at_rest(at_rest: tuple[PagesAhead, Slices]) -> None:
+    pages, slices = at_rest
+    slices.meanwhile = lambda: pages.reach(10)
+    pages.rest()
+    slices.wait()
+    assert slices.asked == [(256, 384)]
+    assert not pages._hurry.is_set()
+    slices.meanwhile = lambda: pages.reach(370)
+    pages.rest()
+    slices.wait()
+    assert slices.asked == [(256, 384), (384, 512)]
+    assert pages._hurry.is_set()  # of 384 blocks that are there
+
+
+def test_waiting_ends_what_is_provided_at_rest(at_rest: tuple[PagesAhead, Slices]) -> None:
+    pages, slices = at_rest
+    waited = threading.Event()
+    slices.meanwhile = lambda: waited.wait(20)
+    pages.rest()
+    waiting = threading.Thread(target=pages.wait)
+    waiting.start()
+    while pages._resting:
+        pass
+    waited.set()
+    waiting.join()
+    assert slices.asked == [(256, 384)]
+
+
+def test_no_more_is_provided_at_rest_than_there_is(at_rest: tuple[PagesAhead, Slices]) -> None:
+    pages, slices = at_rest
+    pages.reach(BLOCKS - 1)
+    slices.wait()
+    assert slices.asked == [(256, BLOCKS)]
+    pages.rest()
+    assert len(slices.asked) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is provided on Linux only")
+@pytest.mark.usefixtures("small_steps")
+def test_at_rest_nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_ahead, "AT_REST_BYTES", 80 * MIB)
+    monkeypatch.setattr(pages_ahead, "_SLICE_BYTES", 16 * MIB)
+    blocks = blocks_of(256)
+    pages = PagesAhead(blocks)
+    pages.wait()
+    if not pages.works:
+        pytest.skip("this kernel cannot provide memory (Linux 5.14)")
+    rests = Rests()
+    monkeypatch.setattr(pages, "_hurry", rests)
+    pages.rest()
+    assert pages._thread is not None
+    pages._thread.join()
+    assert not rests.seconds
+    assert 78 < resident_mib(blocks) < 84
