@@ -96,7 +96,7 @@ PARTS: dict[str, tuple[Measurement, ...]] = {
         benchmark("verify", 40),
         benchmark("verified_steps", 60),
         benchmark("graphs", 90),
-        benchmark("lookahead", 120),
+        benchmark("lookahead", 150),
         benchmark("prefill", 60),
         benchmark("tiers", 40),
         benchmark("peer", 60),
