@@ -206,6 +206,7 @@ struct Rows512 {
 };
 
 struct Bf16 : Rows512<Bf16, int32_t, 8> {
+  static constexpr int kBits = 16;
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const int32_t* x, int64_t tile, int64_t row) {
     bf16_tiles<kRows, kTiles>(args, x, tile, row);
@@ -218,6 +219,7 @@ struct Bf16 : Rows512<Bf16, int32_t, 8> {
 };
 
 struct WideBf16 : Rows512<WideBf16, float, 12> {
+  static constexpr int kBits = 16;
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     bf16_tiles_wide<kRows, kTiles>(args, x, tile, row);
@@ -225,6 +227,7 @@ struct WideBf16 : Rows512<WideBf16, float, 12> {
 };
 
 struct Int8 : Rows512<Int8, float, 12> {
+  static constexpr int kBits = 8;
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     const int8_t* from =
         static_cast<const int8_t*>(args.weights) + (tile * args.inputs + 2 * pair) * kTile;
@@ -242,6 +245,7 @@ struct Int8 : Rows512<Int8, float, 12> {
 };
 
 struct WideInt4 : Rows512<WideInt4, float, 12> {
+  static constexpr int kBits = 4;
   template <int kRows, int kTiles>
   static void tiles(const LinearArgs& args, const float* x, int64_t tile, int64_t row) {
     int4_tiles_wide<kRows, kTiles>(args, x, tile, row);
@@ -249,6 +253,7 @@ struct WideInt4 : Rows512<WideInt4, float, 12> {
 };
 
 struct Int4 : Rows512<Int4, int32_t, 8> {
+  static constexpr int kBits = 4;
   static __m512i pair(const LinearArgs& args, int64_t tile, int64_t pair) {
     int64_t eights = args.inputs / 8, groups = args.inputs / args.group;
     const char* from =

@@ -39,6 +39,9 @@ struct PackArgs {
 namespace {
 
 constexpr int64_t kTile = 16;
+// With so many parts of rows to a tile, the next tiles are asked for meanwhile; with fewer the memory
+// has no time to spare.
+constexpr int64_t kManyParts = 4;
 constexpr int64_t kRowBytes = 512 << 10;  // of rows in single precision that stay in the L2 cache
 
 template <typename Kind, int kTiles, int kRows>
@@ -49,13 +52,31 @@ void rows_at_once(const LinearArgs& args, const typename Kind::Input* x, int64_t
   Kind::template tiles<kRows, kTiles>(args, x, tile, row);
 }
 
+// Asks for a share of the kTiles tiles from `tile` on, where there are so many: `part` of `parts`.
+// A call of it would be dropped, since it has no result.
+template <typename Kind, int kTiles>
+[[gnu::always_inline]] inline void ask_for(const LinearArgs& args, int64_t tile, int64_t part, int64_t parts) {
+  if ((tile + kTiles) * kTile > args.outputs) return;
+  int64_t bytes = kTile * args.inputs * Kind::kBits / 8, size = kTiles * bytes;
+  const char* from = static_cast<const char*>(args.weights) + tile * bytes;
+  int64_t end = size * (part + 1) / parts & ~int64_t(63);
+  for (int64_t at = size * part / parts & ~int64_t(63); at < end; at += 64)
+    __builtin_prefetch(from + at, 0, 2);
+}
+
+// Parts of rows differ by one at most: eight are four and four, not six and two.
 template <typename Kind, int kTiles>
 void rows_of(const LinearArgs& args, const typename Kind::Input* x, int64_t tile) {
   constexpr int kMost = Kind::most_rows(kTiles);
   int64_t parts = (args.rows + kMost - 1) / kMost;
-  int64_t each = parts ? (args.rows + parts - 1) / parts : 0;  // eight as four and four, not six and two
-  for (int64_t row = 0; row < args.rows; row += each)
-    rows_at_once<Kind, kTiles, kMost>(args, x, tile, row, std::min(each, args.rows - row));
+  int64_t each = parts ? args.rows / parts : 0, longer = parts ? args.rows % parts : 0;
+  int64_t row = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    if (parts >= kManyParts) ask_for<Kind, kTiles>(args, tile + kTiles, part, parts);
+    int64_t count = each + (part < longer);
+    rows_at_once<Kind, kTiles, kMost>(args, x, tile, row, count);
+    row += count;
+  }
 }
 
 template <typename Kind, int kTiles>

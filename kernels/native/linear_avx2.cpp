@@ -37,6 +37,7 @@ inline void store(const LinearArgs& args, int64_t tile, int64_t row, const Lanes
 // How a kind of weights is read: the inputs that lie together, and each one's sixteen weights.
 
 struct Bf16 {
+  static constexpr int kBits = 16;
   static constexpr int kTogether = 2, kBytes = 32;
   __m256i low, high;
   Bf16(const LinearArgs& args, int64_t tile, int64_t k) {
@@ -57,6 +58,7 @@ struct Bf16 {
 };
 
 struct Int8 {
+  static constexpr int kBits = 8;
   static constexpr int kTogether = 1, kBytes = 16;
   Lanes wide;
   Int8(const LinearArgs& args, int64_t tile, int64_t k) {
@@ -72,6 +74,7 @@ struct Int8 {
 };
 
 struct Int4 {
+  static constexpr int kBits = 4;
   static constexpr int kTogether = 8, kBytes = 8;
   __m256i low, high;
   Lanes scale;
@@ -99,6 +102,7 @@ struct Int4 {
 template <typename Weights>
 struct Kind {
   using Input = float;
+  static constexpr int kBits = Weights::kBits;
   static constexpr int kMaxRows = 6;
   static constexpr int most_rows(int tiles) { return tiles == 1 ? kMaxRows : tiles == 2 ? 3 : 1; }
 
