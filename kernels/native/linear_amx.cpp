@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kDepth = 32;  // inputs of a tile
 constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kStretch = 8;  // inputs / 32 whose weights are used for all rows before the next
+constexpr int64_t kAhead = 1024;  // bytes between asking for weights and reading them, by few rows
+constexpr int64_t kRoomBytes = 1 << 20;  // of rows: half of the second-level cache
 
 // A thread's memory for what it lays out, kept from call to call, in whole lines of the cache.
 class Room {
@@ -46,13 +47,6 @@ void lay_out_rows(const LinearArgs& args, int64_t row_tile, char* to) {
     }
 }
 
-// Asks for lines of what is read after this strip; to ask past the end of all is allowed.
-template <int kLines>
-inline void ask(const char*& ahead) {
-  for (int i = 0; i < kLines; ++i) _mm_prefetch(ahead + 64 * i, _MM_HINT_T1);
-  ahead += 64 * kLines;
-}
-
 template <int kSums>
 void put(const LinearArgs& args, int64_t row_tile, int64_t tile) {
   alignas(64) float sums[16][16];
@@ -66,119 +60,152 @@ void put(const LinearArgs& args, int64_t row_tile, int64_t tile) {
   }
 }
 
-// 16 rows by four tiles of outputs.
+// Up to 16 rows by a tile of outputs. The memory gives most where one thread reads it in its order and
+// asks for little ahead.
 void few_rows(const LinearArgs& args, const char* x, int64_t tile) {
-  int64_t depth = args.inputs / kDepth, apart = depth * kTileBytes;
-  const char* right = static_cast<const char*>(args.weights) + tile * apart;
-  const char* ahead = right + 4 * apart;
-  zero<0>(), zero<1>(), zero<2>(), zero<3>();
-  for (int64_t k = 0; k < depth; ++k, right += kTileBytes) {
-    load<4>(x + k * kTileBytes, 64);
-    load<5>(right, 64), multiply<0, 4, 5>(), ask<16>(ahead);
-    load<6>(right + apart, 64), multiply<1, 4, 6>(), ask<16>(ahead);
-    load<5>(right + 2 * apart, 64), multiply<2, 4, 5>(), ask<16>(ahead);
-    load<6>(right + 3 * apart, 64), multiply<3, 4, 6>(), ask<16>(ahead);
+  int64_t depth = args.inputs / kDepth;
+  const char* right = static_cast<const char*>(args.weights) + tile * depth * kTileBytes;
+  zero<0>();
+  for (int64_t k = 0; k < depth; ++k, x += kTileBytes, right += kTileBytes) {
+    load<5>(right, 64);
+    for (int i = 0; i < 16; ++i) _mm_prefetch(right + kAhead + 64 * i, _MM_HINT_T0);
+    load<4>(x, 64), multiply<0, 4, 5>();
   }
-  put<0>(args, 0, tile), put<1>(args, 0, tile + 1), put<2>(args, 0, tile + 2);
-  put<3>(args, 0, tile + 3);
+  put<0>(args, 0, tile);
 }
 
-// Some inputs of a product: [from, to) of inputs / 32, and what the ones before summed up to.
-struct Stretch {
-  int64_t from, to;
-  float (*sums)[16][16];  // [row tiles][2 tiles]
-  bool first, last;
+// Up to 16 rows: each thread lays them out for itself, and the unit takes no more than there are.
+void multiply_few(const LinearArgs& args) {
+  int64_t depth = args.inputs / kDepth, tiles = (args.outputs + kTile - 1) / kTile;
+  TileConfig shapes;
+  shapes.rows[0] = shapes.rows[4] = args.rows;  // sums, and what is multiplied
+#pragma omp parallel
+  {
+    TilesInUse unit(shapes);
+    static thread_local Room room;
+    char* x = room.of(depth * kTileBytes);
+    lay_out_rows(args, 0, x);
+#pragma omp for schedule(static)
+    for (int64_t tile = 0; tile < tiles; ++tile) few_rows(args, x, tile);
+  }
+}
+
+// Sums of up to two tiles of rows by two of outputs on their way to bf16. Loads right behind the unit's
+// stores would wait for them, so rows are narrowed while the unit works on the next sums.
+class Sums {
+ public:
+  // [row tiles][2 tiles]: what is narrowed after the next call of ``later``.
+  float (*room())[16][16] { return tiles_[last_ ^ 1]; }
+
+  // What was stored to ``room`` is the product's from these tiles on; the sums before it are done.
+  void later(const LinearArgs& args, int64_t row_tile, int64_t row_tiles, int64_t tile,
+             int64_t tiles) {
+    finish();
+    last_ ^= 1, next_ = 0, rows_ = std::min(16 * row_tiles, args.rows - 16 * row_tile);
+    outputs_ = std::min(tiles * kTile, args.outputs - tile * kTile), stride_ = args.outputs;
+    out_ = static_cast<bf16*>(args.output) + 16 * row_tile * stride_ + tile * kTile;
+  }
+  int64_t left() const { return rows_ - next_; }
+  void narrow_row() {
+    const float(*from)[16][16] = tiles_[last_] + next_ / 16 * 2;
+    __m512 first = _mm512_load_ps(from[0][next_ % 16]);
+    __m512 second = _mm512_load_ps(from[1][next_ % 16]);
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    __mmask32 all = ~__mmask32(0) >> (2 * kTile - outputs_);
+    _mm512_mask_storeu_epi16(out_ + next_++ * stride_, all, both);
+  }
+  void finish() {
+    while (left()) narrow_row();
+  }
+
+ private:
+  alignas(64) float tiles_[2][4][16][16];
+  int last_ = 0;
+  int64_t next_ = 0, rows_ = 0, outputs_ = 0, stride_ = 0;
+  bf16* out_ = nullptr;
 };
 
-// 16 rows, or 32, by a tile of outputs, or two; with each tile of outputs kLines lines of what comes
-// next are asked for.
-template <int kRowTiles, int kTiles, int kLines>
-void some_rows(const LinearArgs& args, const char* x, int64_t row_tile, int64_t tile,
-               const Stretch& part, const char*& ahead) {
-  int64_t apart = args.inputs / kDepth * kTileBytes;
-  const char* right = static_cast<const char*>(args.weights) + tile * apart + part.from * kTileBytes;
-  const char* left = x + row_tile * apart + part.from * kTileBytes;
-  float(*sums)[16][16] = part.sums + 2 * row_tile;
-  if (part.first) {
-    zero<0>(), zero<1>(), zero<2>(), zero<3>();
-  } else {
-    load<0>(sums[0], 64);
-    if constexpr (kTiles > 1) load<1>(sums[1], 64);
-    if constexpr (kRowTiles > 1) load<2>(sums[2], 64);
-    if constexpr (kRowTiles > 1 && kTiles > 1) load<3>(sums[3], 64);
+// The weights of the next tiles, of which lines are asked for meanwhile; to ask past the end of all
+// is allowed.
+struct Ahead {
+  const char* at;
+  int64_t lines;  // with each 32 inputs
+
+  __attribute__((always_inline)) void ask() {
+    for (int64_t i = 0; i < lines; ++i) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
+    at += 64 * lines;
   }
-  for (int64_t k = part.from; k < part.to; ++k, left += kTileBytes, right += kTileBytes) {
+};
+
+// 16 rows, or 32, by a tile of outputs, or two.
+template <int kRowTiles, int kTiles>
+void some_rows(const LinearArgs& args, const char* x, int64_t row_tile, int64_t tile, Ahead& ahead,
+               Sums& sums) {
+  int64_t depth = args.inputs / kDepth, apart = depth * kTileBytes;
+  int64_t narrowed = (sums.left() + depth - 1) / depth;
+  const char* right = static_cast<const char*>(args.weights) + tile * apart;
+  const char* left = x + row_tile * apart;
+  zero<0>(), zero<1>(), zero<2>(), zero<3>();
+  for (int64_t k = 0; k < depth; ++k, left += kTileBytes, right += kTileBytes) {
     load<4>(left, 64), load<6>(right, 64);
-    multiply<0, 4, 6>(), ask<kLines>(ahead);
-    if constexpr (kTiles > 1) load<7>(right + apart, 64), multiply<1, 4, 7>(), ask<kLines>(ahead);
+    multiply<0, 4, 6>();
+    if constexpr (kTiles > 1) load<7>(right + apart, 64), multiply<1, 4, 7>();
+    ahead.ask();
     if constexpr (kRowTiles > 1) {
       load<5>(left + apart, 64), multiply<2, 5, 6>();
       if constexpr (kTiles > 1) multiply<3, 5, 7>();
     }
+    for (int64_t i = std::min(narrowed, sums.left()); i > 0; --i) sums.narrow_row();
   }
-  if (part.last) {
-    put<0>(args, row_tile, tile);
-    if constexpr (kTiles > 1) put<1>(args, row_tile, tile + 1);
-    if constexpr (kRowTiles > 1) put<2>(args, row_tile + 1, tile);
-    if constexpr (kRowTiles > 1 && kTiles > 1) put<3>(args, row_tile + 1, tile + 1);
-  } else {
-    store<0>(sums[0], 64);
-    if constexpr (kTiles > 1) store<1>(sums[1], 64);
-    if constexpr (kRowTiles > 1) store<2>(sums[2], 64);
-    if constexpr (kRowTiles > 1 && kTiles > 1) store<3>(sums[3], 64);
-  }
+  float(*to)[16][16] = sums.room();
+  store<0>(to[0], 64);
+  if constexpr (kTiles > 1) store<1>(to[1], 64);
+  if constexpr (kRowTiles > 1) store<2>(to[2], 64);
+  if constexpr (kRowTiles > 1 && kTiles > 1) store<3>(to[3], 64);
+  sums.later(args, row_tile, kRowTiles, tile, kTiles);
 }
 
-// All rows by kTiles tiles of outputs. Where there are many, so many inputs at a time that their
-// weights stay in the first-level cache.
-template <int kTiles, int kLines>
-void strip(const LinearArgs& args, const char* x, int64_t tile, float (*sums)[16][16]) {
-  int64_t row_tiles = (args.rows + 15) / 16, depth = args.inputs / kDepth;
-  const char* ahead =
-      static_cast<const char*>(args.weights) + (tile + kTiles) * depth * kTileBytes;
-  int64_t parts = row_tiles <= 2 ? 1 : (depth + kStretch - 1) / kStretch;
-  int64_t each = (depth + parts - 1) / parts;
-  for (int64_t from = 0; from < depth; from += each) {
-    Stretch part = {from, std::min(from + each, depth), sums, from == 0, from + each >= depth};
-    int64_t row_tile = 0;
-    for (; row_tile + 1 < row_tiles; row_tile += 2)
-      some_rows<2, kTiles, kLines>(args, x, row_tile, tile, part, ahead);
-    if (row_tile < row_tiles) some_rows<1, kTiles, kLines>(args, x, row_tile, tile, part, ahead);
-  }
+// All rows by kTiles tiles of outputs.
+template <int kTiles>
+void strip(const LinearArgs& args, const char* x, int64_t tile, Sums& sums) {
+  int64_t row_tiles = (args.rows + 15) / 16, pairs = (row_tiles + 1) / 2, row_tile = 0;
+  int64_t bytes = args.inputs / kDepth * kTileBytes, lines = 16 * kTiles;
+  Ahead ahead = {static_cast<const char*>(args.weights) + (tile + kTiles) * bytes,
+                 (lines + pairs - 1) / pairs};
+  for (; row_tile + 1 < row_tiles; row_tile += 2)
+    some_rows<2, kTiles>(args, x, row_tile, tile, ahead, sums);
+  if (row_tile < row_tiles) some_rows<1, kTiles>(args, x, row_tile, tile, ahead, sums);
 }
 
-// kTiles tiles of outputs at a time; of what comes next kLines lines are asked for with each tile.
-template <int kTiles, int kLines>
-void all_strips(const LinearArgs& args, const char* x, float (*sums)[16][16]) {
-  int64_t tiles = (args.outputs + kTile - 1) / kTile, whole = tiles / kTiles;
+// More rows, so many at a time that they stay in the second-level cache. Each thread lays them out for
+// itself: to write what the other one has read takes seven nanoseconds a line.
+void multiply_many(const LinearArgs& args) {
+  int64_t bytes = args.inputs / kDepth * kTileBytes, most = std::max(kRoomBytes / bytes, int64_t(2));
+  int64_t tiles = (args.outputs + kTile - 1) / kTile;
+  LinearArgs part = args;
+  for (int64_t row = 0; row < args.rows; row += part.rows) {
+    part.rows = std::min(most / 2 * 32, args.rows - row);
+    part.x = static_cast<const bf16*>(args.x) + row * args.inputs;
+    part.output = static_cast<bf16*>(args.output) + row * args.outputs;
+#pragma omp parallel
+    {
+      TilesInUse unit;
+      static thread_local Room room;
+      static thread_local Sums sums;
+      int64_t row_tiles = (part.rows + 15) / 16;
+      char* x = room.of(row_tiles * bytes);
+      for (int64_t i = 0; i < row_tiles; ++i) lay_out_rows(part, i, x + i * bytes);
 #pragma omp for schedule(static) nowait
-  for (int64_t i = 0; i < whole; ++i) {
-    if constexpr (kTiles == 4) few_rows(args, x, kTiles * i);
-    else strip<kTiles, kLines>(args, x, kTiles * i, sums);
+      for (int64_t tile = 0; tile < tiles; tile += 2)
+        tile + 1 < tiles ? strip<2>(part, x, tile, sums) : strip<1>(part, x, tile, sums);
+      sums.finish();
+    }
   }
-#pragma omp for schedule(static)
-  for (int64_t tile = kTiles * whole; tile < tiles; ++tile) strip<1, 0>(args, x, tile, sums);
 }
 
 void multiply_all(const LinearArgs& args) {
-  int64_t row_tiles = (args.rows + 15) / 16, bytes = args.inputs / kDepth * kTileBytes;
   if (!args.rows) return;
-  static thread_local Room room_for_rows;
-  char* x = room_for_rows.of(row_tiles * bytes);
-#pragma omp parallel
-  {
-    TilesInUse tiles;
-    static thread_local Room room_for_sums;
-    auto* sums = reinterpret_cast<float(*)[16][16]>(room_for_sums.of(row_tiles * 2 * kTileBytes));
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < row_tiles; ++i) lay_out_rows(args, i, x + i * bytes);
-    if (row_tiles == 1) all_strips<4, 16>(args, x, sums);
-    else if (row_tiles == 2) all_strips<2, 16>(args, x, sums);
-    else if (row_tiles <= 4) all_strips<2, 8>(args, x, sums);
-    else if (row_tiles <= 8) all_strips<2, 4>(args, x, sums);
-    else if (row_tiles <= 16) all_strips<2, 2>(args, x, sums);
-    else all_strips<2, 0>(args, x, sums);
-  }
+  args.rows <= 16 ? multiply_few(args) : multiply_many(args);
 }
 
 }  // namespace

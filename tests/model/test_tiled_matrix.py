@@ -37,13 +37,16 @@ def test_products_are_those_of_the_matrix(
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])
-@pytest.mark.parametrize("rows", [13, 700])
-def test_a_row_does_not_notice_its_neighbours_until_the_matrix_is_widened(bits, rows: int) -> None:
-    """700 rows do not stay in a cache and are multiplied in parts."""
+@pytest.mark.parametrize(("rows", "inputs"), [(13, 256), (700, 256), (700, 2048)])
+def test_a_row_does_not_notice_its_neighbours_until_the_matrix_is_widened(
+    bits, rows: int, inputs: int
+) -> None:
+    """700 rows do not stay in a cache and are multiplied in parts; by a matrix unit those of 2,048
+    inputs."""
     needs_compiled()
-    weight = torch.randn(80, 256).to(torch.bfloat16)
+    weight = torch.randn(75, inputs).to(torch.bfloat16)
     matrix = TiledMatrix(weight, bits=bits, group=GROUP, widened_from=NEVER)
-    x = torch.randn(rows, 256).to(torch.bfloat16)
+    x = torch.randn(rows, inputs).to(torch.bfloat16)
     alone = torch.cat([matrix.multiply(x[row : row + 1]) for row in range(rows)])
     assert torch.equal(matrix.multiply(x), alone)
 
