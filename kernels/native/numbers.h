@@ -102,6 +102,24 @@ inline __m512i load_32(const int8* from) {
   return (__m512i)_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low));
 }
 
+// 16 numbers or fewer, those of a mask.
+constexpr __mmask16 kAll16 = 0xffff;
+inline __m512 widen_16(const bf16* from, __mmask16 some = kAll16) {
+  __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+inline void narrow_16(__m512 values, bf16* out, __mmask16 some = kAll16) {
+  _mm256_mask_storeu_epi16(out, some, (__m256i)_mm512_cvtneps_pbh(values));
+}
+inline __m512 rounded_16(__m512 values) {
+  __m512i bits = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(values));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+// Of a loop over count numbers, those from i on that are there.
+inline __mmask16 left_of(int64_t count, int64_t i) {
+  return count - i >= 16 ? kAll16 : __mmask16((1 << (count - i)) - 1);
+}
+
 // The even and the odd ones of 32 numbers in bf16, as floats.
 inline __m512 even_floats(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 inline __m512 odd_floats(__m512i pairs) {
