@@ -152,9 +152,12 @@ struct ItemWork {
   }
 
   void find_values(int64_t from, int64_t to) {
-    find(args.values, from, padded, to, values);
+    find_values(from, to, padded);
     if (sizeof(S) == 1)
       for (int64_t i = 0; i < padded; ++i) scratch.value_scales[i] = scale_of(values[i], dim);
+  }
+  void find_values(int64_t from, int64_t to, int64_t tokens) {
+    find(args.values, from, tokens, to, values);
   }
 
   void run() {
@@ -197,14 +200,14 @@ struct ItemWork {
   }
 };
 
-// Joins the stretches of a part's rows of one kv head. ``place`` says where a dimension lies among
-// the sums.
-template <typename Place>
+// Joins the stretches of a part's rows of one kv head. ``in_order`` puts a row's sums into the order of
+// dimensions.
+template <typename Order>
 void finish(const AttendArgs& args, const Part& part, int64_t head, const float* partials,
-            Place place) {
+            Order in_order) {
   int64_t dim = args.head_dim, group = args.heads / args.kv_heads, stride = 2 + dim;
   const float* first = partials + part.partial + head * part.splits * part.rows * stride;
-  float sums[kMostDim];
+  alignas(64) float sums[kMostDim], ordered[kMostDim];
   for (int64_t row = 0; row < part.rows; ++row) {
     float best = -INFINITY, total = 0;
     for (int64_t i = 0; i < part.splits; ++i)
@@ -215,15 +218,21 @@ void finish(const AttendArgs& args, const Part& part, int64_t head, const float*
       if (state[0] == -INFINITY && state[1] == 0.0f) continue;
       float share = std::exp2(state[0] - best);
       total += state[1] * share;
+#pragma omp simd
       for (int64_t d = 0; d < dim; ++d) sums[d] += state[2 + d] * share;
     }
     int64_t r = part.first_row + row, token = args.query_starts[part.sequence] + r / group;
     bf16* out = static_cast<bf16*>(args.output) +
                 (token * args.heads + head * group + r % group) * dim;
+#pragma omp simd
     for (int64_t d = 0; d < dim; ++d) sums[d] /= total;
-    for (int64_t d = 0; d < dim; ++d) narrow(sums[place(d)], out + d);
+    const float* result = in_order(sums, ordered, dim);
+#pragma omp simd
+    for (int64_t d = 0; d < dim; ++d) narrow(result[d], out + d);
   }
 }
+
+inline const float* as_they_lie(const float* sums, float*, int64_t) { return sums; }
 
 // The items of a stretch for the members from first_member on: of each kv head, or of some together
 // where there are few rows.
@@ -321,8 +330,8 @@ Plan make_plan(const AttendArgs& args) {
   return plan;
 }
 
-template <typename Work, typename Scratch, typename Place>
-void attend_in_blocks(const AttendArgs& args, Place place) {
+template <typename Work, typename Scratch, typename Order>
+void attend_in_blocks(const AttendArgs& args, Order in_order) {
   Plan plan = make_plan(args);
   std::unique_ptr<float[]> partials(new float[plan.partial_size]);
   int64_t num_items = plan.items.size(), num_results = plan.parts.size() * args.kv_heads;
@@ -335,7 +344,7 @@ void attend_in_blocks(const AttendArgs& args, Place place) {
       Work(args, plan, plan.items[i], scratch, partials.get()).run();
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < num_results; ++i)
-      finish(args, plan.parts[i / args.kv_heads], i % args.kv_heads, partials.get(), place);
+      finish(args, plan.parts[i / args.kv_heads], i % args.kv_heads, partials.get(), in_order);
   }
 }
 

@@ -16,7 +16,7 @@
 namespace {
 
 // Tiles: the first four are sums.
-constexpr int kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
+constexpr int kWeights = 3, kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
 constexpr int64_t kTogether = 32;  // rows: the unit works on some while others are weighed
 static_assert(kTogether % 16 == 0 && kTogether <= kStripe / 32 * kThinRows);
@@ -35,6 +35,12 @@ struct Tiles : TilesInUse {
     all.row_bytes[kFewRight] = all.row_bytes[kFewSums] = 16;
     return all;
   }
+  // For few rows: as many of weights and of sums in the first tiles.
+  static TileConfig thin() {
+    TileConfig all = config();
+    all.rows[0] = all.rows[1] = all.rows[kWeights] = kThinRows;
+    return all;
+  }
   Tiles() : TilesInUse(config()) {}
 };
 
@@ -45,6 +51,8 @@ struct Scratch : CommonScratch {
   alignas(64) int32_t weights[kTogether][kTile / 2];
   alignas(64) float mixed[kMostDim / 16][kTogether][16];  // [dimensions / 16][rows]
   alignas(64) int32_t few[kStripe / 2][kThinRows];  // few queries: [heads][dimensions / 2][rows]
+  alignas(64) int32_t few_weights[kStripe / 32][kThinRows][kTile / 2];
+  alignas(64) float few_mixed[kStripe / 16][kThinRows][16];  // [heads][dimensions / 16][rows]
   alignas(64) bf16 widened[16 * kMostDim];
   std::vector<bf16> queries;  // [rows][head_dim]
 };
@@ -68,7 +76,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
       Base::template turn_keys<1>(from, i, to, scratch.keys + i * dim / 32);
     }
-    lay_out_values(from, to);
+    lay_out_values(from, to, padded);
     for (int64_t row = 0; row < count; row += kTogether) {
       int64_t some = std::min(kTogether, count - row);
       const Row* rows = scratch.rows.data() + row;
@@ -105,16 +113,16 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     }
   }
 
-  // The block for the few rows of some heads, while what is read next comes.
+  // The block for the few rows of some heads: keys and values in the order of memory.
   template <int kCount>
   void take_thin(int64_t from, int64_t to) {
-    int64_t end = item.first_head + item.heads;
+    int64_t end = item.first_head + item.heads, dims = dim / 16;
     if (from == item.begin) turn_queries();
+    Unit::use(Unit::thin());
     for (int64_t i = 0; i < padded; i += 16)
       for (head = item.first_head; head < end; ++head) {
-        fetch(args.values, from + i);
-        if (from + i + kAhead < item.end) fetch(args.keys, from + i + kAhead);
         int64_t nth = head - item.first_head, stride = dim * sizeof(bf16);
+        ask_behind(at(args.keys, from + i));
         const bf16* keys = keys_of(from, i, to);
         zero<kFewSums>();
         for (int64_t d = 0; d < dim; d += 32) {
@@ -126,11 +134,43 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
         store<kFewSums>(by_token, 16);
         put_scores(by_token, scratch.scores[nth], i);
       }
+    float keep[kStripe / 32][kThinRows];
     for (head = item.first_head; head < end; ++head) {
       int64_t nth = head - item.first_head;
-      lay_out_values(from, to);
-      mix(scratch.rows.data() + nth * count, kCount, scratch.scores[nth][0], from, to);
+      if (sizeof(S) == 1) find_values(from, to);  // for their scales
+      Base::template weigh<kCount>(scratch.scores[nth], scratch.few_weights[nth],
+                                   scratch.rows.data() + nth * count, from, to, keep[nth]);
     }
+    for (int64_t i = 0; i < padded; i += 32)
+      for (head = item.first_head; head < end; ++head) {
+        int64_t nth = head - item.first_head;
+        ask_behind(at(args.values, from + i));
+        if (i + 16 < padded) ask_behind(at(args.values, from + i + 16));
+        lay_out_values(from + i, std::min(to, from + i + 32), std::min<int64_t>(32, padded - i));
+        load<kWeights>(scratch.few_weights[nth][0] + i / 2, kTile * sizeof(bf16));
+        for (int64_t d = 0; d < dims; d += 2) {
+          float(*sums)[kThinRows][16] = scratch.few_mixed + nth * dims + d;
+          if (i) load<0>(sums[0], 64), load<1>(sums[1], 64);
+          else zero<0>(), zero<1>();
+          load<kRight>(scratch.values + d, dims * 64), multiply<0, kWeights, kRight>();
+          load<kRight>(scratch.values + d + 1, dims * 64), multiply<1, kWeights, kRight>();
+          store<0>(sums[0], 64), store<1>(sums[1], 64);
+        }
+      }
+    for (int64_t nth = 0; nth < item.heads; ++nth)
+      for (int64_t r = 0; r < kCount; ++r) {
+        float* sums = scratch.rows[nth * count + r].partial + 2;
+        for (int64_t d = 0; d < dims; ++d)
+          keep_and_add(sums + 16 * d, keep[nth][r], scratch.few_mixed[nth * dims + d][r]);
+      }
+    Unit::use(Unit::config());
+  }
+
+  // Asks for what lies behind 16 keys or values: those of the next head, or of the next tokens.
+  __attribute__((always_inline)) void ask_behind(const S* from) const {
+    int64_t bytes = 16 * row_size<S>(dim) * int64_t(sizeof(S));
+    const char* next = reinterpret_cast<const char*>(from) + bytes;
+    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T0);
   }
 
   // Scores of 16 tokens by token to scores by row.
@@ -173,18 +213,18 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
   }
 
   // By pairs of tokens, in steps of 32; tokens past the end repeat the last one.
-  void lay_out_values(int64_t from, int64_t to) {
-    find_values(from, to);
-    for (int64_t i = 0; i < padded; i += 2) {
-      __m512i* out = scratch.values + i / 2 * (dim / 16);
+  void lay_out_values(int64_t from, int64_t to, int64_t tokens) {
+    tokens == padded ? find_values(from, to) : Base::find_values(from, to, tokens);
+    int64_t dims = dim / 16;
+    for (int64_t i = 0; i < tokens; i += 2) {
+      __m512i* out = scratch.values + i / 2 * dims;
       for (int64_t offset = 0; offset < dim; offset += 32) {
         __m512i a = load_32(values[i] + offset), b = load_32(values[i + 1] + offset);
         _mm512_store_si512(out + offset / 16, _mm512_unpacklo_epi16(a, b));
         _mm512_store_si512(out + offset / 16 + 1, _mm512_unpackhi_epi16(a, b));
       }
     }
-    int64_t count = dim / 16, laid_out = padded / 2 * count;
-    if (padded % 32) std::memset(scratch.values + laid_out, 0, 8 * count * sizeof(__m512i));
+    if (tokens % 32) std::memset(scratch.values + tokens / 2 * dims, 0, 8 * dims * 64);
   }
 
   template <int kCount>
@@ -206,14 +246,15 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       for (int64_t d = 0; d < dims; d += 4)
         dims - d >= 4 ? mix_values<4>(r, d) : mix_values<2>(r, d);
     for (int64_t r = 0; r < some; ++r) {
-      __m512 share = _mm512_set1_ps(keep[r]);
       float* sums = rows[r].partial + 2;
-      for (int64_t d = 0; d < dims; ++d) {
-        __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sums + 16 * d), share);
-        __m512 after = _mm512_add_ps(before, _mm512_load_ps(scratch.mixed[d][r]));
-        _mm512_storeu_ps(sums + 16 * d, after);
-      }
+      for (int64_t d = 0; d < dims; ++d) keep_and_add(sums + 16 * d, keep[r], scratch.mixed[d][r]);
     }
+  }
+
+  // What was summed before, by a share, and what a block adds.
+  static void keep_and_add(float* sum, float keep, const float* mixed) {
+    __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sum), _mm512_set1_ps(keep));
+    _mm512_storeu_ps(sum, _mm512_add_ps(before, _mm512_load_ps(mixed)));
   }
 
   // Weights of 16 rows by 16 * kWide dimensions of the values, from 16 * d on.
@@ -234,10 +275,16 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
   }
 };
 
-// Where a dimension lies among the sums.
-inline int64_t place(int64_t d) {
-  int64_t in_32 = d % 32;
-  return d - in_32 + in_32 % 8 / 4 * 16 + in_32 / 8 * 4 + in_32 % 4;
+// Sums in the order of dimensions: of 32, the first 16 lie as unpacking left them.
+inline const float* in_order(const float* sums, float* ordered, int64_t dim) {
+  const __m512i lower = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+  for (int64_t d = 0; d < dim; d += 32) {
+    __m512 first = _mm512_load_ps(sums + d), second = _mm512_load_ps(sums + d + 16);
+    _mm512_store_ps(ordered + d, _mm512_permutex2var_ps(first, lower, second));
+    _mm512_store_ps(ordered + d + 16, _mm512_permutex2var_ps(first, upper, second));
+  }
+  return ordered;
 }
 
 }  // namespace
@@ -245,10 +292,10 @@ inline int64_t place(int64_t d) {
 extern "C" {
 
 void keepwarm_attend_matrix(const AttendArgs* args) {
-  attend_in_blocks<Work<bf16>, Scratch>(*args, [](int64_t d) { return place(d); });
+  attend_in_blocks<Work<bf16>, Scratch>(*args, in_order);
 }
 void keepwarm_attend_matrix_int8(const AttendArgs* args) {
-  attend_in_blocks<Work<int8>, Scratch>(*args, [](int64_t d) { return place(d); });
+  attend_in_blocks<Work<int8>, Scratch>(*args, in_order);
 }
 }
 

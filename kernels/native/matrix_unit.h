@@ -57,10 +57,13 @@ struct TilesInUse {
 
   explicit TilesInUse(const TileConfig& config = {}) {
     asm volatile("sttilecfg %0" : "=m"(before) : : "memory");
+    use(config);
+  }
+  static void use(const TileConfig& config) {
     asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
   }
   ~TilesInUse() {
-    if (before.palette) asm volatile("ldtilecfg %0" : : "m"(before) : "memory");
+    if (before.palette) use(before);
     else asm volatile("tilerelease");
   }
   TilesInUse(const TilesInUse&) = delete;
