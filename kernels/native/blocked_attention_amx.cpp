@@ -18,7 +18,7 @@ namespace {
 // Tiles: the first four are sums.
 constexpr int kWeights = 3, kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
-constexpr int64_t kTogether = 32;  // rows: the unit works on some while others are weighed
+constexpr int64_t kTogether = 16;  // rows: what is at work stays in the first-level cache
 static_assert(kTogether % 16 == 0 && kTogether <= kStripe / 32 * kThinRows);
 
 // What is in the left tile by 16 columns, added to sums.
