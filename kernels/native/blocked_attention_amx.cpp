@@ -15,7 +15,7 @@
 
 namespace {
 
-// Tiles: the first four are sums.
+// Tiles: the first four are sums; of few rows two are, and the fourth holds their weights.
 constexpr int kWeights = 3, kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
 constexpr int64_t kTogether = 16;  // rows: what is at work stays in the first-level cache
