@@ -2,7 +2,8 @@
 // Specification: paged_attention_reference in kernels/attention.py.
 //
 // A tile is 16 rows of 64 bytes. Many rows: 16 at a time, times keys of 16 tokens that are turned
-// once for all of them. Few rows: keys lie as the unit wants its left side, so nothing is turned but
+// once for all of them; what is known of the 16 lies in one vector, and their sums lie in tiles until
+// the last block, so that little is done by row. Few rows: keys lie as the unit wants its left side, so nothing is turned but
 // the queries, once. Either way a score is the same sum in the same order. Values are laid out by
 // pairs of tokens; unpacking leaves dimensions 0 to 3, 8 to 11, 16 to 19 and 24 to 27 of 32 in the
 // first half, and so do the sums lie until the end.
@@ -18,8 +19,35 @@ namespace {
 // Tiles: the first four are sums; of few rows two are, and the fourth holds their weights.
 constexpr int kWeights = 3, kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
-constexpr int64_t kTogether = 16;  // rows: what is at work stays in the first-level cache
-static_assert(kTogether % 16 == 0 && kTogether <= kStripe / 32 * kThinRows);
+static_assert(16 <= kStripe / 32 * kThinRows);
+
+struct alignas(64) Line {
+  float numbers[16];
+};
+
+// 16 rows of an item: the tokens that any of them sees, and those that all see.
+struct Group {
+  int64_t low, high, whole_low, whole_high;
+  bool begun;
+};
+
+// Joins each of 16 vectors into one number.
+template <typename Join>
+inline __m512 across(const __m512* rows, Join join) {
+  __m512 pairs[8], fours[4];
+  for (int i = 0; i < 8; ++i)
+    pairs[i] = join(_mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]),
+                    _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]));
+  for (int i = 0; i < 4; ++i) {
+    __m512d left = _mm512_castps_pd(pairs[2 * i]), right = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = join(_mm512_castpd_ps(_mm512_unpacklo_pd(left, right)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(left, right)));
+  }
+  auto halves = [&](__m512 left, __m512 right) {
+    return join(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+  };
+  return halves(halves(fours[0], fours[1]), halves(fours[2], fours[3]));
+}
 
 // What is in the left tile by 16 columns, added to sums.
 template <int kSums>
@@ -48,13 +76,14 @@ struct Scratch : CommonScratch {
   alignas(64) __m512i keys[kTile / 16 * kMostDim / 2];    // [tokens / 16][dimensions / 2]
   alignas(64) __m512i values[kTile / 2 * kMostDim / 16];  // [tokens / 2][dimensions / 16]
   alignas(64) float scores[kStripe / 32][kThinRows][kTile];  // [heads][rows], or of many rows
-  alignas(64) int32_t weights[kTogether][kTile / 2];
-  alignas(64) float mixed[kMostDim / 16][kTogether][16];  // [dimensions / 16][rows]
   alignas(64) int32_t few[kStripe / 2][kThinRows];  // few queries: [heads][dimensions / 2][rows]
   alignas(64) int32_t few_weights[kStripe / 32][kThinRows][kTile / 2];
   alignas(64) float few_mixed[kStripe / 16][kThinRows][16];  // [heads][dimensions / 16][rows]
   alignas(64) bf16 widened[16 * kMostDim];
   std::vector<bf16> queries;  // [rows][head_dim]
+  std::vector<Group> groups;  // of many rows, by 16, as are the next ones
+  std::vector<Line> best, totals;
+  std::vector<Line> sums;  // [groups][dimensions / 16][rows]
 };
 
 template <typename S>
@@ -72,19 +101,119 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
   }
 
   void take_block(int64_t from, int64_t to) {
+    if (from == item.begin) begin_groups();
     for (int64_t i = 0; i < padded; i += 16) {
       if (from + kTile + i < item.end) fetch(args.keys, from + kTile + i);
       Base::template turn_keys<1>(from, i, to, scratch.keys + i * dim / 32);
     }
     lay_out_values(from, to, padded);
-    for (int64_t row = 0; row < count; row += kTogether) {
-      int64_t some = std::min(kTogether, count - row);
-      const Row* rows = scratch.rows.data() + row;
-      if (!Base::seen(rows, some, from, to)) continue;
-      float* scores = scratch.scores[0][0];
-      for (int64_t r = 0; r < some; r += 16) score(row + r, scores + r * kTile);
-      mix(rows, some, scores, from, to);
+    for (size_t g = 0; g < scratch.groups.size(); ++g) {
+      const Group& group = scratch.groups[g];
+      if (group.high > from && group.low < to) take_group(g, from, to);
     }
+    if (to == item.end) end_groups();
+  }
+
+  void begin_groups() {
+    int64_t groups = (count + 15) / 16;
+    scratch.groups.clear();
+    Line none;
+    std::fill(none.numbers, none.numbers + 16, -INFINITY);
+    scratch.best.assign(groups, none);
+    scratch.totals.assign(groups, Line{});
+    scratch.sums.resize(groups * dim);
+    for (int64_t row = 0; row < count; ++row) {
+      const Row& seen = scratch.rows[row];
+      if (row % 16 == 0) scratch.groups.push_back({seen.low, seen.high, seen.low, seen.high, false});
+      Group& group = scratch.groups.back();
+      group.low = std::min(group.low, seen.low), group.high = std::max(group.high, seen.high);
+      group.whole_low = std::max(group.whole_low, seen.low);
+      group.whole_high = std::min(group.whole_high, seen.high);
+    }
+  }
+
+  void end_groups() {
+    for (int64_t row = 0; row < count; ++row) {
+      int64_t g = row / 16, r = row % 16;
+      if (!scratch.groups[g].begun) continue;
+      float* partial = scratch.rows[row].partial;
+      partial[0] = scratch.best[g].numbers[r], partial[1] = scratch.totals[g].numbers[r];
+      for (int64_t d = 0; d < dim / 16; ++d)
+        std::memcpy(partial + 2 + 16 * d, &scratch.sums[g * dim + 16 * d + r], sizeof(Line));
+    }
+  }
+
+  // The block for 16 rows, or for those that there are.
+  void take_group(int64_t g, int64_t from, int64_t to) {
+    Group& group = scratch.groups[g];
+    int64_t some = std::min<int64_t>(16, count - 16 * g);
+    const Row* rows = scratch.rows.data() + 16 * g;
+    float (*scores)[kTile] = scratch.scores[0];
+    score(16 * g, scores[0]);
+    if (from < group.whole_low || to > group.whole_high || to - from < padded)
+      for (int64_t r = 0; r < some; ++r) hide(scores[r], rows[r], from, to);
+    __m512 before = _mm512_load_ps(scratch.best[g].numbers);
+    __m512 scale = _mm512_set1_ps(args.scale * kLog2E);
+    __m512 best = _mm512_max_ps(_mm512_mul_ps(largest_of(scores, some), scale), before);
+    _mm512_store_ps(scratch.best[g].numbers, best);
+    __mmask16 nothing = _mm512_cmp_ps_mask(best, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+    alignas(64) float top[16];  // nothing seen: all weights are 0
+    _mm512_store_ps(top, _mm512_maskz_mov_ps(~nothing, best));
+    __m512 weights[16];
+    for (int r = 0; r < 16; ++r) weights[r] = _mm512_setzero_ps();
+    for (int64_t r = 0; r < some; ++r)
+      weights[r] = Base::exponentials(scores[r], reinterpret_cast<int32_t*>(scores[r]),
+                                      args.scale * kLog2E, top[r]);
+    __m512 total = across(weights, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); });
+    if (group.begun) {
+      __m512 keep = keep_of(g, before, best, some);
+      total = _mm512_fmadd_ps(_mm512_load_ps(scratch.totals[g].numbers), keep, total);
+    }
+    _mm512_store_ps(scratch.totals[g].numbers, total);
+    for (int64_t d = 0; d < dim / 16; d += 4)
+      dim / 16 - d >= 4 ? mix_values<4>(g, d) : mix_values<2>(g, d);
+    group.begun = true;
+  }
+
+  // What a row does not see becomes the smallest there is.
+  void hide(float* scores, const Row& row, int64_t from, int64_t to) const {
+    int64_t begin = std::min(std::max(from, row.low), to) - from;
+    int64_t end = std::max(std::min(to, row.high) - from, begin);
+    std::fill(scores, scores + begin, -INFINITY);
+    std::fill(scores + end, scores + padded, -INFINITY);
+  }
+
+  // The largest score of each row, NaN passed over: it gets into the sum.
+  __m512 largest_of(float (*scores)[kTile], int64_t some) {
+    __m512 most[16];
+    for (int r = 0; r < 16; ++r) most[r] = _mm512_set1_ps(-INFINITY);
+    for (int64_t r = 0; r < some; ++r)
+      for (int64_t i = 0; i < padded; i += 16) {
+        __m512 score = _mm512_load_ps(scores[r] + i);
+        if (sizeof(S) == 1) {
+          score = _mm512_mul_ps(score, _mm512_load_ps(scratch.key_scales[0] + i));
+          _mm512_store_ps(scores[r] + i, score);
+        }
+        most[r] = _mm512_max_ps(score, most[r]);
+      }
+    return across(most, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+  }
+
+  // What of older sums stays, by row; the sums that change are scaled.
+  __m512 keep_of(int64_t g, __m512 before, __m512 best, int64_t some) {
+    alignas(64) float keep[16];
+    _mm512_store_ps(keep, _mm512_sub_ps(before, best));
+    uint32_t higher = _mm512_cmp_ps_mask(before, best, _CMP_NEQ_UQ) & ((1u << some) - 1);
+    __mmask16 others = ~higher;
+    for (; higher; higher &= higher - 1) {
+      int r = __builtin_ctz(higher);
+      keep[r] = std::exp2(keep[r]);
+      for (int64_t d = 0; d < dim / 16; ++d) {
+        float* sums = scratch.sums[g * dim + 16 * d + r].numbers;
+        _mm512_store_ps(sums, _mm512_mul_ps(_mm512_load_ps(sums), _mm512_set1_ps(keep[r])));
+      }
+    }
+    return _mm512_mask_mov_ps(_mm512_load_ps(keep), others, _mm512_set1_ps(1.0f));
   }
 
   // Scores of the block for 16 rows.
@@ -227,51 +356,33 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     if (tokens % 32) std::memset(scratch.values + tokens / 2 * dims, 0, 8 * dims * 64);
   }
 
-  template <int kCount>
-  void weigh(float (*scores)[kTile], int64_t row, const Row* rows, int64_t from, int64_t to,
-             float* keep) {
-    Base::template weigh<kCount>(scores + row, scratch.weights + row, rows + row, from, to,
-                                 keep + row);
-  }
-
-  // Softmax of scores [rows][kTile], and the values by it.
-  void mix(const Row* rows, int64_t some, float* scores, int64_t from, int64_t to) {
-    float keep[kTogether];
-    float (*by_row)[kTile] = reinterpret_cast<float (*)[kTile]>(scores);
-    int64_t row = 0;
-    for (; row + 4 <= some; row += 4) weigh<4>(by_row, row, rows, from, to, keep);
-    for (; row < some; ++row) weigh<1>(by_row, row, rows, from, to, keep);
-    int64_t dims = dim / 16;
-    for (int64_t r = 0; r < some; r += 16)
-      for (int64_t d = 0; d < dims; d += 4)
-        dims - d >= 4 ? mix_values<4>(r, d) : mix_values<2>(r, d);
-    for (int64_t r = 0; r < some; ++r) {
-      float* sums = rows[r].partial + 2;
-      for (int64_t d = 0; d < dims; ++d) keep_and_add(sums + 16 * d, keep[r], scratch.mixed[d][r]);
-    }
-  }
-
   // What was summed before, by a share, and what a block adds.
   static void keep_and_add(float* sum, float keep, const float* mixed) {
     __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sum), _mm512_set1_ps(keep));
     _mm512_storeu_ps(sum, _mm512_add_ps(before, _mm512_load_ps(mixed)));
   }
 
-  // Weights of 16 rows by 16 * kWide dimensions of the values, from 16 * d on.
+  // Adds the values by the weights of 16 rows, which lie where their scores did, to 16 * kWide
+  // dimensions of their sums, from 16 * d on.
   template <int kWide>
-  void mix_values(int64_t row, int64_t d) {
+  void mix_values(int64_t g, int64_t d) {
+    Line* sums = scratch.sums.data() + g * dim + 16 * d;
+    if (scratch.groups[g].begun) {
+      load<0>(sums, 64), load<1>(sums + 16, 64);
+      if (kWide == 4) load<2>(sums + 32, 64), load<3>(sums + 48, 64);
+    } else {
+      zero<0>(), zero<1>();
+      if (kWide == 4) zero<2>(), zero<3>();
+    }
     int64_t stride = dim / 16 * sizeof(__m512i);
-    zero<0>(), zero<1>();
-    if (kWide == 4) zero<2>(), zero<3>();
     for (int64_t i = 0; i < padded; i += 32) {
-      load<kLeft>(scratch.weights[row] + i / 2, kTile * sizeof(bf16));
+      load<kLeft>(scratch.scores[0][0] + i / 2, kTile * sizeof(float));
       const __m512i* right = scratch.values + i / 2 * (dim / 16) + d;
       add_product<0>(right, stride), add_product<1>(right + 1, stride);
       if (kWide == 4) add_product<2>(right + 2, stride), add_product<3>(right + 3, stride);
     }
-    store<0>(scratch.mixed[d][row], 64), store<1>(scratch.mixed[d + 1][row], 64);
-    if (kWide == 4)
-      store<2>(scratch.mixed[d + 2][row], 64), store<3>(scratch.mixed[d + 3][row], 64);
+    store<0>(sums, 64), store<1>(sums + 16, 64);
+    if (kWide == 4) store<2>(sums + 32, 64), store<3>(sums + 48, 64);
   }
 };
 
