@@ -4,8 +4,9 @@ Beside decodes a step may take as long as the gap between tokens may be: what wa
 (``token_gap_ms``), or twice a step of decodes alone, or such a step and one chunk worth its cost
 where it is computed, whichever is largest. Plans aim at four fifths of it; within that, whole
 prompts go first, and of one that does not fit the step takes a chunk. What is left of a prompt may
-take the last fifth if no other has a part of the step: another step for so little would pay its
-fixed cost again.
+take most of the last fifth if no other has a part of the step: another step for so little would
+pay its fixed cost again. A client sees a step's tokens later than they are there, so the last
+twentieth is never planned.
 
 Turns that decode are nearer to their end than those whose prompts are long, and how long turns take
 is what counts. So chunks that end no prompt have to be owed: two fifths of the bound for each step
@@ -34,6 +35,8 @@ table alone would allow, one goes by the table: small chunks tell nothing of lar
 _AIM = 0.8
 """Share of the bound that a plan aims at: one step of a hundred takes 1.23 times what is
 predicted."""
+_AT_MOST = 0.95
+"""Of the bound, what a step may take that ends a prompt: tokens are on their way for a while."""
 _OWED = 0.4
 """Of the bound, what prompts are owed for each step beside decodes. Less leaves decodes too few,
 more has short answers wait for long prompts."""
@@ -54,7 +57,7 @@ class PrefillBudget:
         self._tokens = 0
         self._seconds = 0.0
         self._spare_s = 0.0
-        """Between what the plan aims at and the bound."""
+        """Between what the plan aims at and what it may take."""
         self._owed_s = _NO_BOUND_S
         """To prompts, of the steps that had decodes."""
         self._saves = False
@@ -84,7 +87,7 @@ class PrefillBudget:
             self._seconds = aim_s
             self._owed_s = min(self._owed_s + _OWED * self.gap_bound_s, aim_s)
             self._saves = num_tenants <= 1 and self._owed_s < _NEARLY * aim_s
-            self._spare_s = (1 - _AIM) * self.gap_bound_s
+            self._spare_s = (_AT_MOST - _AIM) * self.gap_bound_s
         else:
             self._seconds = _NO_BOUND_S if num_candidates <= 1 else self._gap_s
 
@@ -131,7 +134,7 @@ class PrefillBudget:
         return tokens, seconds
 
     def _ends_within(self, position: int, pending: int, step: StepPlan) -> bool:
-        """Whether the rest of a prompt, alone beside decodes, is within the bound itself."""
+        """Whether the rest of a prompt, alone beside decodes, is within what a step may take."""
         if not step.decode_rows or step.prefill_tokens:
             return False
         rest_s = self._costs.added_s(pending, position, tokens=0, rows=step.decode_rows)

@@ -36,12 +36,12 @@ def test_prefill_beside_decodes_takes_as_long_as_the_gap_between_tokens_may_be(
 
 @pytest.mark.parametrize(
     ("length", "shorter", "first"),
-    [(350, 0, 350), (445, 0, 445), (455, 0, 335), (300, 40, 300), (400, 40, 295)],
+    [(350, 0, 350), (420, 0, 420), (430, 0, 335), (300, 40, 300), (400, 40, 295)],
 )
-def test_the_rest_of_a_prompt_may_take_all_of_the_gap_where_it_has_the_step_for_itself(
+def test_the_rest_of_a_prompt_may_take_nearly_all_of_the_gap_where_it_has_the_step_for_itself(
     length: int, shorter: int, first: int
 ) -> None:
-    """350 tokens fit into four fifths of 100 ms beside a decode, 450 into all of it."""
+    """350 tokens fit into four fifths of 100 ms beside a decode, 425 into all but a twentieth."""
     bench = Bench(num_blocks=900, token_gap_ms=100)
     bench.add(3, limit=200)
     bench.step()
