@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels.attention import paged_attention
 from kernels.native_layers import LayerParts, NativeLayers
@@ -195,11 +194,13 @@ class Decoder:
             ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
         """
         rotation = self._rotary.at(inputs.positions, inputs.highest_position)
-        delta = functional.embedding(inputs.token_ids, self._embedding)
+        delta = torch.embedding(self._embedding, inputs.token_ids)
         residual = torch.zeros_like(delta)
         delta, residual = self._run_layers(delta, residual, inputs, rotation, pool)
         rows = inputs.logit_rows
-        normed, _ = add_rms_norm(delta[rows], residual[rows], self._norm, self.config.norm_eps)
+        if len(rows) < len(delta) or delta.device.type != "cpu":  # recorded: padded, in any order
+            delta, residual = delta[rows], residual[rows]
+        normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
         logits = self._head(normed)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self._shaping is not None:

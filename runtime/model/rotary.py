@@ -72,7 +72,7 @@ class RotaryTable:
         none of which is above ``highest``."""
         if highest >= self._table.shape[1]:
             self._grow(highest + 1)
-        cos, sin = self._table[:, positions]
+        cos, sin = self._table.index_select(1, positions)
         return cos, sin
 
     def _grow(self, num_positions: int) -> None:

@@ -4,6 +4,7 @@ Rows are independent: the same row gives the same token in any batch. What the t
 for a sequence (accepted draft, end of turn) is the engine's business.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from kernels.masked_sampling import (
 from kernels.masked_sampling import sample as draw
 from kernels.upload import upload
 from runtime.messages import SamplingParams, TokenArray, TokenLogprob
+
+_FEW_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +96,15 @@ class Drawing:
             self._arrived.synchronize()
         tokens = self._on_host.numpy().astype(np.int32)
         finite = tokens != NOT_FINITE
-        tokens[~finite] = NO_TOKEN
+        np.maximum(tokens, NO_TOKEN, out=tokens)
         return Sampled(
             tokens=tokens,
             finite=finite,
             logprobs=tuple(
-                None if likely is None or token == NO_TOKEN else _logprob(token, *likely)
-                for token, likely in zip(tokens.tolist(), self._likely, strict=True)
+                [
+                    None if likely is None or token == NO_TOKEN else _logprob(token, *likely)
+                    for token, likely in zip(tokens.tolist(), self._likely, strict=True)
+                ]
             ),
         )
 
@@ -109,13 +114,41 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> Sampled:
     return Drawing(logits, rows).result()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What parameters ask for, one entry per row, as ``SamplingBatch`` has it; read only."""
+
+    temperature: npt.NDArray[np.float64]
+    top_k: npt.NDArray[np.int64]
+    top_p: npt.NDArray[np.float64]
+    min_p: npt.NDArray[np.float64]
+    seeds: npt.NDArray[np.uint64]
+
+
+def _asked(params: tuple[SamplingParams, ...]) -> _Asked:
+    seeds = [item.seed & 0xFFFF_FFFF_FFFF_FFFF for item in params]
+    asked = _Asked(
+        temperature=np.array([item.temperature for item in params], dtype=np.float64),
+        top_k=np.array([item.top_k for item in params], dtype=np.int64),
+        top_p=np.array([item.top_p for item in params], dtype=np.float64),
+        min_p=np.array([item.min_p for item in params], dtype=np.float64),
+        seeds=np.array(seeds, dtype=np.uint64),
+    )
+    for array in (asked.temperature, asked.top_k, asked.top_p, asked.min_p, asked.seeds):
+        array.flags.writeable = False
+    return asked
+
+
+_asked_again = functools.lru_cache(maxsize=64)(_asked)
+"""Most steps ask for what the last one did. For few rows that is found faster than made."""
+
+
 def _batch(rows: Sequence[SampleRow]) -> SamplingBatch:
-    params = [row.params for row in rows]
-    seeds = np.array([item.seed & 0xFFFF_FFFF_FFFF_FFFF for item in params], dtype=np.uint64)
-    positions = np.array([row.position for row in rows], dtype=np.uint64)
-    masked = np.array([row.mask is not None for row in rows])
+    ask = _asked_again if len(rows) <= _FEW_ROWS else _asked
+    asked = ask(tuple([row.params for row in rows]))
+    has_mask = [row.mask is not None for row in rows]
     masks: Tensor | None = None
-    if masked.any():
+    if any(has_mask):
         words = max(len(row.mask) for row in rows if row.mask is not None)
         packed = np.zeros((len(rows), words), dtype=np.int32)
         for index, row in enumerate(rows):
@@ -123,14 +156,14 @@ def _batch(rows: Sequence[SampleRow]) -> SamplingBatch:
                 packed[index, : len(row.mask)] = row.mask
         masks = torch.from_numpy(packed)
     return SamplingBatch(
-        temperature=np.array([item.temperature for item in params], dtype=np.float64),
-        top_k=np.array([item.top_k for item in params], dtype=np.int64),
-        top_p=np.array([item.top_p for item in params], dtype=np.float64),
-        min_p=np.array([item.min_p for item in params], dtype=np.float64),
-        seeds=seeds,
-        positions=positions,
+        temperature=asked.temperature,
+        top_k=asked.top_k,
+        top_p=asked.top_p,
+        min_p=asked.min_p,
+        seeds=asked.seeds,
+        positions=np.array([row.position for row in rows], dtype=np.uint64),
         masks=masks,
-        masked=masked,
+        masked=np.array(has_mask, dtype=np.bool_),
         penalties=_penalties(rows),
     )
 

@@ -32,6 +32,20 @@ def test_rows_positions_slots_and_logit_rows_of_a_mixed_step() -> None:
     assert (batch.num_tokens, batch.num_sequences) == (7, 3)
 
 
+def test_single_tokens_are_laid_out_as_others_are() -> None:
+    singles = [entry(3, 1, [5, 2], 1), entry(8, 1, [1, 0, 7], 0), entry(0, 1, [9, 4], 1)]
+    batch = StepBatch.build([*singles, entry(4, 2, [6, 8], 1)], 4)  # not all are single ones
+    single = StepBatch.build(singles, 4)
+    for name in ("token_ids", "positions", "slots", "context_lengths", "block_tables"):
+        among_others, alone = getattr(batch, name)[:3], getattr(single, name)
+        assert (alone == among_others).all()
+        assert alone.dtype == among_others.dtype
+    assert single.query_starts.tolist() == [0, 1, 2, 3]
+    assert single.logit_rows.tolist() == [0, 2]
+    assert StepBatch.build([singles[1]], 4).logit_rows.tolist() == []
+    assert StepBatch.build([singles[2]], 4).block_tables.tolist() == [[9]]
+
+
 def test_places_behind_which_the_token_is_certain_have_no_logit_row() -> None:
     verified = replace(entry(0, 6, [1, 2], 5), certain=(1, 2))
     unneeded = replace(entry(0, 3, [3], 1), certain=(0,))
