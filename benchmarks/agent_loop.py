@@ -57,7 +57,7 @@ SPREAD_RUNS = 10
 _AGAIN = 1000
 """Above the seeds of all rounds."""
 SIMULATED = ("ours/s8", "fcfs/s8", "ours/mixed32")
-CALIBRATING = "ours/serial"
+CALIBRATING = ("ours/serial", "ours/decode8")
 PARTS = (
     *dict.fromkeys(ratio.part for ratio in RATIOS),
     *("simulator", "gap", "spread", "exact", "load"),
@@ -101,7 +101,7 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     loads = loads_of(given)
     ratios = [ratio for ratio in RATIOS if ratio.part in given.parts]
     record = Record()
-    simulated = (*SIMULATED, CALIBRATING) if "simulator" in given.parts else ()
+    simulated = (*SIMULATED, *CALIBRATING) if "simulator" in given.parts else ()
     runs = runs_of(ratios, fleet.lacks, *simulated)
     others: dict[str, Callable[[], Bar]] = {
         "simulator": lambda: _simulator_bar(fleet, loads, record, given, figures),
@@ -159,7 +159,8 @@ def _simulator_bar(
     folder = fleet.model_folder("ours")
     table = timed_table(folder, threads=given.threads)
     kv_tokens = (given.kv_mib << 20) // kv_bytes_per_token(folder)
-    found = errors(table, kv_tokens, seen(CALIBRATING), {run: seen(run) for run in SIMULATED})
+    serial, decoding = map(seen, CALIBRATING)
+    found = errors(table, kv_tokens, serial, decoding, {run: seen(run) for run in SIMULATED})
     figures["simulator"] = {run: round(error, 3) for run, error in found.items()}
     worst = max(abs(error) for error in found.values())
     return Bar(name="simulator_error", value=worst, op="<=", bar=0.15)

@@ -11,7 +11,7 @@ from runtime.messages import FinishReason
 from runtime.model.runner import ModelRunner
 from runtime.process.loading import assemble
 from runtime.process.startup_profile import measured_table
-from runtime.scheduling.costs import CostTable, StepCosts
+from runtime.scheduling.costs import ROWS, CostTable, StepCosts
 from runtime.scheduling.sequence import Sequence
 from runtime.tokenizer import Tokenizer
 
@@ -57,15 +57,19 @@ def timed_table(runner: ModelRunner, config: EngineConfig) -> CostTable:
     )
 
 
-def with_host(table: CostTable, *, prefill_s: float, decode_s: float, mixed_s: float) -> CostTable:
-    """The table of a device whose steps take so much longer, by their kind, than the model does.
+def with_host(
+    table: CostTable, *, prefill_s: float, decode_s: float, mixed_s: float, row_s: float = 0.0
+) -> CostTable:
+    """The table of a device whose steps take so much longer, by their kind, than the model does,
+    and ``row_s`` for each sequence that decodes in one beside the first.
 
     That is no share of the step: what the host does for one and between two, sockets and all, or
     what the first one after a pause waits for, is the same for a long one.
     """
+    others_s = [row_s * max(rows - 1, 0) for rows in ROWS]
     cells = [
         [
-            max(cell + (mixed_s if i and j else prefill_s if i else decode_s), 0.0)
+            max(cell + (mixed_s if i and j else prefill_s if i else decode_s) + others_s[j], 0.0)
             if i or j
             else cell
             for j, cell in enumerate(row)

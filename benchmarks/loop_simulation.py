@@ -1,21 +1,23 @@
 """What the simulator says of sessions in a loop, beside what a server took for them.
 
-The device is the table of steps timed in this process. How much longer a step takes in life,
-sockets and all, is taken from sessions played one after the other; how sessions get on beside each
-other is what the simulator has to foretell.
+The device is the table of steps timed in this process. How much longer steps take in life, sockets
+and all, is taken from sessions played one after the other, of those that compute a prompt and of
+those that decode, and from sessions that only decode beside each other, for each of them. How turns
+get on beside each other, prompts and all, is what the simulator has to foretell.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks import fleet_engine
 from benchmarks.fleet_engine import with_host
-from benchmarks.loop_workload import Played, Workload
+from benchmarks.loop_workload import Played, PlayedTurn, Workload
 from benchmarks.simulation import OURS, DeviceProfile, Mode, Setting, Simulation
 from benchmarks.trace_sessions import Session, Turn
 from runtime.config import TOKEN_GAP_MS, EngineConfig
@@ -41,6 +43,30 @@ class Seen:
     def latency_s(self) -> float:
         return statistics.median(played.figures["latency_mean_s"] for played in self.rounds)
 
+    @property
+    def first_token_s(self) -> float:
+        """Mean of all turns, as is the latency."""
+        return statistics.median(
+            statistics.fmean(turn.token_s[0] - turn.sent_s for turn in _turns(played))
+            for played in self.rounds
+        )
+
+    @property
+    def later_tokens(self) -> float:
+        """Of a turn, beside the first one: their mean number."""
+        return statistics.fmean(len(turn.token_s) - 1 for turn in _turns(self.rounds[0]))
+
+
+class Foretold(NamedTuple):
+    """Means over the turns of a run."""
+
+    latency_s: float
+    first_token_s: float
+
+
+def _turns(played: Played) -> list[PlayedTurn]:
+    return [turn for session in played.sessions for turn in session]
+
 
 def timed_table(model: Path, *, threads: int | None) -> CostTable:
     """The table of the machine for the model in a folder, every cell timed."""
@@ -54,18 +80,33 @@ def kv_bytes_per_token(model: Path) -> int:
 
 
 def errors(
-    table: CostTable, kv_tokens: int, serial: Seen, runs: Mapping[str, Seen]
+    table: CostTable, kv_tokens: int, serial: Seen, decoding: Seen, runs: Mapping[str, Seen]
 ) -> dict[str, float]:
-    """How far the simulator's mean turn latency of each run is off, as a share, where each step
-    takes as much longer than the table says as those of ``serial`` did."""
-    turns = [turn for session in serial.rounds[0].sessions for turn in session]
-    steps = statistics.fmean(len(turn.token_s) for turn in turns)
-    host_s = (serial.latency_s - foretold_s(table, kv_tokens, serial)) / steps
-    device = with_host(table, prefill_s=host_s, decode_s=host_s, mixed_s=host_s)
+    """How far the simulator's mean turn latency of each run is off, as a share.
+
+    Steps take as much longer than the table says as those of ``serial``, whose turns are alone, did
+    to the first token and between tokens, and for each sequence beside another as much as those of
+    ``decoding`` did, all of whose sessions decode at once. What a turn waits for before its prompt
+    is computed, where it is alone, is done beside the steps of others: steps with both prompts and
+    decodes take as much longer as those of decodes.
+    """
+    said = foretold(table, kv_tokens, serial)
+    prompt_s = serial.first_token_s - said.first_token_s
+    step_s = _decoding_s(serial, said)
+    alone = with_host(table, prefill_s=prompt_s, decode_s=step_s, mixed_s=step_s)
+    others = decoding.load.sessions - 1
+    row_s = _decoding_s(decoding, foretold(alone, kv_tokens, decoding)) / others if others else 0.0
+    device = with_host(table, prefill_s=prompt_s, decode_s=step_s, mixed_s=step_s, row_s=row_s)
     return {
-        name: foretold_s(device, kv_tokens, seen) / seen.latency_s - 1
+        name: foretold(device, kv_tokens, seen).latency_s / seen.latency_s - 1
         for name, seen in runs.items()
     }
+
+
+def _decoding_s(seen: Seen, said: Foretold) -> float:
+    """Seconds that a step between two tokens took longer than was foretold."""
+    took_s, foretold_s = seen.latency_s - seen.first_token_s, said.latency_s - said.first_token_s
+    return (took_s - foretold_s) / seen.later_tokens
 
 
 def sessions_of(played: Played, load: Workload) -> list[Session]:
@@ -94,8 +135,8 @@ def sessions_of(played: Played, load: Workload) -> list[Session]:
     return sessions
 
 
-def foretold_s(table: CostTable, kv_tokens: int, seen: Seen) -> float:
-    """Mean turn latency in the simulator, over the rounds."""
+def foretold(table: CostTable, kv_tokens: int, seen: Seen) -> Foretold:
+    """What the simulator says of a run, over the rounds."""
     setting = Setting(
         sessions=1 if seen.load.one_at_a_time else seen.load.sessions,
         profile=DeviceProfile(costs=table, kv_tokens=kv_tokens, reload_token_s=0.0),
@@ -104,7 +145,10 @@ def foretold_s(table: CostTable, kv_tokens: int, seen: Seen) -> float:
         token_gap_ms=TOKEN_GAP_MS,
     )
     mode = MODES[seen.server]
-    return statistics.median(
-        Simulation(sessions_of(played, seen.load), mode, setting).run().mean_s
-        for played in seen.rounds
+    runs = [
+        Simulation(sessions_of(played, seen.load), mode, setting).run() for played in seen.rounds
+    ]
+    return Foretold(
+        latency_s=statistics.median(run.mean_s for run in runs),
+        first_token_s=statistics.median(run.first_token_mean_s for run in runs),
     )

@@ -11,7 +11,7 @@ from benchmarks.loop_simulation import (
     CostTable,
     Seen,
     errors,
-    foretold_s,
+    foretold,
     kv_bytes_per_token,
     sessions_of,
     timed_table,
@@ -24,11 +24,13 @@ TABLE = CostTable.linear(CostProfile(prefill_token_s=1e-3, decode_step_s=0.01))
 KV_TOKENS = 1 << 16
 
 
-def played(latency_s: float) -> Played:
+def played(
+    latency_s: float, first_s: float = 1.0, *, prompts: tuple[int, ...] = (50, 64), answer: int = 4
+) -> Played:
     """Three sessions of two turns, 50 + 4 and 64 + 4 tokens."""
     turns = [
-        PlayedTurn(sent_s=0.0, token_s=[1.0] * 4, end_s=latency_s, prompt_tokens=prompt)
-        for prompt in (50, 64)
+        PlayedTurn(sent_s=0.0, token_s=[first_s] * answer, end_s=latency_s, prompt_tokens=prompt)
+        for prompt in prompts
     ]
     return Played(sessions=[turns] * 3, wall_s=1.0)
 
@@ -42,27 +44,39 @@ def test_lengths_are_those_that_were_played_and_the_system_prompt_is_shared() ->
     assert not set(first.turns[0].tokens[40:]) & set(second.turns[0].tokens[40:])
 
 
-def test_each_step_takes_as_much_longer_as_those_of_sessions_played_one_by_one() -> None:
-    """A host that takes 20 ms more for each step is foretold as well as one that takes none; one
-    that takes them only beside others is not foretold."""
-    serial_load = replace(LOAD, one_at_a_time=True)
+def test_steps_take_as_much_longer_as_those_of_sessions_one_by_one_and_decoding_together() -> None:
+    """What a host takes for each step, for prompts by themselves and for each sequence beside
+    another is foretold; what it takes only for steps of both prompts and decodes is not."""
+    serial_load, decode_load = replace(LOAD, one_at_a_time=True), replace(LOAD, turns=1)
 
-    def seen(load: Workload, host_s: float) -> Seen:
-        """What a machine with such a host takes, by the simulator itself."""
-        table = with_host(TABLE, prefill_s=host_s, decode_s=host_s, mixed_s=host_s)
-        plain = Seen(server="ours", load=load, rounds=[played(1.0)])
-        return replace(plain, rounds=[played(foretold_s(table, KV_TOKENS, plain))])
+    def seen(load: Workload, table: CostTable) -> Seen:
+        """What such a machine takes, by the simulator itself."""
+        prompts, answer = ((50, 64), 4) if load.turns == 2 else ((50,), 200)
+        empty = played(1.0, prompts=prompts, answer=answer)
+        said = foretold(table, KV_TOKENS, Seen(server="ours", load=load, rounds=[empty]))
+        full = played(said.latency_s, said.first_token_s, prompts=prompts, answer=answer)
+        return Seen(server="ours", load=load, rounds=[full])
 
-    def off(alone_s: float, beside_s: float) -> float:
-        beside = {"ours/s8": seen(LOAD, beside_s)}
-        return errors(TABLE, KV_TOKENS, seen(serial_load, alone_s), beside)["ours/s8"]
+    def off(prompt_s: float, step_s: float, row_s: float, mixed_s: float | None = None) -> float:
+        table = with_host(
+            TABLE,
+            prefill_s=prompt_s,
+            decode_s=step_s,
+            mixed_s=step_s if mixed_s is None else mixed_s,
+            row_s=row_s,
+        )
+        serial, decoding = seen(serial_load, table), seen(decode_load, table)
+        runs = {"ours/s8": seen(LOAD, table)}
+        return errors(TABLE, KV_TOKENS, serial, decoding, runs)["ours/s8"]
 
-    assert off(0.0, 0.0) == pytest.approx(0.0)
-    assert off(0.02, 0.02) == pytest.approx(0.0)
-    assert off(0.0, 0.02) < -0.2
-    assert off(0.02, 0.0) > 0.2
-    slow = Seen(server="fcfs", load=LOAD, rounds=[played(7.0)])
-    assert errors(TABLE, KV_TOKENS, seen(serial_load, 0.0), {"slow": slow})["slow"] < -0.9
+    assert off(0.0, 0.0, 0.0) == pytest.approx(0.0)
+    assert off(0.02, 0.02, 0.0) == pytest.approx(0.0)
+    assert off(0.05, 0.02, 0.0) == pytest.approx(0.0)
+    assert off(0.05, 0.02, 0.01) == pytest.approx(0.0, abs=0.01)
+    assert off(0.0, 0.0, 0.0, mixed_s=0.2) < -0.2
+    serial, decoding = seen(serial_load, TABLE), seen(decode_load, TABLE)
+    slow = {"slow": Seen(server="fcfs", load=LOAD, rounds=[played(7.0)])}
+    assert errors(TABLE, KV_TOKENS, serial, decoding, slow)["slow"] < -0.9
 
 
 def test_the_table_is_timed_on_the_model_itself(tmp_path: Path) -> None:
