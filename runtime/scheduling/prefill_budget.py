@@ -9,9 +9,9 @@ pay its fixed cost again. A client sees a step's tokens later than they are ther
 twentieth is never planned.
 
 Turns that decode are nearer to their end than those whose prompts are long, and how long turns take
-is what counts. So chunks that end no prompt have to be owed: two fifths of the bound for each step
-beside decodes, less what prompts take. What is owed they take at once, in few chunks as large as
-they may be, since each pays the fixed cost of being there. That is between turns of one tenant:
+is what counts. So chunks that end no prompt have to be owed: for each step beside decodes a part of
+the bound, the less the more turns decode, since a chunk makes all of them wait. What is owed they
+take at once, in few chunks as large as they may be, since each pays the fixed cost of being there. That is between turns of one tenant:
 where several have work, their shares say who waits (``tenant_share``).
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
@@ -37,9 +37,11 @@ _AIM = 0.8
 predicted."""
 _AT_MOST = 0.95
 """Of the bound, what a step may take that ends a prompt: tokens are on their way for a while."""
-_OWED = 0.4
-"""Of the bound, what prompts are owed for each step beside decodes. Less leaves decodes too few,
-more has short answers wait for long prompts."""
+_OWED = 2.0
+"""Of the bound, what prompts are owed for each step beside one decode; beside several, as many times
+less. Less leaves decodes too few, more has short answers wait for long prompts."""
+_LEAST_OWED = 0.1
+"""However many decode, so that a prompt comes to its end."""
 _NEARLY = 0.98
 """Of what a plan aims at; rounding must not make a prompt wait for another step."""
 _NO_BOUND_S = 3600.0
@@ -70,8 +72,11 @@ class PrefillBudget:
     def is_spent(self) -> bool:
         return self._tokens <= 0 or self._seconds <= 0.0
 
-    def begin(self, step: StepPlan, *, used: int, num_candidates: int, num_tenants: int) -> None:
-        """A step that computes ``used`` tokens without prompts, for which there are so many."""
+    def begin(
+        self, step: StepPlan, *, used: int, num_decodes: int, num_candidates: int, num_tenants: int
+    ) -> None:
+        """A step that computes ``used`` tokens of ``num_decodes`` sequences without prompts, for
+        which there are so many."""
         costs, rows = self._costs, step.decode_rows
         self._saves = False
         self._tokens = self._config.max_batch_tokens - used
@@ -85,7 +90,8 @@ class PrefillBudget:
             self.gap_bound_s = max(self._gap_s, 2 * step.decode_s, step.decode_s + chunk_s)
             aim_s = _AIM * self.gap_bound_s - step.decode_s
             self._seconds = aim_s
-            self._owed_s = min(self._owed_s + _OWED * self.gap_bound_s, aim_s)
+            owed = min(max(_OWED / max(num_decodes, 1), _LEAST_OWED), 1.0)
+            self._owed_s = min(self._owed_s + owed * self.gap_bound_s, aim_s)
             self._saves = num_tenants <= 1 and self._owed_s < _NEARLY * aim_s
             self._spare_s = (_AT_MOST - _AIM) * self.gap_bound_s
         else:

@@ -174,8 +174,13 @@ class Scheduler:
         queues = self.queues
         rows = self._decodes.num_tokens(step)
         budget = self.prefill_budget
-        candidates, tenants = len(prefills) + len(queues.waiting), self._service.num_tenants
-        budget.begin(step, used=rows, num_candidates=candidates, num_tenants=tenants)
+        budget.begin(
+            step,
+            used=rows,
+            num_decodes=len(queues.decoders),
+            num_candidates=len(prefills) + len(queues.waiting),
+            num_tenants=self._service.num_tenants,
+        )
         late = frozenset() if self._policy.strict else self.tenant_share.late
         order = self.order.sort(now, prefills, waits=self._has_to_wait, last=late)
         capacity = self._admission.capacity() if queues.waiting else NO_CAPACITY
