@@ -11,8 +11,9 @@ twentieth is never planned.
 Turns that decode are nearer to their end than those whose prompts are long, and how long turns take
 is what counts. So chunks that end no prompt have to be owed: for each step beside decodes a part of
 the bound, the less the more turns decode, since a chunk makes all of them wait. What is owed they
-take at once, in few chunks as large as they may be, since each pays the fixed cost of being there. That is between turns of one tenant:
-where several have work, their shares say who waits (``tenant_share``).
+take at once, in few chunks as large as they may be, since each pays the fixed cost of being there.
+That is between turns of one tenant: where several have work, their shares say who waits
+(``tenant_share``).
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 
@@ -38,8 +39,8 @@ predicted."""
 _AT_MOST = 0.95
 """Of the bound, what a step may take that ends a prompt: tokens are on their way for a while."""
 _OWED = 2.0
-"""Of the bound, what prompts are owed for each step beside one decode; beside several, as many times
-less. Less leaves decodes too few, more has short answers wait for long prompts."""
+"""Of the bound, what prompts are owed for each step beside one decode; beside several, as many
+times less. Less leaves decodes too few, more has short answers wait for long prompts."""
 _LEAST_OWED = 0.1
 """However many decode, so that a prompt comes to its end."""
 _NEARLY = 0.98

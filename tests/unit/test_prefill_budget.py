@@ -53,12 +53,14 @@ def test_the_rest_of_a_prompt_may_take_nearly_all_of_the_gap_where_it_has_the_st
     assert tokens.get("r3", 0) == shorter
 
 
-@pytest.mark.parametrize(("decodes", "every"), [(1, 1), (2, 1), (5, 2), (10, 4), (20, 7), (32, 7)])
+@pytest.mark.parametrize(
+    ("decodes", "every"), [(1, 1), (2, 1), (5, 2), (10, 4), (20, 7), (32, 7)]
+)
 def test_chunks_that_end_no_prompt_are_owed_the_less_the_more_turns_decode(
     decodes: int, every: int
 ) -> None:
-    """A chunk takes 70 of the 100 ms beside decodes; for each step all is owed beside two decodes at
-    most, 40 ms beside five, 20 beside ten and 10 beside twenty and more."""
+    """A chunk takes 70 of the 100 ms beside decodes. For each step all is owed beside two decodes
+    at most, 40 ms beside five, 20 beside ten and 10 beside twenty and more."""
     bench = Bench(num_blocks=8000, max_running=40, token_gap_ms=100)
     for _ in range(decodes):
         bench.add(3, limit=200)
