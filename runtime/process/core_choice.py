@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LOOK_S: Final = 0.1
-"""Between two looks. A main thread that has waited may go on elsewhere, and is in the way until the
-next one."""
+LOOK_S: Final = 0.5
+"""Between two looks."""
 _BUSY_SHARE = 0.5
 """Of a look's time: a main thread that has worked less is not there for most of the steps."""
 
