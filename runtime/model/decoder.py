@@ -38,6 +38,8 @@ class StepInputs:
     """[R] int64"""
     highest_position: int
     layout: PagedLayout
+    all_rows: bool = False
+    """Logits are asked for every token, in their order. A recording never says so."""
 
 
 class DecoderLayer:
@@ -198,7 +200,7 @@ class Decoder:
         residual = torch.zeros_like(delta)
         delta, residual = self._run_layers(delta, residual, inputs, rotation, pool)
         rows = inputs.logit_rows
-        if len(rows) < len(delta) or delta.device.type != "cpu":  # recorded: padded, in any order
+        if not inputs.all_rows:
             delta, residual = delta[rows], residual[rows]
         normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
         logits = self._head(normed)

@@ -130,6 +130,7 @@ class ModelRunner:
             positions=upload(batch.positions, device),
             slots=upload(batch.slots, device),
             logit_rows=upload(batch.logit_rows, device),
+            all_rows=len(batch.logit_rows) == batch.num_tokens,
             highest_position=int(batch.context_lengths.max()) - 1,
             layout=batch.layout(device),
         )
