@@ -53,9 +53,7 @@ def test_the_rest_of_a_prompt_may_take_nearly_all_of_the_gap_where_it_has_the_st
     assert tokens.get("r3", 0) == shorter
 
 
-@pytest.mark.parametrize(
-    ("decodes", "every"), [(1, 1), (2, 1), (5, 2), (10, 4), (20, 7), (32, 7)]
-)
+@pytest.mark.parametrize(("decodes", "every"), [(1, 1), (2, 1), (5, 2), (10, 4), (20, 7), (32, 7)])
 def test_chunks_that_end_no_prompt_are_owed_the_less_the_more_turns_decode(
     decodes: int, every: int
 ) -> None:
