@@ -3,10 +3,10 @@
 //
 // A tile is 16 rows of 64 bytes. Many rows: 16 at a time, times keys of 16 tokens that are turned
 // once for all of them; what is known of the 16 lies in one vector, and their sums lie in tiles until
-// the last block, so that little is done by row. Few rows: keys lie as the unit wants its left side, so nothing is turned but
-// the queries, once. Either way a score is the same sum in the same order. Values are laid out by
-// pairs of tokens; unpacking leaves dimensions 0 to 3, 8 to 11, 16 to 19 and 24 to 27 of 32 in the
-// first half, and so do the sums lie until the end.
+// the last block, so that little is done by row. Few rows: keys lie as the unit wants its left side,
+// so nothing is turned but the queries, once. Either way a score is the same sum in the same order.
+// Values are laid out by pairs of tokens; unpacking leaves dimensions 0 to 3, 8 to 11, 16 to 19 and
+// 24 to 27 of 32 in the first half, and so do the sums lie until the end.
 
 #include "matrix_unit.h"
 
