@@ -17,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LOOK_S: Final = 0.5
-"""Between two looks."""
+LOOK_S: Final = 0.1
+"""Between two looks at an engine that works: it may go on elsewhere after each turn."""
+RESTS_AFTER_S: Final = 2.0
+"""Without a token; tools take as long between the turns of a session."""
 _BUSY_SHARE = 0.5
 """Of a look's time: a main thread that has worked less is not there for most of the steps."""
 

@@ -29,7 +29,7 @@ from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
 from runtime.process import frames
-from runtime.process.core_choice import LOOK_S, CoreChoice
+from runtime.process.core_choice import LOOK_S, RESTS_AFTER_S, CoreChoice
 from runtime.process.watchdog import (
     LoadPulse,
     LoadWatch,
@@ -114,6 +114,8 @@ class EngineProcess:
         self._watching: asyncio.Task[None] | None = None
         self._cores = CoreChoice()
         self._choosing: asyncio.Task[None] | None = None
+        self._computed = asyncio.Event()
+        """The engine has, since its core was last looked at."""
         self._listening = False
         self._hung = ""
 
@@ -222,6 +224,8 @@ class EngineProcess:
                 if isinstance(report, StepOutput):
                     if self._watch is not None:
                         self._watch.heard(None)
+                    if report.outputs:
+                        self._computed.set()
                     return report
                 if self._watch is not None:
                     self._watch.heard(report)
@@ -259,10 +263,18 @@ class EngineProcess:
             log.error("engine cannot be killed, its disk or device hangs pid=%d", process.pid)
 
     async def _choose_cores(self, process_id: int) -> None:
-        """Keep this process off the core of the engine's main thread while that works."""
+        """Keep this process off the core of the engine's main thread while that works; an engine
+        at rest is not looked at."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            try:
+                async with asyncio.timeout(RESTS_AFTER_S):
+                    await self._computed.wait()
+            except TimeoutError:
+                self._cores.back()
+                await self._computed.wait()
+            self._computed.clear()
             self._cores.tend(process_id, self._clock())
+            await asyncio.sleep(LOOK_S)
 
     async def _look_after(self, watch: Watch | LoadWatch) -> None:
         process, writer = self._process, self._writer

@@ -112,6 +112,7 @@ class _Cores:
     def __init__(self) -> None:
         self.asked: list[int | str] = []
         self.tended = asyncio.Event()
+        self.left = asyncio.Event()
 
     def tend(self, process_id: int, now_s: float) -> None:
         self.asked.append(process_id)
@@ -119,6 +120,7 @@ class _Cores:
 
     def back(self) -> None:
         self.asked.append("back")
+        self.left.set()
 
 
 async def _engines_that_are_kept_clear_of(cores: _Cores) -> list[int]:
@@ -126,6 +128,8 @@ async def _engines_that_are_kept_clear_of(cores: _Cores) -> list[int]:
     for begin in (engine.start, engine.restart):
         await begin()
         cores.tended.clear()
+        engine.send([_request("a")])
+        await _finish(engine, {"a"})
         await cores.tended.wait()
         assert engine.process_id is not None
         engines.append(engine.process_id)
@@ -139,10 +143,35 @@ def test_each_engine_is_kept_clear_of_and_starts_with_all_cores(
     cores = _Cores()
     monkeypatch.setattr(engine_process, "CoreChoice", lambda: cores)
     monkeypatch.setattr(engine_process, "LOOK_S", 0.001)
+    monkeypatch.setattr(engine_process, "RESTS_AFTER_S", 3600.0)
     first, second = asyncio.run(_engines_that_are_kept_clear_of(cores))
     assert list(dict.fromkeys(cores.asked)) == [first, "back", second]
     assert cores.asked[-1] == "back"
     assert cores.asked.count("back") == 2
+
+
+def test_an_engine_at_rest_is_not_looked_at_and_leaves_all_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = _Cores()
+    monkeypatch.setattr(engine_process, "CoreChoice", lambda: cores)
+    monkeypatch.setattr(engine_process, "LOOK_S", 0.0)
+    monkeypatch.setattr(engine_process, "RESTS_AFTER_S", 0.001)
+
+    async def scenario() -> None:
+        engine = EngineProcess(CONFIG)
+        await engine.start()
+        await cores.left.wait()
+        assert cores.asked == ["back"], "nothing has been computed"
+        engine.send([_request("a")])
+        await _finish(engine, {"a"})
+        await cores.tended.wait()
+        cores.left.clear()
+        await cores.left.wait()
+        assert engine.process_id in cores.asked
+        await engine.stop()
+
+    asyncio.run(scenario())
 
 
 async def _stop_and_restart() -> None:
