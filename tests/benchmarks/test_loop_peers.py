@@ -72,7 +72,7 @@ def test_another_server_is_started_in_place_of_one_that_has_ended(
     monkeypatch.setitem(loop_fleet.PEERS, "vllm", ("--vllm-python", peers.start))
     monkeypatch.setattr(Fleet, "play", play)
     monkeypatch.setattr(Fleet, "model_folder", lambda self, server: tmp_path)
-    monkeypatch.setattr(loop_fleet, "wait_until_quiet", lambda: True)
+    monkeypatch.setattr(loop_fleet, "wait_until_quiet", lambda resting: True)
     with ExitStack() as stack:
         fleet = Fleet(
             stack=stack,

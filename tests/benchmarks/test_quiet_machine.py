@@ -18,10 +18,11 @@ class Machine:
         self.now_s += seconds
         self._idle_s += 2 * seconds - next(self._busy_s, self._then_s)
 
-    def wait(self, *, tells: bool = True) -> tuple[bool, float]:
+    def wait(self, *, resting: int = 0, tells: bool = True) -> tuple[bool, float]:
         """What waiting returned, and how long it took."""
         began_s = self.now_s
         found = wait_until_quiet(
+            resting=resting,
             cores=2,
             idle=lambda: self._idle_s if tells else None,
             clock=lambda: self.now_s,
@@ -42,6 +43,12 @@ def test_what_begins_a_second_after_a_run_is_waited_for() -> None:
 @pytest.mark.parametrize(("share", "quiet"), [(0.09, True), (0.11, False)])
 def test_a_tenth_of_a_core_is_quiet_and_more_is_not(share: float, quiet: bool) -> None:
     found, _ = Machine(then_s=share * WINDOW_S).wait()
+    assert found is quiet
+
+
+@pytest.mark.parametrize(("share", "quiet"), [(0.27, True), (0.29, False)])
+def test_servers_at_rest_may_take_a_little_each(share: float, quiet: bool) -> None:
+    found, _ = Machine(then_s=share * WINDOW_S).wait(resting=3)
     assert found is quiet
 
 
