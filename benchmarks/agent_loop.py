@@ -46,10 +46,17 @@ from typing import Any
 from benchmarks.loop_bars import RATIOS, Record, has_amx, ratio_bar, runs_of
 from benchmarks.loop_fleet import GAUGE, WARM_UP, Fleet, OutOfTime
 from benchmarks.loop_peers import PeerFailed
-from benchmarks.loop_simulation import Seen, errors, kv_bytes_per_token, timed_table
+from benchmarks.loop_simulation import (
+    Seen,
+    errors,
+    kv_bytes_per_token,
+    middle_of,
+    timed_table,
+)
 from benchmarks.loop_workload import Played, Workload, WrongLength, percentile
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
 from runtime.model.runner import available_cores
+from runtime.scheduling.costs import CostTable
 from tools_api.errors import ApiError
 
 EXACT_RUNS = ("exact_ours/s8", "exact_ours/serial", "exact_fcfs/s8", "exact_drafts/s8")
@@ -103,8 +110,13 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
     record = Record()
     simulated = (*SIMULATED, *CALIBRATING) if "simulator" in given.parts else ()
     runs = runs_of(ratios, fleet.lacks, *simulated)
+    tables: list[CostTable] = []
+
+    def kv_tokens() -> int:
+        return (given.kv_mib << 20) // kv_bytes_per_token(fleet.model_folder("ours"))
+
     others: dict[str, Callable[[], Bar]] = {
-        "simulator": lambda: _simulator_bar(fleet, loads, record, given, figures),
+        "simulator": lambda: _simulator_bar(loads, record, middle_of(tables), kv_tokens(), figures),
         "gap": lambda: _gap_bar(fleet, loads["gap"], given, figures),
         "spread": lambda: _spread_bar(fleet, loads["s8"], figures),
         "exact": lambda: _exact_bar(fleet, loads, figures),
@@ -117,6 +129,8 @@ def measure(fleet: Fleet, given: argparse.Namespace, figures: dict[str, Any]) ->
                 if (found := played(fleet, loads, run, number, figures)) is not None:
                     record.add(run, number, found)
                 print(f"round {number + 1} of {given.rounds}: {run}", file=sys.stderr, flush=True)
+            if simulated:
+                tables.append(timed_table(fleet.model_folder("ours"), threads=given.threads))
         bars = [bar() for part, bar in others.items() if part in given.parts]
         if "load" in given.parts:
             bars += _load_bars(fleet, loads["s8"], given, figures)
@@ -144,10 +158,10 @@ def played(
 
 
 def _simulator_bar(
-    fleet: Fleet,
     loads: Mapping[str, Workload],
     record: Record,
-    given: argparse.Namespace,
+    table: CostTable,
+    kv_tokens: int,
     figures: dict[str, Any],
 ) -> Bar:
     """How far the simulator is off, at most."""
@@ -156,9 +170,6 @@ def _simulator_bar(
         server, _, load = run.partition("/")
         return Seen(server=server, load=loads[load], rounds=record.rounds(run))
 
-    folder = fleet.model_folder("ours")
-    table = timed_table(folder, threads=given.threads)
-    kv_tokens = (given.kv_mib << 20) // kv_bytes_per_token(folder)
     serial, decoding = map(seen, CALIBRATING)
     found = errors(table, kv_tokens, serial, decoding, {run: seen(run) for run in SIMULATED})
     figures["simulator"] = {run: round(error, 3) for run, error in found.items()}

@@ -1,14 +1,15 @@
 """What the simulator says of sessions in a loop, beside what a server took for them.
 
-The device is the table of steps timed in this process. How much longer steps take in life, sockets
-and all, is taken from sessions played one after the other, of those that compute a prompt and of
-those that decode, and from sessions that only decode beside each other, for each of them. How turns
-get on beside each other, prompts and all, is what the simulator has to foretell.
+The device is the table of steps timed in this process, after each round: a machine may become
+slower. How much longer steps take in life, sockets and all, is taken from sessions played one
+after the other, of those that compute a prompt and of those that decode, and from sessions that
+only decode beside each other, for each of them. How turns get on beside each other, prompts and
+all, is what the simulator has to foretell.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,27 @@ def timed_table(model: Path, *, threads: int | None) -> CostTable:
     """The table of the machine for the model in a folder, every cell timed."""
     config = EngineConfig(model=str(model), threads=threads, kv_cache_bytes=512 << 20)
     return fleet_engine.timed_table(load_runner(config), config)
+
+
+def middle_of(tables: Sequence[CostTable]) -> CostTable:
+    """The table of the medians of each cell and of what context costs."""
+
+    def middle(number: Callable[[CostTable], float]) -> float:
+        return statistics.median(map(number, tables))
+
+    return replace(
+        tables[0],
+        cells=[
+            [
+                statistics.median(table.cells[i][j] for table in tables)
+                for j in range(len(tables[0].cells[i]))
+            ]
+            for i in range(len(tables[0].cells))
+        ],
+        pair_s=middle(lambda table: table.pair_s),
+        context_s=middle(lambda table: table.context_s),
+        chunk_s=middle(lambda table: table.chunk_s),
+    )
 
 
 def kv_bytes_per_token(model: Path) -> int:

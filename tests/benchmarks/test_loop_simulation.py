@@ -13,6 +13,7 @@ from benchmarks.loop_simulation import (
     errors,
     foretold,
     kv_bytes_per_token,
+    middle_of,
     sessions_of,
     timed_table,
 )
@@ -84,3 +85,14 @@ def test_the_table_is_timed_on_the_model_itself(tmp_path: Path) -> None:
     table = timed_table(tmp_path / "model", threads=1)
     assert sum(map(sum, table.timed)) >= 16
     assert kv_bytes_per_token(tmp_path / "model") % 2 == 0
+
+
+def test_a_table_that_was_timed_in_a_bad_moment_does_not_count() -> None:
+    good = replace(TABLE, pair_s=3e-8, context_s=1e-7)
+    slow = replace(
+        TABLE, cells=[[9 * cell for cell in row] for row in TABLE.cells], pair_s=1.0, context_s=1.0
+    )
+    fast = replace(TABLE, cells=[[0.0 for _ in row] for row in TABLE.cells])
+    middle = middle_of([slow, good, fast])
+    assert middle.cells == TABLE.cells
+    assert (middle.pair_s, middle.context_s) == (3e-8, 1e-7)
