@@ -156,6 +156,42 @@ def test_what_shares_its_first_blocks_with_others_does_not_notice(group: int, ne
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_window_longer_than_a_block_begins_within_one(dtype: torch.dtype) -> None:
+    """Of 16 rows some see what lies at the beginning of a block, and others must not."""
+    contexts = make_contexts([(1000, 300)], seed=6, dtype=dtype, head_dim=64)
+    k_blocks, v_blocks = contexts.blocks
+    v_blocks[int(contexts.layout.block_tables[0, 528 // 16]), :, 528 % 16] = 1000.0
+    queries = torch.randn(300, 6, 64, generator=torch.Generator().manual_seed(6)).to(dtype)
+    for window in (298, 299, 300):
+        arguments = {"scale": 0.1, "window": window}
+        output = attend(queries, k_blocks, v_blocks, contexts.layout, **arguments)
+        expected = paged_attention_reference(
+            queries, k_blocks, v_blocks, contexts.layout, **arguments
+        )
+        assert torch.allclose(output, expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_nan_in_one_prompt_stays_there(dtype: torch.dtype) -> None:
+    """Also where the next one has rows that see nothing of a stretch of its context."""
+    contexts = make_contexts([(300, 150)] * 4 + [(1100, 150)], seed=7, dtype=dtype, head_dim=64)
+    k_blocks, v_blocks = contexts.blocks
+    for table in contexts.layout.block_tables[:4]:
+        v_blocks[table[: 300 // 16].long()] = torch.nan
+    queries = torch.randn(750, 6, 64, generator=torch.Generator().manual_seed(7)).to(dtype)
+    output = attend(queries, k_blocks, v_blocks, contexts.layout, scale=0.2, window=None)
+    expected = paged_attention_reference(
+        queries, k_blocks, v_blocks, contexts.layout, scale=0.2, window=None
+    )
+    assert output[:600].isnan().all()
+    assert torch.allclose(
+        output[600:], expected[600:], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_nan_in_one_context_stays_there(dtype: torch.dtype) -> None:
     contexts = make_contexts([(50, 1), (60, 1)], seed=0, dtype=dtype, head_dim=32)
     k_blocks, v_blocks = contexts.blocks

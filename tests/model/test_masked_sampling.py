@@ -79,6 +79,28 @@ def test_each_of_equal_tokens_has_its_own_random_bits(dtype: torch.dtype, masked
     assert drawn.tolist() == wanted * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_least_mass_is_enough_and_a_unit_less_is_not(dtype: torch.dtype, masked: bool) -> None:
+    draw = native_sampler(dtype)
+    if draw is None:
+        pytest.skip("no compiled library")
+    logits = torch.full((2, 64), -1e30, dtype=dtype)
+    logits[:, 3], logits[:, 40] = 0.0, -1.0
+    half, none = 1 << (MASS_BITS - 1), np.zeros(2, dtype=np.int64)
+    drawn = draw(
+        logits,
+        scales=np.ones(2, dtype=np.float32),
+        top_k=none,
+        top_p=none,
+        least_mass=np.array([half, half + 1]),
+        bits=np.full(2, (1 << SHARE_BITS) - 1, dtype=np.uint64),
+        masks=torch.full((2, 2), -1, dtype=torch.int32),
+        masked=np.full(2, masked),
+    )
+    assert drawn.tolist() == [40, 3]
+
+
 def test_mass_halves_with_each_unit_of_distance() -> None:
     distances = torch.randint(0, FARTHEST << PLACES, (100_000,))
     distances = torch.cat((distances, torch.arange(3), torch.tensor([FARTHEST << PLACES])))
