@@ -97,7 +97,7 @@ class Fleet:
         still does."""
         server = run.partition("/")[0]
         self._peer(server) if server in PEERS else self.server(server)
-        return wait_until_quiet(resting=len(self._servers) + len(self._peers))
+        return wait_until_quiet(resting=len(self._servers))
 
     def lacks(self, run: str) -> str | None:
         """Why a run cannot be played, None if it can."""
