@@ -30,8 +30,10 @@ from benchmarks.engine_loops import (
     EngineLoop,
     RunnerLoop,
     Timing,
+    as_served,
     fill_pool,
     gemm_rate,
+    in_torch,
     load,
     prefill_flops,
     read_bandwidth,
@@ -42,7 +44,7 @@ from benchmarks.engine_products import ROWS, cpu_features, product_figures
 from benchmarks.plain_decoder import PlainDecoder
 from benchmarks.report import Bar, parser, report
 from runtime.model.config import ModelConfig
-from runtime.model.runner import ModelRunner, available_cores
+from runtime.model.runner import ModelRunner, available_cores, share_work
 
 PARTS = ("products", "attention", "decode", "prefill", "paging", "load", "start", "transformers")
 SIZES = ("100m", "500m")
@@ -132,7 +134,7 @@ def decode_figures(
             kind: load(folder, num_blocks=blocks, threads=threads, quantization=kind)
             for kind in kinds
         }
-        timings = time_decodes(runners, config, batch, rounds=ROUNDS)
+        timings = time_decodes(runners, config, batch, threads=threads, rounds=ROUNDS)
         ours = timings["none"].best
         kv_bytes = 4 * batch * CONTEXT * config.kv_size * config.num_layers
         step_bytes = runners["none"].model.decoder.step_weight_bytes + kv_bytes
@@ -154,14 +156,19 @@ def decode_figures(
 
 
 def time_decodes(
-    runners: Mapping[str, ModelRunner], config: ModelConfig, batch: int, *, rounds: int
+    runners: Mapping[str, ModelRunner],
+    config: ModelConfig,
+    batch: int,
+    *,
+    threads: int,
+    rounds: int,
 ) -> dict[str, Timing]:
     """A step of each engine, of the plain decoder and of its faster variants, in turns."""
     calls: dict[str, Callable[[], object]] = {}
     for kind, runner in runners.items():
         loop = EngineLoop(runner, seed=batch)
         loop.start_decoding(batch=batch, context=CONTEXT)
-        calls[kind] = loop.step
+        calls[kind] = as_served(runner, threads, loop.step)
     tokens = torch.full((batch, 1), 5)
     packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     for name in ("plain", "grouped", "packed") if packs else ("plain", "grouped"):
@@ -170,7 +177,8 @@ def time_decodes(
         )
         if name == "packed":
             yardstick.pack()
-        calls[name] = functools.partial(yardstick.step, tokens, CONTEXT - 1)
+        step = functools.partial(yardstick.step, tokens, CONTEXT - 1)
+        calls[name] = in_torch(threads, step)
     return take_turns(calls, rounds=rounds)
 
 
@@ -183,9 +191,11 @@ def prefill_figures(
     loop = EngineLoop(runner, seed=3)
     rates = []
     best = float("inf")
+    prefill = as_served(runner, threads, lambda: loop.prefill(PREFILL))
     for _ in range(3):
+        share_work(threads)
         rates.append(gemm_rate(config, PREFILL))
-        timing = take_turns({"prefill": lambda: loop.prefill(PREFILL)}, rounds=1)["prefill"]
+        timing = take_turns({"prefill": prefill}, rounds=1)["prefill"]
         best = min(best, timing.best)
     achieved = prefill_flops(config, PREFILL) / best
     figures = {
@@ -203,7 +213,9 @@ def paging_figures(folder: Path, threads: int) -> tuple[dict[str, float], float]
     fill_pool(runner)
     dense = RunnerLoop(runner, batch=LONG_BATCH, context=LONG_CONTEXT, scattered=False)
     paged = RunnerLoop(runner, batch=LONG_BATCH, context=LONG_CONTEXT, scattered=True)
-    timings = take_turns({"dense": dense.step, "paged": paged.step}, rounds=10)
+    calls = {"dense": dense.step, "paged": paged.step}
+    served = {name: as_served(runner, threads, call) for name, call in calls.items()}
+    timings = take_turns(served, rounds=10)
     figures = {f"{name}_step_ms": round(1000 * t.best, 2) for name, t in timings.items()}
     return figures, timings["paged"].best / timings["dense"].best
 
@@ -284,8 +296,10 @@ def measure(
             folder = Path(root) / size
             config = write_model(folder, size)
             here = figures[size] = dict[str, Any]()
+            share_work(threads)
             if "load" in parts:
                 values[f"load_seconds_{size}"] = load_seconds(folder, threads)
+            share_work(threads)
             if "products" in parts and size == "100m":
                 here["products"], ratios = product_figures(config)
                 values |= ratios
@@ -298,6 +312,7 @@ def measure(
             if "prefill" in parts:
                 here["prefill_2048"], share = prefill_figures(folder, config, threads)
                 values[f"prefill_2048_share_{size}"] = share
+            share_work(threads)
             if "transformers" in parts:
                 here["transformers"] = transformers_figures(folder)
             if "paging" in parts and size == "100m":
@@ -311,7 +326,7 @@ def main() -> int:
     options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="run only these")
     options.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES, help="models to run")
     arguments = options.parse_args()
-    torch.set_num_threads(arguments.threads)
+    share_work(arguments.threads)
     figures, values = measure(arguments.parts, arguments.sizes, arguments.threads)
     amx = "amx_bf16" in figures["cpu_features"]
     wanted = bars(values, arguments.parts, arguments.sizes, amx=amx)

@@ -26,12 +26,15 @@ from runtime.model.config import ModelConfig
 from runtime.model.layers import PackedLinear
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
-from runtime.model.runner import ModelRunner, load_runner
+from runtime.model.runner import ModelRunner, load_runner, share_work
 from runtime.model.weights import BYTE_TOKENIZER
 from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
 
 BLOCK_SIZE = 16
+
+_SETTLES_S = 0.02
+"""For so long threads of OpenMP look for more work on the cores that the next call needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,13 @@ class Timing:
 
 
 def take_turns(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, Timing]:
-    """Time each call once per round, after one round that does not count."""
+    """Time each call once per round, right behind one of its own kind, after one round that does
+    not count. Threads of the call before have stopped looking for more by then."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
+            time.sleep(_SETTLES_S)
+            call()
             started = time.perf_counter()
             call()
             if number:
@@ -55,6 +61,30 @@ def take_turns(calls: Mapping[str, Callable[[], object]], *, rounds: int) -> dic
         name: Timing(best=min(taken), median=statistics.median(taken))
         for name, taken in times.items()
     }
+
+
+def as_served(
+    runner: ModelRunner, threads: int, call: Callable[[], object]
+) -> Callable[[], object]:
+    """``call`` in the threads that ``runner`` would have alone in a process: whatever was timed or
+    loaded before has its own."""
+    compiled = runner.model.decoder.is_compiled
+
+    def run() -> object:
+        share_work(threads, compiled=compiled)
+        return call()
+
+    return run
+
+
+def in_torch(threads: int, call: Callable[[], object]) -> Callable[[], object]:
+    """``call`` in so many threads of torch's."""
+
+    def run() -> object:
+        share_work(threads)
+        return call()
+
+    return run
 
 
 def benchmark_config(size: str) -> ModelConfig:

@@ -16,6 +16,7 @@ from kernels.cpu_attention import COMPILED_QUERIES
 from kernels.native_arguments import AttendArgs, LinearArgs, TiledWeights
 from kernels.native_library import native_library
 from kernels.paged_layout import PagedLayout
+from kernels.tiled_matrix import NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,11 @@ class TiledProduct:
     """[outputs] bfloat16."""
     most_rows: int
     """Products of more rows are made otherwise."""
+
+    @property
+    def takes_any_rows(self) -> bool:
+        """Whether no product is made otherwise."""
+        return self.most_rows >= NEVER - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,12 @@ class NativeLayers:
         self._mixed = max(self._query_size, first.down.weights.inputs)
         self._pool: Sequence[tuple[Tensor, Tensor]] | None = None
         self._arguments: ctypes.Array[_LayerArgs] | None = None
+
+    @property
+    def takes_any_rows(self) -> bool:
+        """Whether ``takes`` holds for any number of rows, if it does for one."""
+        every = all(product.takes_any_rows for layer in self._layers for product in layer.products)
+        return self._in_blocks and every
 
     def takes(self, rows: int, pool: Sequence[tuple[Tensor, Tensor]], layout: PagedLayout) -> bool:
         """Whether ``run`` may be called for such a step."""

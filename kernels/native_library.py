@@ -326,6 +326,20 @@ def compiled_library() -> ctypes.CDLL | None:
         return None
 
 
+def own_threads(threads: int | None) -> None:
+    """Have the compiled kernels of this process share their work among so many threads of their
+    own, of which none waits for one that has not begun (``native/team.h``); None: among OpenMP's,
+    as many as torch has, which is how they begin. Beside torch's threads at work theirs have no
+    core: where there are some of their own, torch should have one."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}, at least 1 is needed")
+    if threads is None and not compiled_library.cache_info().currsize:
+        return  # nothing compiled: nothing to undo
+    library = compiled_library()
+    if library is not None:
+        library.keepwarm_own_threads(ctypes.c_int64(threads or 0))
+
+
 def build_name() -> str:
     """Of the compiled kernels: another one for other sources, another compiler or processor."""
     library = compiled_library()

@@ -30,6 +30,8 @@ def pytest_runtest_setup() -> None:
     small gain nothing from more, and beside other work they wait for each other."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    if "kernels.native_library" in sys.modules:
+        sys.modules["kernels.native_library"].own_threads(None)
 
 
 @pytest.fixture

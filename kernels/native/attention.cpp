@@ -5,6 +5,7 @@
 // threads nor the neighbours in the batch change a sequence's arithmetic.
 
 #include "paged_attention.h"
+#include "team.h"
 
 namespace {
 
@@ -549,14 +550,13 @@ void attend(const AttendArgs& args) {
   starts.push_back(items.size());
   std::vector<float> partials(partial_size);
   int64_t num_items = items.size(), num_outputs = int64_t(starts.size()) - 1;
-#pragma omp parallel
-  {
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < num_items; ++i) Work<T, S>(args, items[i], partials.data()).run();
-#pragma omp for schedule(static)
-    for (int64_t o = 0; o < num_outputs; ++o)
-      finish<T>(args, &items[starts[o]], starts[o + 1] - starts[o], partials.data());
-  }
+  team::Queue queue(num_items);
+  team::run([&](int64_t) {
+    queue.work([&](int64_t i) { Work<T, S>(args, items[i], partials.data()).run(); });
+  });
+  team::each_of(num_outputs, true, [&](int64_t o) {
+    finish<T>(args, &items[starts[o]], starts[o + 1] - starts[o], partials.data());
+  });
 }
 
 }  // namespace

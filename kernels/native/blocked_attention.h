@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "paged_attention.h"
+#include "team.h"
 
 namespace {
 
@@ -335,17 +336,17 @@ void attend_in_blocks(const AttendArgs& args, Order in_order) {
   Plan plan = make_plan(args);
   std::unique_ptr<float[]> partials(new float[plan.partial_size]);
   int64_t num_items = plan.items.size(), num_results = plan.parts.size() * args.kv_heads;
-#pragma omp parallel
-  {
+  team::Queue queue(num_items);
+  team::run([&](int64_t) {
     static thread_local Scratch scratch;
     [[maybe_unused]] typename Work::Unit unit;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < num_items; ++i)
+    queue.work([&](int64_t i) {
       Work(args, plan, plan.items[i], scratch, partials.get()).run();
-#pragma omp for schedule(static)
-    for (int64_t i = 0; i < num_results; ++i)
-      finish(args, plan.parts[i / args.kv_heads], i % args.kv_heads, partials.get(), in_order);
-  }
+    });
+  });
+  team::each_of(num_results, true, [&](int64_t i) {
+    finish(args, plan.parts[i / args.kv_heads], i % args.kv_heads, partials.get(), in_order);
+  });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "elementwise.h"
 #include "numbers.h"
+#include "team.h"
 
 namespace {
 
@@ -147,20 +148,18 @@ inline void norm_rope_row(const bf16* x, const bf16* weight, const bf16* cosines
 template <typename T>
 void add_rms_norm(const T* x, const T* residual, const T* weight, T* normed, T* total,
                   int64_t tokens, int64_t size, float eps) {
-#pragma omp parallel for if (tokens * size > kWorthThreads)
-  for (int64_t t = 0; t < tokens; ++t) {
+  team::each_of(tokens, tokens * size > kWorthThreads, [&](int64_t t) {
     int64_t at = t * size;
     add_rms_norm_row(x + at, residual + at, weight, normed + at, total + at, size, eps);
-  }
+  });
 }
 
 template <typename T>
 void silu_mul(const T* gate_up, T* out, int64_t tokens, int64_t size) {
-#pragma omp parallel for if (tokens * size > kWorthThreads)
-  for (int64_t t = 0; t < tokens; ++t) {
+  team::each_of(tokens, tokens * size > kWorthThreads, [&](int64_t t) {
     const T* gate = gate_up + 2 * t * size;
     silu_mul_row(gate, gate + size, out + t * size, size);
-  }
+  });
 }
 
 // Softmax of each row over the columns it sees, in place; the others become zero. Row r is
@@ -169,8 +168,7 @@ void silu_mul(const T* gate_up, T* out, int64_t tokens, int64_t size) {
 template <typename T>
 void visible_softmax(T* scores, int64_t rows, int64_t columns, int64_t queries, int64_t first_end,
                      int64_t window) {
-#pragma omp parallel for schedule(static) if (rows * columns > kWorthThreads)
-  for (int64_t row = 0; row < rows; ++row) {
+  team::each_of(rows, rows * columns > kWorthThreads, [&](int64_t row) {
     T* score = scores + row * columns;
     int64_t sees = first_end + row % queries;
     int64_t end = std::clamp<int64_t>(sees, 0, columns);
@@ -198,14 +196,13 @@ void visible_softmax(T* scores, int64_t rows, int64_t columns, int64_t queries, 
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) narrow(weight[i] * share, score + i);
     std::memset(score + end, 0, (columns - end) * sizeof(T));
-  }
+  });
 }
 
 template <typename T>
 void norm_rope_write(const QkvArgs& args) {
   int64_t dim = args.head_dim, half = dim / 2, all = args.heads + 2 * args.kv_heads;
-#pragma omp parallel for if (args.tokens * all * dim > kWorthThreads)
-  for (int64_t t = 0; t < args.tokens; ++t) {
+  team::each_of(args.tokens, args.tokens * all * dim > kWorthThreads, [&](int64_t t) {
     const T* row = static_cast<const T*>(args.qkv) + t * all * dim;
     const T* cosines = static_cast<const T*>(args.cosines) + t * half;
     const T* sines = static_cast<const T*>(args.sines) + t * half;
@@ -225,15 +222,14 @@ void norm_rope_write(const QkvArgs& args) {
                ((block * args.kv_heads + h) * args.block_size + offset) * dim;
       std::memcpy(out, row + (args.heads + args.kv_heads + h) * dim, dim * sizeof(T));
     }
-  }
+  });
 }
 
 // Rows [kv_heads, tokens, head_dim] to their slots in 8 bits, as kernels/quantised_kv.py says.
 template <typename T>
 void write_int8(const T* rows, const int64_t* slots, int8_t* blocks, int64_t tokens,
                 int64_t kv_heads, int64_t head_dim, int64_t block_size) {
-#pragma omp parallel for if (tokens * kv_heads * head_dim > kWorthThreads)
-  for (int64_t t = 0; t < tokens; ++t)
+  team::each_of(tokens, tokens * kv_heads * head_dim > kWorthThreads, [&](int64_t t) {
     for (int64_t h = 0; h < kv_heads; ++h) {
       const T* x = rows + (h * tokens + t) * head_dim;
       int64_t row = (slots[t] / block_size * kv_heads + h) * block_size + slots[t] % block_size;
@@ -250,6 +246,7 @@ void write_int8(const T* rows, const int64_t* slots, int8_t* blocks, int64_t tok
         out[d] = sum == 0.0f ? int8_t(std::nearbyint(widen(x[d]) / divisor)) : 0;
       std::memcpy(out + head_dim, &scale, sizeof scale);
     }
+  });
 }
 
 }  // namespace

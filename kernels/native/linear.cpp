@@ -276,8 +276,7 @@ struct Int4 : Rows512<Int4, int32_t, 8> {
 template <typename Kind>
 void widen_all(const LinearArgs& args) {
   int64_t tiles = (args.outputs + kTile - 1) / kTile;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  team::each(tiles, [&](int64_t tile) {
     int64_t count = std::min(kTile, args.outputs - tile * kTile);
     bf16* out = static_cast<bf16*>(args.output) + tile * kTile * args.inputs;
     for (int64_t k = 0; k < args.inputs; k += 32) {
@@ -287,7 +286,7 @@ void widen_all(const LinearArgs& args) {
       for (int64_t i = 0; i < count; ++i)
         _mm512_storeu_si512(out + i * args.inputs + k, rows[i]);
     }
-  }
+  });
 }
 
 // Row-major bf16 to tiles of pairs; rows past the last output are zero.
@@ -295,8 +294,7 @@ void pack_bf16(const PackArgs& args) {
   const bf16* weight = static_cast<const bf16*>(args.weight);
   __m512i* tiles = static_cast<__m512i*>(args.tiles);
   int64_t pairs = args.inputs / 2;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile)
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
     for (int64_t k = 0; k < args.inputs; k += 32) {
       __m512i rows[16], turned[16];
       for (int64_t i = 0; i < kTile; ++i) {
@@ -307,6 +305,7 @@ void pack_bf16(const PackArgs& args) {
       transpose(rows, turned);
       for (int64_t p = 0; p < 16; ++p) _mm512_storeu_si512(tiles + tile * pairs + k / 2 + p, turned[p]);
     }
+  });
 }
 
 }  // namespace

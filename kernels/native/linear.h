@@ -12,6 +12,7 @@
 #pragma once
 
 #include "numbers.h"
+#include "team.h"
 
 extern "C" {
 
@@ -42,6 +43,7 @@ constexpr int64_t kTile = 16;
 // With so many parts of rows to a tile, the next tiles are asked for meanwhile; with fewer the memory
 // has no time to spare.
 constexpr int64_t kManyParts = 4;
+constexpr int64_t kPart = 4096;  // numbers that are widened at a time
 constexpr int64_t kRowBytes = 512 << 10;  // of rows in single precision that stay in the L2 cache
 
 template <typename Kind, int kTiles, int kRows>
@@ -82,13 +84,11 @@ void rows_of(const LinearArgs& args, const typename Kind::Input* x, int64_t tile
 template <typename Kind, int kTiles>
 void strips(const LinearArgs& args, const typename Kind::Input* x) {
   int64_t tiles = (args.outputs + kTile - 1) / kTile, whole = tiles / kTiles;
-#pragma omp parallel
-  {
-#pragma omp for schedule(static) nowait
-    for (int64_t strip = 0; strip < whole; ++strip) rows_of<Kind, kTiles>(args, x, kTiles * strip);
-#pragma omp for schedule(static)
-    for (int64_t tile = kTiles * whole; tile < tiles; ++tile) rows_of<Kind, 1>(args, x, tile);
-  }
+  int64_t left = tiles - kTiles * whole;
+  team::each(whole + left, [&](int64_t i) {
+    i < whole ? rows_of<Kind, kTiles>(args, x, kTiles * i)
+              : rows_of<Kind, 1>(args, x, kTiles * whole + i - whole);
+  });
 }
 
 // Multiplies in single precision, so many rows at a time that they stay in the cache.
@@ -102,8 +102,11 @@ void multiply_wide(const LinearArgs& args) {
     part.output = static_cast<bf16*>(args.output) + row * args.outputs;
     const bf16* x = static_cast<const bf16*>(args.x) + row * args.inputs;
     int64_t count = part.rows * args.inputs;
-#pragma omp parallel for simd schedule(static) if (count > 1 << 15)
-    for (int64_t i = 0; i < count; ++i) wide[i] = widen(x[i]);
+    team::each_of((count + kPart - 1) / kPart, count > 1 << 15, [&](int64_t i) {
+      int64_t end = std::min(count, (i + 1) * kPart);
+#pragma omp simd
+      for (int64_t at = i * kPart; at < end; ++at) wide[at] = widen(x[at]);
+    });
     Kind::multiply(part, wide.data());
   }
 }
@@ -130,8 +133,7 @@ float quantise(const bf16* weight, int64_t count, int8_t* values) {
 template <int kBits>
 void pack_quantised(const PackArgs& args) {
   int64_t inputs = args.inputs, group = kBits == 8 ? inputs : args.group, groups = inputs / group;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile) {
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
     std::vector<int8_t> values(kTile * inputs);
     for (int64_t o = 0; o < std::min(kTile, args.outputs - tile * kTile); ++o)
       for (int64_t g = 0; g < groups; ++g) {
@@ -155,7 +157,7 @@ void pack_quantised(const PackArgs& args) {
             out[k / 8 * 32 + 2 * o + b] = uint16_t(lane);
           }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -3,14 +3,13 @@
 
 #include "linear.h"
 #include "matrix_unit.h"
+#include "team.h"
 
 #ifdef HAVE_MATRIX_UNIT
 
 #include <sys/syscall.h>
-#include <omp.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 
 namespace {
@@ -76,47 +75,19 @@ void few_rows(const LinearArgs& args, const char* x, int64_t tile) {
   put<0>(args, 0, tile);
 }
 
-// Tiles in as many ranges as there are threads. Each takes those of its own range in order, and then
-// what is left of others: a thread whose core has other work holds nobody up.
-class Ranges {
- public:
-  explicit Ranges(int64_t tiles) : tiles_(tiles), threads_(omp_get_max_threads()), next_(threads_) {
-    for (int64_t i = 0; i < threads_; ++i) next_[i].at = begin(i);
-  }
-  template <typename Work>
-  void work(Work take) {
-    int64_t own = omp_get_thread_num();
-    for (int64_t i = 0; i < threads_; ++i) {
-      int64_t range = (own + i) % threads_, end = begin(range + 1);
-      for (int64_t tile; (tile = next_[range].at.fetch_add(1, std::memory_order_relaxed)) < end;)
-        take(tile);
-    }
-  }
-
- private:
-  struct alignas(64) Next {
-    std::atomic<int64_t> at{0};
-  };
-  int64_t begin(int64_t range) const { return tiles_ * range / threads_; }
-
-  int64_t tiles_, threads_;
-  std::vector<Next> next_;
-};
-
 // Up to 16 rows: each thread lays them out for itself, and the unit takes no more than there are.
 void multiply_few(const LinearArgs& args) {
   int64_t depth = args.inputs / kDepth, tiles = (args.outputs + kTile - 1) / kTile;
   TileConfig shapes;
   shapes.rows[0] = shapes.rows[4] = args.rows;  // sums, and what is multiplied
-  Ranges ranges(tiles);
-#pragma omp parallel
-  {
+  team::Ranges ranges(tiles);
+  team::run([&](int64_t member) {
     TilesInUse unit(shapes);
     static thread_local Room room;
     char* x = room.of(depth * kTileBytes);
     lay_out_rows(args, 0, x);
-    ranges.work([&](int64_t tile) { few_rows(args, x, tile); });
-  }
+    ranges.work(member, [&](int64_t tile) { few_rows(args, x, tile); });
+  });
 }
 
 // Sums of up to two tiles of rows by two of outputs on their way to bf16. Loads right behind the unit's
@@ -216,19 +187,20 @@ void multiply_many(const LinearArgs& args) {
     part.rows = std::min(most / 2 * 32, args.rows - row);
     part.x = static_cast<const bf16*>(args.x) + row * args.inputs;
     part.output = static_cast<bf16*>(args.output) + row * args.outputs;
-#pragma omp parallel
-    {
+    team::Ranges ranges((tiles + 1) / 2);
+    team::run([&](int64_t member) {
       TilesInUse unit;
       static thread_local Room room;
       static thread_local Sums sums;
       int64_t row_tiles = (part.rows + 15) / 16;
       char* x = room.of(row_tiles * bytes);
       for (int64_t i = 0; i < row_tiles; ++i) lay_out_rows(part, i, x + i * bytes);
-#pragma omp for schedule(static) nowait
-      for (int64_t tile = 0; tile < tiles; tile += 2)
+      ranges.work(member, [&](int64_t pair) {
+        int64_t tile = 2 * pair;
         tile + 1 < tiles ? strip<2>(part, x, tile, sums) : strip<1>(part, x, tile, sums);
+      });
       sums.finish();
-    }
+    });
   }
 }
 

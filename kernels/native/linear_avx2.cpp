@@ -141,8 +141,7 @@ struct Kind {
 template <typename Weights>
 void widen_all(const LinearArgs& args) {
   int64_t tiles = (args.outputs + kTile - 1) / kTile;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < tiles; ++tile) {
+  team::each(tiles, [&](int64_t tile) {
     int64_t count = std::min(kTile, args.outputs - tile * kTile);
     bf16* out = static_cast<bf16*>(args.output) + tile * kTile * args.inputs;
     for (int64_t k = 0; k < args.inputs; k += Weights::kTogether) {
@@ -155,7 +154,7 @@ void widen_all(const LinearArgs& args) {
         for (int64_t o = 0; o < count; ++o) narrow(values[o], out + o * args.inputs + k + i);
       }
     }
-  }
+  });
 }
 
 // Row-major bf16 to tiles of pairs; rows past the last output are zero.
@@ -163,14 +162,14 @@ void pack_bf16(const PackArgs& args) {
   const uint32_t* weight = static_cast<const uint32_t*>(args.weight);
   uint32_t* tiles = static_cast<uint32_t*>(args.tiles);
   int64_t pairs = args.inputs / 2;
-#pragma omp parallel for schedule(static)
-  for (int64_t tile = 0; tile < (args.outputs + kTile - 1) / kTile; ++tile)
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
     for (int64_t p = 0; p < pairs; ++p)
       for (int64_t o = 0; o < kTile; ++o) {
         int64_t output = tile * kTile + o;
         tiles[(tile * pairs + p) * kTile + o] =
             output < args.outputs ? weight[output * pairs + p] : 0;
       }
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // numbers, so that what is drawn here is what is drawn there.
 
 #include "numbers.h"
+#include "team.h"
 
 namespace {
 
@@ -317,12 +318,10 @@ int64_t sample(const SampleArgs& args, int64_t r, Scratch& scratch) {
 
 template <typename T>
 void sample_rows(const SampleArgs& args) {
-#pragma omp parallel if (args.rows > 1 && args.rows * args.vocab > kWorthThreads)
-  {
-    Scratch scratch;
-#pragma omp for schedule(dynamic)
-    for (int64_t r = 0; r < args.rows; ++r) args.tokens[r] = sample<T>(args, r, scratch);
-  }
+  team::each_of(args.rows, args.rows * args.vocab > kWorthThreads, [&](int64_t r) {
+    static thread_local Scratch scratch;
+    args.tokens[r] = sample<T>(args, r, scratch);
+  });
 }
 
 }  // namespace

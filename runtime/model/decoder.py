@@ -209,6 +209,14 @@ class Decoder:
             logits = self._shaping.apply(logits, inputs.positions[rows])
         return logits
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled kernels do all of a step's work that is worth more than one thread."""
+        native, head = self._native, in_tiles(self._head)
+        if native is None or head is None:
+            return False
+        return native.takes_any_rows and head.takes_any_rows
+
     def _run_layers(
         self,
         delta: Tensor,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import wants_triton
-from kernels.native_library import native_library
+from kernels.native_library import native_library, own_threads
 from kernels.quantised_kv import FP8
 from kernels.upload import upload
 from runtime.config import DeviceName, DTypeName, EngineConfig, Quantization
@@ -148,7 +148,8 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     Raises:
         LoadError: the model cannot be served.
     """
-    torch.set_num_threads(config.threads or available_cores())
+    threads = config.threads or available_cores()
+    share_work(threads)
     device = resolve_device(config.device)
     if config.quantization == "fp8" and device.type == "cpu":
         raise LoadError("quantization fp8 is for a GPU; --quantization int8 is for a CPU")
@@ -170,6 +171,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
     num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
+    share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
     return ModelRunner(
         model,
         num_blocks=num_blocks,
@@ -180,6 +182,13 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         max_step_tokens=config.max_batch_tokens,
         progress=_tell,
     )
+
+
+def share_work(threads: int, *, compiled: bool = False) -> None:
+    """Have this process compute with so many threads: torch's, or, where compiled kernels do all
+    that is worth more than one (``Decoder.is_compiled``), theirs."""
+    torch.set_num_threads(1 if compiled else threads)
+    own_threads(threads if compiled else None)
 
 
 def _tell(done: int, of: int) -> None:

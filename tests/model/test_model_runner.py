@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.native_library import native_library
 from runtime.config import EngineConfig
 from runtime.messages import SamplingParams, TokenArray
+from runtime.model import presets
 from runtime.model import runner as model_runner
 from runtime.model.batch import SequenceInput
 from runtime.model.config import LoadError
@@ -226,3 +228,36 @@ def test_what_has_no_kernel_on_a_gpu_is_refused_before_anything_is_loaded(
     config = EngineConfig(model="random:qwen3-tiny", device="cuda", quantization=quantization)
     with pytest.raises(LoadError, match=f"quantization {quantization} is for a CPU.*fp8"):
         load_runner(config)
+
+
+COMPILED = native_library(torch.bfloat16)
+AMX = COMPILED is not None and 8 not in COMPILED.bits_for_many_rows
+
+
+@pytest.mark.skipif(COMPILED is None or not COMPILED.has_linear, reason="no compiled products here")
+@pytest.mark.parametrize(
+    ("dtype", "quantization", "own"),
+    [
+        ("bfloat16", "none", COMPILED is not None and 16 in COMPILED.bits_for_many_rows),
+        ("bfloat16", "int8", not AMX),
+        ("float32", "none", False),
+    ],
+)
+def test_torch_has_one_thread_where_compiled_kernels_have_the_others(
+    dtype: str, quantization: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads would keep the cores that theirs need: what torch multiplies needs them."""
+    theirs: list[int | None] = []
+    monkeypatch.setattr(model_runner, "own_threads", theirs.append)
+    wide = replace(presets._PRESETS["llama-tiny"], head_dim=32)  # which our attention takes whole
+    monkeypatch.setitem(presets._PRESETS, "wide-tiny", wide)
+    config = EngineConfig(
+        model="random:wide-tiny",
+        dtype=dtype,  # type: ignore[arg-type]
+        quantization=quantization,  # type: ignore[arg-type]
+        device="cpu",
+        threads=3,
+        num_blocks=8,
+    )
+    load_runner(config)
+    assert (torch.get_num_threads(), theirs) == ((1, [None, 3]) if own else (3, [None, None]))
