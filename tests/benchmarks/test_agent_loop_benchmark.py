@@ -1,6 +1,7 @@
 """The benchmark of agents in a loop does equal work, and says so."""
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from benchmarks.agent_loop import (
     measure,
     options,
     played,
+    round_of,
 )
 from benchmarks.loop_bars import RATIOS, Record, ratio_bar, runs_of
 from benchmarks.loop_fleet import PEERS, SERVERS, gauge
@@ -155,7 +157,7 @@ def test_a_run_of_a_peer_that_fails_is_played_again_once_and_named(
     figures: dict[str, Any] = {}
     fleet: Any = _Forgetful(failing)
     assert played(fleet, loads, "vllm/s8", 2, figures) == given
-    failures = ["round 3: vllm/s8: 31 tokens, not 32"] * failing
+    failures = ["seed 2: vllm/s8: 31 tokens, not 32"] * failing
     assert figures.get("failed_peers", []) == failures
     assert len(set(fleet.seeds)) == min(failing + 1, 2)
 
@@ -193,8 +195,20 @@ def test_each_run_begins_on_a_quiet_machine_and_those_that_do_not_are_counted() 
     figures: dict[str, Any] = {"open": {}}
     measure(fleet, given("--parts", "s1", "--rounds", "2"), figures)
     ours, fcfs = ["rest before ours/s1", "ours"], ["rest before fcfs/s1", "fcfs"]
-    assert fleet.calls == [*ours, *fcfs, *fcfs, *ours]
+    assert fleet.calls == [*ours, *fcfs, *fcfs, *ours] * 3
     assert figures["restless"] == 1
+
+
+def test_what_is_nearly_alike_is_played_three_times_a_round_with_other_texts() -> None:
+    runs = runs_of(RATIOS, lambda run: None)
+    played = [round_of(runs, number, RATIOS) for number in range(5)]
+    seeds: dict[str, list[int]] = {}
+    for run, seed in itertools.chain.from_iterable(played):
+        seeds.setdefault(run, []).append(seed)
+    assert all(len(set(of_run)) == len(of_run) for of_run in seeds.values())
+    often = {run for run, of_run in seeds.items() if len(of_run) == 15}
+    assert often == {"ours/s8", "fcfs/s8", "ours/s1", "fcfs/s1"}
+    assert all(len(of_run) == 5 for run, of_run in seeds.items() if run not in often)
 
 
 def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) -> None:
