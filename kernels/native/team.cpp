@@ -16,7 +16,7 @@ using Microseconds = std::chrono::microseconds;
 
 // A member looks so long for more work before it sleeps: what lies between the operations of a step,
 // and mostly what lies between two steps, is shorter.
-constexpr Microseconds kLooks{1000};
+constexpr Microseconds kLooks{4000};
 // The caller looks so long for the end of others' pieces before it sleeps. They take less unless a core
 // has other work, which is over by then or holds on to the core.
 constexpr Microseconds kWaits{2000};
