@@ -96,9 +96,7 @@ class Record:
         return found
 
     def _alike(self, run: str) -> float | None:
-        """Loads that differ in their pauses alone have the same answers."""
-        load = run.partition("/")[2]
-        ours = "ours/" + {"serial": "s8", "tools": "s8"}.get(load, load)
+        ours = "ours/" + run.partition("/")[2]
         if ours not in self._played:
             return None
         same = [

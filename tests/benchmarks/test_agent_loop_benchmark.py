@@ -224,9 +224,11 @@ def test_letters_are_tokens_and_what_must_not_be_sampled_is_banned(model: Path) 
     assert all(tokenizer.token_bytes(token).decode().isprintable() for token in allowed)
 
 
-def test_pauses_leave_texts_as_they_are_and_seeds_do_not() -> None:
+def test_each_workload_and_each_seed_has_texts_of_its_own() -> None:
     loads = loads_of(given())
-    assert plan_of(loads["s8"], 1) == plan_of(loads["tools"], 1) == plan_of(loads["serial"], 1)
+    assert len({load.texts for load in loads.values()}) == len(loads)
+    alike = replace(loads["serial"], texts=loads["s8"].texts)
+    assert plan_of(loads["s8"], 1) == plan_of(alike, 1) != plan_of(loads["serial"], 1)
     assert plan_of(loads["s8"], 1) != plan_of(loads["s8"], 2)
     mixed = plan_of(loads["mixed32"], 1)
     results = [len(turn.text) for session in mixed.sessions for turn in session]
