@@ -269,6 +269,10 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       if (sizeof(S) == 1) find_values(from, to);  // for their scales
       Base::template weigh<kCount>(scratch.scores[nth], scratch.few_weights[nth],
                                    scratch.rows.data() + nth * count, from, to, keep[nth]);
+      for (int64_t r = 0; r < kCount; ++r)  // what was summed before, as of many rows
+        for (int64_t d = 0; d < dims; ++d)
+          keep_some(scratch.rows[nth * count + r].partial + 2 + 16 * d, keep[nth][r],
+                    scratch.few_mixed[nth * dims + d][r]);
     }
     for (int64_t i = 0; i < padded; i += 32)
       for (head = item.first_head; head < end; ++head) {
@@ -279,8 +283,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
         load<kWeights>(scratch.few_weights[nth][0] + i / 2, kTile * sizeof(bf16));
         for (int64_t d = 0; d < dims; d += 2) {
           float(*sums)[kThinRows][16] = scratch.few_mixed + nth * dims + d;
-          if (i) load<0>(sums[0], 64), load<1>(sums[1], 64);
-          else zero<0>(), zero<1>();
+          load<0>(sums[0], 64), load<1>(sums[1], 64);
           load<kRight>(scratch.values + d, dims * 64), multiply<0, kWeights, kRight>();
           load<kRight>(scratch.values + d + 1, dims * 64), multiply<1, kWeights, kRight>();
           store<0>(sums[0], 64), store<1>(sums[1], 64);
@@ -290,7 +293,7 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
       for (int64_t r = 0; r < kCount; ++r) {
         float* sums = scratch.rows[nth * count + r].partial + 2;
         for (int64_t d = 0; d < dims; ++d)
-          keep_and_add(sums + 16 * d, keep[nth][r], scratch.few_mixed[nth * dims + d][r]);
+          std::memcpy(sums + 16 * d, scratch.few_mixed[nth * dims + d][r], sizeof(Line));
       }
     Unit::use(Unit::config());
   }
@@ -356,10 +359,9 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     if (tokens % 32) std::memset(scratch.values + tokens / 2 * dims, 0, 8 * dims * 64);
   }
 
-  // What was summed before, by a share, and what a block adds.
-  static void keep_and_add(float* sum, float keep, const float* mixed) {
-    __m512 before = _mm512_mul_ps(_mm512_loadu_ps(sum), _mm512_set1_ps(keep));
-    _mm512_storeu_ps(sum, _mm512_add_ps(before, _mm512_load_ps(mixed)));
+  // A share of 16 sums.
+  static void keep_some(const float* sums, float keep, float* out) {
+    _mm512_store_ps(out, _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(keep)));
   }
 
   // Adds the values by the weights of 16 rows, which lie where their scores did, to 16 * kWide

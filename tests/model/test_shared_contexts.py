@@ -55,6 +55,7 @@ def run(queries: Tensor, kv: tuple[Tensor, Tensor], layout: PagedLayout) -> Tens
 
 
 @pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("in_8_bits", [False, True])
 @pytest.mark.parametrize(
@@ -64,11 +65,13 @@ def run(queries: Tensor, kv: tuple[Tensor, Tensor], layout: PagedLayout) -> Tens
         (ALL_SHARE, [20, SYSTEM, 16, 15, 17, 0, 31]),
         (ALL_SHARE, [SYSTEM, 16, SYSTEM, 31, 32, 15, 32]),
         (((900, 1),) * 70, [SYSTEM] * 70),
+        (((900, 1),) * 70, [56] * 70),
         (((260, 2), (256, 1), (257, 1), (255, 1)), [16, 16, 16, 15]),
     ],
 )
 def test_what_is_shared_is_what_each_would_compute_alone(
     dtype: torch.dtype,
+    seed: int,
     *,
     in_8_bits: bool,
     shapes: tuple[tuple[int, int], ...],
@@ -77,7 +80,8 @@ def test_what_is_shared_is_what_each_would_compute_alone(
     total = max(system) + sum(-(-length // BLOCK) for length, _ in shapes)
     kv, blocks = pool(total, dtype, in_8_bits=in_8_bits), tables(shapes, system, total)
     rows = sum(new for _, new in shapes)
-    queries = torch.randn(rows, KV_HEADS * GROUP, DIM).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(rows, KV_HEADS * GROUP, DIM, generator=generator).to(dtype)
     layout = layout_of(shapes, blocks)
     together = run(queries, kv, layout)
 
