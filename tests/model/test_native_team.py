@@ -1,6 +1,7 @@
 """How the compiled kernels share their work: the same bits whoever helps, and nobody waited for."""
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_a_child_that_has_none_of_the_threads_waits_for_nobody(matrix: TiledMatr
     products(matrix)
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # ends who waits
         os._exit(0 if same(alone, products(matrix)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
