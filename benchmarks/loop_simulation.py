@@ -150,6 +150,7 @@ def sessions_of(played: Played, load: Workload) -> list[Session]:
                     kept_tokens=kept,
                     gap_s=load.tool_s if made else 0.0,
                     calls_tool=True,
+                    limit_tokens=len(turn.token_s),
                 )
             )
             kept = total

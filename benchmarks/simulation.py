@@ -335,6 +335,7 @@ class Simulation:
         while self._arrivals and self._arrivals[0][0] <= self._now:
             at_s, _, client = heapq.heappop(self._arrivals)
             turn, name = client.turn, client.session.name
+            limit = turn.limit_tokens or OUTPUT_LIMIT
             request = GenerationRequest(
                 request_id=name,
                 branch_id=name,
@@ -342,7 +343,7 @@ class Simulation:
                 base_branch_id=name if client.index else None,
                 base_offset=turn.kept_tokens if client.index else 0,
                 new_tokens=turn.tokens[:0],
-                max_new_tokens=OUTPUT_LIMIT,
+                max_new_tokens=limit,
                 sampling=SamplingParams(),
             )
             buffer = TokenBuffer(turn.tokens[: turn.prompt_tokens])
@@ -350,7 +351,7 @@ class Simulation:
             vouched = turn.kept_tokens if client.index else 0
             sequence = Sequence(request, buffer, arrival_s=self._now, vouched=vouched)
             client.arrived_s = at_s
-            sequence.expected_output = min(OUTPUT_LIMIT, int(self._lengths.expected(name)))
+            sequence.expected_output = min(limit, int(self._lengths.expected(name)))
             client.first_token_s = None
             self._clients[sequence] = client
             self._scheduler.queues.add(sequence)

@@ -34,6 +34,8 @@ class Turn:
     """The answer ends in a tool call."""
     sub_agents: "tuple[Session, ...]" = ()
     """They begin when this turn ends; the pause before the next one begins when all have ended."""
+    limit_tokens: int | None = None
+    """The answer's limit, which the server is told; None: far away."""
 
     @property
     def output_tokens(self) -> int:

@@ -40,6 +40,7 @@ def test_lengths_are_those_that_were_played_and_the_system_prompt_is_shared() ->
     first, second, _ = sessions_of(played(1.0), LOAD)
     turns = [(t.prompt_tokens, t.output_tokens, t.kept_tokens) for t in first.turns]
     assert turns == [(50, 4, 0), (64, 4, 54)]
+    assert [t.limit_tokens for t in first.turns] == [4, 4]  # as clients say
     assert list(first.turns[1].tokens[:54]) == list(first.turns[0].tokens)
     assert list(first.turns[0].tokens[:40]) == list(second.turns[0].tokens[:40])
     assert not set(first.turns[0].tokens[40:]) & set(second.turns[0].tokens[40:])

@@ -50,6 +50,20 @@ def test_a_turn_alone_takes_what_the_profile_says_of_its_work() -> None:
     assert run.turns[0].latency_s == pytest.approx(prefill_s + decodes_s)
 
 
+def test_of_two_turns_the_one_that_may_say_less_is_answered_first() -> None:
+    """Where the server is told."""
+
+    def latencies(limit: int | None) -> list[float]:
+        tokens = np.arange(400, dtype=np.int32)
+        long = Turn(tokens=tokens, prompt_tokens=200, kept_tokens=0, gap_s=0.0, calls_tool=True)
+        short = replace(long, tokens=tokens[:210] + 1000, limit_tokens=limit)
+        sessions = [Session(name="long", turns=(long,)), Session(name="short", turns=(short,))]
+        run = Simulation(sessions, OURS, Setting(sessions=2, profile=DEVICE, stride=1)).run()
+        return [turn.first_token_s for turn in run.turns if turn.output_tokens == 10]
+
+    assert latencies(10)[0] < 0.8 * latencies(None)[0]
+
+
 def test_decodes_pay_once_for_what_their_contexts_begin_with() -> None:
     """Two turns of 150 + 50 tokens whose first 128 are two blocks in common: each decode that both
     are in reads 128 tokens less. What is computed of prompts costs nothing here."""
