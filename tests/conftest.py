@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,11 @@ os.environ["KEEPWARM_JOURNAL"] = ":memory:"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long campaigns too")
+    parser.addoption("--seed", type=int, default=0, help="what tests draw with torch follows")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('--seed')}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,11 +31,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Torch computes on one thread, whatever the engine of the test before has set: models this
-    small gain nothing from more, and beside other work they wait for each other."""
+    small gain nothing from more, and beside other work they wait for each other. What a test draws
+    follows from its name and ``--seed``, not from the tests before it."""
     if "torch" in sys.modules:
+        seed = zlib.crc32(f"{item.config.getoption('--seed')} {item.nodeid}".encode())
         sys.modules["torch"].set_num_threads(1)
+        sys.modules["torch"].manual_seed(seed)
     if "kernels.native_library" in sys.modules:
         sys.modules["kernels.native_library"].own_threads(None)
 
