@@ -13,7 +13,9 @@ from benchmarks.report import Bar
 
 
 class Ratio(NamedTuple):
-    """A bar: a figure of one run over the best of others. Runs are named SERVER/LOAD."""
+    """A bar: a figure of one run over the best of others: the median of what it is over each other
+    play of the same texts, which is near in time. A machine that slows down within a run slows
+    both. Runs are named SERVER/LOAD."""
 
     part: str
     name: str
@@ -25,8 +27,8 @@ class Ratio(NamedTuple):
     figure: str = "wall_s"
     op: Literal["<=", ">="] = "<="
     plays: int = 1
-    """In each round, with other texts: two servers of one kind differ by 2 % in the medians of five
-    plays, so that a bar as near to 1 takes more of them."""
+    """In each round, with other texts: a bar as near to 1 as two plays on one server are to each
+    other takes more of them."""
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -79,6 +81,15 @@ class Record:
 
     def plays(self, run: str) -> list[Played]:
         return list(self._played[run].values())
+
+    def ratios(self, run: str, other: str, figure: str) -> list[float]:
+        """The figure of a run over that of another, for each seed that both were played with."""
+        mine, theirs = self._played.get(run, {}), self._played.get(other, {})
+        return [
+            mine[seed].figures[figure] / theirs[seed].figures[figure]
+            for seed in mine
+            if seed in theirs
+        ]
 
     def median(self, run: str, figure: str) -> float:
         return statistics.median(p.figures[figure] for p in self._played[run].values())
@@ -136,9 +147,12 @@ def ratio_bar(
     elif missing:
         reasons[ratio.name] = f"not played: {', '.join(missing)}"
     else:
-        best = min if ratio.op == "<=" else max
-        other = best(record.median(run, ratio.figure) for run in under)
-        value = record.median(ratio.over, ratio.figure) / other
+        worst = max if ratio.op == "<=" else min
+        found = [record.ratios(ratio.over, run, ratio.figure) for run in under]
+        if all(found):
+            value = worst(map(statistics.median, found))
+        else:
+            reasons[ratio.name] = "never played with the same texts"
     bar = ratio.bar_amx if ratio.bar_amx is not None and has_amx() else ratio.bar
     return Bar(name=ratio.name, value=value, op=ratio.op, bar=bar)
 

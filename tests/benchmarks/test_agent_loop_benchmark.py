@@ -275,6 +275,28 @@ def test_when_the_time_is_over_no_server_is_started_and_what_is_known_is_reporte
     assert "fcfs/s1" in answer["figures"]["open"]["s1_wall_over_fcfs"]
 
 
+def test_a_ratio_is_the_median_of_plays_of_the_same_texts() -> None:
+    """Those of a machine that becomes slower, of which another's plays are missing in part."""
+    turn = PlayedTurn(sent_s=0.0, token_s=[1.0], end_s=2.0)
+    record = Record()
+    for seed, (ours_s, theirs_s) in enumerate([(4.0, 5.0), (5.0, 10.0), (9.0, 12.0), (8.0, None)]):
+        record.add("ours/s8", seed, Played(sessions=[[turn]], wall_s=ours_s))
+        if theirs_s is not None:
+            record.add("fcfs/s8", seed, Played(sessions=[[turn]], wall_s=theirs_s))
+    (fcfs,) = (ratio for ratio in RATIOS if ratio.name == "s8_wall_over_fcfs")
+    assert ratio_bar(fcfs, record, {}).value == 0.75
+    record.add("llama/s8", 99, Played(sessions=[[turn]], wall_s=1.0))
+    reasons: dict[str, str] = {}
+    (llama,) = (ratio for ratio in RATIOS if ratio.name == "s8_wall_over_llama")
+    assert ratio_bar(llama, record, reasons).value is None
+    assert reasons == {"s8_wall_over_llama": "never played with the same texts"}
+    better = Played(sessions=[[turn]], wall_s=3.0)
+    record.add("before/s8", 0, better)
+    record.add("before_fcfs/s8", 0, replace(better, wall_s=16.0))
+    (before,) = (ratio for ratio in RATIOS if ratio.name == "s8_wall_over_before")
+    assert ratio_bar(before, record, {}).value == 4.0 / 3.0
+
+
 def test_what_has_nothing_to_be_compared_with_is_open_and_says_why() -> None:
     played = Played(sessions=[[PlayedTurn(sent_s=0.0, token_s=[1.0, 2.0], end_s=2.0)]], wall_s=2.0)
     record = Record()
