@@ -5,11 +5,11 @@
 Each way of serving is a ``keepwarm serve`` process of its own on a loopback port, started once
 and warmed up. The workloads (``benchmarks.loop_workload``) are played on them in turns, in
 changing order, each with texts of its own, so that nothing of the last is cached. All are one
-tenant's: an idle one keeps its share of the cache for ten minutes, and 32 sessions that need the
-whole cache would be measured with as much less of it as there are tenants. A run begins when the
-machine is quiet (``benchmarks.quiet_machine``); ``restless`` counts those for which it never was.
-Bars are ratios of medians over all plays of a run: one a round, three where the bar is that ours
-is as fast as another. The ways are:
+tenant's: an idle one keeps its share of the cache for ten minutes, which 32 sessions would be
+measured without. A run begins when the machine is quiet (``benchmarks.quiet_machine``);
+``restless`` counts those for which it never was. Bars are medians of the ratios between plays of
+one round, since the machine's speed changes within the run: one a round, three where the bar is
+that ours is as fast as another. The ways are:
 
     ours    as it is served by default, but nothing drafted
     fcfs    first come, first served, at most 512 prompt tokens beside decodes; nothing drafted

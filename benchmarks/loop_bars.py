@@ -13,9 +13,9 @@ from benchmarks.report import Bar
 
 
 class Ratio(NamedTuple):
-    """A bar: a figure of one run over the best of others: the median of what it is over each other
-    play of the same texts, which is near in time. A machine that slows down within a run slows
-    both. Runs are named SERVER/LOAD."""
+    """A bar: a figure of one run over the best of others, as the median of the ratios between plays
+    with one seed. These are of one round, and of the same texts where the loads are the same: a
+    machine that slows down slows both. Runs are named SERVER/LOAD."""
 
     part: str
     name: str
@@ -152,7 +152,7 @@ def ratio_bar(
         if all(found):
             value = worst(map(statistics.median, found))
         else:
-            reasons[ratio.name] = "never played with the same texts"
+            reasons[ratio.name] = "never played in the same round"
     bar = ratio.bar_amx if ratio.bar_amx is not None and has_amx() else ratio.bar
     return Bar(name=ratio.name, value=value, op=ratio.op, bar=bar)
 

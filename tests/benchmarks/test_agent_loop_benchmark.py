@@ -275,7 +275,7 @@ def test_when_the_time_is_over_no_server_is_started_and_what_is_known_is_reporte
     assert "fcfs/s1" in answer["figures"]["open"]["s1_wall_over_fcfs"]
 
 
-def test_a_ratio_is_the_median_of_plays_of_the_same_texts() -> None:
+def test_a_ratio_is_the_median_of_those_between_plays_of_one_seed() -> None:
     """Those of a machine that becomes slower, of which another's plays are missing in part."""
     turn = PlayedTurn(sent_s=0.0, token_s=[1.0], end_s=2.0)
     record = Record()
@@ -289,7 +289,7 @@ def test_a_ratio_is_the_median_of_plays_of_the_same_texts() -> None:
     reasons: dict[str, str] = {}
     (llama,) = (ratio for ratio in RATIOS if ratio.name == "s8_wall_over_llama")
     assert ratio_bar(llama, record, reasons).value is None
-    assert reasons == {"s8_wall_over_llama": "never played with the same texts"}
+    assert reasons == {"s8_wall_over_llama": "never played in the same round"}
     better = Played(sessions=[[turn]], wall_s=3.0)
     record.add("before/s8", 0, better)
     record.add("before_fcfs/s8", 0, replace(better, wall_s=16.0))
