@@ -12,9 +12,11 @@ _OURS = {"kernels", "radix_cache", "runtime", "sessions", "tools_api"}
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status, 1 in the base install."""
-    words = list(sys.argv[1:] if words is None else words)
+    typed, words = words is None, list(sys.argv[1:] if words is None else words)
     extra, load = ("top", _top) if words[:1] == ["top"] else ("server", _commands)
     try:
+        if typed and words[:1] == ["serve"]:
+            _begin_in_large_pages()
         return load()(words)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in _OURS:
@@ -29,6 +31,12 @@ def _missing(name: str, extra: str) -> int:
         file=sys.stderr,
     )
     return 1
+
+
+def _begin_in_large_pages() -> None:
+    from sessions.command.begin_again import begin_in_large_pages
+
+    begin_in_large_pages()
 
 
 def _commands() -> Callable[[Sequence[str]], int]:

@@ -25,6 +25,7 @@ from typing import Protocol, TypeVar, get_args
 from runtime.child_environment import child_environment
 from runtime.collection import QUIET_S, WholeCollections, keep_short
 from runtime.config import EngineConfig
+from runtime.heap_pages import with_large_pages
 from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import Beat, EngineInfo, EngineMessage, Loading, StepOutput
@@ -179,7 +180,7 @@ class EngineProcess:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     process_group=0,
-                    env=_CACHE_BOUNDS | child_environment(),
+                    env=with_large_pages(_CACHE_BOUNDS | child_environment()),
                 )
             except OSError as error:
                 ours.close()
