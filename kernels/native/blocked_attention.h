@@ -123,9 +123,10 @@ struct ItemWork {
   }
 
   // Where a token's key or value lies.
-  const S* at(const void* base, int64_t token) const {
+  const S* at(const void* base, int64_t token) const { return at(base, token, head); }
+  const S* at(const void* base, int64_t token, int64_t of_head) const {
     int64_t block = table[token >> block_shift], offset = token & (args.block_size - 1);
-    int64_t row = ((block * args.kv_heads + head) << block_shift) + offset;
+    int64_t row = ((block * args.kv_heads + of_head) << block_shift) + offset;
     return static_cast<const S*>(base) + row * row_size<S>(dim);
   }
 

@@ -21,6 +21,8 @@ constexpr int kWeights = 3, kLeft = 4, kRight = 5, kFewRight = 6, kFewSums = 7;
 
 static_assert(16 <= kStripe / 32 * kThinRows);
 
+constexpr int64_t kAsked = 4;  // so many portions of 2 KiB or so cover the memory's answer
+
 struct alignas(64) Line {
   float numbers[16];
 };
@@ -251,10 +253,11 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     for (int64_t i = 0; i < padded; i += 16)
       for (head = item.first_head; head < end; ++head) {
         int64_t nth = head - item.first_head, stride = dim * sizeof(bf16);
-        ask_behind(at(args.keys, from + i));
+        const char* next = ahead(from, i / 16 * item.heads + nth);
         const bf16* keys = keys_of(from, i, to);
         zero<kFewSums>();
         for (int64_t d = 0; d < dim; d += 32) {
+          ask(next, portion_bytes() / (dim / 32));
           load<kLeft>(keys + d, stride);
           load<kFewRight>(scratch.few[(nth * dim + d) / 2], 16);
           multiply<kFewSums, kLeft, kFewRight>();
@@ -277,9 +280,9 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     for (int64_t i = 0; i < padded; i += 32)
       for (head = item.first_head; head < end; ++head) {
         int64_t nth = head - item.first_head;
-        ask_behind(at(args.values, from + i));
-        if (i + 16 < padded) ask_behind(at(args.values, from + i + 16));
-        lay_out_values(from + i, std::min(to, from + i + 32), std::min<int64_t>(32, padded - i));
+        int64_t before = (padded + i) / 16 * item.heads + 2 * nth;
+        const char* next[2] = {ahead(from, before), ahead(from, before + 1)};
+        lay_out_values(from + i, std::min(to, from + i + 32), std::min<int64_t>(32, padded - i), next);
         load<kWeights>(scratch.few_weights[nth][0] + i / 2, kTile * sizeof(bf16));
         for (int64_t d = 0; d < dims; d += 2) {
           float(*sums)[kThinRows][16] = scratch.few_mixed + nth * dims + d;
@@ -298,11 +301,32 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     Unit::use(Unit::config());
   }
 
-  // Asks for what lies behind 16 keys or values: those of the next head, or of the next tokens.
-  __attribute__((always_inline)) void ask_behind(const S* from) const {
-    int64_t bytes = 16 * row_size<S>(dim) * int64_t(sizeof(S));
-    const char* next = reinterpret_cast<const char*>(from) + bytes;
-    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T0);
+  // Of few rows a portion is the keys or values of 16 tokens for a head. A block's keys are read block
+  // by block of the pool, then its values, two portions of a head at a time.
+  int64_t portion_bytes() const { return 16 * row_size<S>(dim) * int64_t(sizeof(S)); }
+
+  // Where the portion lies that is read kAsked behind the nth of the block that begins at ``from``;
+  // null behind the last one.
+  const char* ahead(int64_t from, int64_t nth) const {
+    int64_t n = nth + kAsked, of_each = padded / 16 * item.heads;
+    if (n >= 2 * of_each) {
+      n -= 2 * of_each, from += kTile;
+      of_each = (std::min(kTile, item.end - from) + 15) / 16 * item.heads;
+      if (n >= of_each) return nullptr;
+    }
+    bool values = n >= of_each;
+    if (values) n -= of_each;
+    int64_t two = n / 2, token = values ? two / item.heads * 32 + n % 2 * 16 : n / item.heads * 16;
+    int64_t of_head = item.first_head + (values ? two % item.heads : n % item.heads);
+    if (from + token >= item.end) return nullptr;
+    return reinterpret_cast<const char*>(at(values ? args.values : args.keys, from + token, of_head));
+  }
+
+  // Asks for a share of a portion. Evenly: of many lines asked for at once most are not brought.
+  static __attribute__((always_inline)) void ask(const char*& next, int64_t bytes) {
+    if (!next) return;
+    for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
+    next += bytes;
   }
 
   // Scores of 16 tokens by token to scores by row.
@@ -344,13 +368,15 @@ struct Work : Bf16Work<Work<S>, S, Scratch> {
     return scratch.widened;
   }
 
-  // By pairs of tokens, in steps of 32; tokens past the end repeat the last one.
-  void lay_out_values(int64_t from, int64_t to, int64_t tokens) {
+  // By pairs of tokens, in steps of 32; tokens past the end repeat the last one. For each 16 a portion
+  // that is read later may be asked for.
+  void lay_out_values(int64_t from, int64_t to, int64_t tokens, const char** next = nullptr) {
     tokens == padded ? find_values(from, to) : Base::find_values(from, to, tokens);
-    int64_t dims = dim / 16;
+    int64_t dims = dim / 16, share = portion_bytes() / (dim / 4);
     for (int64_t i = 0; i < tokens; i += 2) {
       __m512i* out = scratch.values + i / 2 * dims;
       for (int64_t offset = 0; offset < dim; offset += 32) {
+        if (next) ask(next[i / 16], share);
         __m512i a = load_32(values[i] + offset), b = load_32(values[i + 1] + offset);
         _mm512_store_si512(out + offset / 16, _mm512_unpacklo_epi16(a, b));
         _mm512_store_si512(out + offset / 16 + 1, _mm512_unpackhi_epi16(a, b));
