@@ -43,5 +43,5 @@ def test_an_idle_server_refuses_nothing_after_a_slow_step(
     ):
         for letters in (10, 10, 1300, 8000):
             answer = client.session().respond("a" * letters, max_output_tokens=4)
-            assert answer.usage.output_tokens == 4
+            assert 1 <= answer.usage.output_tokens <= 4  # draws may end an answer before that
             assert answer.usage.input_tokens > letters
