@@ -369,6 +369,7 @@ def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path
                 async with agent(url) as who:
                     await who.turn(name, "Hello")
 
+            began = time.time() // 60
             in_thread(ask)
             expect(page.locator("tbody th")).to_have_text([f"kept-{life}"])
             # Without prices the page speaks of tokens, and says how to see money.
@@ -378,7 +379,11 @@ def test_a_page_left_open_finds_the_server_again(chrome: Browser, tmp_path: Path
                 whole = {"hour": both, "day": both, "week": ended, "month": ended}
                 for level, told in whole.items():
                     page.goto(f"/dashboard#curves?level={level}")
-                    expect(page.locator("#curves-tally")).to_have_text(told)
+                    tally = page.locator("#curves-tally")
+                    expect(tally).to_have_text(told)
+                    text = tally.inner_text()
+                    if told is ended and time.time() // 60 == began:
+                        assert text.startswith("1 turn "), "the second turn's minute has not ended"
         expect(page.locator("#status")).to_have_text(re.compile("not reachable|restarting"))
     assert page is not None
     page.context.close()

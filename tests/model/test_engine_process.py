@@ -1,6 +1,7 @@
 """The engine in a child process: the same answers as inline, and what happens when it dies."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from runtime.config import EngineConfig
+from runtime.heap_pages import with_large_pages
 from runtime.messages import (
     Beat,
     FinishReason,
@@ -449,3 +451,19 @@ def test_an_engine_that_cannot_be_run_at_all_is_one_clear_error() -> None:
     engine = EngineProcess(EngineConfig(), command=("/nonexistent/python",))
     with pytest.raises(EngineStartError, match=r"cannot be started: .*/nonexistent/python"):
         asyncio.run(engine.start())
+
+
+def test_an_engine_has_its_heap_in_large_pages_where_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTHONMALLOC", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    program = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+    seen = tmp_path / "environment"
+    engine = EngineProcess(EngineConfig(), command=(sys.executable, "-c", program, str(seen)))
+    with pytest.raises(EngineStartError):
+        asyncio.run(engine.start())
+    environment = json.loads(seen.read_text())
+    wanted = with_large_pages({})
+    assert {name: environment.get(name) for name in wanted} == wanted
+    assert environment["LRU_CACHE_CAPACITY"] == "64"
