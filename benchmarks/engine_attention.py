@@ -4,12 +4,16 @@ Paged attention of eight turns over pools of random keys and values, in large pa
 has them, layer by layer as in a step, and the sum over the same memory in turns.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.engine_loops import BLOCK_SIZE, Timing, take_turns
 from kernels.attention import paged_attention
 from kernels.large_pages import large_pages
+from kernels.paged_layout import PagedLayout
 from runtime.model.batch import SequenceInput, StepBatch
 from runtime.model.config import ModelConfig
 
@@ -33,8 +37,24 @@ def attention_figures(config: ModelConfig) -> tuple[dict[str, float], dict[str, 
     return figures, ratios
 
 
+def _layout(context: int, order: NDArray[np.int64]) -> PagedLayout:
+    """A decode of each turn; the blocks of the first one come first in ``order``."""
+    each = len(order) // TURNS
+    turns = [
+        SequenceInput(
+            tokens=np.array([5], dtype=np.int32),
+            start=context - 1,
+            block_table=blocks,
+            num_logits=1,
+        )
+        for blocks in order.reshape(TURNS, each).astype(np.int32)
+    ]
+    return StepBatch.build(turns, BLOCK_SIZE).layout(torch.device("cpu"))
+
+
 def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[str, Timing]:
-    """Seconds of a layer: attention of a decode of each turn, and a sum over what it reads."""
+    """Seconds of a layer: attention of a decode of each turn with its blocks in a row and in any
+    order, and a sum over what it reads."""
     each = -(-context // BLOCK_SIZE)
     shape = (2, TURNS * each, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
     layer_bytes = 2 * int(np.prod(shape))
@@ -42,21 +62,13 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     layers = [
         large_pages(layer_bytes).view(torch.bfloat16).view(shape).normal_() for _ in range(count)
     ]
-    turns = [
-        SequenceInput(
-            tokens=np.array([5], dtype=np.int32),
-            start=context - 1,
-            block_table=np.arange(turn * each, (turn + 1) * each, dtype=np.int32),
-            num_logits=1,
-        )
-        for turn in range(TURNS)
-    ]
-    layout = StepBatch.build(turns, BLOCK_SIZE).layout(torch.device("cpu"))
+    row = np.arange(TURNS * each)
+    layouts = [_layout(context, row), _layout(context, np.random.default_rng(1).permutation(row))]
     queries = torch.randn(TURNS, config.num_heads, config.head_dim).to(torch.bfloat16)
+    scale = config.head_dim**-0.5
 
-    def attend() -> None:
+    def attend(layout: PagedLayout) -> None:
         for keys, values in layers:
-            scale = config.head_dim**-0.5
             paged_attention(queries, keys, values, layout, scale=scale, window=None)
 
     def read() -> None:
@@ -64,7 +76,12 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
             layer.view(torch.float32).sum()
 
     with torch.inference_mode():
-        timings = take_turns({"attention": attend, "read": read}, rounds=rounds)
+        calls = {
+            "attention": partial(attend, layouts[0]),
+            "attention_any_order": partial(attend, layouts[1]),
+            "read": read,
+        }
+        timings = take_turns(calls, rounds=rounds)
     return {
         name: Timing(best=timing.best / count, median=timing.median / count)
         for name, timing in timings.items()

@@ -183,6 +183,7 @@ def test_attention_and_reading_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(benchmarks.engine_attention, "CONTEXTS", {"2k": 40, "8k": 70})
     figures, ratios = attention_figures(benchmark_config("tiny"))
     assert all(figure >= 0 for figure in figures.values())
+    assert {"attention_8x2k_ms", "attention_any_order_8x2k_ms", "read_8x2k_ms"} <= set(figures)
     assert list(ratios) == ["attention_over_read_8x2k", "attention_over_read_8x8k"]
     assert all(ratio > 0 for ratio in ratios.values())
 
