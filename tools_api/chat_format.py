@@ -30,6 +30,11 @@ from tools_api.items import (
 )
 from tools_api.tools import FunctionTool
 
+THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
+"""Special tokens around reasoning, in formats that have it."""
+CALL_BRACE = "{"
+"""Begins a call where no special token opens it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -118,7 +123,7 @@ class ChatFormat(ABC):
         """The special tokens that mean something in an output; any other is best banned."""
         names = set(self.end_of_turn)
         if thinking and self.thinking:
-            names |= {"<think>", "</think>"}
+            names |= {THINK_OPENER, THINK_CLOSER}
         if calls and self.calls is not None:
             names |= {name for name in (self.calls.opener, self.calls.closer) if name is not None}
         return frozenset(names)

@@ -60,6 +60,12 @@ class Lineage:
     """Where the session stood, if there is no parent."""
 
 
+_NO_FREE_TEXT = (
+    "keepwarm.sampling.stop: no effect, the schema or the call that is asked for binds the whole "
+    "output"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Prompt:
     """A context with its new part as token ids."""
@@ -235,7 +241,7 @@ def plan_turn(
         comparison=lineage.comparison,
         past=Past(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
         checks=checks,
-        warnings=_warnings(request, prompt) + checks.warnings(),
+        warnings=_warnings(request, prompt, grammar) + checks.warnings(),
     )
 
 
@@ -275,9 +281,13 @@ def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> 
     return min(wanted, left) if request.generate else 0, wanted > left
 
 
-def _warnings(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+def _warnings(
+    request: CreateRequest, prompt: _Prompt, grammar: GrammarSpec | None
+) -> tuple[str, ...]:
     """What of the request does not do here what it says."""
-    return (*request.warnings, *prompt.context.cuts, *_compaction(request, prompt))
+    idle_stops = bool(request.keepwarm.sampling.stop) and grammar is not None and grammar.binds_all
+    stops = (_NO_FREE_TEXT,) if idle_stops else ()
+    return (*request.warnings, *stops, *prompt.context.cuts, *_compaction(request, prompt))
 
 
 def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:

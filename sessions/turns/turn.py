@@ -88,6 +88,7 @@ class Turn:
             calls=bool(request.tool_choice.callable(request.tools)),
             stops=sampling.stop,
             plain=frozenset(tool.name for tool in request.tools if tool.plain),
+            reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         self._stats = TurnStats(
@@ -138,7 +139,10 @@ class Turn:
                 kept = self._meter.within_budget(output, self._reader)
             self._clock.token(now)
             self._stats.add(kept)
-            step.events += self.events.write(self._reader.read(kept.new_tokens, kept.logprobs))
+            stopped = kept is output and output.finish is FinishReason.STOP_STRING
+            step.events += self.events.write(
+                self._reader.read(kept.new_tokens, kept.logprobs, stopped=stopped)
+            )
             if kept is not output:
                 self._stop_at_budget(output, step, now)
                 return step
