@@ -37,7 +37,7 @@ from tests.support.requests import make_request
 from tests.support.sessions_rig import TOKENIZER as BYTES
 from tools_api.call_parser import CallArgumentsDelta, CallDone, CallStarted, TextDelta
 from tools_api.chat_families import chat_format_for
-from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.chat_format import CALL_BRACE, ChatFormat, Segment, TemplateOptions
 from tools_api.grammar import GrammarSpec, closed_parameters, grammar_for
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
@@ -166,7 +166,7 @@ def random_task(
     return Task(
         schema=None,
         tools=tools,
-        choice=rng.choice(("required", "required", "auto")),
+        choice=rng.choice(("required", "auto")),
         parallel=rng.random() < 0.5,
         thinking=thinking,
     )
@@ -189,9 +189,27 @@ class Writer:
         self.format = chat_format_for("qwen3", lambda name: tokenizer.special_id(name) is not None)
         self._compiler = GrammarCompiler(tokenizer, max_cache_bytes=10**8)
         self._rows = StepRows(tokenizer.vocab_size)
-        texts = ("a", "b", "e", '"', "}", "{", ",", " ", "\n", "1", "9", ":", "tool", "]")
+        texts = (
+            "{",
+            "{",
+            "{",
+            "a",
+            "b",
+            "e",
+            '"',
+            "}",
+            "{",
+            ",",
+            " ",
+            "\n",
+            "1",
+            "9",
+            ":",
+            "tool",
+            "]",
+        )
         pieces = [tokenizer.encode([Segment(text)])[-1] for text in texts]
-        self._pool = [*map(int, pieces), *tokenizer.specials.values()]
+        self._pool = [*map(int, pieces), *3 * list(tokenizer.specials.values())]
 
     def compile(self, task: Task) -> CompiledGrammar:
         """Raises GrammarRefused."""
@@ -331,11 +349,12 @@ def said_of(pieces: Many[Piece]) -> Said:
     return said
 
 
-def fault(task: Task, said: Said, *, whole: bool) -> str | None:
+def fault(task: Task, said: Said, *, whole: bool, tagged: bool = True) -> str | None:
     """What is wrong with an output; None: nothing.
 
     Args:
         whole: it was reported as complete.
+        tagged: calls have an opener; otherwise text that begins like one is one.
     """
     if task.schema is not None:
         return "calls" if said.calls else _value_fault(task.schema, said.text, whole)
@@ -344,6 +363,8 @@ def fault(task: Task, said: Said, *, whole: bool) -> str | None:
     cut_before_its_name = not whole and not said.calls
     if task.choice == "required" and said.text and not cut_before_its_name:
         return f"text beside a required call: {said.text!r}"
+    if whole and not tagged and said.text.startswith(CALL_BRACE):
+        return f"a call was cut: {said.text!r}"
     tools = dict(task.tools)
     for place, (name, arguments, finished) in enumerate(said.calls):
         last = place == len(said.calls) - 1
