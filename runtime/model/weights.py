@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def load_model(
     seed: int = 0,
     progress: bool = False,
     machine_folder: str | None = None,
+    folder_read: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -74,6 +76,7 @@ def load_model(
         seed: of the weights of random models.
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
+        folder_read: called when all but weights has been read and checked.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
@@ -85,6 +88,7 @@ def load_model(
     if str(source).startswith(PREFIX):
         config = random_model_config(str(source).removeprefix(PREFIX))
         _check_memory(name, config, dtype, device, bits)
+        folder_read()
         source_of_weights = RandomWeights(seed, dtype, device)
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, source_of_weights, dtype, device, bits=bits, choice=choice)
@@ -92,7 +96,13 @@ def load_model(
     else:
         tokenizer_folder = Path(source).expanduser()
         config, decoder = _load_folder(
-            tokenizer_folder, dtype, device, bits, progress=progress, machine_folder=machine_folder
+            tokenizer_folder,
+            dtype,
+            device,
+            bits,
+            progress=progress,
+            machine_folder=machine_folder,
+            folder_read=folder_read,
         )
     load_s = time.perf_counter() - started
     _LOG.info(
@@ -144,6 +154,7 @@ def _load_folder(
     *,
     progress: bool,
     machine_folder: str | None,
+    folder_read: Callable[[], None],
 ) -> tuple[ModelConfig, Decoder]:
     if not folder.is_dir():
         raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
@@ -151,9 +162,10 @@ def _load_folder(
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
     _check_memory(str(folder), config, dtype, device, bits)
-    choice = _products(config, dtype, device, bits, machine_folder)
     source = Checkpoint(folder, dtype, device, progress=progress)
     try:
+        folder_read()
+        choice = _products(config, dtype, device, bits, machine_folder)
         return config, Decoder(config, source, dtype, device, bits=bits, choice=choice)
     finally:
         source.close()
