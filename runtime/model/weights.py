@@ -69,7 +69,6 @@ def load_model(
     """Load a model.
 
     Args:
-        source: folder, ``default`` or ``random:NAME``.
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
         bits: 8, 4 or fp8 to quantise linear maps while loading.
