@@ -385,6 +385,10 @@ class ConnectionStore:
     def response(self, response_id: str) -> StoredResponse | None:
         return self._private.get(response_id) or self._shared.get(response_id)
 
+    def stored_id(self, entry: Entry | None) -> str | None:
+        """The response of an entry, if the tenant's connections may continue it."""
+        return None if entry is None else self._shared.id_of(entry)
+
     def history(
         self, items: Sequence[Item], digests: Sequence[bytes] | None = None
     ) -> tuple[StoredResponse, int] | None:

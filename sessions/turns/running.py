@@ -237,7 +237,8 @@ class Running:
         if self._waits_for_shares(job, plan, session):
             return
         number = session.begin(plan.response_id, job.ticket, service.clock())
-        plan = replace(plan, number=number, frame_bytes=_new_bytes(job))
+        continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
+        plan = replace(plan, number=number, frame_bytes=_new_bytes(job), continued_id=continued_id)
         service.store.running.begin(plan.response_id, self._tenant, self._id)
         job.session, job.ticket, job.plan = session, None, None
         self._following.begin(job, plan.response_id, private=plan.private)
