@@ -224,7 +224,6 @@ def plan_turn(
         model=request.model or model.name,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
         continued=whole.parent,
-        continued_id=_id_of(whole.parent, lineage),
         parent=context.parent,
         rebuilt=_rebuilt(whole, context),
         header=context.header,
@@ -349,12 +348,6 @@ def _whole_context(
         digest=roll_all(digest, items),
         cuts=put.warnings,
     )
-
-
-def _id_of(continued: Entry | None, lineage: Lineage) -> str | None:
-    """The response of that entry, if it is the one that the lineage names."""
-    parent = lineage.parent
-    return parent.id if parent is not None and parent.entry is continued else None
 
 
 def _rebuilt(whole: Context, context: Context) -> bool:
