@@ -5,7 +5,7 @@ permuted, late, twice; all at once, or only what is new against calls that are s
 by one; with ids that repeat and with edited digits. What the model reads is the same tokens, or the
 request is refused by name. ``misread`` looks at each prompt as a model does that goes by the place.
 
-KEEPWARM_HISTORIES sets how many histories each test tells (100000 for a campaign),
+KEEPWARM_HISTORIES sets how many histories each test tells in each format (20000 for a campaign),
 KEEPWARM_HISTORIES_SEED where it begins; a failure names its seed.
 """
 
