@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sessions.durable.packing import unpack
 from sessions.durable.session import Session
-from sessions.durable.transcript import Entry, chain, holds
+from sessions.durable.transcript import ROOT_DIGEST, Entry, chain, holds
 from tools_api.items import Item
 
 _MAX_TWINS = 8
@@ -67,12 +67,13 @@ class ResponseTable:
         return len(self._responses)
 
     def put(self, response: StoredResponse) -> None:
-        """Keep a response; others are dropped until the bounds hold, this one is not."""
+        """Keep a response; others are dropped until the bounds hold, this one is not. It is found
+        by its history if that says anything: reasoning, which does not count, is no proof."""
         self._responses[response.id] = (response, self._clock())
         self._by_entry[response.entry] = response.id
         self._hold(response.entry)
         self.num_bytes += len(response.packed)
-        if response.entry.output_items:
+        if response.entry.output_items and response.entry.digest != ROOT_DIGEST:
             twins = self._by_digest.setdefault(response.entry.digest, [])
             twins.append(response.id)
             del twins[:-_MAX_TWINS]

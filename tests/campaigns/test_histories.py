@@ -46,6 +46,7 @@ from tools_api.items import FunctionCall
 
 HISTORIES = int(os.environ.get("KEEPWARM_HISTORIES", "40"))
 SEED = int(os.environ.get("KEEPWARM_HISTORIES_SEED", "0"))
+pytestmark = pytest.mark.timeout(300 + HISTORIES // 10)
 SERVED = {each.path: each for each in DIALECTS}
 
 

@@ -99,6 +99,7 @@ def weight(found: ReadBody | None) -> int:
     return 0 if ready is None else ready.held_bytes
 
 
+@pytest.mark.timeout(300 + REQUESTS // 100)
 async def test_a_request_is_the_same_whichever_process_reads_it() -> None:
     reader = ReadProcess(CONFIG)
     await reader.start()
@@ -162,6 +163,7 @@ def is_answered(data: bytes, api: str) -> bool:
     return api != WEBSOCKET or isinstance(read, CreateRequest | ApiError)
 
 
+@pytest.mark.timeout(300 + REQUESTS // 100)
 async def test_a_server_answers_alike_and_never_with_an_internal_error(server: ChildServer) -> None:
     statuses: Counter[int] = Counter()
 

@@ -315,6 +315,16 @@ def test_a_resent_history_with_outputs_in_another_order_continues_too(
         assert rig.engine.last.base_offset == kept
 
 
+def test_reasoning_alone_is_no_history_to_be_found_by(rig: Rig, client: Client) -> None:
+    fields: dict[str, Any] = {"instructions": "rules", "reasoning": {"effort": "low"}}
+    client.turn("<think>\nhm", input=[], **fields)
+    thought = {"type": "reasoning_text", "text": "other"}
+    other = {"type": "reasoning", "summary": [], "content": [thought]}
+    read = spelled(prompt_of(rig, client, input=[other, said("user", "q")], **fields))
+    assert "other" in read
+    assert "hm" not in read
+
+
 def test_a_resent_history_continues_where_the_server_stands(rig: Rig, client: Client) -> None:
     first = client.turn(call("f", '{"a": 1}') + END, input="hi", tools=[F])
     item = first["output"][0]
