@@ -10,10 +10,16 @@ same as itself alone.
 
 import json
 import math
+import re
 from typing import Any, NamedTuple, NoReturn
+
+import orjson
 
 from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 
+_NOT_PLAIN = re.compile(r"[0-9][.eE]|[0-9]{16}|-0")
+"""What stands in arguments whose numbers are not all short whole ones: others are the same however
+they are read, and the faster reader has them."""
 _PLAIN_DIGITS = 20
 """Whole numbers of so many digits are written out."""
 _LONGEST_EXPONENT = 1000
@@ -38,11 +44,13 @@ def normalised(item: Item) -> tuple[str, ...] | None:
 
 def canonical(arguments: str) -> str:
     """One spelling of all texts that are the same JSON value. Of equal keys the last one counts."""
+    if _NOT_PLAIN.search(arguments) is None:
+        try:
+            return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            pass  # half a surrogate pair, or no JSON
     try:
-        value = json.loads(
-            arguments, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant
-        )
-        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        text = _WRITER.encode(_READER.decode(arguments))
     except (ValueError, RecursionError):
         return _NO_JSON + arguments  # cut short, or nested too deep
     return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair: its escape
@@ -87,3 +95,7 @@ def _decimal(literal: str) -> _Decimal | None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+_READER = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
+_WRITER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))

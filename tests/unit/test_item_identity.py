@@ -1,6 +1,7 @@
 """Arguments are the same by their value, to the last digit."""
 
 import json
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_a_text_spelt_anew_by_a_client_without_floats_is_the_same(text: str) -> 
     kept: dict[str, Any] = {"parse_float": _Kept, "parse_int": _Kept}
     spelt = _written(json.loads(text, **kept))
     assert canonical(spelt) == canonical(text)
+
+
+@given(VALUES)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_faster_reader_spells_as_the_other_does(text: str) -> None:
+    spelt = canonical(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tools_api.item_identity._NOT_PLAIN", re.compile(""))
+        assert canonical(text) == spelt
 
 
 class _Kept(str):
