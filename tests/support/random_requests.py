@@ -376,7 +376,7 @@ _EVENTS: tuple[Body, ...] = (
     {"type": "response.cancel", "response_id": "resp_1", "stream_id": "a"},
     {"type": "keepwarm:response.resume", "request_id": "q", "after_sequence": 5},
     {"type": "keepwarm:response.resume", "response_id": "resp_1"},
-    {"type": "response.steer", "previous_response_id": "resp_1", "input": [1, {"a": None}]},
+    {"type": "response.steer", "previous_response_id": "resp_1", "input": [10**30, {"a": None}]},
     {"type": "response.processed", "response_id": "resp_1"},
     {"type": "nonsense"},
 )

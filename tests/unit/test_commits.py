@@ -68,6 +68,25 @@ def test_a_turn_that_says_a_warm_up_anew_is_recorded_behind_what_it_continues(
     assert told == [one, other]
 
 
+def test_what_was_said_anew_comes_back_from_the_journal() -> None:
+    rig = JournalRig(MemoryJournal(b"f"))
+    client = rig.connect()
+    tools = [tool("f"), tool("g")]
+    first = client.turn(call("f") + "\n" + call("g") + END, input="hi", tools=tools)
+    one, other = (item["call_id"] for item in first["output"])
+    answer = {"type": "function_call_output"}
+    chain = {"tools": tools, "previous_response_id": first["id"]}
+    late = [answer | {"call_id": other, "output": "2"}]
+    warm = client.turn("", input=late, generate=False, **chain)
+    chain = {"tools": tools, "previous_response_id": warm["id"]}
+    last = client.turn(input=[answer | {"call_id": one, "output": "1"}], **chain)
+    kept = rig.engine.sessions[rig.engine.last.branch_id]
+    rig.restart()
+    client = rig.connect()
+    client.create(input="more", tools=tools, previous_response_id=last["id"])
+    assert rig.engine.prompt(rig.engine.last)[: len(kept)] == kept
+
+
 def test_of_a_private_turn_only_what_it_cost_is_recorded() -> None:
     record, ending = played(store=False, keepwarm={"session": "s", "request_id": "q"})
     assert ending.outcome.entry is not None
