@@ -44,7 +44,7 @@ from tests.support.histories import (
 from tests.support.sessions_rig import Client, Rig
 from tools_api.items import FunctionCall
 
-HISTORIES = int(os.environ.get("KEEPWARM_HISTORIES", "40"))
+HISTORIES = int(os.environ.get("KEEPWARM_HISTORIES", "30"))
 SEED = int(os.environ.get("KEEPWARM_HISTORIES_SEED", "0"))
 pytestmark = pytest.mark.timeout(300 + HISTORIES // 10)
 SERVED = {each.path: each for each in DIALECTS}
