@@ -231,9 +231,10 @@ def test_what_is_new_alone_stands_behind_stored_calls(format_name: str) -> None:
                     chain = warmed(teller, spoken, chain)
                 for _ in range(rng.randint(0, len(outputs)) if rng.random() < 0.6 else 0):
                     chain = warmed(teller, [outputs.pop()], chain)
+                all_new = len(outputs) == count and not spoken
                 if rng.random() < 0.5 and outputs:
                     outputs = doubled(rng, outputs)
-                if rng.random() < 0.5 and len(outputs) == count and not spoken:
+                if rng.random() < 0.5 and all_new:
                     outputs = [*echo, *outputs]
                 body = body_of(WEBSOCKET, outputs) | chain
             prompts.append(teller.ask(WEBSOCKET, body))
