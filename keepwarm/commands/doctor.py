@@ -9,7 +9,7 @@ from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import values_of
 from keepwarm.commands.screen import printable, wants_colour
 from sessions.command.checks import Finding, Verdict, findings
-from sessions.command.options import SERVE_SETTINGS, read_serve_options
+from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 
 HELP = """Look at what a server needs: versions, model, port, limits, disk, device, kernels.
 
@@ -20,13 +20,14 @@ _COLOURS: dict[Verdict, str] = {"ok": "green", "note": "yellow", "fault": "red"}
 
 def run(given: Given) -> int:
     """Print what is found, as it is found; returns the exit status."""
-    options = read_serve_options(values_of("serve", given), os.environ)
+    values = values_of("serve", given)
+    options = read_serve_options(values, os.environ)
     colour = wants_colour(sys.stdout, os.environ)
     verdicts = []
     for finding in findings(options, os.environ):
         verdicts.append(finding.verdict)
         for line in lines(finding, colour=colour):
-            click.echo(line, color=colour)
+            click.echo(in_the_users_words(line, values), color=colour)
     return int("fault" in verdicts)
 
 

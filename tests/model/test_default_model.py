@@ -19,7 +19,7 @@ from runtime.messages import SamplingParams
 from runtime.model.hf_config import read_model_config
 from runtime.model.kv_pool import block_bytes
 from runtime.model.rotary import RotaryTable
-from runtime.model.weights import DEFAULT_MODEL
+from runtime.model.sources import DEFAULT_MODEL
 from runtime.process.loading import load_engine
 from runtime.tokenizer import Tokenizer
 from tests.support.requests import make_request
