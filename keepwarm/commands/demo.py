@@ -4,7 +4,7 @@ import click
 
 from keepwarm import ApiError, ConnectionLost
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of
+from keepwarm.commands.registry import values_of, warn_of_strays
 from keepwarm.demo.child_server import ServerDidNotStart
 from keepwarm.demo.play import run_demo
 from keepwarm.demo.settings import DEMO_SETTINGS
@@ -16,6 +16,7 @@ Needs no network, no GPU and no key."""
 
 def run(given: Given) -> int:
     """Play it; returns the exit status."""
+    warn_of_strays()
     values = values_of("demo", given)
     try:
         run_demo(**values)

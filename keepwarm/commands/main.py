@@ -12,19 +12,11 @@ from typing import cast
 
 import click
 
+from keepwarm.commands import listed
 from sessions.command.settings import OptionError
 from tools_api.version import __version__
 
-COMMANDS = {
-    "serve": "Serve a model over WebSocket and HTTP.",
-    "chat": "Talk to a session of a server, with tools of your own.",
-    "demo": "Serve a model and play an agent with three tools.",
-    "doctor": "Look whether a server would start here, and say what to do.",
-    "sessions": "Show what is in a journal, and take things out of it.",
-    "keys": "Make keys, and the rows that stand for them in a tenants file.",
-    "top": "Watch a server's sessions in the terminal.",
-    "config": "Show every option and where its value comes from.",
-}
+COMMANDS = listed.COMMANDS
 """Each command with what it does, in a line; ``keepwarm.commands.NAME`` holds it."""
 INTERRUPTED = 130
 _TOP = click.Command("top", help=COMMANDS["top"])

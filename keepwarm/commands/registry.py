@@ -2,11 +2,20 @@
 
 import os
 
+import click
+
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given
 from keepwarm.demo.settings import DEMO_SETTINGS
 from sessions.command.options import SERVE_SETTINGS
-from sessions.command.settings import Setting, Values, config_path, read_config, resolve
+from sessions.command.settings import (
+    Setting,
+    Values,
+    config_path,
+    read_config,
+    resolve,
+    stray_variables,
+)
 
 SETTINGS: dict[str, tuple[Setting, ...]] = {
     "serve": SERVE_SETTINGS,
@@ -14,6 +23,18 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
     "demo": DEMO_SETTINGS,
 }
 """By command: the tables of a configuration file."""
+
+
+def strays() -> list[str]:
+    """A line for each variable of the environment that no command reads, though named so."""
+    known = [setting.variable for settings in SETTINGS.values() for setting in settings]
+    return stray_variables(os.environ, known)
+
+
+def warn_of_strays() -> None:
+    """Tell them on standard error, for commands that write no log."""
+    for line in strays():
+        click.echo(f"keepwarm: warning: {line}", err=True)
 
 
 def values_of(command: str, given: Given) -> Values:

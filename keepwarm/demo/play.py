@@ -98,5 +98,5 @@ def run_demo(
         elif url is None and model == "default":
             print(SMALL_NOTE)
         tools = shop_tools(folder / "shop.sqlite")
-        client = AsyncClient(url or server.url, api_key=api_key if url else None)
+        client = AsyncClient(url or server.url, api_key=api_key if url else "")
         asyncio.run(play(client, tools, forced=forced, sessions=sessions))

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -71,13 +71,16 @@ _PROBES = 2
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
-def run(options: ServeOptions, explain: Callable[[str], str]) -> int:
+def run(options: ServeOptions, explain: Callable[[str], str], warnings: Iterable[str] = ()) -> int:
     """Serve until told to stop; returns the exit status.
 
     Args:
         explain: puts an engine's complaint into the words of whoever gave the options.
+        warnings: what of the options has no effect, for the log.
     """
     _configure_logging(options.log_level, options.log_format)
+    for warning in warnings:
+        log.warning("%s", warning)
     try:
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             return runner.run(serve(options))
