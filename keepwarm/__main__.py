@@ -29,11 +29,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _base(words: Sequence[str], missing: str, extra: str) -> int:
     """What the base install can say; returns the exit status."""
-    if words[:1] == ["--version"]:
+    if words[:1] in (["-V"], ["--version"]):
         print(f"keepwarm {__version__}")
         return 0
     advice = f"pip install 'keepwarm[{extra}]'"
-    if words[:1] in ([], ["--help"]):
+    if words[:1] in ([], ["-h"], ["--help"]):
         print(f"keepwarm {__version__}: the client alone (from keepwarm import Client).\n")
         print(f"These commands need more: {advice}")
         print("\n".join(f"  {name:10}{what}" for name, what in COMMANDS.items()))

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -30,11 +29,10 @@ from keepwarm import (
 )
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of, warn_of_strays
+from keepwarm.commands.registry import base_url, values_of, warn_of_strays
 from keepwarm.commands.screen import Screen, printable
 from keepwarm.commands.tools_file import tools_of
 from sessions.command.settings import OptionError, Values
-from tools_api.sdk.environment import with_path
 
 HELP = """Talk to a session of a server in the terminal.
 
@@ -125,7 +123,7 @@ def run(given: Given) -> int:
     values = values_of("chat", given)
     resume, state = given.arguments["resume"], _state_file(os.environ)
     name = session_name(values, resume, state)
-    tools = [] if values["tools"] is None else tools_of(values["tools"])
+    tools = [] if values["tools"] is None else tools_of(values["tools"], values.label("tools"))
     defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
     with Client(base_url(values), api_key=values["api_key"]) as client:
         session = client.session(name=name, approve=_approve, tools=tools, **defaults)
@@ -149,19 +147,6 @@ def usage(session: Session) -> str:
         f"{stats.turns} turns, {used.input_tokens} input tokens ({used.hit_ratio:.0%} cached), "
         f"{used.output_tokens} output tokens{cost}"
     )
-
-
-def base_url(values: Values) -> str:
-    """The address with its path, which may be left out.
-
-    Raises:
-        OptionError: it is no address.
-    """
-    url: str = values["url"]
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-        raise OptionError(f"{values.label('url')} {url!r} is not of the form http://host:port")
-    return with_path(url)
 
 
 def session_name(values: Values, resume: str | None, state: Path) -> str:

@@ -19,6 +19,7 @@ from tools_api.version import __version__
 COMMANDS = listed.COMMANDS
 """Each command with what it does, in a line; ``keepwarm.commands.NAME`` holds it."""
 INTERRUPTED = 130
+HELP_OPTIONS = ["-h", "--help"]
 _TOP = click.Command("top", help=COMMANDS["top"])
 """Has an extra and a parser of its own, so keepwarm.__main__ runs it; here it is listed."""
 
@@ -56,7 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         path = "keepwarm" if error.ctx is None else error.ctx.command_path
-        _complain(f"{error.format_message()} See '{path} --help'.")
+        message = error.format_message().rstrip(".")
+        _complain(f"{message}. See '{path} --help'.")
         return 2
     except click.ClickException as error:
         _complain(error.format_message())
@@ -66,6 +68,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionError as error:
         _complain(str(error))
         return 2
+    except OSError as error:  # a full disk, a file that somebody took away
+        where = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror or error}{where}")
+        return 1
     return int(status or 0)
 
 
@@ -75,6 +81,7 @@ def _group() -> click.Group:
         help="Inference runtime that keeps agents' sessions warm.",
         params=[_version_option()],
         no_args_is_help=True,
+        context_settings={"help_option_names": HELP_OPTIONS},
     )
 
 
@@ -85,7 +92,7 @@ def _version_option() -> click.Option:
             ctx.exit()
 
     return click.Option(
-        ["--version"],
+        ["-V", "--version"],
         is_flag=True,
         expose_value=False,
         is_eager=True,

@@ -1,6 +1,7 @@
 """The options of every command together, so that a configuration file can be checked whole."""
 
 import os
+from urllib.parse import urlsplit
 
 import click
 
@@ -9,6 +10,7 @@ from keepwarm.commands.parameters import Given
 from keepwarm.demo.settings import DEMO_SETTINGS
 from sessions.command.options import SERVE_SETTINGS
 from sessions.command.settings import (
+    OptionError,
     Setting,
     Values,
     config_path,
@@ -16,7 +18,9 @@ from sessions.command.settings import (
     resolve,
     stray_variables,
 )
+from tools_api.sdk.environment import with_path
 
+SCHEMES = ("http", "https", "ws", "wss")
 SETTINGS: dict[str, tuple[Setting, ...]] = {
     "serve": SERVE_SETTINGS,
     "chat": CHAT_SETTINGS,
@@ -45,3 +49,20 @@ def values_of(command: str, given: Given) -> Values:
     """
     file = read_config(config_path(given.config, os.environ), SETTINGS)
     return resolve(command, SETTINGS[command], typed=given.typed, environment=os.environ, file=file)
+
+
+def base_url(values: Values) -> str:
+    """The server's address with its path, which may be left out.
+
+    Raises:
+        OptionError: it is no address.
+    """
+    url: str = values["url"]
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in SCHEMES and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        whole = None
+    if not whole:
+        raise OptionError(f"{values.label('url')} {url!r} is not of the form http://host:port")
+    return with_path(url)

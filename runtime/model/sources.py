@@ -5,6 +5,7 @@ at, so that whoever starts a server can ask before a model is loaded. No torch h
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from runtime.model.config import LoadError, ModelConfig
 from runtime.model.hf_config import read_model_config
 from runtime.model.presets import PREFIX, random_model_config
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""As models are called on Hugging Face's hub."""
 ASSETS = Path(__file__).parent.parent / "assets"
 BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
 DEFAULT_MODEL = ASSETS / "default_model"
@@ -54,10 +57,16 @@ def find_source(name: str) -> ModelSource:
     """
     folder = folder_of(name)
     if folder is None:
-        config = random_model_config(name.removeprefix(PREFIX))
+        try:
+            config = random_model_config(name.removeprefix(PREFIX))
+        except LoadError as error:
+            raise LoadError(f"{name}: {error}") from error
         return ModelSource(config=config, folder=None, tokenizer_folder=BYTE_TOKENIZER)
     if not folder.is_dir():
-        raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
+        fault = f"{folder}: no such folder; models are folders, default or random:NAME"
+        if _HUB_NAME.fullmatch(name):
+            fault += f"; nothing is downloaded here: hf download {name} --local-dir DIR does that"
+        raise LoadError(fault)
     config = read_model_config(folder)
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")

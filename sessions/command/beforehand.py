@@ -4,10 +4,14 @@ Always true: what needs no weights is found wrong before any are loaded, which m
 """
 
 import contextlib
+import errno
 import logging
+import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
+from runtime.config import EngineConfig
 from sessions.command.journal_options import fingerprint, open_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_context, fault_of_model, known_source
@@ -81,17 +85,33 @@ def place(options: ServeOptions) -> socket.socket:
 
     Raises:
         OptionError: the address is not ours, the port is taken, the model is not there or not for
-            such long transcripts.
+            such long transcripts, the disk's folder cannot be made.
     """
-    bound, engine = _bind(options.host, options.port), options.engine
-    fault = fault_of_model(engine.model)
-    told = (
-        f"--model {fault}" if fault else fault_of_context(engine.model, engine.max_context_tokens)
-    )
-    if told is not None:
+    bound = _bind(options.host, options.port)
+    fault = _fault(options.engine)
+    if fault is not None:
         bound.close()
-        raise OptionError(told)
+        raise OptionError(fault)
     return bound
+
+
+def _fault(engine: EngineConfig) -> str | None:
+    fault = fault_of_model(engine.model)
+    if fault is not None:
+        return f"--model {fault}"
+    return fault_of_context(engine.model, engine.max_context_tokens) or _fault_of_disk(
+        engine.disk_kv_folder
+    )
+
+
+def _fault_of_disk(folder: str | None) -> str | None:
+    """Why there can be no such folder; if there can, it is made."""
+    if folder:
+        try:
+            Path(os.path.expanduser(folder)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            return f"--disk-kv-folder {folder} cannot be made: {error.strerror}"
+    return None
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -112,5 +132,8 @@ def _bind(host: str, port: int) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise OptionError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+        told = f"cannot listen on {host}, port {port}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            told += "; if it is a keepwarm that runs there, use it, else --port 0 takes a free one"
+        raise OptionError(told) from error
     return bound

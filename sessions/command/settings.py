@@ -19,8 +19,11 @@ from typing import Any, Literal
 from tools_api.sdk.environment import meant_by
 
 CONFIG_VARIABLE = "KEEPWARM_CONFIG"
-OTHER_VARIABLES = ("KEEPWARM_KERNELS", "KEEPWARM_NATIVE")
-"""Read where the kernels are chosen, and no option of any command."""
+OTHER_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "KEEPWARM_KERNELS": ("", "torch", "triton"),
+    "KEEPWARM_NATIVE": ("", "0", "1"),
+}
+"""Read where the kernels are chosen, and no option of any command: what they may say."""
 _PREFIX = "KEEPWARM_"
 Kind = Literal["text", "whole", "number", "path", "list", "switch"]
 Origin = Literal["typed", "environment", "file", "default"]
@@ -170,7 +173,9 @@ def _load(path: Path) -> dict[str, Any]:
         return tomllib.loads(content.decode())
     except OSError as error:
         raise OptionError(f"{path}: cannot read it: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not TOML: not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{path}: not TOML: {error}") from None
 
 
@@ -208,6 +213,10 @@ def stray_variables(environment: Mapping[str, str], known: Iterable[str]) -> lis
             near = _nearest(name, names)
             advice = "" if near is None else f"; is {near} meant?"
             told.append(f"the environment variable {name} is unknown and has no effect{advice}")
+    for name, may_be in OTHER_VARIABLES.items():
+        if environment.get(name, "") not in may_be:
+            wanted = " or ".join(filter(None, may_be))
+            told.append(f"{name} is {environment[name]!r}, not {wanted}, and has no effect")
     return told
 
 

@@ -78,12 +78,16 @@ def test_a_place_is_a_port_with_something_to_serve_there() -> None:
     for wrong, said in (
         ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
         ({"max_context_tokens": "99999"}, "max_context_tokens is 99999"),
+        (
+            {"host_kv_mib": "1", "disk_kv_mib": "1", "disk_kv_folder": "/proc/x"},
+            "--disk-kv-folder /proc/x cannot be made",
+        ),
         ({"host": "host.invalid", "api_key": "a-good-key"}, "cannot listen on host.invalid"),
     ):
         with pytest.raises(OptionError, match=said):
             place(options(**wrong))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(OptionError, match="Address already in use"):
+        with pytest.raises(OptionError, match="Address already in use; if it is a keepwarm"):
             place(options(port=str(taken.getsockname()[1])))
 
 

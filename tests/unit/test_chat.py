@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from keepwarm import ConnectionLost, Response, Session, SessionStats, TextDelta, Usage
-from keepwarm.commands.chat import COMMANDS, LAST, Conversation, base_url, session_name, usage
+from keepwarm.commands.chat import COMMANDS, LAST, Conversation, session_name, usage
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
+from keepwarm.commands.registry import base_url
 from keepwarm.commands.screen import Screen
 from sessions.command.settings import OptionError, Values, resolve
 
@@ -32,7 +33,7 @@ def test_an_address_may_leave_its_path_out(url: str, expected: str) -> None:
     assert base_url(values(KEEPWARM_URL=url)) == expected
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "http://", "ftp://h"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "http://", "ftp://h", "http://h:x"])
 def test_another_address_is_refused_by_the_name_of_its_option(url: str) -> None:
     with pytest.raises(OptionError, match=r"KEEPWARM_URL '.*' is not of the form"):
         base_url(values(KEEPWARM_URL=url))

@@ -192,7 +192,17 @@ def test_a_variable_that_nothing_reads_is_told_with_the_nearest_name(
     assert line.endswith("no effect" if near is None else f"; is {near} meant?")
 
 
+@pytest.mark.parametrize("name", OTHER_VARIABLES)
+def test_a_value_without_effect_is_told_with_those_that_have_one(name: str) -> None:
+    (line,) = stray_variables({name: "yes"}, VARIABLES)
+    assert line.startswith(f"{name} is 'yes', not ")
+    assert line.endswith(", and has no effect")
+    for value in OTHER_VARIABLES[name]:
+        assert stray_variables({name: value}, VARIABLES) == []
+
+
 def test_what_some_command_reads_is_no_stray_and_meant_for_no_client() -> None:
     known = {*VARIABLES, CONFIG_VARIABLE, *OTHER_VARIABLES}
-    assert stray_variables(dict.fromkeys(known, "1"), VARIABLES) == []
+    allowed = {name: values[-1] for name, values in OTHER_VARIABLES.items()}
+    assert stray_variables(dict.fromkeys(known, "1") | allowed, VARIABLES) == []
     assert [name for name in known if meant_by(name)] == []

@@ -37,6 +37,15 @@ def test_what_is_not_there_is_a_load_error(name: str, said: str) -> None:
         find_source(name)
 
 
+def test_a_name_of_the_hub_is_told_that_nothing_is_downloaded() -> None:
+    with pytest.raises(LoadError, match="nothing is downloaded here: hf download Qwen/Qwen3"):
+        find_source("Qwen/Qwen3-0.6B")
+    for name in ("/nowhere/x", "./models/x", "x", "../a/b"):
+        with pytest.raises(LoadError) as told:
+            find_source(name)
+        assert "downloaded" not in str(told.value)
+
+
 def test_a_context_is_at_most_what_the_model_was_made_for() -> None:
     config = replace(random_model_config("llama-tiny"), max_context_tokens=1000)
     for asked in (None, 16, 1000):

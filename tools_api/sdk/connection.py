@@ -78,7 +78,7 @@ class Endpoint:
             return Refused(message, code=None, status=status, type=kind)
         said = str(error) or type(error).__name__
         if final:
-            said += f"; is there a server ('keepwarm serve'), and is {self._label} its address?"
+            said += "; does a server ('keepwarm serve') run at this address?"
         return ConnectionLost(f"cannot connect to {self.url}: {said}", started=False, final=final)
 
     def _hint(self, status: int, told: str) -> str:
