@@ -169,6 +169,7 @@ def load_runner(
         device=device,
         bits=_BITS[config.quantization],
         seed=config.seed,
+        max_context_tokens=config.max_context_tokens,
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
         folder_read=folder_read,
