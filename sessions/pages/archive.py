@@ -98,7 +98,7 @@ def session_page(journal: Journal, owner: str | None, search: str, page: int) ->
             "session": each.name,
             "tenant": each.tenant,
             "turns": each.account.turns,
-            "active_at": each.updated_s,
+            "active_at": each.updated_s or None,
             **_spent(each.account.usage, each.account.cost, each.account.saved),
         }
         for each in shown

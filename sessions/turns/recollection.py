@@ -320,6 +320,8 @@ class Recollection:
     def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
         # Whoever has not answered for as long as memory would have waited is not waited for.
         age_s = self._wall_clock() - record.updated_s
+        if record.updated_s:  # else it has had no turn
+            self._store.was_active(session, max(age_s, 0.0))
         awaited = record.open_calls and age_s <= self._store.limits.stored_response_ttl_s
         session.restore(head_id=record.head_id, turns_begun=record.turns_begun, open_calls=awaited)
         session.epoch = record.epoch
