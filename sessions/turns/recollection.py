@@ -18,7 +18,6 @@ from typing import Any
 
 import orjson
 
-from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import dollars
 from sessions.durable.packing import pack
 from sessions.durable.response_table import StoredResponse
@@ -28,6 +27,7 @@ from sessions.durable.transcript import holds
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
 from sessions.journal.adoption import LoadedChain, Loader, link_up
+from sessions.journal.budgets import budgets_told
 from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import (
     JournalBusy,
@@ -331,8 +331,9 @@ class Recollection:
         ledger.account.spent = spent_on(account)
         ledger.tree.spent = ledger.tree.spent.most(spent_on(tree))  # below it turns may have run
         options = _options(record)
-        _bound(ledger.account, options.get("session"))
-        _bound(ledger.tree, options.get("tree"))
+        accounts = {"session": ledger.account, "tree": ledger.tree}
+        for scope, bounds in budgets_told(record.options).items():
+            accounts[scope].budget, accounts[scope].soft = bounds
         session.outlives_sockets = options.get("outlives_sockets", False)
         if "parent" in options:
             session.parent = self._store.session(record.tenant, options["parent"])
@@ -389,11 +390,6 @@ def _nothing_left(row: StoredTurn, body: TurnBody) -> bytes:
 def _options(record: SessionRecord) -> dict[str, Any]:
     options: dict[str, Any] = orjson.loads(record.options) if record.options else {}
     return options
-
-
-def _bound(account: Account, bounds: list[dict[str, int]] | None) -> None:
-    if bounds is not None:
-        account.budget, account.soft = (Budget(**each) for each in bounds)
 
 
 def journal_error(error: Exception) -> Exception:
