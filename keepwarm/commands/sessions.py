@@ -18,10 +18,10 @@ import orjson
 from sessions.command.journal_options import in_postgres, open_postgres, state_folder
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import block_seconds, dollars
-from sessions.journal.budgets import budgets_kept
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
+from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord, parent_in
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal

@@ -15,10 +15,10 @@ from typing import Any
 from sessions.durable.ledger import TurnUsage, dollars
 from sessions.http.exchange import Call, Exchange, Pending
 from sessions.http.message import http_error, json_response, refusal
-from sessions.journal.budgets import budgets_kept
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
+from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import StoredTurn
 from sessions.pages.rows import budget_row, tokens
 from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query

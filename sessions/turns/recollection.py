@@ -27,7 +27,6 @@ from sessions.durable.transcript import holds
 from sessions.durable.turn_logs import TurnLog
 from sessions.durable.turn_stats import wire_usage
 from sessions.journal.adoption import LoadedChain, Loader, link_up
-from sessions.journal.budgets import budgets_told
 from sessions.journal.encoding import TurnBody, decode_turn
 from sessions.journal.errors import (
     JournalBusy,
@@ -36,6 +35,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.journal import Journal, Owner
+from sessions.journal.kept_budgets import budgets_told
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
