@@ -349,7 +349,7 @@ def test_a_sessions_page_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -
     tiles = page.locator(".account article")
     lead = tiles.filter(has_text="Budget of lead and its sub-agents")
     expect(lead).to_contain_text(f"{left:,} output left")
-    expect(lead).to_contain_text(f"{2000 - left:,} of 2,000 used or set aside")
+    expect(lead).to_contain_text(f"{2000 - left:,} of 2,000 used")
     expect(lead).to_contain_text(re.compile(r"of \$0\.050 used"))
     expect(tiles.filter(has_text="Budget of tenant acme")).to_contain_text("of $2.50 used")
     page.goto("/dashboard" + session_address("acme", "both"))
@@ -360,7 +360,7 @@ def test_a_sessions_page_shows_budgets_of_every_scope(desk: Desk, full: Crowd) -
 def test_operators_see_what_tenants_budgets_leave_in_their_units(desk: Desk) -> None:
     page = desk.open(BOSS, "#tenants")
     limits = page.locator('tr[data-tenant-name="globex"] td[data-label="Limits"]')
-    expect(limits).to_contain_text(re.compile(r"^[\d.,]+k? of 100k block-seconds of KV"))
+    expect(limits).to_contain_text(re.compile(r"^[\d.,]+k? of 100k block-s of KV"))
 
 
 # Trees

@@ -36,7 +36,7 @@ export function journal(title, query, link) {
   }
 
   function show({ error, total, page, rows, more }) {
-    nav.hidden = Boolean(error);
+    nav.hidden = !rows?.length;
     if (error) return body.replaceChildren(el("p", { class: "empty" }, error));
     const head = link ? ["Session", "Turns", "From cache", "Input", "Output", "Cost", "Budget left", "Ago"] : ["Turn", "Ended", "From cache", "Input", "Output", "Cost", "Ago"];
     const table = el("table", { class: "kept" }, el("thead", {}, el("tr", {}, ...head.map((word) => el("th", { scope: "col", class: NUMBERS.has(word) ? "n" : null }, word)))), el("tbody", {}, ...rows.map((row) => line(row, link))));

@@ -25,7 +25,7 @@ export function open(view, query) {
   const page = {
     state: el("span"),
     account: el("div", { class: "tiles account" }),
-    curve: el("div", { class: "money" }),
+    curve: el("div", { class: "money", hidden: true }),
     body: el("tbody"),
     empty: el("p", { class: "empty" }, "Asking the server."),
     byResponse: new Map(),
@@ -74,7 +74,12 @@ function update(parts, news, page) {
   if (parts.session === null || parts.session === undefined) {
     page.table.hidden = true;
     page.empty.hidden = false;
-    put(page.empty, "There is no such session here, or it was forgotten, or it is another tenant's.");
+    page.state.replaceChildren();
+    page.told = null;
+    page.account.replaceChildren();
+    page.curve.hidden = true;
+    put(page.empty, "There is no such session here, or it was forgotten, or it is another tenant's." + (parts.server.journal ? " What the journal has of it stands below." : ""));
+    if (parts.server.journal) page.kept.open = true;
     return;
   }
   const turns = Object.keys(parts).filter((key) => /^t\d+$/.test(key)).sort();
@@ -151,13 +156,14 @@ function budgetTile(budget, session) {
     return [
       el("p", { class: kinds.length > 1 ? "big several" : "big" }, show(left), " ", el("small", {}, `${BOUNDS[kind] ?? kind} left`.trim())),
       el("div", { class: "bar", "aria-hidden": "true" }, bar),
-      el("p", { class: "sub" }, `${show(Math.max(bound - left, 0))} of ${show(bound)} used or set aside${soft}`),
+      el("p", { class: "sub" }, `${show(Math.max(bound - left, 0))} of ${show(bound)} used${kinds.length > 1 ? "" : " or set aside"}${soft}`),
     ];
   });
   return parts.length ? el("article", {}, el("h3", {}, `Budget of ${whose(budget, session)}`), ...parts) : "";
 }
 
 function gone(told, page) {
+  page.told = null;
   page.state.replaceChildren(chip("closed"), chip(`tenant ${told.tenant}`));
   page.account.replaceChildren();
 }

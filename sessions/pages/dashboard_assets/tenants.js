@@ -43,7 +43,7 @@ function meter(shade) {
   return { text, bar, node: el("div", { class: "meter" }, text, el("div", { class: "bar", "aria-hidden": "true" }, bar)) };
 }
 
-const KINDS = { input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "block-seconds of KV", cost: "" };
+const KINDS = { input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "block-s of KV", cost: "" };
 
 // Of a rate what the last minute has taken; of a budget what was spent since it was set.
 function limit({ kind, per, limit: most, used }) {
