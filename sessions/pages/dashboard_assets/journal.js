@@ -22,7 +22,7 @@ export function journal(title, query, link) {
   async function load(page) {
     const number = ++asked; // an answer that comes after the next question is nobody's
     wanted = JSON.stringify(query());
-    if (!body.childElementCount) body.replaceChildren(el("p", { class: "empty" }, "Asking the journal."));
+    if (!body.childElementCount) body.replaceChildren(el("p", { class: "nothing" }, "Asking the journal."));
     let told;
     try {
       const address = `${location.origin}/dashboard/journal?` + new URLSearchParams({ ...query(), page });
@@ -37,10 +37,10 @@ export function journal(title, query, link) {
 
   function show({ error, total, page, rows, more }) {
     nav.hidden = !rows?.length;
-    if (error) return body.replaceChildren(el("p", { class: "empty" }, error));
+    if (error) return body.replaceChildren(el("p", { class: "nothing" }, error));
     const head = link ? ["Session", "Turns", "From cache", "Input", "Output", "Cost", "Budget left", "Ago"] : ["Turn", "Ended", "From cache", "Input", "Output", "Cost", "Ago"];
     const table = el("table", { class: "kept" }, el("thead", {}, el("tr", {}, ...head.map((word) => el("th", { scope: "col", class: NUMBERS.has(word) ? "n" : null }, word)))), el("tbody", {}, ...rows.map((row) => line(row, link))));
-    body.replaceChildren(rows.length ? table : el("p", { class: "empty" }, query().q ? "The journal has none of that name." : "The journal has none."));
+    body.replaceChildren(rows.length ? table : el("p", { class: "nothing" }, query().q ? "The journal has none of that name." : "The journal has none."));
     const all = !more ? `${exact(total)} in all` : link ? `${exact(total)} among the latest; older ones are not shown` : `the latest ${exact(rows.length)} of ${exact(total)}`;
     turn(page, link ? Math.ceil(total / PAGE) : 1, all);
   }
