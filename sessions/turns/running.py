@@ -395,6 +395,7 @@ class Running:
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
         self._jobs.withdrawn(job.turn.request_id)
         store = self._service.store
+        store.used(session)
         store.running.end(plan.response_id)
         store.pace.sequence_ended(now)
         usage = outcome.report.usage
