@@ -23,6 +23,8 @@ Number = int | float | Decimal
 _LONG = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 """What a number has in it that a double of 15 digits does not hold."""
 _SHORT_CHARS = 16
+_MOST_WHOLE_DIGITS = 4000
+"""Python makes no text of a longer ``int``."""
 _INT64 = range(-(2**63), 2**64)
 
 
@@ -34,6 +36,13 @@ def is_number(value: object) -> TypeGuard[Number]:
 def exact(value: Number) -> Decimal:
     """The number as it was written. Compare these; other operations of ``Decimal`` round."""
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def plain(value: Decimal) -> Number:
+    """The number as ``read`` would give it."""
+    if is_whole(value) and num_digits(value) <= _MOST_WHOLE_DIGITS:
+        return int(value)
+    return number(str(value))
 
 
 def is_whole(value: Number) -> bool:

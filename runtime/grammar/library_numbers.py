@@ -12,18 +12,24 @@ own keywords accept, and no others.
 """
 
 import math
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from runtime.grammar.number_patterns import Bound
+from runtime.grammar.number_ranges import (
+    Bound,
+    Ends,
+    counts,
+    ends_of,
+    is_power_of_ten,
+    places_of,
+    whole_ends,
+)
 from tools_api.exact_numbers import Number, exact, is_number, num_digits
 
 MAX_DIGITS = 400
 """Numbers with more of them, written without an exponent, are not enforced; doubles have up to
 344."""
-_BOUNDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 _NUMERIC = frozenset({"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"})
 _EXACT = 2**53
 _EXACT_DIGITS = 15
@@ -37,9 +43,6 @@ _COUNTED = 10**18
 """From a bound the library counts on to the next power of ten, in 64 bits."""
 _MAX_STEP = (2**32 - 10) // 10
 """The library divides digit by digit, in 32 bits."""
-
-Ends = tuple[Bound | None, Bound | None]
-"""Of a range: the lower one and the upper one."""
 
 
 def keeps(node: dict[str, Any], *, all_of_them: bool = True) -> bool:
@@ -76,35 +79,6 @@ def keeps_value(value: Any) -> bool:
     if isinstance(value, int):
         return value in _INT64[1:] and int(float(value)) == value
     return _double(value) is not None
-
-
-def ends_of(node: dict[str, Any]) -> Ends:
-    """The range that a node's keywords give its numbers, as they are written."""
-    lows, highs = ([*_bounds(node, *names)] for names in _BOUNDS)
-    return (
-        max(lows, key=lambda bound: (bound.value, not bound.included), default=None),
-        min(highs, key=lambda bound: (bound.value, bound.included), default=None),
-    )
-
-
-def whole_ends(ends: Ends) -> tuple[int | None, int | None]:
-    """The first and the last whole number of a range."""
-    low, high = ends
-    first = None if low is None else _whole(low, math.ceil(low.value), 1)
-    return first, None if high is None else _whole(high, math.floor(high.value), -1)
-
-
-def _whole(bound: Bound, nearest: int, step: int) -> int:
-    return nearest + step if not bound.included and nearest == bound.value else nearest
-
-
-def _bounds(node: dict[str, Any], included: str, excluded: str) -> Iterator[Bound]:
-    inner, outer = node.get(included), node.get(excluded)
-    if is_number(inner):
-        # Before draft 6 the other keyword only says whether this one is excluded.
-        yield Bound(value=exact(inner), included=outer is not True)
-    if is_number(outer):
-        yield Bound(value=exact(outer), included=False)
 
 
 def _double(value: Number) -> float | None:
@@ -203,7 +177,11 @@ def _keeps_step(step: Number, ends: Ends, *, whole: bool) -> bool:
     if low is None or high is None:
         return True
     found = _library_finds(low, high, value / 10.0**places, whole=whole)
-    return found == (first_multiple(exact_step, ends, whole=whole) is not None)
+    every = exact_step * exact_step.denominator if whole else exact_step
+    first, last = counts(ends, every)
+    assert first is not None
+    assert last is not None
+    return found == (first <= last)
 
 
 def _reaches_all(step: Decimal, ends: Ends) -> bool:
@@ -212,16 +190,6 @@ def _reaches_all(step: Decimal, ends: Ends) -> bool:
     bounds = [bound.value for bound in ends if bound is not None]
     few = all(places_of(value) <= places_of(step) for value in bounds)
     return few and (not bounds or not places_of(step) or is_power_of_ten(step))
-
-
-def is_power_of_ten(value: Decimal) -> bool:
-    """Whether it is 1, 10, 0.1 and so on."""
-    return "".join(map(str, value.as_tuple().digits)).strip("0") == "1"
-
-
-def places_of(value: Decimal) -> int:
-    """Digits behind its point."""
-    return len(format(value, "f").partition(".")[2].rstrip("0"))
 
 
 def _library_finds(low: Bound, high: Bound, step: float, *, whole: bool) -> bool:
@@ -233,20 +201,3 @@ def _library_finds(low: Bound, high: Bound, step: float, *, whole: bool) -> bool
     if not high.included and most == last:
         most -= step
     return math.ceil(least) <= math.floor(most) if whole else least <= most
-
-
-def first_multiple(step: Fraction, ends: Ends, *, whole: bool) -> Fraction | None:
-    """The least multiple of ``step`` in a range that has both ends; None if there is none.
-
-    Args:
-        whole: among whole numbers.
-    """
-    low, high = ends
-    assert low is not None
-    assert high is not None
-    every = step * step.denominator if whole else step
-    first = math.ceil(Fraction(low.value) / every) * every
-    if not low.included and first == Fraction(low.value):
-        first += every
-    most = Fraction(high.value)
-    return first if first < most or (first == most and high.included) else None

@@ -11,19 +11,12 @@ them has a text that it matches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
+
+from runtime.grammar.number_ranges import Bound
 
 ANY_WHOLE = "-?(?:0|[1-9][0-9]*)"
 _REST = "[0-9]*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """One end of a range."""
-
-    value: Decimal
-    included: bool
 
 
 def whole_numbers(low: int | None, high: int | None) -> str | None:
