@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ from tests.support.sessions_rig import tool
 from tests.unit.test_grammar import accepts
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
-from tools_api.events import CancelTurn
+from tools_api.events import CancelTurn, SteerRequest
 from tools_api.requests import CreateRequest
 
 FRAMES: list[dict[str, Any]] = [
@@ -150,3 +151,9 @@ def test_an_event_stays_an_event() -> None:
     read = carried(Read(content=CancelTurn(response_id="r", stream_id=None)))
     assert read.content == CancelTurn(response_id="r", stream_id=None)
     assert isinstance(CONTEXT, ReadContext)
+
+
+def test_an_event_keeps_its_numbers_to_the_last_digit() -> None:
+    steered = [10**30, Decimal("0.1000000000000000000001"), 0.1, "1e400"]
+    sent = SteerRequest(previous_response_id="r", input=steered)
+    assert repr(carried(Read(content=sent)).content) == repr(sent)
