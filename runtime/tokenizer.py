@@ -25,6 +25,7 @@ import numpy.typing as npt
 import orjson
 import tokenizers
 
+from runtime.folder_files import DESCRIPTION, TOKENIZER, JsonBounds, UnfitFile, read_json
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 
@@ -32,6 +33,8 @@ TokenArray = npt.NDArray[np.int32]
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
+_STEPS = ("normalizer", "normalizers", "pre_tokenizer", "pretokenizers")
+"""Keys of tokenizer.json under which a text's way into the model stands."""
 
 
 class TokenizerError(Exception):
@@ -52,6 +55,7 @@ class Tokenizer:
         *,
         source: str,
         text_encoder: tokenizers.Tokenizer,
+        spelling_encoder: tokenizers.Tokenizer,
         token_bytes: Sequence[bytes | None],
         specials: Mapping[str, int],
         vocab_size: int,
@@ -60,6 +64,7 @@ class Tokenizer:
     ) -> None:
         self._source = source
         self._text_encoder = text_encoder
+        self._spelling_encoder = spelling_encoder
         self._token_bytes = tuple(token_bytes)
         self._specials = dict(specials)
         self._special_texts = {token: text for text, token in specials.items()}
@@ -93,9 +98,10 @@ class Tokenizer:
             TokenizerError: naming the file and what is wrong with it.
         """
         path = folder / "tokenizer.json"
-        raw = _read_json(path)
-        if raw is None:
+        source = _json_text(path, TOKENIZER)
+        if source is None:
             raise TokenizerError(f"{path}: file not found")
+        raw = _json_object(path, source)
         config = _read_json(folder / "config.json") or {}
         specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
         pieces = _vocabulary(raw, path)
@@ -107,9 +113,14 @@ class Tokenizer:
                 "tokenizer and weights are of different models"
             )
         rows = rows if rows is not None else top + 1
+        encoder = _text_encoder(raw, frozenset(specials), path)
+        exact = _without_prefix(raw)
         return cls(
-            source=path.read_text("utf-8"),
-            text_encoder=_text_encoder(raw, frozenset(specials), path),
+            source=source.decode("utf-8"),
+            text_encoder=encoder,
+            spelling_encoder=encoder
+            if exact == raw
+            else _text_encoder(exact, frozenset(specials), path),
             token_bytes=_byte_table(raw, pieces, specials, rows, path),
             specials=specials,
             vocab_size=rows,
@@ -151,6 +162,11 @@ class Tokenizer:
         ids += self._encode_text(text)
         return np.array(ids, dtype=np.int32)
 
+    def spell(self, text: str) -> list[int]:
+        """Token ids that write exactly this text, as it stands behind other text: without the space
+        that some tokenizers put in front of what they encode."""
+        return self._ids(self._spelling_encoder, text)
+
     def special_id(self, text: str) -> int | None:
         return self._specials.get(text)
 
@@ -175,13 +191,17 @@ class Tokenizer:
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     def _encode_text(self, text: str) -> list[int]:
+        return self._ids(self._text_encoder, text)
+
+    @staticmethod
+    def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
         if not text:
             return []
         # A lone surrogate (legal in JSON, impossible in UTF-8) becomes U+FFFD.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         try:
             # As a batch other threads run meanwhile; without offsets it takes half the time.
-            (found,) = self._text_encoder.encode_batch_fast([text], add_special_tokens=False)
+            (found,) = encoder.encode_batch_fast([text], add_special_tokens=False)
         except BaseException as error:
             # What the Rust library gives up with is no Exception, and its type has no module.
             if type(error).__name__ != "PanicException":
@@ -237,11 +257,23 @@ class IncrementalDecoder:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     """The file's object, None if there is no such file."""
+    text = _json_text(path, DESCRIPTION)
+    return None if text is None else _json_object(path, text)
+
+
+def _json_text(path: Path, bounds: JsonBounds) -> bytes | None:
     try:
-        value = orjson.loads(path.read_bytes())
+        return read_json(path, bounds)
     except FileNotFoundError:
         return None
-    except (OSError, orjson.JSONDecodeError) as error:
+    except UnfitFile as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _json_object(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
         raise TokenizerError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: not a JSON object")
@@ -311,6 +343,26 @@ def _without_first_prefix(node: Any) -> Any:
     if node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first":
         return {**node, "prepend_scheme": "never"}
     return node
+
+
+def _without_prefix(node: Any) -> Any:
+    """A tokenizer's description, or a part of it, with no space put in front of texts."""
+    if isinstance(node, list):
+        steps = [step for step in node if not _is_prepend(step)]
+        return [_without_prefix(step) for step in steps]
+    if not isinstance(node, dict):
+        return node
+    if _is_prepend(node):
+        return None
+    kept = {key: _without_prefix(node[key]) for key in _STEPS if key in node}
+    for key, value in (("prepend_scheme", "never"), ("add_prefix_space", False)):
+        if key in node:
+            kept[key] = value
+    return {**node, **kept}
+
+
+def _is_prepend(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") == "Prepend"
 
 
 def _node_types(node: Any) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,6 @@ from runtime.grammar.refusal import GrammarRefused, refusal
 from runtime.grammar.schemas import json_blocks, subschemas
 from runtime.grammar.short_values import short_value
 from runtime.tokenizer import Tokenizer
-from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec, resolve_specials
 from tools_api.schema_dialect import MAX_COUNTED_CHARS
 
@@ -257,7 +256,7 @@ class _Vocabulary:
         return list(self._encoded(text))
 
     def _encode(self, text: bytes) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode([Segment(text.decode())]).tolist())
+        return tuple(self._tokenizer.spell(text.decode()))
 
 
 def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:

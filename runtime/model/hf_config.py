@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime.folder_files import DESCRIPTION, UnfitFile, read_json
 from runtime.model.config import ExpertsConfig, LoadError, ModelConfig, RopeConfig
-
-MAX_JSON_BYTES = 64 << 20
 
 _MOST = {
     "num_hidden_layers": 4096,
@@ -29,6 +28,9 @@ _MOST = {
 }
 """Beyond these no model is: one that says so would be built for minutes before it fails."""
 
+_MOST_SIZE = 1 << 31
+"""Sizes and positions are counted in 32 bits."""
+
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
 
@@ -39,11 +41,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
         LoadError: no such file, too large, or not a JSON object.
     """
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise LoadError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise LoadError(f"{path}: {error.strerror or error}") from error
+        value = json.loads(read_json(path, DESCRIPTION))
+    except FileNotFoundError as error:
+        raise LoadError(f"{path}: {error.strerror}") from error
+    except UnfitFile as error:
+        raise LoadError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
@@ -70,6 +72,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     layers = fields.size("num_hidden_layers")
     attention_bias = fields.flag("attention_bias", False)
     try:
+        rope, context = _rope(fields)
         return ModelConfig(
             model_type=model_type,
             vocab_size=fields.size("vocab_size"),
@@ -79,9 +82,9 @@ def read_model_config(folder: Path) -> ModelConfig:
             num_kv_heads=fields.size("num_key_value_heads", heads),
             head_dim=fields.size("head_dim", 128 if model_type == "qwen3" else hidden // heads),
             intermediate_size=fields.size("intermediate_size"),
-            max_context_tokens=fields.size("max_position_embeddings"),
+            max_context_tokens=context,
             norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope=_rope(fields),
+            rope=rope,
             tie_embeddings=fields.flag("tie_word_embeddings", False),
             qkv_bias=True if model_type == "qwen2" else attention_bias,
             output_bias=False if model_type == "qwen2" else attention_bias,
@@ -132,8 +135,9 @@ def _experts(fields: "_Fields", layers: int) -> ExpertsConfig:
     )
 
 
-def _rope(fields: "_Fields") -> RopeConfig:
-    """Both spellings: ``rope_parameters``, and ``rope_theta`` with ``rope_scaling``."""
+def _rope(fields: "_Fields") -> tuple[RopeConfig, int]:
+    """Positions, and how many of them: the context. Both spellings: ``rope_parameters``, and
+    ``rope_theta`` with ``rope_scaling``."""
     name = "rope_parameters" if fields.get("rope_parameters") is not None else "rope_scaling"
     given = fields.get(name)
     if given is None:
@@ -147,27 +151,46 @@ def _rope(fields: "_Fields") -> RopeConfig:
         rope.number("partial_rotary_factor", 1.0) != 1
     ):
         raise fields.error("partial_rotary_factor", "set", "whole heads to be rotated")
+    stated = fields.size("max_position_embeddings")
     if kind == "default":
-        return RopeConfig(theta=theta)
+        return RopeConfig(theta=theta), stated
     if kind not in ("linear", "llama3", "yarn"):
         raise rope.error("rope_type", kind, "default, linear, llama3 or yarn")
     factor = rope.number("factor")
-    if kind == "linear":
-        return RopeConfig(theta=theta, kind="linear", factor=factor)
-    context = fields.size("max_position_embeddings")
     original = rope.size(
         "original_max_position_embeddings",
-        fields.size("original_max_position_embeddings", context),
+        fields.size("original_max_position_embeddings", stated),
     )
     if kind == "llama3":
-        return RopeConfig(
-            theta=theta,
-            kind="llama3",
-            factor=factor,
-            original_max_position=original,
-            low_freq_factor=rope.number("low_freq_factor"),
-            high_freq_factor=rope.number("high_freq_factor"),
-        )
+        return _llama3(rope, theta, factor, original), stated
+    context = _stretched(rope, factor, original)
+    if kind == "linear":
+        return RopeConfig(theta=theta, kind="linear", factor=factor), context
+    return _yarn(rope, theta, factor, original), context
+
+
+def _stretched(rope: "_Fields", factor: float, original: int) -> int:
+    """The context of linear and yarn: the factor times the length before. Folders in which users
+    wrote the scaling themselves, as model cards tell them to, still state that length as
+    ``max_position_embeddings``; those that came with it may state the whole there, and then
+    ``original_max_position_embeddings`` beside it. llama3 folders always state the whole."""
+    if factor * original >= _MOST_SIZE:
+        raise rope.error("factor", factor, f"one that stretches {original} tokens to fewer")
+    return int(factor * original)
+
+
+def _llama3(rope: "_Fields", theta: float, factor: float, original: int) -> RopeConfig:
+    return RopeConfig(
+        theta=theta,
+        kind="llama3",
+        factor=factor,
+        original_max_position=original,
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+    )
+
+
+def _yarn(rope: "_Fields", theta: float, factor: float, original: int) -> RopeConfig:
     return RopeConfig(
         theta=theta,
         kind="yarn",
@@ -222,7 +245,7 @@ class _Fields:
 
     def size(self, name: str, default: int | None = None) -> int:
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < _MOST_SIZE:
             raise self.error(name, value, "a whole number of at least 1")
         if value > _MOST.get(name, value):
             raise self.error(name, value, f"at most {_MOST[name]}")

@@ -148,8 +148,9 @@ class Commits:
             return (), None
         if entry.parent is None:
             return (entry,), None
-        if entry.parent is plan.continued and entry.parent not in self._foreign:
-            return (entry,), plan.previous_response_id
+        known = plan.continued_id is not None and entry.parent not in self._foreign
+        if entry.parent is plan.continued and known:
+            return (entry,), plan.continued_id
         return tuple(chain(entry))[::-1], None
 
 

@@ -116,11 +116,13 @@ def make_service(
     prices: PriceTable | None = None,
     max_context_tokens: int = 4096,
     tenants: Tenants | None = None,
+    model: ServedModel | None = None,
 ) -> Service:
-    """What connections share, with a store of its own and ids that count up."""
+    """What connections share, with a store of its own and ids that count up. ``model``: another
+    than the one of bytes and ChatML."""
     limits, tenants = limits or Limits(), tenants or Tenants([])
     ids = itertools.count(1)
-    model = ServedModel(
+    model = model or ServedModel(
         name="default",
         aliases=frozenset({"default", "m"}),
         tokenizer=TOKENIZER,
@@ -154,6 +156,7 @@ class Rig:
         prices: PriceTable | None = None,
         max_context_tokens: int = 4096,
         tenants: Tenants | None = None,
+        model: ServedModel | None = None,
     ) -> None:
         self.clock = FakeClock(1000.0)
         self.engine = ScriptedEngine()
@@ -170,6 +173,7 @@ class Rig:
             prices=prices,
             max_context_tokens=max_context_tokens,
             tenants=tenants,
+            model=model,
         )
         self.store, self.model = self.service.store, self.service.model
         self._clients: dict[str, Client] = {}

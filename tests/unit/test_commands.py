@@ -1,5 +1,6 @@
 """The commands as they are typed: help, failures in one line, where values come from."""
 
+import errno
 import io
 import os
 import subprocess
@@ -60,7 +61,8 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["serve", "--port"], "Option '--port' requires an argument"),
         (["serve", "--port", "x"], "--port 'x' is not a whole number"),
         (["serve", "--config", "/nowhere/x"], "--config /nowhere/x: no such file"),
-        (["serve", "stray"], "Got unexpected extra argument (stray)"),
+        (["serve", "stray"], "Got unexpected extra argument (stray). See 'keepwarm serve --help'."),
+        (["keys", "new", "--name", "", "--tenant", "t"], "--name is empty"),
         (["config", "show", "chatt"], "'chatt' is not"),
     ],
 )
@@ -208,6 +210,38 @@ def test_a_key_can_go_straight_into_a_file_that_stays_good(
     assert f"{file}: key 3: the name 'a' stands in the file twice" in err
     assert file.read_text() == before
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_no_row_can_be_put_into_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    for file in (tmp_path, tmp_path / "binary", tmp_path / "nowhere" / "file"):
+        words = ("keys", "new", "--name", "a", "--tenant", "t", "--append", str(file))
+        status, out, err = told(capsys, *words)
+        assert (status, out) == (1, "")
+        (line,) = err.splitlines()
+        assert line.startswith(f"keepwarm: error: {file}: ")
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_may_be_asked_for_in_short(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["serve"], ["keys"], ["keys", "new"]):
+        status, out, _ = told(capsys, *words, word)
+        assert status == 0
+        assert out.startswith("Usage: keepwarm")
+    assert told(capsys, "-V")[1] == told(capsys, "--version")[1]
+
+
+def test_a_failure_of_the_system_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x")
+
+    monkeypatch.setattr("keepwarm.commands.config.read_config", full)
+    status, out, err = told(capsys, "config", "show")
+    assert (status, out, err) == (1, "", "keepwarm: error: No space left on device: /x\n")
 
 
 def test_the_row_of_a_key_that_exists_is_made_from_standard_input(
