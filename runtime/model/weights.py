@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import torch
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
-from runtime.model.hf_config import read_model_config
+from runtime.model.family_weights import FamilyWeights
+from runtime.model.hf_config import FAMILIES, read_model_config
 from runtime.model.layers import WeightBits
 from runtime.model.presets import PREFIX, random_model_config
 from runtime.model.product_choice import ProductChoice
@@ -63,6 +65,7 @@ def load_model(
     seed: int = 0,
     progress: bool = False,
     machine_folder: str | None = None,
+    max_context_tokens: int | None = None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -74,6 +77,7 @@ def load_model(
         seed: of the weights of random models.
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
+        max_context_tokens: the longest context that is served; None: the model's own.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
@@ -91,9 +95,13 @@ def load_model(
         tokenizer_folder = BYTE_TOKENIZER
     else:
         tokenizer_folder = Path(source).expanduser()
-        config, decoder = _load_folder(
-            tokenizer_folder, dtype, device, bits, progress=progress, machine_folder=machine_folder
-        )
+        config = _read_folder(tokenizer_folder, max_context_tokens)
+        _check_memory(str(tokenizer_folder), config, dtype, device, bits)
+        choice = _products(config, dtype, device, bits, machine_folder)
+        with closing(Checkpoint(tokenizer_folder, dtype, device, progress=progress)) as checkpoint:
+            weights = FamilyWeights(checkpoint, FAMILIES[config.model_type].names, config)
+            decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
+            weights.check_all_read()
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
@@ -136,27 +144,13 @@ def _holds_model(folder: Path) -> bool:
     return (folder / "config.json").exists()
 
 
-def _load_folder(
-    folder: Path,
-    dtype: torch.dtype,
-    device: torch.device,
-    bits: WeightBits,
-    *,
-    progress: bool,
-    machine_folder: str | None,
-) -> tuple[ModelConfig, Decoder]:
+def _read_folder(folder: Path, max_context_tokens: int | None) -> ModelConfig:
     if not folder.is_dir():
         raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
-    config = read_model_config(folder)
+    config = read_model_config(folder, max_context_tokens=max_context_tokens)
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
-    _check_memory(str(folder), config, dtype, device, bits)
-    choice = _products(config, dtype, device, bits, machine_folder)
-    source = Checkpoint(folder, dtype, device, progress=progress)
-    try:
-        return config, Decoder(config, source, dtype, device, bits=bits, choice=choice)
-    finally:
-        source.close()
+    return config
 
 
 def _products(

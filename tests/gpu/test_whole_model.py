@@ -46,8 +46,8 @@ class Moved:
         self._drawn = RandomWeights(0, torch.float32, torch.device("cpu"))
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return self._drawn.tensor(name, shape).to(self._device)
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> torch.Tensor:
+        return self._drawn.tensor(name, shape, wide=wide).to(self._device)
 
 
 def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:

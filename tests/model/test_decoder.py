@@ -45,8 +45,9 @@ def test_every_dtype_runs_and_stays_near_float64(
 def test_a_step_reads_every_weight_but_the_norms_and_an_untied_embedding() -> None:
     model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
     config = model.config
-    per_layer = config.hidden_size * (config.query_size * 2 + config.kv_size * 2)
-    per_layer += 3 * config.hidden_size * config.intermediate_size
+    mixer, mlp = config.layers[0].mixer, config.layers[0].feed_forward
+    per_layer = config.hidden_size * (mixer.query_size * 2 + mixer.kv_size * 2)
+    per_layer += 3 * config.hidden_size * mlp.size
     head = config.vocab_size * config.hidden_size
     assert model.decoder.step_weight_bytes == 4 * (config.num_layers * per_layer + head)
 

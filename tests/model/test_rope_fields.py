@@ -1,0 +1,94 @@
+"""Positions of a ``config.json`` and the context that follows from them; the plain kinds are
+``test_hf_config``'s."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.model.config import LoadError
+from runtime.model.config_fields import Fields
+from runtime.model.rope_fields import longrope_of, read_rope, rope_object
+
+PATH = Path("config.json")
+
+
+def fields_of(**values: Any) -> Fields:
+    return Fields(PATH, {"max_position_embeddings": 4096, **values})
+
+
+@pytest.mark.parametrize(
+    ("stated", "scaling", "context"),
+    [
+        (4096, None, 4096),
+        (4096, {"rope_type": "default", "factor": 4.0}, 4096),
+        # As model cards have users write it: what is stated is the length before.
+        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        # As folders come that were made so: what is stated is the whole.
+        (
+            131072,
+            {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+            131072,
+        ),
+        (4096, {"rope_type": "yarn", "factor": 2.5}, 10240),
+        (4096, {"type": "linear", "factor": 4.0}, 16384),
+    ],
+)
+def test_the_context_is_what_the_scaling_makes_of_what_is_stated(
+    stated: int, scaling: dict[str, Any] | None, context: int
+) -> None:
+    _, found = read_rope(fields_of(max_position_embeddings=stated, rope_scaling=scaling))
+    assert found == context
+
+
+def test_a_factor_beyond_reason_is_refused_by_name() -> None:
+    scaling = {"type": "yarn", "factor": 1e300}
+    with pytest.raises(LoadError, match=r"field rope_scaling\.factor is 1e\+300, not one that"):
+        read_rope(fields_of(rope_scaling=scaling))
+
+
+def longrope(serves: int | None, **changes: Any) -> Any:
+    rope = {
+        "type": "longrope",
+        "short_factor": [1.0, 1.5],
+        "long_factor": [4.0, 9.0],
+        "original_max_position_embeddings": 1024,
+        **changes,
+    }
+    fields = fields_of(rope_scaling=rope)
+    return longrope_of(fields, rope_object(fields), theta=10000.0, rotated=4, serves=serves)
+
+
+@pytest.mark.parametrize(
+    ("serves", "factors", "context"),
+    [
+        (None, (4.0, 9.0), 4096),
+        (1025, (4.0, 9.0), 4096),
+        (100_000, (4.0, 9.0), 4096),
+        (1024, (1.0, 1.5), 1024),
+        (16, (1.0, 1.5), 1024),
+    ],
+)
+def test_the_factors_of_longrope_follow_what_is_served_and_nothing_longer_is(
+    serves: int | None, factors: tuple[float, ...], context: int
+) -> None:
+    rope, found = longrope(serves)
+    assert (rope.factors, found) == (factors, context)
+    assert rope.attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(1024)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"long_factor": [1.0]}, "long_factor is '1 numbers', not 2, one for each pair"),
+        ({"long_factor": [1.0, 0.0]}, "long_factor is .*, not a list of numbers above 0"),
+        ({"short_factor": "1"}, "short_factor is '1', not a list"),
+        ({"short_factor": None}, "short_factor is None"),
+    ],
+)
+def test_factors_of_longrope_that_cannot_be_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        longrope(None, **changes)
