@@ -15,6 +15,7 @@ from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import BYTE_TOKENIZER, LoadedModel, load_model
+from tests.support.preset_kinds import EVERY_KIND
 
 NUM_BLOCKS = 24
 
@@ -68,9 +69,7 @@ def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
     return [runner.run(step).cpu() for step in steps()]
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
-)
+@pytest.mark.parametrize("family", EVERY_KIND)
 def test_logits_are_those_of_torch(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

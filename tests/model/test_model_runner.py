@@ -19,10 +19,11 @@ from runtime.model.runner import ModelRunner, _records, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
 from tests.support.model_shapes import changed
+from tests.support.preset_kinds import EVERY_KIND
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")
-FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
+FAMILIES = EVERY_KIND
 
 
 def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:
