@@ -98,8 +98,8 @@ def read_layer_types(fields: Fields, default: Sequence[bool]) -> tuple[bool, ...
 def rotated_dimensions(fields: Fields, rope: Fields, head_dim: int, default: float) -> int:
     """How many dimensions of a head are rotated: a part that either object may state."""
     share = rope.number("partial_rotary_factor", fields.number("partial_rotary_factor", default))
-    rotated = int(head_dim * share)
-    if not 2 <= rotated <= head_dim or rotated % 2:
+    rotated = int(head_dim * min(share, 1.0))
+    if share > 1 or rotated < 2 or rotated % 2:
         raise rope.error(
             "partial_rotary_factor", share, f"one that rotates pairs of {head_dim} dimensions"
         )

@@ -45,6 +45,7 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] 
         ("phi3", {"rope_scaling": {"type": "linear", "factor": 2}}, "not default or longrope"),
         ("phi3", {"partial_rotary_factor": 0.4}, "partial_rotary_factor is 0.4, not one that"),
         ("phi3", {"partial_rotary_factor": 3}, "partial_rotary_factor is 3.0, not one that"),
+        ("phi3", {"partial_rotary_factor": 1e308}, r"partial_rotary_factor is 1e\+308, not one"),
         ("smollm3", {"partial_rotary_factor": 0.5}, "whole heads to be rotated"),
         ("glm4_moe", {"n_group": 3}, "128 experts are not in 3 equal groups"),
         ("glm4_moe", {"n_group": 128}, "groups of 1 experts"),
