@@ -28,7 +28,7 @@ from runtime.model.layers import PackedLinear
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner, load_runner, share_work
-from runtime.model.weights import BYTE_TOKENIZER
+from runtime.model.sources import BYTE_TOKENIZER
 from runtime.process.loading import assemble
 from runtime.tokenizer import Tokenizer
 

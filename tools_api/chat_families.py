@@ -32,6 +32,8 @@ from tools_api.tools import FunctionTool
 class ChatML(ChatFormat):
     """Qwen3; without ``<think>`` in the tokenizer plain Hermes (Qwen2.5, Hermes)."""
 
+    name = "Hermes"
+
     def __init__(self, has_token: Callable[[str], bool], default_system: str | None = None) -> None:
         super().__init__(has_token)
         self._default_system = default_system
@@ -141,6 +143,8 @@ class ChatML(ChatFormat):
 class Llama3(ChatFormat):
     """Llama 3.1; tools stand in the system turn (``tools_in_user_message=False``)."""
 
+    name = "Llama 3.1"
+
     def __init__(self, has_token: Callable[[str], bool]) -> None:
         super().__init__(has_token)
         self.end_of_turn = tuple(filter(has_token, ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")))
@@ -225,6 +229,8 @@ class Mistral(ChatFormat):
     v3 has no system turn: instructions open the first user turn. Its header therefore ends
     inside ``[INST]``, and the first items go on from there, whatever the header was.
     """
+
+    name = "Mistral"
 
     def __init__(self, has_token: Callable[[str], bool]) -> None:
         super().__init__(has_token)

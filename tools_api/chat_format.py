@@ -75,6 +75,8 @@ class CallSyntax:
 class ChatFormat(ABC):
     """Renderer of one family. Stateless; made by ``tools_api.chat_families.chat_format_for``."""
 
+    name: str
+    """Of the way in which it writes calls, as ``tools_api.call_signatures`` knows it."""
     end_of_turn: tuple[str, ...]
     """Special tokens that end a model turn; the first is what the renderer writes."""
     thinking: bool = False

@@ -264,7 +264,7 @@ def missing_call_output(call_id: str) -> ApiError:
 def model_not_found(model: str) -> ApiError:
     """``model`` is neither the served model's name nor one of its aliases."""
     return ApiError(
-        f"The model {quoted(model)} does not exist here.",
+        f"The model {quoted(model)} does not exist here; GET /v1/models lists those that do.",
         code="model_not_found",
         param="model",
         status=404,

@@ -238,7 +238,9 @@ COMMAND = click.Group(
             "recover",
             callback=recover,
             params=[
-                click.Argument(["source"], type=click.Path(path_type=Path, exists=True)),
+                click.Argument(
+                    ["source"], type=click.Path(path_type=Path, exists=True, dir_okay=False)
+                ),
                 click.Argument(["target"], type=click.Path(path_type=Path)),
             ],
             help="Save what is whole of a damaged journal into a new file, and name the rest.",

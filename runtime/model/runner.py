@@ -164,9 +164,9 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         device=device,
         bits=_BITS[config.quantization],
         seed=config.seed,
+        max_context_tokens=config.max_context_tokens,
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
-        max_context_tokens=config.max_context_tokens,
     )
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":

@@ -5,12 +5,12 @@ taken one tensor at a time into the form the decoder computes with, so that a mo
 in memory twice.
 """
 
+import contextlib
 import logging
 import os
 import resource
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,20 +20,14 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
-from runtime.model.hf_config import FAMILIES, read_model_config
+from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits
-from runtime.model.presets import PREFIX, random_model_config
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
+from runtime.model.sources import check_context, find_source
 
 _LOG = logging.getLogger(__name__)
-
-ASSETS = Path(__file__).parent.parent / "assets"
-BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
-DEFAULT_MODEL = ASSETS / "default_model"
-DEFAULT_PRESET = "qwen3-tiny"
-"""What ``default`` stands for while the project ships no trained model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +57,9 @@ def load_model(
     device: torch.device,
     bits: WeightBits = 16,
     seed: int = 0,
+    max_context_tokens: int | None = None,
     progress: bool = False,
     machine_folder: str | None = None,
-    max_context_tokens: int | None = None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -75,31 +69,27 @@ def load_model(
         device: where the weights go.
         bits: 8, 4 or fp8 to quantise linear maps while loading.
         seed: of the weights of random models.
+        max_context_tokens: what is to be served; more than the model was made for is refused.
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
-        max_context_tokens: the longest context that is served; None: the model's own.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
     """
     started = time.perf_counter()
     name = str(source)
-    if name == "default":
-        source = DEFAULT_MODEL if _holds_model(DEFAULT_MODEL) else PREFIX + DEFAULT_PRESET
-    if str(source).startswith(PREFIX):
-        config = random_model_config(str(source).removeprefix(PREFIX))
-        _check_memory(name, config, dtype, device, bits)
-        source_of_weights = RandomWeights(seed, dtype, device)
-        choice = _products(config, dtype, device, bits, machine_folder)
-        decoder = Decoder(config, source_of_weights, dtype, device, bits=bits, choice=choice)
-        tokenizer_folder = BYTE_TOKENIZER
+    found = find_source(name, max_context_tokens=max_context_tokens)
+    config, tokenizer_folder = found.config, found.tokenizer_folder
+    check_context(name, config, max_context_tokens)
+    _check_memory(name, config, dtype, device, bits)
+    choice = _products(config, dtype, device, bits, machine_folder)
+    if found.folder is None:
+        drawn = RandomWeights(seed, dtype, device)
+        decoder = Decoder(config, drawn, dtype, device, bits=bits, choice=choice)
     else:
-        tokenizer_folder = Path(source).expanduser()
-        config = _read_folder(tokenizer_folder, max_context_tokens)
-        _check_memory(str(tokenizer_folder), config, dtype, device, bits)
-        choice = _products(config, dtype, device, bits, machine_folder)
-        with closing(Checkpoint(tokenizer_folder, dtype, device, progress=progress)) as checkpoint:
-            weights = FamilyWeights(checkpoint, FAMILIES[config.model_type].names, config)
+        stored = Checkpoint(found.folder, dtype, device, progress=progress)
+        with contextlib.closing(stored):
+            weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
             decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
             weights.check_all_read()
     load_s = time.perf_counter() - started
@@ -138,19 +128,6 @@ def free_memory_bytes(device: torch.device) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _holds_model(folder: Path) -> bool:
-    return (folder / "config.json").exists()
-
-
-def _read_folder(folder: Path, max_context_tokens: int | None) -> ModelConfig:
-    if not folder.is_dir():
-        raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
-    config = read_model_config(folder, max_context_tokens=max_context_tokens)
-    if not (folder / "tokenizer.json").exists():
-        raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
-    return config
 
 
 def _products(

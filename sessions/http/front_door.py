@@ -39,6 +39,12 @@ from tools_api.errors import ApiError
 log = logging.getLogger(__name__)
 
 Page = Callable[[Principal], HttpResponse]
+_READ_ONLY = (
+    "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
+    "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
+)
+_LONGEST_ROUTE = 4
+"""Parts between slashes."""
 ANONYMOUS = Principal(tenant="")
 """Handed to what is PUBLIC; nobody's tenant."""
 
@@ -155,7 +161,7 @@ class FrontDoor:
         """The answer, or leave to go on with the request."""
         route, argument = self._find(request.path)
         if route is None:
-            return refusal(http_error(HTTPStatus.NOT_FOUND, "There is nothing at this path."))
+            return refusal(http_error(HTTPStatus.NOT_FOUND, self._nothing_at(request.path)))
         foreign = self._refuse_foreign(request)
         if foreign is not None:
             return refusal(foreign, route.dialect)
@@ -168,7 +174,7 @@ class FrontDoor:
             error = http_error(HTTPStatus.FORBIDDEN, "This page needs an operator's key.")
             return refusal(error, route.dialect)
         if principal.read_only and not _only_looks(route, request):
-            error = http_error(HTTPStatus.FORBIDDEN, "This key is read-only.")
+            error = http_error(HTTPStatus.FORBIDDEN, _READ_ONLY)
             return refusal(error, route.dialect)
         method = "GET" if request.method == "HEAD" else request.method
         handler = route.calls.get(method)
@@ -194,6 +200,19 @@ class FrontDoor:
             if argument is not None:
                 return route, argument
         return self._by_path.get(path), ""
+
+    def _nothing_at(self, path: str) -> str:
+        """With what was probably meant, where the end of ``path`` is a path of ours."""
+        parts = [part for part in path.split("/") if part][-_LONGEST_ROUTE:]
+        for start in range(len(parts)):
+            rest = "/".join(parts[start:])
+            for meant in (f"/v1/{rest}", f"/{rest}"):
+                if self._find(meant)[0] is not None:
+                    return (
+                        f"There is nothing at this path; is {meant} meant? Of most clients the "
+                        "base URL ends with /v1, of Anthropic's with the port."
+                    )
+        return "There is nothing at this path; GET / lists what there is."
 
     def _refuse_foreign(self, request: HttpRequest) -> ApiError | None:
         host = request.header("Host")

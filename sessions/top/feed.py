@@ -114,7 +114,9 @@ class Feed:
             with error:
                 if error.code in (401, 403):
                     raise KeyRefused(f"the key is refused (status {error.code})") from error
-                raise FeedError(f"{path} answers with status {error.code}") from error
+                raise FeedError(
+                    f"{path} answers with status {error.code}: is this a keepwarm server?"
+                ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__

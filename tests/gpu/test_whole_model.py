@@ -14,7 +14,8 @@ from runtime.model.decoder import Decoder
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
-from runtime.model.weights import BYTE_TOKENIZER, LoadedModel, load_model
+from runtime.model.sources import BYTE_TOKENIZER
+from runtime.model.weights import LoadedModel, load_model
 from tests.support.preset_kinds import EVERY_KIND
 
 NUM_BLOCKS = 24

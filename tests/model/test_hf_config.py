@@ -4,6 +4,7 @@ What is refused is in ``test_weights.py``, where a whole folder is loaded.
 """
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,70 @@ def rope_of(config: ModelConfig) -> RopeConfig:
     rope = config.layers[0].mixer.rope
     assert rope is not None
     return rope
+
+
+LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4}
+
+
+@pytest.mark.parametrize(
+    ("stated", "scaling", "context"),
+    [
+        (4096, None, 4096),
+        (4096, {"rope_type": "default", "factor": 4.0}, 4096),
+        # As model cards have users write it: what is stated is the length before.
+        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (40960, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        # As folders come that were made so: what is stated is the whole.
+        (
+            131072,
+            {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+            131072,
+        ),
+        (4096, {"rope_type": "yarn", "factor": 2.5}, 10240),
+        (4096, {"type": "linear", "factor": 4.0}, 16384),
+        (16384, {"type": "linear", "factor": 4, "original_max_position_embeddings": 4096}, 16384),
+        (
+            131072,
+            {"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192} | LLAMA3,
+            131072,
+        ),
+    ],
+)
+def test_the_context_is_what_the_scaling_makes_of_what_is_stated(
+    stated: int, scaling: dict[str, Any] | None, context: int, tmp_path: Path
+) -> None:
+    old = read(tmp_path, max_position_embeddings=stated, rope_theta=5.0, rope_scaling=scaling)
+    assert old.max_context_tokens == context
+    if scaling is not None:
+        new = {"rope_theta": 5.0, "rope_type": scaling.get("type"), **scaling}
+        again = read(tmp_path, max_position_embeddings=stated, rope_parameters=new)
+        assert (again.max_context_tokens, again.layers) == (context, old.layers)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_context_is_the_original_times_the_factor_wherever_the_original_stands(
+    seed: int, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    original, factor = draw.randrange(16, 1 << 17), draw.choice([1, 1.5, 2.0, 4, 32, 40.0])
+    stated = draw.choice([original, int(original * factor), draw.randrange(16, 1 << 20)])
+    kind = {draw.choice(["type", "rope_type"]): draw.choice(["yarn", "linear"]), "factor": factor}
+    name = "original_max_position_embeddings"
+    within = {"rope_scaling": {**kind, name: original}}
+    beside = {"rope_scaling": kind, name: original}
+    implied = {"rope_scaling": kind}
+    for fields in (within, beside):
+        found = read(tmp_path, max_position_embeddings=stated, **fields)
+        assert found.max_context_tokens == int(original * factor)
+    found = read(tmp_path, max_position_embeddings=original, **implied)
+    assert found.max_context_tokens == int(original * factor)
+
+
+def test_a_factor_beyond_reason_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"field rope_scaling\.factor is 1e\+300, not one that"):
+        read(tmp_path, rope_scaling={"type": "yarn", "factor": 1e300})
+    with pytest.raises(LoadError, match=r"factor 0\.5 out of bounds"):
+        read(tmp_path, rope_scaling={"type": "yarn", "factor": 0.5})
 
 
 def test_yarn_tempers_attention_by_its_factor(tmp_path: Path) -> None:

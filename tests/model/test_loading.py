@@ -10,7 +10,7 @@ import pytest
 from runtime.config import EngineConfig
 from runtime.model.batch import SequenceInput
 from runtime.model.runner import load_runner
-from runtime.model.weights import DEFAULT_MODEL
+from runtime.model.sources import DEFAULT_MODEL
 from runtime.process.loading import EngineLoadError, load_engine
 
 
@@ -30,6 +30,14 @@ def test_the_context_is_the_smallest_of_model_pool_and_setting() -> None:
         model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=100, threads=1
     )
     assert load_engine(config).info.max_context_tokens == 100
+
+
+def test_a_context_that_the_model_does_not_have_is_refused_with_both_numbers() -> None:
+    config = EngineConfig(
+        model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=8193, threads=1
+    )
+    with pytest.raises(EngineLoadError, match=r"max_context_tokens is 8193, .* of 8192 tokens"):
+        load_engine(config)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Positions of a ``config.json`` and the context that follows from them; the plain kinds are
+"""Positions of longrope, and the context that follows from them; the other kinds are
 ``test_hf_config``'s."""
 
 import math
@@ -9,43 +9,13 @@ import pytest
 
 from runtime.model.config import LoadError
 from runtime.model.config_fields import Fields
-from runtime.model.rope_fields import longrope_of, read_rope, rope_object
+from runtime.model.rope_fields import longrope_of, rope_object
 
 PATH = Path("config.json")
 
 
 def fields_of(**values: Any) -> Fields:
     return Fields(PATH, {"max_position_embeddings": 4096, **values})
-
-
-@pytest.mark.parametrize(
-    ("stated", "scaling", "context"),
-    [
-        (4096, None, 4096),
-        (4096, {"rope_type": "default", "factor": 4.0}, 4096),
-        # As model cards have users write it: what is stated is the length before.
-        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
-        # As folders come that were made so: what is stated is the whole.
-        (
-            131072,
-            {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
-            131072,
-        ),
-        (4096, {"rope_type": "yarn", "factor": 2.5}, 10240),
-        (4096, {"type": "linear", "factor": 4.0}, 16384),
-    ],
-)
-def test_the_context_is_what_the_scaling_makes_of_what_is_stated(
-    stated: int, scaling: dict[str, Any] | None, context: int
-) -> None:
-    _, found = read_rope(fields_of(max_position_embeddings=stated, rope_scaling=scaling))
-    assert found == context
-
-
-def test_a_factor_beyond_reason_is_refused_by_name() -> None:
-    scaling = {"type": "yarn", "factor": 1e300}
-    with pytest.raises(LoadError, match=r"field rope_scaling\.factor is 1e\+300, not one that"):
-        read_rope(fields_of(rope_scaling=scaling))
 
 
 def longrope(serves: int | None, **changes: Any) -> Any:

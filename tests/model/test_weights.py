@@ -238,7 +238,7 @@ def test_the_flag_that_is_offered_would_do(
 ) -> None:
     """The model has 0.62G parameters in float32 on a machine with less and less memory."""
     config = changed(random_model_config("qwen3-500m"), count=40)
-    monkeypatch.setattr("runtime.model.weights.random_model_config", lambda _: config)
+    monkeypatch.setattr("runtime.model.sources.random_model_config", lambda _: config)
     monkeypatch.setattr(
         "runtime.model.weights.free_memory_bytes", lambda _: int(free_gib * (1 << 30))
     )

@@ -219,4 +219,6 @@ def test_options_that_make_no_sense_end_with_status_2(
     with pytest.raises(SystemExit) as ended:
         top(words, {})
     assert ended.value.code == 2
-    assert "keepwarm top: error: " in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("keepwarm top: error: ")
+    assert line.endswith("See 'keepwarm top --help'.")
