@@ -25,6 +25,7 @@ import numpy.typing as npt
 import orjson
 import tokenizers
 
+from runtime.folder_files import DESCRIPTION, TOKENIZER, JsonBounds, UnfitFile, read_json
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 
@@ -97,9 +98,10 @@ class Tokenizer:
             TokenizerError: naming the file and what is wrong with it.
         """
         path = folder / "tokenizer.json"
-        raw = _read_json(path)
-        if raw is None:
+        source = _json_text(path, TOKENIZER)
+        if source is None:
             raise TokenizerError(f"{path}: file not found")
+        raw = _json_object(path, source)
         config = _read_json(folder / "config.json") or {}
         specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
         pieces = _vocabulary(raw, path)
@@ -114,7 +116,7 @@ class Tokenizer:
         encoder = _text_encoder(raw, frozenset(specials), path)
         exact = _without_prefix(raw)
         return cls(
-            source=path.read_text("utf-8"),
+            source=source.decode("utf-8"),
             text_encoder=encoder,
             spelling_encoder=encoder
             if exact == raw
@@ -255,11 +257,23 @@ class IncrementalDecoder:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     """The file's object, None if there is no such file."""
+    text = _json_text(path, DESCRIPTION)
+    return None if text is None else _json_object(path, text)
+
+
+def _json_text(path: Path, bounds: JsonBounds) -> bytes | None:
     try:
-        value = orjson.loads(path.read_bytes())
+        return read_json(path, bounds)
     except FileNotFoundError:
         return None
-    except (OSError, orjson.JSONDecodeError) as error:
+    except UnfitFile as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _json_object(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
         raise TokenizerError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: not a JSON object")

@@ -261,6 +261,24 @@ def missing_call_output(call_id: str) -> ApiError:
     )
 
 
+def second_output(path: str, call_id: str) -> ApiError:
+    """A call has an output already, and another one here could be taken for some other call's."""
+    return invalid_value(
+        path,
+        f"the call {quoted(call_id)} has another output already; send one output for each call, "
+        "and what came later as a message",
+    )
+
+
+def call_id_taken(path: str, call_id: str) -> ApiError:
+    """Outputs go by the call's id, so that no two calls may wait under one."""
+    return invalid_value(
+        path,
+        f"a call with the id {quoted(call_id)} waits for its output and has another name or other "
+        "arguments; send it as it was, or give each call an id of its own",
+    )
+
+
 def model_not_found(model: str) -> ApiError:
     """``model`` is neither the served model's name nor one of its aliases."""
     return ApiError(

@@ -24,6 +24,7 @@ from tools_api.chat_format import (
     to_json,
 )
 from tools_api.custom_input import CustomFormat
+from tools_api.exact_numbers import written
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import dialect
@@ -223,7 +224,9 @@ class _Lark:
 
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
         schema = dialect(schema, lenient=self._lenient).schema
-        return self.rule(name, "%json " + json.dumps(schema | {"x-guidance": self._style}))
+        return self.rule(
+            name, "%json " + written(schema | {"x-guidance": self._style}, ensure_ascii=True)
+        )
 
     def special(self, token: str) -> str:
         if token not in self._specials:

@@ -14,6 +14,8 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from tools_api import errors
+from tools_api.call_order import in_call_order
+from tools_api.exact_numbers import packed
 from tools_api.items import Item, parse_items, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
@@ -270,12 +272,17 @@ def _refuse_unprintable_ids(request: CreateRequest) -> None:
 def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:
     """Tools and items, and what is worked out of them. ``request``: the rest, checked."""
     tools = parse_tools(raw.get("tools"), "tools", limits)
+    items = in_call_order(
+        parse_items(raw.get("input", []), "input", limits),
+        complete=request.generate,
+        where=lambda index: join("input", index, "call_id"),
+    )
     return {
         "tools": tools,
         "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
         "hosted_tools": hosted_types(raw.get("tools")),
-        "warnings": request_warnings(raw),
-        "input": parse_items(raw.get("input", []), "input", limits),
+        "warnings": request_warnings(raw) + items.warnings(),
+        "input": items.items,
         "body_digest": _body_digest(raw, request),
     }
 
@@ -288,7 +295,7 @@ def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
     body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
-    return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    return hashlib.blake2b(packed(body, sort_keys=True), digest_size=16).digest()
 
 
 def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:

@@ -23,6 +23,7 @@ import llguidance
 
 from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar.closing_tables import ClosingTables
+from runtime.grammar.exact_rules import Exact, with_exact_numbers
 from runtime.grammar.refusal import GrammarRefused, refusal
 from runtime.grammar.schemas import json_blocks, subschemas
 from runtime.grammar.short_values import short_value
@@ -34,6 +35,7 @@ MAX_CLOSING_TOKENS = 8192
 """Longer endings are not looked for: a turn without a known one runs until its limit."""
 
 _MAX_FORCED_TEXTS = 4096
+_EMPTY = "Unsatisfiable schema"
 
 # An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar. The
 # fuel bounds what one mask or one look for forced tokens may cost, some 3 ms; 425 schemas from
@@ -153,10 +155,14 @@ class GrammarCompiler:
         except LookupError as error:
             raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
         _refuse_long_strings(lark)
-        build = partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
-        matcher = build()
-        if matcher.is_error():
-            raise refusal(matcher.get_error(), spec.lark)
+        exact = with_exact_numbers(lark)
+        if exact is None:
+            build = self._builder(lark)
+            matcher = build()
+            if matcher.is_error():
+                raise refusal(matcher.get_error(), spec.lark)
+        else:
+            build, matcher = self._exactly(lark, exact)
         first = matcher.deep_copy()
         first.compute_bitmask()
         if first.is_error():  # some grammars fail only here
@@ -164,6 +170,37 @@ class GrammarCompiler:
         return ParsedGrammar(
             spec=spec, matcher=matcher, build=build, after_id=after_id, trigger_id=trigger_id
         )
+
+    def _builder(self, lark: str) -> Callable[[], llguidance.LLMatcher]:
+        return partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
+
+    def _exactly(
+        self, lark: str, exact: Exact
+    ) -> tuple[Callable[[], llguidance.LLMatcher], llguidance.LLMatcher]:
+        """A matcher of rules that keep all numbers, and what makes another one.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced.
+        """
+        loose = self._builder(exact.loosened)()
+        if loose.is_error():
+            raise refusal(loose.get_error(), lark)
+        build = self._builder(exact.lark)
+        matcher = build()
+        if matcher.is_error() and _EMPTY in matcher.get_error():
+            # The library refuses a whole grammar for one block, though it may be left out.
+            exact = with_exact_numbers(lark, self._is_empty) or exact
+            build = self._builder(exact.lark)
+            matcher = build()
+        if matcher.is_error():
+            message = refusal(matcher.get_error(), exact.lark).message
+            raise GrammarRefused(message, block=exact.block)
+        return build, matcher
+
+    def _is_empty(self, block: str) -> bool:
+        """Whether the library says that nothing satisfies a ``%json`` directive."""
+        matcher = self._builder(f"start: value\nvalue: {block}\n")()
+        return matcher.is_error() and _EMPTY in matcher.get_error()
 
     def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:
         """The rest of a compilation, in pieces; remembers the result.

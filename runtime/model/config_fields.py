@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime.folder_files import DESCRIPTION, UnfitFile, read_json
 from runtime.model.config import LoadError
 
-MAX_JSON_BYTES = 64 << 20
 MOST_SIZE = 1 << 31
 """Sizes and positions are counted in 32 bits."""
 
@@ -91,11 +91,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
         LoadError: no such file, too large, or not a JSON object.
     """
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise LoadError(f"{path}: larger than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise LoadError(f"{path}: {error.strerror or error}") from error
+        value = json.loads(read_json(path, DESCRIPTION))
+    except FileNotFoundError as error:
+        raise LoadError(f"{path}: {error.strerror}") from error
+    except UnfitFile as error:
+        raise LoadError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):

@@ -142,8 +142,13 @@ class ModelRunner:
         return self.forward(StepBatch.build(inputs, self.block_size))
 
 
-def load_runner(config: EngineConfig) -> ModelRunner:
+def load_runner(
+    config: EngineConfig, *, folder_read: Callable[[], None] = lambda: None
+) -> ModelRunner:
     """Set up threads, load the model and make its pool, as ``config`` says.
+
+    Args:
+        folder_read: called before the first weight is taken.
 
     Raises:
         LoadError: the model cannot be served.
@@ -167,6 +172,7 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         max_context_tokens=config.max_context_tokens,
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
+        folder_read=folder_read,
     )
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":

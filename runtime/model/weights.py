@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
 from runtime.model.hf_config import FAMILIES
-from runtime.model.layers import WeightBits
+from runtime.model.layers import WeightBits, WeightSource
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
@@ -60,11 +61,11 @@ def load_model(
     max_context_tokens: int | None = None,
     progress: bool = False,
     machine_folder: str | None = None,
+    folder_read: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """Load a model.
 
     Args:
-        source: folder, ``default`` or ``random:NAME``.
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
         bits: 8, 4 or fp8 to quantise linear maps while loading.
@@ -72,6 +73,7 @@ def load_model(
         max_context_tokens: what is to be served; more than the model was made for is refused.
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
+        folder_read: called when all but weights has been read and checked.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
@@ -82,16 +84,14 @@ def load_model(
     config, tokenizer_folder = found.config, found.tokenizer_folder
     check_context(name, config, max_context_tokens)
     _check_memory(name, config, dtype, device, bits)
-    choice = _products(config, dtype, device, bits, machine_folder)
-    if found.folder is None:
-        drawn = RandomWeights(seed, dtype, device)
-        decoder = Decoder(config, drawn, dtype, device, bits=bits, choice=choice)
-    else:
-        stored = Checkpoint(found.folder, dtype, device, progress=progress)
-        with contextlib.closing(stored):
-            weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
-            decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
-            weights.check_all_read()
+    with contextlib.ExitStack() as stack:
+        weights: WeightSource = RandomWeights(seed, dtype, device)
+        if found.folder is not None:
+            stored = Checkpoint(found.folder, dtype, device, progress=progress)
+            weights = stack.enter_context(_family_weights(stored, config))
+        folder_read()
+        choice = _products(config, dtype, device, bits, machine_folder)
+        decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
@@ -110,6 +110,15 @@ def load_model(
         device=device,
         load_s=load_s,
     )
+
+
+@contextlib.contextmanager
+def _family_weights(stored: Checkpoint, config: ModelConfig) -> Iterator[WeightSource]:
+    """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
+    with contextlib.closing(stored):
+        weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
+        yield weights
+        weights.check_all_read()
 
 
 def peak_rss_bytes() -> int:

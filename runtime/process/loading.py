@@ -29,6 +29,7 @@ from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
+from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer, TokenizerError
@@ -61,10 +62,10 @@ def load_engine(
     """
     started = time.monotonic()
     try:
-        enters("loading the model")
-        runner = load_runner(config)
+        enters(READING_FOLDER)
+        runner = load_runner(config, folder_read=lambda: enters("loading the model"))
         model = runner.model
-        enters("reading the tokenizer")
+        enters(READING_TOKENIZER)
         tokenizer = Tokenizer.load(
             model.tokenizer_folder,
             vocab_size=model.config.vocab_size,

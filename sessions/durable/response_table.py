@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sessions.durable.packing import unpack
 from sessions.durable.session import Session
-from sessions.durable.transcript import Entry, chain, holds
+from sessions.durable.transcript import ROOT_DIGEST, Entry, chain, holds
 from tools_api.items import Item
 
 _MAX_TWINS = 8
@@ -59,6 +59,7 @@ class ResponseTable:
         self._on_drop = on_drop
         self._responses: OrderedDict[str, tuple[StoredResponse, float]] = OrderedDict()
         self._by_digest: dict[bytes, list[str]] = {}
+        self._by_entry: dict[Entry, str] = {}
         self._holders: dict[Entry, int] = {}
         self.num_bytes = 0
 
@@ -66,11 +67,13 @@ class ResponseTable:
         return len(self._responses)
 
     def put(self, response: StoredResponse) -> None:
-        """Keep a response; others are dropped until the bounds hold, this one is not."""
+        """Keep a response; others are dropped until the bounds hold, this one is not. It is found
+        by its history if that says anything: reasoning, which does not count, is no proof."""
         self._responses[response.id] = (response, self._clock())
+        self._by_entry[response.entry] = response.id
         self._hold(response.entry)
         self.num_bytes += len(response.packed)
-        if response.entry.output_items:
+        if response.entry.output_items and response.entry.digest != ROOT_DIGEST:
             twins = self._by_digest.setdefault(response.entry.digest, [])
             twins.append(response.id)
             del twins[:-_MAX_TWINS]
@@ -93,6 +96,10 @@ class ResponseTable:
         """The entry of a response that is here, which does not count as using it."""
         found = self._responses.get(response_id)
         return None if found is None else found[0].entry
+
+    def id_of(self, entry: Entry) -> str | None:
+        """The response of an entry, if it is here."""
+        return self._by_entry.get(entry)
 
     def knows(self, digest: bytes) -> bool:
         """Whether there may be a response whose history has this digest."""
@@ -134,6 +141,8 @@ class ResponseTable:
 
     def _drop(self, response_id: str) -> None:
         response, _ = self._responses.pop(response_id)
+        if self._by_entry.get(response.entry) == response_id:
+            del self._by_entry[response.entry]
         self._let_go(response.entry)
         self.num_bytes -= len(response.packed)
         twins = self._by_digest.get(response.entry.digest, [])

@@ -22,6 +22,7 @@ from runtime.tokenizer import Tokenizer, UnsplittableText
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.item_identity import normalised
 from tools_api.items import (
     Call,
     CallOutput,
@@ -186,31 +187,6 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
     for item in items:
         digest = roll(digest, item)
     return digest
-
-
-def normalised(item: Item) -> tuple[str, ...] | None:
-    """What makes two items the same in a history; None for reasoning, which clients drop.
-
-    Arguments are the same however their JSON is spelt: clients that hold them as objects write
-    them anew.
-    """
-    match item:
-        case Message():
-            return ("message", item.role, item.text)
-        case FunctionCall():
-            return ("call", item.call_id, item.full_name, _respelt(item.arguments))
-        case CustomToolCall():
-            return ("custom", item.call_id, item.full_name, item.input)
-        case Reasoning():
-            return None
-    return ("output", item.call_id, item.output)
-
-
-def _respelt(arguments: str) -> str:
-    try:
-        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return arguments  # cut short, or nested too deep: compared as it is
 
 
 def holds(entry: Entry, items: Sequence[Item]) -> bool:

@@ -248,7 +248,7 @@ class Batch:
             head_id=session.head_id if record.entry is None else record.response_id,
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
-            updated_ms=max(session.updated_ms, round(record.created_s * 1000)),
+            updated_ms=_updated_ms(session, record),
             options=record.options or session.options,
         )
         tables = self._tables
@@ -299,6 +299,15 @@ class Batch:
         for some in slices(found):
             sql = _insertion(table, columns, key, len(some))
             self._cursor.execute(sql, [value for row in some for value in row])
+
+
+def _updated_ms(session: SessionRow, record: TurnRecord) -> int:
+    """When the session's last turn ended, with this record of it; what is no turn's is no sign of
+    life, unless nothing else is known of the session."""
+    created_ms = round(record.created_s * 1000)
+    if record.is_turn or not session.updated_ms:
+        return max(session.updated_ms, created_ms)
+    return session.updated_ms
 
 
 @cache

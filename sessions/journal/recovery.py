@@ -245,9 +245,15 @@ def _session(
     head_seq = max(row.head_seq, last)
     heads = [turn for turn in turns if turn.continuable]
     head = max(heads, key=lambda turn: turn.seq).response_id if heads else None
-    begun = max([row.turns_begun, *(decode_turn(turn).number for turn in turns)])
+    bodies = [(turn, decode_turn(turn)) for turn in turns]
+    ended_s = [turn.created_s for turn, body in bodies if body.status != RESIDENCY]
     return replace(
-        row, head_id=head, head_seq=head_seq, gone=head_seq - len(turns), turns_begun=begun
+        row,
+        head_id=head,
+        head_seq=head_seq,
+        gone=head_seq - len(turns),
+        turns_begun=max([row.turns_begun, *(body.number for _, body in bodies)]),
+        updated_ms=max([row.updated_ms, *(round(at * 1000) for at in ended_s)]),
     )
 
 

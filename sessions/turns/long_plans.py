@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from sessions.durable.transcript import text_bytes
+from sessions.durable.transcript import Entry, Tail, chain, text_bytes
 from sessions.turns.effects import Planning
 from sessions.turns.planning import Lineage, template_options
 from sessions.turns.service import Service
 from sessions.turns.turn_plan import TurnPlan
+from tools_api.items import CallOutput
 from tools_api.requests import CreateRequest
 
 Key = TypeVar("Key")
@@ -32,6 +33,9 @@ def takes_long(
         return frame_bytes > most
     if request.truncation == "auto" and parent.entry.num_tokens > most // 4:
         return True  # what is left of a chain that is cut short is rendered anew
+    answers = any(isinstance(item, CallOutput) for item in lineage.items)
+    if answers and _warmed(parent.entry) > most // 4:
+        return True  # what outputs stand in front of is said anew
     if frame_bytes <= most:
         return False
     header, options = parent.entry.header, template_options(service.model, request)
@@ -42,6 +46,12 @@ def takes_long(
     ):
         return True
     return sum(map(text_bytes, lineage.items)) > most
+
+
+def _warmed(entry: Entry) -> int:
+    """Tokens at the end of the chain that no model has answered yet."""
+    links = itertools.takewhile(lambda link: link.tail is Tail.INPUT, chain(entry))
+    return sum(link.own_tokens for link in links)
 
 
 class LongPlans(Generic[Key]):

@@ -28,6 +28,7 @@ from sessions.durable.transcript import (
     text_bytes,
 )
 from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.truncation import Context, Room, truncated
@@ -317,13 +318,17 @@ def _whole_context(
     Raises:
         ApiError: calls and outputs do not match, or the input is hopelessly long.
     """
-    parent = lineage.parent.entry if lineage.parent is not None else None
-    if parent is None:
-        opening, items = split_opening(lineage.items)
-        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
+    held = lineage.parent.entry if lineage.parent is not None else None
+    put = placed(held, lineage.items, complete=request.generate)
+    parent, items = put.parent, put.items
+    if held is None:
+        opening, items = split_opening(items)
     else:
-        opening, items, digest = parent.opening, lineage.items, parent.digest
-    digest = roll_all(digest, items)
+        opening = held.opening
+    if parent is not None:
+        digest = parent.digest
+    else:
+        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
     open_calls = check_calls(parent, items, complete=request.generate)
     if request.truncation == "disabled":
         _refuse_hopeless(model, request)
@@ -332,7 +337,7 @@ def _whole_context(
         opening=opening,
         tools=request.tools,
         options=options,
-        parent=parent,
+        parent=held,
     )
     return Context(
         parent=parent,
@@ -340,7 +345,8 @@ def _whole_context(
         opening=opening,
         header=header,
         open_calls=open_calls,
-        digest=digest,
+        digest=roll_all(digest, items),
+        cuts=put.warnings,
     )
 
 

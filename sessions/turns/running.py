@@ -237,7 +237,12 @@ class Running:
         if self._waits_for_shares(job, plan, session):
             return
         number = session.begin(plan.response_id, job.ticket, service.clock())
-        plan = replace(plan, number=number, frame_bytes=_new_bytes(job))
+        plan = replace(
+            plan,
+            number=number,
+            frame_bytes=_new_bytes(job),
+            continued_id=self._continued_id(job, plan),
+        )
         service.store.running.begin(plan.response_id, self._tenant, self._id)
         job.session, job.ticket, job.plan = session, None, None
         self._following.begin(job, plan.response_id, private=plan.private)
@@ -245,6 +250,12 @@ class Running:
             service.store.logs.continued(self._tenant, plan.previous_response_id)
         job.turn = Turn(plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id)
         self.take(job, job.turn.start())
+
+    def _continued_id(self, job: Job, plan: TurnPlan) -> str | None:
+        parent = None if job.lineage is None else job.lineage.parent
+        if parent is not None and parent.entry is plan.continued:
+            return parent.id
+        return self._visible.stored_id(plan.continued)
 
     def _waits_for_shares(self, job: Job, plan: TurnPlan, session: Session) -> bool:
         """Of the accounts that other servers draw on too the turn needs what this one has not."""
@@ -384,6 +395,7 @@ class Running:
         self._wake(session.end(plan.response_id, now, open_calls=open_calls))
         self._jobs.withdrawn(job.turn.request_id)
         store = self._service.store
+        store.used(session)
         store.running.end(plan.response_id)
         store.pace.sequence_ended(now)
         usage = outcome.report.usage

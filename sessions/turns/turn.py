@@ -91,16 +91,18 @@ class Turn:
             reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
+        needs = needs_of(plan)
         self._stats = TurnStats(
             session=plan.session,
             number=plan.number,
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
+            own=needs.own,
             warnings=plan.warnings,
         )
         self._attempts = 0
-        self._meter = Meter(needs_of(plan), ledger)
+        self._meter = Meter(needs, ledger)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = False

@@ -21,7 +21,7 @@ from sessions.http.message import HttpResponse, json_response, refusal
 from sessions.turns.reading import Read
 from sessions.wire.hub import Connect, Hub
 from sessions.wire.links import Link
-from tools_api import errors
+from tools_api import errors, exact_numbers
 from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
@@ -159,7 +159,7 @@ class HttpTurn:
         self._exchange.answer(answer)
 
     def _whole(self, frame: bytes) -> HttpResponse:
-        response = orjson.loads(frame)["response"]
+        response = exact_numbers.read(frame)["response"]
         return json_response(self._asked.writer.whole(response))
 
     def _refuse(self, error: ApiError) -> None:

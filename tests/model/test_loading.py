@@ -110,6 +110,7 @@ def test_what_is_done_next_is_told_in_order() -> None:
     config = EngineConfig(model="random:qwen3-tiny", device="cpu", num_blocks=40, threads=1)
     load_engine(config, enters=stages.append)
     assert stages == [
+        "reading the folder",
         "loading the model",
         "reading the tokenizer",
         "timing the first steps",

@@ -95,7 +95,9 @@ class MemoryJournal:
             head_seq=seq,
             turns_begun=max(session.turns_begun, record.number),
             open_calls=session.open_calls if record.open_calls is None else record.open_calls,
-            updated_s=max(session.updated_s, record.created_s),
+            updated_s=max(session.updated_s, record.created_s)
+            if record.is_turn or not session.updated_s
+            else session.updated_s,
             options=record.options or session.options,
             account=tenant.accounts[name],
         )

@@ -699,3 +699,23 @@ def test_a_server_does_not_take_itself_for_dead_when_the_clock_is_set(
     assert a.append([record("r3", parent=record("r1"))]) == [True]
     a.close()
     b.close()
+
+
+def test_keeping_the_books_of_a_session_is_no_activity_of_it(journal: Journal) -> None:
+    def kv(name: str, session: str, created_s: float) -> TurnRecord:
+        usage = TurnUsage(residency=50)
+        charged = replace(
+            record(name, said=False, session=session, created_s=created_s), usage=usage
+        )
+        return replace(charged, status=RESIDENCY, reason=None)
+
+    for number, name in enumerate(("first", "second", "third")):
+        journal.append([record(f"r{number}", session=name, created_s=100.0 + number)])
+    journal.append([kv("kv_1", "first", 900.0), kv("kv_0", "second", 800.0)])
+    journal.set_options("t", "first", b'{"tree":[{"output":9},{}]}')
+    journal.append([record("late", session="second", said=False, created_s=500.0)])
+    journal.append([kv("kv_2", "unknown", 50.0), kv("kv_3", "unknown", 60.0)])
+    found = {each.name: each.updated_s for each in journal.sessions("t")}
+    assert found == {"second": 500.0, "third": 102.0, "first": 100.0, "unknown": 50.0}
+    assert list(found) == ["second", "third", "first", "unknown"]
+    assert [name for _, name in journal.session_names("t", 3)] == list(found)[:3]

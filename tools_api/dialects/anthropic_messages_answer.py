@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from tools_api import exact_numbers
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import NAMES
 from tools_api.dialects.dialect_events import retold
@@ -211,10 +212,17 @@ def _input(arguments: str) -> Block:
     """The arguments as an object; of those that were cut short what a client makes of the
     deltas."""
     try:
-        parsed = from_json(arguments, allow_partial=True)
-    except ValueError:
-        return {}
+        parsed = exact_numbers.read(arguments)
+    except (ValueError, RecursionError):
+        parsed = _beginning(arguments)
     return parsed if isinstance(parsed, dict) else {}
+
+
+def _beginning(arguments: str) -> Any:
+    try:
+        return from_json(arguments, allow_partial=True)
+    except ValueError:
+        return None
 
 
 def _usage(response: Event) -> Block:
