@@ -104,7 +104,48 @@ def _part(shape: Shape, share: float) -> dict[str, Any]:
     return {"rope_parameters": {**shape.rope, "partial_rotary_factor": share}}
 
 
+def _windowed(shape: Shape) -> dict[str, Any]:
+    return {
+        "rope_parameters": shape.rope,
+        "use_sliding_window": not shape.tied,
+        "sliding_window": shape.window,
+        "max_window_layers": 1,
+    }
+
+
 FAMILIES: Mapping[str, tuple[str, Own]] = {
+    "llama": (
+        "Llama",
+        lambda shape: {
+            "rope_parameters": {
+                **shape.rope,
+                "rope_type": "llama3",
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            },
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
+    "mistral": (
+        "Mistral",
+        lambda shape: (
+            {"rope_parameters": shape.rope, "sliding_window": shape.window} | {"head_dim": 14}
+        ),
+    ),
+    "qwen2": ("Qwen2", _windowed),
+    "qwen3": ("Qwen3", lambda shape: {**_windowed(shape), "head_dim": 10}),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "head_dim": 12,
+            "num_experts": 7,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [1],
+        },
+    ),
     "smollm3": (
         "SmolLM3",
         lambda shape: {
@@ -223,16 +264,51 @@ FAMILIES: Mapping[str, tuple[str, Own]] = {
 
 def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedModel:
     """A random model in float32, of which nothing is as it was first set."""
-    name, own = FAMILIES[family]
-    suffix = "TextConfig" if family == "gemma3_text" else "Config"
-    config = getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
+    config = _config(family, shape)
     config._experts_implementation = "eager"
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
+    return _disturbed(model, seed)
+
+
+def _config(family: str, shape: Shape) -> Any:
+    name, own = FAMILIES[family]
+    suffix = "TextConfig" if family == "gemma3_text" else "Config"
+    return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
+
+
+WRAPPERS = {
+    "mistral3 around mistral": ("mistral", "Mistral3"),
+    "mistral3 around ministral3": ("ministral3", "Mistral3"),
+    "gemma3": ("gemma3_text", "Gemma3"),
+}
+"""The text part of each, and what its classes are called."""
+
+
+def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTrainedModel:
+    """Likewise, of a text part and a small one for images."""
+    text, name = WRAPPERS[wrapper]
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
+    kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
+    vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}
+    if kind == "pixtral":
+        vision["head_dim"] = 8
+    config = getattr(transformers, f"{name}Config")(
+        text_config=_config(text, shape).to_dict(),
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+    )
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    return _disturbed(model, seed)
+
+
+def _disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor_name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if "inv_freq" in tensor_name or "embed_scale" in tensor_name:
+            fixed = "inv_freq", "embed_scale", "position_ids"
+            if any(name in tensor_name for name in fixed):
                 continue
             noise = SPREAD * torch.randn(tensor.shape, generator=generator)
             tensor.copy_(tensor + noise if "norm" in tensor_name else noise)
