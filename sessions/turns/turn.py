@@ -96,6 +96,7 @@ class Turn:
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
+            cut=plan.cut,
             warnings=plan.warnings,
         )
         self._attempts = 0
@@ -426,7 +427,7 @@ class Turn:
         return Entry(
             parent=plan.parent,
             header=plan.header,
-            opening=plan.opening,
+            opening=plan.header.opening,
             input_items=plan.input_items,
             input_ids=plan.input_ids,
             output_items=output_items,
@@ -436,6 +437,7 @@ class Turn:
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
             frame_bytes=plan.frame_bytes,
+            left_out=plan.left_out,
         )
 
 
