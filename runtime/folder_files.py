@@ -2,7 +2,10 @@
 
 Whoever made a folder does not decide what reading it costs: a file is a regular one (links are
 followed) or a pipe, no larger than its bound while it is read, and its JSON has no more values and
-levels than what is published needs. Who waits for a pipe is found by the watch over loading. Knows files and JSON. Knows no model and no tokenizer.
+levels than what is published needs. Who waits for a pipe is found by the watch over
+loading.
+
+Knows files and JSON. Knows no model and no tokenizer.
 
 Always true: what is refused is refused before it is parsed, by the file's name.
 """
