@@ -55,7 +55,18 @@ OTHERS: list[dict[str, Any]] = [
 class ProtocolDriver:
     OPERATIONS = (
         *("create",) * 4,
-        *("go_on", "other", "mutated", "mutated", "broken", "emit", "emit", "emit", "finish"),
+        *(
+            "go_on",
+            "refer",
+            "other",
+            "mutated",
+            "mutated",
+            "broken",
+            "emit",
+            "emit",
+            "emit",
+            "finish",
+        ),
         *("finish", "verdict", "plan", "late", "tick", "kill", "leave"),
     )
 
@@ -100,6 +111,20 @@ class ProtocolDriver:
             fields["input"] = [
                 {"type": "function_call_output", "call_id": self._one(calls), "output": "1"}
             ]
+        client.send(**fields)
+
+    def refer(self) -> None:
+        """Name items that somebody was told of, or nobody, among those that are sent."""
+        client, fields = self._frame()
+        said = [
+            item["id"]
+            for each in self.clients
+            for event in each.events[-20:]
+            for item in event.get("response", {}).get("output", [])
+        ]
+        ids = [self._one([*said[-6:], "msg_unknown", "msg_0_1"]) for _ in range(self.choose(4))]
+        named = [{"type": "item_reference", "id": id_} for id_ in ids]
+        fields["input"] = [*named, {"role": "user", "content": "hi"}, *named[: self.choose(2)]]
         client.send(**fields)
 
     def other(self) -> None:
