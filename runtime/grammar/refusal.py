@@ -29,7 +29,8 @@ TOO_COSTLY = (
     "can be read in too many ways"
 )
 TOO_LARGE = "it is too large to be enforced"
-DEAD_END = "nothing may follow some of what it allows"
+DEAD_END = "it allows an output to begin that nothing may follow"
+STUCK = "under its grammar nothing may follow what was written"
 _STOPPED = (
     (re.compile(r"Current row has|Too many items"), TOO_WIDE),
     (re.compile(r"too many (?:expressions|states)|fuel exhausted|precomputation"), TOO_COSTLY),
@@ -94,7 +95,7 @@ _RULES = (
 
 def stopped(error: str) -> str:
     """Why the library's matcher gave up in the middle of an output."""
-    return _bound(error) or "no output can go on from here under its grammar"
+    return _bound(error) or STUCK
 
 
 def bounded(message: str, lark: str, place: Place | None = None) -> GrammarRefused:

@@ -19,7 +19,7 @@ import numpy as np
 from runtime.grammar.closing_tables import ClosingTables, allowed
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.grammar.mask_bits import MaskRow, mask_words
-from runtime.grammar.refusal import DEAD_END, bounded
+from runtime.grammar.refusal import DEAD_END, STUCK, bounded
 from runtime.grammar.schema_places import place_of_value
 from runtime.grammar.state import GrammarState
 
@@ -78,7 +78,7 @@ class Trial:
                 state.fill_mask(self._row)
                 run = self._draw(rng)
             if not run:
-                self._refuse_stopped(state, out, dead_end=True)
+                self._refuse_stopped(state, out, stuck=True)
             state.advance(run)
             self._refuse_stopped(state, out)
             out += run
@@ -102,16 +102,17 @@ class Trial:
         return [int(rng.choice(ids))] if len(ids) else []
 
     def _refuse_stopped(
-        self, state: GrammarState, out: Sequence[int], *, dead_end: bool = False
+        self, state: GrammarState, out: Sequence[int], *, stuck: bool = False
     ) -> None:
         """
         Args:
             out: what the state had written before.
-            dead_end: no token is legal.
+            stuck: no token is legal.
         """
-        message = state.failed or (DEAD_END if dead_end else None)
+        message = STUCK if stuck and state.failed is None else state.failed
         if message is None:
             return
+        message = DEAD_END if message == STUCK else message
         written = b"".join(map(self._tokenizer.token_bytes, out)).decode("utf-8", "replace")
         lark = state.spec.lark
         raise bounded(message, lark, place_of_value(lark, written))

@@ -1,6 +1,7 @@
 """Messages and the events of their streams."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -218,7 +219,18 @@ def test_thinking_that_is_not_wanted_is_an_empty_block() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [('{"a": 1', {"a": 1}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})],
+    [
+        ('{"a": 1', {"a": 1}),
+        ('{"a": "x', {}),
+        ("", {}),
+        ("[1]", {}),
+        ("nonsense", {}),
+        ('{"a": 18446744073709551617}', {"a": 18446744073709551617}),
+        (
+            '{"a": [0.12345678901234567890, 1.5]}',
+            {"a": [Decimal("0.12345678901234567890"), 1.5]},
+        ),
+    ],
 )
 def test_arguments_that_are_no_object_are_what_can_be_read_of_them(
     arguments: str, expected: Event

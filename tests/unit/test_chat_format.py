@@ -1,3 +1,5 @@
+from decimal import Decimal
+
 import pytest
 
 from tools_api.chat_families import chat_format_for
@@ -8,6 +10,7 @@ from tools_api.chat_format import (
     SegmentWriter,
     TemplateOptions,
     call_object,
+    to_json,
     tool_object,
     turns,
 )
@@ -124,6 +127,16 @@ def test_reasoning_that_cannot_be_read_is_left_out() -> None:
         ]
     )
     assert list(turns((sealed, text))) == [AssistantTurn(text="t")]
+
+
+def test_a_model_reads_numbers_to_the_last_digit() -> None:
+    numbers = [2**64 + 1, Decimal("0.12345678901234567890"), 1.0]
+    (tool,) = parse_tools(
+        [{"type": "function", "name": "f", "parameters": {"properties": {"a": {"enum": numbers}}}}]
+    )
+    told = to_json(tool_object(tool))
+    assert '{"enum": [18446744073709551617, 0.12345678901234567890, 1.0]}' in told
+    assert "0.12345678901234567890" in to_json(tool_object(tool), indent=4)
 
 
 def test_a_model_reads_how_a_tool_with_a_grammar_is_called() -> None:

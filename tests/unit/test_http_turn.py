@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -122,6 +123,21 @@ def test_a_whole_answer_is_the_response() -> None:
         assert turn.exchange.body["output"][0]["content"][0]["text"] == "Hello"
         assert turn.http.over
         assert bench.hub.num_connections == 0
+
+    run(scenario)
+
+
+def test_a_response_echoes_numbers_to_the_last_digit() -> None:
+    numbers = [2**64 + 1, Decimal("0.12345678901234567890"), 123456789.12345679]
+    parameters = {"type": "object", "properties": {"a": {"default": numbers}}}
+    tools = [{"type": "function", "name": "f", "parameters": parameters}]
+
+    async def scenario(bench: HubBench) -> None:
+        turn = begin(bench, tools=tools)
+        await bench.settle()
+        assert turn.exchange.answered is not None
+        text = b'"default":[18446744073709551617,0.12345678901234567890,123456789.12345679]'
+        assert text in turn.exchange.answered.body
 
     run(scenario)
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -461,6 +462,25 @@ def test_a_header_comes_back_with_its_tools_and_ids() -> None:
     assert again.ids.tolist() == [1, 2, 2**31 - 1]
     cache = HeaderCache()
     assert cache.encoded(header) == cache.encoded(again)
+
+
+def test_a_header_keeps_the_numbers_of_its_tools_to_the_last_digit() -> None:
+    values = [2**64 + 1, Decimal("0.12345678901234567890"), 123456789.12345679, 1.0]
+    tools = parse_tools(
+        [{"type": "function", "name": "f", "parameters": {"properties": {"a": {"enum": values}}}}]
+    )
+    header = Header(
+        instructions="x",
+        opening=None,
+        tools=tools,
+        options=TemplateOptions(),
+        ids=np.array([1], dtype=np.int32),
+    )
+    body = encode_header(header)
+    assert b"18446744073709551617" in body
+    assert b"0.12345678901234567890" in body
+    assert decode_header(body).tools == tools
+    assert encode_header(decode_header(body)) == body
 
 
 @pytest.mark.parametrize("cut", [0, 5, 40, -1])

@@ -1,5 +1,6 @@
 """A packed request is the request again, whatever is in it."""
 
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -99,6 +100,18 @@ def test_every_field_at_once_and_none_at_all() -> None:
     bare = parse_create({"input": "hi"}, None, DEFAULT_LIMITS)
     assert same(carried(bare), bare)
     assert not set(CreateRequest.model_fields) - set(vars(carried(bare)))
+
+
+def test_numbers_come_through_to_the_last_digit() -> None:
+    schema = {"enum": [2**64 + 1, Decimal("0.12345678901234567890"), 1e22]}
+    tool = {"type": "function", "name": "f", "parameters": {"properties": {"a": schema}}}
+    format_ = {"type": "json_schema", "name": "t", "schema": schema}
+    raw = {"input": "hi", "tools": [tool], "text": {"format": format_}}
+    request = parse_create(raw, None, DEFAULT_LIMITS)
+    again = carried(request)
+    assert same(again, request)
+    assert again.text_format.json_schema == schema
+    assert again.tools[0].parameters["properties"]["a"]["enum"][0] == 2**64 + 1
 
 
 def test_defaults_that_may_change_are_not_shared() -> None:

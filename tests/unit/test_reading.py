@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ from tests.support.sessions_rig import tool
 from tests.unit.test_grammar import accepts
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
-from tools_api.events import CancelTurn
+from tools_api.events import CancelTurn, SteerRequest
 from tools_api.requests import CreateRequest
 
 FRAMES: list[dict[str, Any]] = [
@@ -144,6 +145,12 @@ def test_a_request_of_which_pieces_are_missing_or_too_many_is_none() -> None:
 def test_an_error_says_after_its_way_when_to_come_back() -> None:
     error = ApiError("m", code="c", status=503, retry_after_s=1.5)
     assert error_from(error_fields(error)).retry_after_s == 1.5
+
+
+def test_an_event_keeps_its_numbers_to_the_last_digit() -> None:
+    told: list[Any] = [{"role": "user", "x": [2**64 + 1, Decimal("0.12345678901234567890")]}]
+    steer = SteerRequest(previous_response_id="r", input=told)
+    assert carried(Read(content=steer)).content == steer
 
 
 def test_an_event_stays_an_event() -> None:
