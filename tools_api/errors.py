@@ -166,6 +166,17 @@ def previous_response_not_found(response_id: str) -> ApiError:
     )
 
 
+def item_not_found(path: str, item_id: str) -> ApiError:
+    """An ``item_reference`` names what is unknown, forgotten, deleted, private to another
+    connection or another tenant's: a client cannot tell which. It may send the item itself."""
+    return ApiError(
+        f"'{path}': item with id {quoted(item_id)} not found; send the item itself.",
+        code="item_not_found",
+        param=path,
+        status=404,
+    )
+
+
 def response_not_found(response_id: str | None) -> ApiError:
     """A turn that was to be cancelled does not run: unknown, ended, or another tenant's."""
     what = (

@@ -14,7 +14,8 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from tools_api import errors
-from tools_api.items import Item, parse_items, refuse_many_items
+from tools_api.item_references import ItemReference, parse_input
+from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
@@ -172,6 +173,8 @@ class CreateRequest(WireModel):
 
     model: Annotated[str, Field(max_length=512)] | None = None
     input: tuple[Item, ...] = ()
+    references: tuple[ItemReference, ...] = ()
+    """Entries of the input that stand for stored items; those are not among ``input`` yet."""
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     store: bool = True
@@ -250,6 +253,7 @@ def parse_create(
         if isinstance(raw.get(name), list):
             fields[name] = tuple(raw[name])
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
+    fields["references"] = ()
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
     if request.keepwarm.on_disconnect == "continue" and not request.store:
@@ -270,12 +274,14 @@ def _refuse_unprintable_ids(request: CreateRequest) -> None:
 def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:
     """Tools and items, and what is worked out of them. ``request``: the rest, checked."""
     tools = parse_tools(raw.get("tools"), "tools", limits)
+    items, references = parse_input(raw.get("input", []), limits)
     return {
         "tools": tools,
         "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
         "hosted_tools": hosted_types(raw.get("tools")),
         "warnings": request_warnings(raw),
-        "input": parse_items(raw.get("input", []), "input", limits),
+        "input": items,
+        "references": references,
         "body_digest": _body_digest(raw, request),
     }
 

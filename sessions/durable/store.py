@@ -385,6 +385,12 @@ class ConnectionStore:
     def response(self, response_id: str) -> StoredResponse | None:
         return self._private.get(response_id) or self._shared.get(response_id)
 
+    def item(self, item_id: str) -> tuple[Item, bool] | None:
+        """The stored item of that id, and whether it is not for the whole tenant."""
+        private = self._private.item(item_id)
+        found = private or self._shared.item(item_id)
+        return None if found is None else (found, private is not None)
+
     def history(
         self, items: Sequence[Item], digests: Sequence[bytes] | None = None
     ) -> tuple[StoredResponse, int] | None:
