@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from sessions.durable.transcript import text_bytes
+from sessions.durable.transcript import header_tools, text_bytes
 from sessions.turns.effects import Planning
 from sessions.turns.planning import Lineage, template_options
 from sessions.turns.references import Whole
@@ -37,7 +37,7 @@ def takes_long(
     if frame_bytes <= most:
         return False
     header, options = parent.entry.header, template_options(service.model, request)
-    if (request.instructions, request.tools, options) != (
+    if (request.instructions, header_tools(request.tools), options) != (
         header.instructions,
         header.tools,
         header.options,
