@@ -116,6 +116,11 @@ class Entry:
         return max(held, self.frame_bytes)
 
 
+def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
+    """Those of a request's tools that stand in its header."""
+    return tuple(tool for tool in tools if tool.in_header)
+
+
 def chain(entry: Entry | None) -> Iterator[Entry]:
     """The entries of a chain from the newest to the oldest."""
     while entry is not None:
@@ -255,6 +260,7 @@ class Renderer:
         Raises:
             ApiError: by its length it cannot fit the context; it is not tokenised.
         """
+        tools = header_tools(tools)
         if parent is not None:
             header = parent.header
             if (instructions, opening, tools, options) == (

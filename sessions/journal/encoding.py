@@ -83,6 +83,12 @@ class Link(NamedTuple):
         )
 
 
+def link_items(link: Link) -> tuple[Item, ...]:
+    """What it added to its chain, and what led that."""
+    own = (*link.input_items, *link.output_items)
+    return own if link.opening is None else (link.opening, *own)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnBody:
     """What a row says beyond its columns."""
