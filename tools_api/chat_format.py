@@ -12,13 +12,13 @@ in place. A first turn equals the published template; ``docs/chat_formats.md`` l
 published template rewrites history and append-stable rendering therefore differs.
 """
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools_api import exact_json
 from tools_api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -241,7 +241,7 @@ def _open_turn(item: Message | FunctionCall | FunctionCallOutput | Reasoning) ->
 
 def to_json(value: object, indent: int | None = None) -> str:
     """JSON as the published templates write it (``tojson`` of transformers)."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return exact_json.written(value, indent=indent)
 
 
 def tool_object(tool: FunctionTool) -> dict[str, Any]:

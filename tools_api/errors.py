@@ -10,6 +10,7 @@ some clients ignore an error without them.
 """
 
 import math
+from decimal import Decimal
 from typing import Any
 
 MAX_QUOTED = 80
@@ -335,6 +336,7 @@ JSON_TYPES: dict[type, str] = {
     bool: "a boolean",
     int: "an integer",
     float: "a number",
+    Decimal: "a number",
     type(None): "null",
 }
 

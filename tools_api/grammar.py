@@ -18,6 +18,7 @@ from typing import Any
 from tools_api import errors
 from tools_api.chat_format import CallSyntax, ChatFormat, TemplateOptions, to_json
 from tools_api.custom_input import CustomFormat
+from tools_api.exact_json import written
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import dialect
@@ -198,7 +199,9 @@ class _Lark:
 
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
         schema = dialect(schema, lenient=self._lenient).schema
-        return self.rule(name, "%json " + json.dumps(schema | {"x-guidance": self._style}))
+        return self.rule(
+            name, "%json " + written(schema | {"x-guidance": self._style}, ascii_only=True)
+        )
 
     def special(self, token: str) -> str:
         if token not in self._specials:

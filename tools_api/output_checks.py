@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from tools_api.exact_json import Number, decimal_of, dumps, loads, shortest
 from tools_api.items import FunctionCall, Item, Message
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import Schema, dialect, resolved
@@ -96,8 +95,8 @@ def _subject(name: str, schema: Schema, lenient: bool) -> _Subject | None:
 
 def _violation(subject: _Subject, text: str) -> str | None:
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = loads(text)
+    except ValueError:
         return None  # cut, or no JSON: others say so
     judge = _Judge(subject.schema, subject.afterwards)
     if judge.verdict(subject.schema, value, ()) is not False or judge.broken is None:
@@ -179,12 +178,12 @@ def _not(verdict: Verdict) -> Verdict:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Number) and not isinstance(value, bool)
 
 
 def _same(value: Any) -> bytes:
     """Equal for what JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
-    return orjson.dumps(_canonical(value), option=orjson.OPT_SORT_KEYS)
+    return dumps(_canonical(value), sort_keys=True)
 
 
 def _canonical(value: Any) -> Any:
@@ -192,8 +191,7 @@ def _canonical(value: Any) -> Any:
         return {key: _canonical(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return list(map(_canonical, value))
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    return int(value) if whole else value
+    return ["number", *shortest(value)] if _number(value) else value
 
 
 def _type(at: _At, wanted: Any, value: Any) -> Verdict:
@@ -201,7 +199,7 @@ def _type(at: _At, wanted: Any, value: Any) -> Verdict:
     kinds = {"null": value is None, "boolean": isinstance(value, bool), "number": _number(value)}
     kinds |= {"string": isinstance(value, str), "array": isinstance(value, list)}
     kinds |= {"object": isinstance(value, dict)}
-    kinds["integer"] = _number(value) and float(value).is_integer()
+    kinds["integer"] = _number(value) and shortest(value)[1] >= 0
     return _any(kinds.get(kind) if isinstance(kind, str) else None for kind in wanted)
 
 
@@ -221,7 +219,7 @@ def _bound(holds: Callable[[Any, Any], bool], size: Callable[[Any], Any]) -> Rul
         measured = size(value)
         if not _number(bound):
             return None
-        return True if measured is None else holds(measured, bound)
+        return True if measured is None else holds(decimal_of(measured), decimal_of(bound))
 
     return rule
 

@@ -16,9 +16,9 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-import orjson
 from pydantic import BaseModel
 
+from tools_api.exact_json import dumps, loads
 from tools_api.items import Item
 from tools_api.requests import CreateRequest
 from tools_api.tools import FunctionTool
@@ -34,7 +34,7 @@ Restore = Callable[[Any], Any]
 
 def pack(request: CreateRequest) -> Iterator[bytes]:
     """The pieces of a request: its head, then its tools, then its items."""
-    yield orjson.dumps(_told(request, without=_LISTS))
+    yield dumps(_told(request, without=_LISTS))
     for name in _LISTS:
         for piece in _in_pieces(map(_plain, getattr(request, name))):
             yield b'{"%b":[%b]}' % (name.encode(), piece)
@@ -44,12 +44,12 @@ class Unpacker:
     """Takes the pieces in their order."""
 
     def __init__(self, head: bytes) -> None:
-        self._head = orjson.loads(head)
+        self._head = loads(head)
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
 
     def add(self, piece: bytes) -> None:
         """One more piece."""
-        for name, values in orjson.loads(piece).items():
+        for name, values in loads(piece).items():
             restore = _restored_item if name == "input" else _restorer(FunctionTool)
             self._lists[name] += map(restore, values)
 
@@ -65,7 +65,7 @@ def _in_pieces(values: Iterable[Any]) -> Iterator[bytes]:
     piece: list[bytes] = []
     size = 0
     for value in values:
-        text = orjson.dumps(value)
+        text = dumps(value)
         if piece and size + len(text) > PIECE_BYTES:
             yield b",".join(piece)
             piece, size = [], 0

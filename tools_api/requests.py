@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Container
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import ConfigDict, Field
 
 from tools_api import errors
+from tools_api.exact_json import dumps, loads
 from tools_api.items import Item, parse_items, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
@@ -288,7 +288,7 @@ def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
     body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
-    return hashlib.blake2b(orjson.dumps(body, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    return hashlib.blake2b(dumps(body, sort_keys=True), digest_size=16).digest()
 
 
 def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:
@@ -388,8 +388,8 @@ def _parse_budgets(raw: object, path: str) -> tuple[Budget, ...]:
 def _parse_metadata_budget(text: str) -> tuple[Budget, ...]:
     path = "metadata.keepwarm.budget"
     try:
-        raw = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        raw = loads(text)
+    except ValueError as error:
         raise errors.invalid_value(path, f"not JSON: {error}") from None
     return _parse_budgets(raw, path)
 

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from tools_api import schema_decimals
+from tools_api.exact_json import dumps
 from tools_api.schema_formats import LIBRARY_FORMATS, PATTERNS, WEB_ADDRESS
 
 Schema = dict[str, Any]
@@ -78,7 +77,7 @@ def dialect(schema: Schema, *, lenient: bool = False) -> Dialect:
     Args:
         lenient: keywords that would be refused are left out.
     """
-    if _LOOKED_AT.search(orjson.dumps(schema)) is None:
+    if _LOOKED_AT.search(dumps(schema)) is None:
         return Dialect(schema=schema)
     rewriting = _Rewriting(schema, lenient)
     result = rewriting.rewritten(schema, at="#")

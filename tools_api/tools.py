@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
-import orjson
-
 from tools_api import errors
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
+from tools_api.exact_json import dumps
 from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
 
@@ -311,7 +310,7 @@ def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:
         raise errors.invalid_json_schema(
             path, f"nested deeper than {limits.max_schema_depth} levels"
         )
-    if len(orjson.dumps(schema)) > limits.max_schema_bytes:
+    if len(dumps(schema)) > limits.max_schema_bytes:
         raise errors.invalid_json_schema(path, f"longer than {limits.max_schema_bytes} bytes")
 
 

@@ -1,17 +1,20 @@
 """The door for bytes from outside: JSON text to checked, frozen objects.
 
-``parse_json`` bounds depth and size of a frame before any parser sees it. ``WireModel`` is
+``parse_json`` bounds depth and size of a frame before any parser sees it, and its numbers
+before anything reckons with them. ``WireModel`` is
 the base of what pydantic reads from the wire: null equals absent, unknown keys are ignored,
 no type is converted into another. ``validate`` turns a fault into an ``ApiError`` that
 names the path. What the fields mean is said by the modules that define the models.
 """
 
+import re
+from decimal import Decimal
+from functools import cache
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.errors import ApiError
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
@@ -72,34 +75,37 @@ def _as_api_error(fault: Any, base: str) -> ApiError:
 def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[str, Any]:
     """Parse one frame, or the body of a request (``what`` an error calls it).
 
-    Of equal keys in one object the last one counts. NaN, infinities and numbers that only
-    an infinity could hold, lone surrogates and invalid UTF-8 are faults.
+    Of equal keys in one object the last one counts. NaN, infinities and invalid UTF-8 are faults;
+    an escaped half of a surrogate pair is U+FFFD. Numbers are as ``exact_json.loads`` has them.
 
     Raises:
-        ApiError: ``invalid_json``.
+        ApiError: ``invalid_json``; ``invalid_value`` for a number that is too long.
     """
     text = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
-    _bound(text, limits, what)
+    structure = _bounded(text, limits, what)
     try:
-        parsed = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        parsed = exact_json.loads(text, structure)
+    except ValueError as error:
         raise errors.invalid_json(str(error), what) from None
     if not isinstance(parsed, dict):
         raise errors.invalid_json(f"it is {errors.type_name(parsed)}", what)
+    if _long_number(limits.max_number_digits).search(structure) is not None:
+        _refuse_long_numbers(parsed, limits)
     return parsed
 
 
-def _bound(text: bytes, limits: Limits, what: str) -> None:
-    """Refuse text nested too deep or with too many values, in time linear in its length.
+def _bounded(text: bytes, limits: Limits, what: str) -> bytes:
+    """What stands outside the strings of a text that is neither nested too deep nor has too many
+    values, in time linear in its length.
 
     Works on bytes alone: first what stands in strings is cut out, then pairs of brackets
     are deleted from the inside out, one level at a time. On malformed text the figures may
     be wrong behind the fault, where no parser arrives.
     """
-    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if text.count(b'"') > 2 * limits.max_json_values:
+    bare = exact_json.without_escapes(text)
+    if bare.count(b'"') > 2 * limits.max_json_values:
         raise errors.invalid_json(f"more than {limits.max_json_values} strings", what)
-    structure = b"".join(text.split(b'"')[::2])
+    structure = exact_json.outside_strings(bare)
     if sum(map(structure.count, (b",", b"[", b"{"))) > limits.max_json_values:
         raise errors.invalid_json(f"more than {limits.max_json_values} values", what)
     brackets = structure.translate(_TO_SQUARE, delete=_NOT_BRACKETS)
@@ -107,6 +113,37 @@ def _bound(text: bytes, limits: Limits, what: str) -> None:
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > limits.max_json_depth:
         raise errors.invalid_json(f"nested deeper than {limits.max_json_depth} levels", what)
+    return structure
+
+
+def _refuse_long_numbers(parsed: dict[str, Any], limits: Limits) -> None:
+    """Nobody can compare, convert or write a number that is long enough in bounded time."""
+    most = limits.max_number_digits
+    values: list[tuple[str, Any]] = list(parsed.items())
+    while values:
+        path, value = values.pop()
+        if isinstance(value, dict):
+            values += ((join(path, key), inner) for key, inner in value.items())
+        elif isinstance(value, list):
+            values += ((join(path, index), inner) for index, inner in enumerate(value))
+        elif isinstance(value, int | Decimal) and _num_places(value) > most:
+            raise errors.invalid_value(
+                path, f"a number of more than {most} digits; send it as a string"
+            )
+
+
+def _num_places(number: int | Decimal) -> int:
+    """Digits that it takes to write a number without an exponent."""
+    if isinstance(number, Decimal):
+        _, digits, exponent = number.as_tuple()
+        return max(len(digits) + int(exponent), len(digits), 1 - int(exponent))
+    return len(str(number).lstrip("-"))
+
+
+@cache
+def _long_number(most: int) -> re.Pattern[bytes]:
+    """A number that may have more than ``most`` places."""
+    return re.compile(rb"[0-9.]{%d}|[0-9][eE]" % (most + 1))
 
 
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")

@@ -22,6 +22,7 @@ from runtime.tokenizer import Tokenizer, UnsplittableText
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.exact_json import dumps, loads
 from tools_api.items import (
     Call,
     CallOutput,
@@ -208,8 +209,8 @@ def normalised(item: Item) -> tuple[str, ...] | None:
 
 def _respelt(arguments: str) -> str:
     try:
-        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return dumps(loads(arguments), sort_keys=True).decode()
+    except (ValueError, TypeError):
         return arguments  # cut short, or nested too deep: compared as it is
 
 

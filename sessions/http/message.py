@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import h11
-import orjson
 from websockets.datastructures import Headers
 
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
+from tools_api.exact_json import dumps
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
@@ -148,7 +148,7 @@ def read_request(head: h11.Request) -> HttpRequest:
 
 def json_response(body: dict[str, Any] | bytes, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     """An answer in JSON; bytes are JSON already."""
-    text = body if isinstance(body, bytes) else orjson.dumps(body)
+    text = body if isinstance(body, bytes) else dumps(body)
     return HttpResponse(status=status, content_type="application/json", body=text)
 
 
@@ -162,7 +162,7 @@ def refusal(
     return HttpResponse(
         status=dialect.status(error),
         content_type="application/json",
-        body=orjson.dumps(dialect.error(error)),
+        body=dumps(dialect.error(error)),
         headers=headers,
     )
 

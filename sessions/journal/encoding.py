@@ -27,6 +27,7 @@ from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
+from tools_api.exact_json import dumps, loads
 from tools_api.items import Item, Message, parse_items
 from tools_api.tools import FunctionTool
 
@@ -133,7 +134,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = _TOOLS.dump_json(header.tools) if header.tools else b"[]"
+    tools = dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
@@ -145,7 +146,7 @@ def decode_header(data: bytes) -> Header:
         return Header(
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
-            tools=_TOOLS.validate_json(bytes(tools)),
+            tools=_TOOLS.validate_python(loads(bytes(tools))),
             options=TemplateOptions(thinking=parts["thinking"]),
             ids=_ids(ids),
         )

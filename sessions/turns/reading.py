@@ -22,6 +22,7 @@ from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
 from tools_api.events import CancelTurn, ClientEvent, ProcessedAck, ResumeTurn, SteerRequest
+from tools_api.exact_json import dumps, loads
 from tools_api.grammar import GrammarSpec, grammar_for
 from tools_api.limits import Limits
 from tools_api.packed_requests import Unpacker, pack
@@ -123,9 +124,9 @@ def to_pieces(read: Read) -> Iterator[Piece]:
     """What ``FromPieces`` makes the same of."""
     content = read.content
     if isinstance(content, ApiError):
-        yield EVENT, orjson.dumps({"ApiError": error_fields(content)})
+        yield EVENT, dumps({"ApiError": error_fields(content)})
     elif not isinstance(content, CreateRequest):
-        yield EVENT, orjson.dumps({type(content).__name__: asdict(content)})
+        yield EVENT, dumps({type(content).__name__: asdict(content)})
     else:
         head, *parts = pack(content)
         yield HEAD, head
@@ -164,7 +165,7 @@ class FromPieces:
         elif kind == HELD:
             self._held_bytes = int(data)
         elif kind == EVENT:
-            self._event = _event(orjson.loads(data))
+            self._event = _event(loads(data))
         else:
             raise ValueError(f"piece of kind {kind}")
 

@@ -10,13 +10,12 @@ time; a stream that did not fail ends with ``message_stop``.
 
 from typing import Any
 
-from pydantic_core import from_json
-
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import NAMES
 from tools_api.dialects.dialect_events import retold
 from tools_api.errors import ApiError
 from tools_api.events import Event
+from tools_api.exact_json import beginning
 
 Block = dict[str, Any]
 _TYPES = {
@@ -211,7 +210,7 @@ def _input(arguments: str) -> Block:
     """The arguments as an object; of those that were cut short what a client makes of the
     deltas."""
     try:
-        parsed = from_json(arguments, allow_partial=True)
+        parsed = beginning(arguments)
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}

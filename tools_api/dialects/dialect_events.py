@@ -8,10 +8,9 @@ Always true: an event's bytes are whole, and hold no line break but those that e
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
-
 from tools_api.errors import ApiError
 from tools_api.events import Event
+from tools_api.exact_json import dumps
 
 _FAILURES = {
     "rate_limit_exceeded": (429, "rate_limit_error"),
@@ -22,13 +21,13 @@ _FAILURES = {
 
 def data(value: dict[str, Any]) -> bytes:
     """An event without a name."""
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+    return b"data: " + dumps(value) + b"\n\n"
 
 
 def named(value: dict[str, Any]) -> bytes:
     """An event that is named by its ``type``."""
     name: str = value["type"]
-    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(value) + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + dumps(value) + b"\n\n"
 
 
 def failure(response: Event) -> ApiError:
