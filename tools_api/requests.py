@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from tools_api import errors
 from tools_api.call_order import in_call_order
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 from tools_api.item_references import ItemReference, parse_input
 from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
@@ -310,7 +310,7 @@ def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
     body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
-    return hashlib.blake2b(packed(body, sort_keys=True), digest_size=16).digest()
+    return hashlib.blake2b(dumps(body, sort_keys=True), digest_size=16).digest()
 
 
 def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:

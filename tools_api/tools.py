@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
-from tools_api import errors, exact_numbers
+from tools_api import errors, exact_json
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
@@ -320,7 +320,7 @@ def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:
         raise errors.invalid_json_schema(
             path, f"nested deeper than {limits.max_schema_depth} levels"
         )
-    if len(exact_numbers.packed(schema)) > limits.max_schema_bytes:
+    if len(exact_json.dumps(schema)) > limits.max_schema_bytes:
         raise errors.invalid_json_schema(path, f"longer than {limits.max_schema_bytes} bytes")
 
 

@@ -25,7 +25,7 @@ from sessions.durable.packing import deflate
 from sessions.durable.transcript import Entry, Header, Tail
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item, Message, parse_items
@@ -140,7 +140,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = exact_numbers.packed(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
+    tools = exact_json.dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
@@ -152,7 +152,7 @@ def decode_header(data: bytes) -> Header:
         return Header(
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
-            tools=_TOOLS.validate_python(exact_numbers.read(bytes(tools))),
+            tools=_TOOLS.validate_python(exact_json.loads(bytes(tools))),
             options=TemplateOptions(thinking=parts["thinking"]),
             ids=_ids(ids),
         )

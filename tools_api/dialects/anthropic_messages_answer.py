@@ -10,9 +10,7 @@ time; a stream that did not fail ends with ``message_stop``.
 
 from typing import Any
 
-from pydantic_core import from_json
-
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import NAMES
 from tools_api.dialects.dialect_events import retold
@@ -213,7 +211,7 @@ def _input(arguments: str) -> Block:
     """The arguments as an object; of those that were cut short what a client makes of the
     deltas."""
     try:
-        parsed = exact_numbers.read(arguments)
+        parsed = exact_json.loads(arguments)
     except (ValueError, RecursionError):
         parsed = _beginning(arguments)
     return parsed if isinstance(parsed, dict) else {}
@@ -221,7 +219,7 @@ def _input(arguments: str) -> Block:
 
 def _beginning(arguments: str) -> Any:
     try:
-        return from_json(arguments, allow_partial=True)
+        return exact_json.beginning(arguments)
     except ValueError:
         return None
 
