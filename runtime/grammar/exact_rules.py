@@ -19,9 +19,9 @@ from typing import Any
 from runtime.grammar.lark_json import RuleBook, TooLong, array, key, pair, several
 from runtime.grammar.library_numbers import keeps, keeps_value
 from runtime.grammar.number_rules import KEYWORDS, NotExact, Terminal, literal, numbers
-from runtime.grammar.plain_schemas import APPLICATORS, NotPlain, alternatives, is_assertive
+from runtime.grammar.plain_schemas import NotPlain, alternatives, is_assertive
 from runtime.grammar.refusal import GrammarRefused
-from runtime.grammar.schema_parts import nodes, references_to, standalone
+from runtime.grammar.schema_parts import APPLICATORS, nodes, references_to, standalone
 from runtime.grammar.schemas import JsonBlock, Path, rule_blocks
 from tools_api.exact_json import written
 from tools_api.exact_numbers import is_number

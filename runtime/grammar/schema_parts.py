@@ -5,11 +5,13 @@ Knows where JSON Schema has schemas and references. Knows no grammar.
 Always true: definitions by themselves say nothing; nothing that is handed in is changed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from tools_api.schema_dialect import Schema, pointed_at
 
+APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
+"""What has other schemas say something of the same value."""
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = frozenset({"properties", "patternProperties"})
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
@@ -107,3 +109,43 @@ def standalone(
         definitions[names[reference]] = changed(pointed_at(root, reference), renamed)
     draft = {key: root[key] for key in ("$schema",) if key in root}
     return draft | document | ({"$defs": definitions} if definitions else {})
+
+
+def circles(root: Schema) -> dict[int, str]:
+    """The schemas of a document that say of a value only that it is what they say of it, by
+    ``id``: references, and choices among them, that lead back to themselves. With the keyword that
+    does."""
+    applying = [node for node in _reachable(root) if any(key in node for key in APPLICATORS)]
+    open_ends = {id(node): node for node in reversed(applying)}
+    while begun := [at for at, node in open_ends.items() if _begins(root, node, open_ends)]:
+        for at in begun:
+            del open_ends[at]
+    return {at: next(k for k in APPLICATORS if k in node) for at, node in open_ends.items()}
+
+
+def _reachable(root: Schema) -> list[Schema]:
+    """The schemas that say something of a value."""
+    found: dict[int, Schema] = {}
+    pending: list[Any] = [root]
+    while pending:
+        for node in nodes(pending.pop()):
+            if id(node) in found:
+                continue
+            found[id(node)] = node
+            if isinstance(node.get("$ref"), str):
+                pending.append(pointed_at(root, node["$ref"]))
+    return list(found.values())
+
+
+def _begins(root: Schema, node: Schema, open_ends: Container[int]) -> bool:
+    """Whether what a schema applies leads to one that says something itself."""
+    for key in APPLICATORS:
+        value = node.get(key)
+        if key == "$ref" and isinstance(value, str):
+            if id(pointed_at(root, value)) in open_ends:
+                return False
+        elif isinstance(value, list) and value:
+            ends = [id(inner) in open_ends for inner in value]
+            if all(ends) if key in ("anyOf", "oneOf") else any(ends):
+                return False
+    return True

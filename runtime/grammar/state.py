@@ -20,7 +20,7 @@ from runtime.grammar.budget_guard import BudgetGuard
 from runtime.grammar.closing import THOROUGH, Work
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.grammar.mask_bits import MaskRow, mask_words, only_bit, set_bit
-from runtime.grammar.refusal import refusal
+from runtime.grammar.refusal import stopped
 from runtime.tokenizer import Tokenizer
 from tools_api.grammar import GrammarSpec
 
@@ -310,4 +310,4 @@ class GrammarState:
 
 
 def _matcher_error(matcher: llguidance.LLMatcher) -> str:
-    return refusal(matcher.get_error(), "").message or "the grammar's matcher stopped"
+    return stopped(matcher.get_error())
