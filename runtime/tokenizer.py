@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
-import tokenizers
 
+from runtime.text_encoder import TextEncoder
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 
@@ -39,11 +39,6 @@ class TokenizerError(Exception):
     segment names no token. The model cannot be served with them."""
 
 
-class UnsplittableText(TokenizerError):
-    """A text that the library gives up on: hundreds of thousands of characters that its regular
-    expression takes for one word."""
-
-
 class Tokenizer:
     """Immutable after ``load``; safe to share between threads."""
 
@@ -51,7 +46,7 @@ class Tokenizer:
         self,
         *,
         source: str,
-        text_encoder: tokenizers.Tokenizer,
+        text_encoder: TextEncoder,
         token_bytes: Sequence[bytes | None],
         specials: Mapping[str, int],
         vocab_size: int,
@@ -142,13 +137,13 @@ class Tokenizer:
             if not segment.special:
                 text += segment.text
                 continue
-            ids += self._encode_text(text)
+            ids += self._text_encoder.encode(text)
             text = ""
             token = self._specials.get(segment.text)
             if token is None:
                 raise TokenizerError(f"the tokenizer has no special token {segment.text!r}")
             ids.append(token)
-        ids += self._encode_text(text)
+        ids += self._text_encoder.encode(text)
         return np.array(ids, dtype=np.int32)
 
     def special_id(self, text: str) -> int | None:
@@ -173,23 +168,6 @@ class Tokenizer:
     def text_of(self, tokens: Iterable[int]) -> str:
         """What tokens say, for people: special ones spelt out, broken characters marked."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
-
-    def _encode_text(self, text: str) -> list[int]:
-        if not text:
-            return []
-        # A lone surrogate (legal in JSON, impossible in UTF-8) becomes U+FFFD.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        try:
-            # As a batch other threads run meanwhile; without offsets it takes half the time.
-            (found,) = self._text_encoder.encode_batch_fast([text], add_special_tokens=False)
-        except BaseException as error:
-            # What the Rust library gives up with is no Exception, and its type has no module.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise UnsplittableText(
-                "it has a run of characters of one kind that is too long to be tokenised"
-            ) from error
-        return found.ids
 
 
 class IncrementalDecoder:
@@ -268,49 +246,11 @@ def _config_vocab_size(config: dict[str, Any]) -> int | None:
     return None if size is None else int(size)
 
 
-def _text_encoder(
-    raw: dict[str, Any], specials: frozenset[str], path: Path
-) -> tokenizers.Tokenizer:
-    """The tokenizer without added tokens, in its vocabulary as well: a BPE with
-    ``ignore_merges`` takes a whole word that is in the vocabulary, merges or no merges."""
-    model = dict(raw["model"])
-    model["vocab"] = {k: v for k, v in model["vocab"].items() if k not in specials}
-    model["merges"] = [
-        merge for merge in model.get("merges", []) if not specials & _merge_pieces(merge)
-    ]
-    if model.get("unk_token") in specials:
-        model["unk_token"] = None
-    plain = {
-        **raw,
-        "model": model,
-        "added_tokens": [],
-        "post_processor": None,
-        "truncation": None,
-        "padding": None,
-        "pre_tokenizer": _without_first_prefix(raw.get("pre_tokenizer")),
-    }
+def _text_encoder(raw: dict[str, Any], specials: frozenset[str], path: Path) -> TextEncoder:
     try:
-        # Any failure inside the Rust library arrives as a bare Exception.
-        return tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode())
-    except Exception as error:
+        return TextEncoder(raw, specials)
+    except Exception as error:  # any failure inside the Rust library
         raise TokenizerError(f"{path}: {error}") from error
-
-
-def _merge_pieces(merge: str | Sequence[str]) -> set[str]:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return {left, right, left + right}
-
-
-def _without_first_prefix(node: Any) -> Any:
-    """Metaspace's ``prepend_scheme: first`` means the start of the transcript. Ours start
-    with a special token, so no text we encode is first."""
-    if not isinstance(node, dict):
-        return node
-    if node.get("type") == "Sequence":
-        return {**node, "pretokenizers": [_without_first_prefix(n) for n in node["pretokenizers"]]}
-    if node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first":
-        return {**node, "prepend_scheme": "never"}
-    return node
 
 
 def _node_types(node: Any) -> dict[str, dict[str, Any]]:
