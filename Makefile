@@ -5,7 +5,7 @@
 #                is installed and of the examples
 #
 # make test-all runs what `make test` runs and the tests of the benchmarks and of the default
-# model's training too: half as long again. CI runs that.
+# model's training too: half as long again. CI has `make test` run them, by PYTEST_OPTIONS.
 #
 # make test-clients runs published clients (docs/clients.md) against a server, each in an
 # environment of its own under .venv-clients, pinned with hashes. It needs pip's and npm's
@@ -14,13 +14,14 @@
 # make sanitize runs the tests of the compiled CPU kernels, and wrong frames against an engine, with
 # AddressSanitizer in the kernels: some minutes, with a C++ compiler that has libasan.
 #
-# Variables:
+# Variables, on make's command line or in the environment:
 #   PYTHON       interpreter that makes .venv, 3.11 or newer (default: python3)
 #   PIP_OPTIONS  passed to every `pip install`. Use it where the choice of build is yours: where
 #                pip knows no other index, torch for Linux is the CUDA build (several GB); for
 #                the CPU build give the index that PyTorch's installation page names for it,
 #                make demo PIP_OPTIONS='--extra-index-url URL'
-#   DEMO_OPTIONS passed to the demo, see `make demo DEMO_OPTIONS=--help`
+#   DEMO_OPTIONS passed to the demo, see `make demo DEMO_OPTIONS=--help`; it asks nothing and ends
+#                after ten minutes at the latest
 #   PYTEST_OPTIONS passed to pytest, e.g. PYTEST_OPTIONS='-k radix -x'
 #
 # make kernels checks the GPU kernels on a machine without a GPU, in an environment of its own
@@ -43,7 +44,7 @@ REHEARSAL_TORCH ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check $(PIP_OPTIONS) -c constraints.txt
 KERNELS_VENV := .venv-kernels
 REHEARSAL_VENV := .venv-rehearsal
 MANIFESTS := pyproject.toml constraints.txt

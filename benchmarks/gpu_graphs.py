@@ -19,7 +19,8 @@ from runtime.model.config import ModelConfig
 from runtime.model.cuda_graphs import CudaRecorder, Recorder
 from runtime.model.decoder import Decoder
 from runtime.model.runner import ModelRunner
-from runtime.model.weights import BYTE_TOKENIZER, LoadedModel
+from runtime.model.sources import BYTE_TOKENIZER
+from runtime.model.weights import LoadedModel
 
 _VERIFY_REPEATS = 30
 _AGREES = 2e-2

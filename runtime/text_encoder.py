@@ -20,8 +20,11 @@ import tokenizers
 
 from runtime.expressions import Unsupported
 from runtime.long_words import LongWords, library_step
+from runtime.token_bound import TokenBound
 from tools_api.exact_json import whole_text
 
+_STEPS = ("normalizer", "normalizers", "pre_tokenizer", "pretokenizers")
+"""Keys of tokenizer.json under which a text's way into the model stands."""
 _LONG_WORD = 150_000
 """Characters. The library gives up on none that is as short."""
 _SAMPLE = 1000
@@ -55,7 +58,13 @@ class TextEncoder:
             "padding": None,
             "pre_tokenizer": self._pre_tokenizer,
         }
+        self._normalizer = raw.get("normalizer")
+        self._metaspace = "ByteLevel" not in node_types(raw.get("decoder"))
         self._whole = tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode())
+
+    def bound(self, pieces: Sequence[bytes]) -> TokenBound:
+        """How few ids a text can have, where they write ``pieces``."""
+        return TokenBound(pieces, self._normalizer, metaspace=self._metaspace)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text. Other threads run meanwhile.
@@ -126,6 +135,35 @@ class TextEncoder:
         if cut.rest is not None:
             by_word.pre_tokenizer = library_step(cut.rest)
         return cut, by_word
+
+
+def node_types(node: Any) -> dict[str, dict[str, Any]]:
+    """Steps of a pre-tokenizer or decoder by type, sequences flattened."""
+    if not isinstance(node, dict):
+        return {}
+    found = {str(node.get("type")): node}
+    for child in [*node.get("pretokenizers", []), *node.get("decoders", [])]:
+        found |= node_types(child)
+    return found
+
+
+def without_prefix(node: Any) -> Any:
+    """A tokenizer's description, or a part of it, with no space put in front of texts."""
+    if isinstance(node, list):
+        return [without_prefix(step) for step in node if not _is_prepend(step)]
+    if not isinstance(node, dict):
+        return node
+    if _is_prepend(node):
+        return None
+    kept = {key: without_prefix(node[key]) for key in _STEPS if key in node}
+    for key, value in (("prepend_scheme", "never"), ("add_prefix_space", False)):
+        if key in node:
+            kept[key] = value
+    return {**node, **kept}
+
+
+def _is_prepend(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") == "Prepend"
 
 
 def _without(specials: frozenset[str], model: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ of ``encode`` is an added token unless its segment said so.
 """
 
 import codecs
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from runtime.text_encoder import TextEncoder
+from runtime.folder_files import DESCRIPTION, TOKENIZER, JsonBounds, UnfitFile, read_json
+from runtime.text_encoder import TextEncoder, node_types, without_prefix
+from runtime.token_bound import TokenBound
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 
@@ -47,6 +50,7 @@ class Tokenizer:
         *,
         source: str,
         text_encoder: TextEncoder,
+        spelling_encoder: TextEncoder,
         token_bytes: Sequence[bytes | None],
         specials: Mapping[str, int],
         vocab_size: int,
@@ -55,6 +59,7 @@ class Tokenizer:
     ) -> None:
         self._source = source
         self._text_encoder = text_encoder
+        self._spelling_encoder = spelling_encoder
         self._token_bytes = tuple(token_bytes)
         self._specials = dict(specials)
         self._special_texts = {token: text for text, token in specials.items()}
@@ -88,9 +93,10 @@ class Tokenizer:
             TokenizerError: naming the file and what is wrong with it.
         """
         path = folder / "tokenizer.json"
-        raw = _read_json(path)
-        if raw is None:
+        source = _json_text(path, TOKENIZER)
+        if source is None:
             raise TokenizerError(f"{path}: file not found")
+        raw = _json_object(path, source)
         config = _read_json(folder / "config.json") or {}
         specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
         pieces = _vocabulary(raw, path)
@@ -102,9 +108,14 @@ class Tokenizer:
                 "tokenizer and weights are of different models"
             )
         rows = rows if rows is not None else top + 1
+        encoder = _text_encoder(raw, frozenset(specials), path)
+        exact = without_prefix(raw)
         return cls(
-            source=path.read_text("utf-8"),
-            text_encoder=_text_encoder(raw, frozenset(specials), path),
+            source=source.decode("utf-8"),
+            text_encoder=encoder,
+            spelling_encoder=encoder
+            if exact == raw
+            else _text_encoder(exact, frozenset(specials), path),
             token_bytes=_byte_table(raw, pieces, specials, rows, path),
             specials=specials,
             vocab_size=rows,
@@ -145,6 +156,24 @@ class Tokenizer:
             ids.append(token)
         ids += self._text_encoder.encode(text)
         return np.array(ids, dtype=np.int32)
+
+    def least_tokens(self, text: str) -> int:
+        """No encoding of the text has fewer; found without tokenising it."""
+        return self._bound.least(text)
+
+    @functools.cached_property
+    def _bound(self) -> TokenBound:
+        pieces = [
+            piece
+            for token, piece in enumerate(self._token_bytes)
+            if piece is not None and token not in self._special_texts
+        ]
+        return self._text_encoder.bound(pieces)
+
+    def spell(self, text: str) -> list[int]:
+        """Token ids that write exactly this text, as it stands behind other text: without the space
+        that some tokenizers put in front of what they encode."""
+        return self._spelling_encoder.encode(text)
 
     def special_id(self, text: str) -> int | None:
         return self._specials.get(text)
@@ -215,11 +244,23 @@ class IncrementalDecoder:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     """The file's object, None if there is no such file."""
+    text = _json_text(path, DESCRIPTION)
+    return None if text is None else _json_object(path, text)
+
+
+def _json_text(path: Path, bounds: JsonBounds) -> bytes | None:
     try:
-        value = orjson.loads(path.read_bytes())
+        return read_json(path, bounds)
     except FileNotFoundError:
         return None
-    except (OSError, orjson.JSONDecodeError) as error:
+    except UnfitFile as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _json_object(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
         raise TokenizerError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path}: not a JSON object")
@@ -253,19 +294,9 @@ def _text_encoder(raw: dict[str, Any], specials: frozenset[str], path: Path) -> 
         raise TokenizerError(f"{path}: {error}") from error
 
 
-def _node_types(node: Any) -> dict[str, dict[str, Any]]:
-    """Steps of a pre-tokenizer or decoder by type, sequences flattened."""
-    if not isinstance(node, dict):
-        return {}
-    found = {str(node.get("type")): node}
-    for child in [*node.get("pretokenizers", []), *node.get("decoders", [])]:
-        found |= _node_types(child)
-    return found
-
-
 def _strips_first_space(raw: dict[str, Any]) -> bool:
     """Whether decoding drops the space that encoding put before the first word."""
-    steps = _node_types(raw.get("decoder"))
+    steps = node_types(raw.get("decoder"))
     if "Metaspace" in steps:
         return bool(steps["Metaspace"].get("prepend_scheme", "always") != "never")
     strip = steps.get("Strip", {})
@@ -281,7 +312,7 @@ def _byte_table(
 ) -> list[bytes | None]:
     """What each id writes. Raises TokenizerError if some byte has no token."""
     table: list[bytes | None] = [None] * vocab_size
-    if "ByteLevel" in _node_types(raw.get("decoder")):
+    if "ByteLevel" in node_types(raw.get("decoder")):
         chars = _byte_level_chars()
         for piece, token in pieces.items():
             try:

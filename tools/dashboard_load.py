@@ -1,13 +1,14 @@
 """Agents that give the dashboard something to show: for screenshots and for its browser tests.
 
 A handful of sessions over WebSocket, each with a story: one loops over tools and meets its
-budget, one forks, one changes its tools, one its instructions, and some ask once. Speaks the
-wire protocol itself, so that nothing of the SDK is shown by accident.
+budget, one forks, one changes its tools, one its instructions, one leads sub-agents that share its
+budget, and some ask once. Speaks the wire protocol itself, so that nothing of the SDK is shown by
+accident.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ PERSONA = (
     "You are the support agent of a shop for shoes. Look things up with the tools that you are "
     "given, never guess a price, and answer in one short sentence. "
 ) * 3
+AT_ONCE = 8
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -138,6 +140,36 @@ async def changing(who: Agent, session: str, what: str) -> None:
         await who.turn(session, f"Question {number} about the shoes, please.", **changed)
 
 
+async def team(who: Agent, session: str) -> dict[str, Event]:
+    """A lead with a budget for its whole tree, two sub-agents, one with a budget of its own within
+    that, and a sub-agent of a sub-agent; the last response of each."""
+    lead = {"budget": [{"scope": "tree", "output": 2_000, "cost": 0.05}]}
+    coder = {"parent_session": session, "budget": [{"scope": "session", "output": 400}]}
+    under = {"parent_session": f"{session}-coder"}
+    said = {session: await who.turn(session, "Plan the release.", keepwarm=lead)}
+    for name, options in (
+        (f"{session}-coder", coder),
+        (f"{session}-tester", under),
+        (f"{session}-writer", {"parent_session": session}),
+    ):
+        said[name] = await who.turn(name, f"Your part, {name}?", keepwarm=options)
+    return said
+
+
+async def crowd(url: str, key: str | None, questions: Mapping[str, int]) -> None:
+    """Sessions of so many short questions each, some at once."""
+
+    async def ask(names: Sequence[str]) -> None:
+        async with agent(url, key) as who:
+            for name in names:
+                for number in range(questions[name]):
+                    text = f"Any news? {number}"
+                    await who.turn(name, text, instructions="Be brief.", max_output_tokens=4)
+
+    names = list(questions)
+    await asyncio.gather(*(ask(names[first::AT_ONCE]) for first in range(AT_ONCE)))
+
+
 async def play(url: str, keys: dict[str, str | None], *, tool_s: float = 0.4) -> None:
     """All stories; ``keys`` by tenant."""
     async with contextlib.AsyncExitStack() as stack:
@@ -154,3 +186,4 @@ async def play(url: str, keys: dict[str, str | None], *, tool_s: float = 0.4) ->
                 who, f"{tenant}-support", 6, tool_s, budget={"cost": 0.004}, changes_at=4
             )
             await tool_loop(who, f"{tenant}-shopper", 8, tool_s / 4)
+            await team(who, f"{tenant}-lead")

@@ -17,7 +17,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tools_api.chat_format import CallSyntax, ChatFormat, Segment
+from tools_api.chat_format import (
+    CALL_BRACE,
+    THINK_CLOSER,
+    THINK_OPENER,
+    CallSyntax,
+    ChatFormat,
+    Segment,
+)
 from tools_api.json_scanner import CallScanner
 
 
@@ -91,6 +98,7 @@ class CallParser:
         *,
         calls: bool = True,
         plain: frozenset[str] = frozenset(),
+        reasons_first: bool = False,
     ) -> None:
         """
         Args:
@@ -98,17 +106,20 @@ class CallParser:
             thinking: think blocks are reasoning; otherwise their tags are text.
             calls: the turn may call tools; otherwise the calls' tags are text.
             plain: names of the tools whose input is plain text.
+            reasons_first: what comes before the end of reasoning is reasoning, opened or not.
         """
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
         self._end_of_turn = frozenset(chat_format.end_of_turn)
         self._plain = plain
-        self._state: Literal["text", "reasoning", "list", "call", "input", "between"] = "text"
+        self._state: Literal["text", "reasoning", "list", "call", "input", "between"] = (
+            "reasoning" if reasons_first else "text"
+        )
         self._started = False
         """The text or reasoning that is open has had a delta."""
         self._held = ""
         """Newlines that are text only if more text follows."""
-        self._after_tag = False
+        self._after_tag = reasons_first
         """Newlines in front of the next text belong to a tag."""
         self._scanner: CallScanner | None = None
         self._input: list[str] = []
@@ -141,9 +152,9 @@ class CallParser:
 
     def _special(self, name: str) -> None:
         if self._state == "reasoning":
-            if name == "</think>":
+            if name == THINK_CLOSER:
                 self._end_reasoning()
-            else:
+            elif name != THINK_OPENER:
                 self._run(name)
             return
         syntax = self._syntax
@@ -155,9 +166,10 @@ class CallParser:
         if syntax is not None and name == syntax.opener:
             self._end_text(keep_newlines=False)
             self._start_call(syntax, name)
-        elif self._thinking and name == "<think>":
+        elif self._thinking and name in (THINK_OPENER, THINK_CLOSER):
             self._end_text(keep_newlines=False)
-            self._state, self._after_tag = "reasoning", True
+            self._state = "reasoning" if name == THINK_OPENER else "text"
+            self._after_tag = True
         else:
             self._run(name)
 
@@ -180,7 +192,7 @@ class CallParser:
         syntax = self._syntax
         if self._state == "text" and not self._started and syntax and syntax.opener is None:
             body = text.lstrip("\n")
-            if body.startswith("{"):
+            if body.startswith(CALL_BRACE):
                 self._held += text[: len(text) - len(body)]
                 self._start_call(syntax, "")
                 return body

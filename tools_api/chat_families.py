@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from tools_api.chat_format import (
+    THINK_CLOSER,
+    THINK_OPENER,
     AssistantTurn,
     CallSyntax,
     ChatFormat,
@@ -30,10 +32,12 @@ from tools_api.tools import FunctionTool
 class ChatML(ChatFormat):
     """Qwen3; without ``<think>`` in the tokenizer plain Hermes (Qwen2.5, Hermes)."""
 
+    name = "Hermes"
+
     def __init__(self, has_token: Callable[[str], bool], default_system: str | None = None) -> None:
         super().__init__(has_token)
         self._default_system = default_system
-        self.thinking = has_token("<think>") and has_token("</think>")
+        self.thinking = has_token(THINK_OPENER) and has_token(THINK_CLOSER)
         self.end_of_turn = tuple(filter(has_token, ("<|im_end|>", "<|endoftext|>")))
         self.calls = None
         if has_token("<tool_call>") and has_token("</tool_call>"):
@@ -117,9 +121,9 @@ class ChatML(ChatFormat):
 
     def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
         if self.thinking and turn.reasoning is not None:
-            out.tag("<think>")
+            out.tag(THINK_OPENER)
             out.text("\n" + turn.reasoning.strip("\n") + "\n")
-            out.tag("</think>")
+            out.tag(THINK_CLOSER)
             out.text("\n\n")
         out.text(turn.text or "")
         if turn.calls and self.calls is not None:
@@ -138,6 +142,8 @@ class ChatML(ChatFormat):
 
 class Llama3(ChatFormat):
     """Llama 3.1; tools stand in the system turn (``tools_in_user_message=False``)."""
+
+    name = "Llama 3.1"
 
     def __init__(self, has_token: Callable[[str], bool]) -> None:
         super().__init__(has_token)
@@ -223,6 +229,8 @@ class Mistral(ChatFormat):
     v3 has no system turn: instructions open the first user turn. Its header therefore ends
     inside ``[INST]``, and the first items go on from there, whatever the header was.
     """
+
+    name = "Mistral"
 
     def __init__(self, has_token: Callable[[str], bool]) -> None:
         super().__init__(has_token)

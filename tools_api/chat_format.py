@@ -30,6 +30,11 @@ from tools_api.items import (
 )
 from tools_api.tools import FunctionTool
 
+THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
+"""Special tokens around reasoning, in formats that have it."""
+CALL_BRACE = "{"
+"""Begins a call where no special token opens it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -70,6 +75,8 @@ class CallSyntax:
 class ChatFormat(ABC):
     """Renderer of one family. Stateless; made by ``tools_api.chat_families.chat_format_for``."""
 
+    name: str
+    """Of the way in which it writes calls, as ``tools_api.call_signatures`` knows it."""
     end_of_turn: tuple[str, ...]
     """Special tokens that end a model turn; the first is what the renderer writes."""
     thinking: bool = False
@@ -118,7 +125,7 @@ class ChatFormat(ABC):
         """The special tokens that mean something in an output; any other is best banned."""
         names = set(self.end_of_turn)
         if thinking and self.thinking:
-            names |= {"<think>", "</think>"}
+            names |= {THINK_OPENER, THINK_CLOSER}
         if calls and self.calls is not None:
             names |= {name for name in (self.calls.opener, self.calls.closer) if name is not None}
         return frozenset(names)

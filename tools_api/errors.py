@@ -10,7 +10,7 @@ some clients ignore an error without them.
 """
 
 import math
-from decimal import Decimal
+import re
 from typing import Any
 
 MAX_QUOTED = 80
@@ -167,6 +167,17 @@ def previous_response_not_found(response_id: str) -> ApiError:
     )
 
 
+def item_not_found(path: str, item_id: str) -> ApiError:
+    """An ``item_reference`` names what is unknown, forgotten, deleted, private to another
+    connection or another tenant's: a client cannot tell which. It may send the item itself."""
+    return ApiError(
+        f"'{path}': item with id {quoted(item_id)} not found; send the item itself.",
+        code="item_not_found",
+        param=path,
+        status=404,
+    )
+
+
 def response_not_found(response_id: str | None) -> ApiError:
     """A turn that was to be cancelled does not run: unknown, ended, or another tenant's."""
     what = (
@@ -262,10 +273,28 @@ def missing_call_output(call_id: str) -> ApiError:
     )
 
 
+def second_output(path: str, call_id: str) -> ApiError:
+    """A call has an output already, and another one here could be taken for some other call's."""
+    return invalid_value(
+        path,
+        f"the call {quoted(call_id)} has another output already; send one output for each call, "
+        "and what came later as a message",
+    )
+
+
+def call_id_taken(path: str, call_id: str) -> ApiError:
+    """Outputs go by the call's id, so that no two calls may wait under one."""
+    return invalid_value(
+        path,
+        f"a call with the id {quoted(call_id)} waits for its output and has another name or other "
+        "arguments; send it as it was, or give each call an id of its own",
+    )
+
+
 def model_not_found(model: str) -> ApiError:
     """``model`` is neither the served model's name nor one of its aliases."""
     return ApiError(
-        f"The model {quoted(model)} does not exist here.",
+        f"The model {quoted(model)} does not exist here; GET /v1/models lists those that do.",
         code="model_not_found",
         param="model",
         status=404,
@@ -284,6 +313,20 @@ def context_length_exceeded(
         code="context_length_exceeded",
         param="input",
     )
+
+
+def told_lengths(error: ApiError) -> tuple[int, int] | None:
+    """Tokens of the prompt and the most that one may have, of a ``context_length_exceeded`` as it
+    crossed the wire; None of any other."""
+    told = _LENGTHS.match(error.message) if error.code == "context_length_exceeded" else None
+    if told is None:
+        return None
+    input_tokens, holds = int(told[1]), int(told[2])
+    return input_tokens, min(holds, input_tokens - 1)
+
+
+_LENGTHS = re.compile(r"The input is (\d+) tokens long, the model's context holds (\d+) ")
+"""How ``context_length_exceeded`` begins."""
 
 
 def overloaded(reason: str) -> ApiError:
@@ -336,7 +379,6 @@ JSON_TYPES: dict[type, str] = {
     bool: "a boolean",
     int: "an integer",
     float: "a number",
-    Decimal: "a number",
     type(None): "null",
 }
 

@@ -12,7 +12,6 @@ give them back.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -20,7 +19,8 @@ from typing import Any, NoReturn
 
 import orjson
 
-Number = int | float | Decimal
+from tools_api.exact_numbers import number
+from tools_api.json_bounds import outside_strings, without_escapes
 
 MAX_INT_DIGITS = 4300
 """Python reads and writes no longer ``int``; a longer whole number is a ``Decimal`` too."""
@@ -34,7 +34,6 @@ _ESCAPED_PAIRS = re.compile(
     rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?"
     rb"|\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-_SHORT = 16
 _MAX_DEPTH = 250
 """orjson writes no deeper."""
 
@@ -62,16 +61,6 @@ def loads(text: bytes | str, outside: bytes | None = None) -> Any:
     return orjson.loads(mended)
 
 
-def without_escapes(text: bytes) -> bytes:
-    """A JSON text in which every quote opens or closes a string."""
-    return text.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def outside_strings(bare: bytes) -> bytes:
-    """What stands outside the strings of what ``without_escapes`` gave, put together."""
-    return b"".join(bare.split(b'"')[::2])
-
-
 def dumps(value: Any, *, sort_keys: bool = False) -> bytes:
     """``value`` as compact JSON.
 
@@ -86,26 +75,13 @@ def dumps(value: Any, *, sort_keys: bool = False) -> bytes:
         return orjson.dumps(_writable(value), default=_fragment, option=option)
 
 
-def written(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+def written(value: Any, *, indent: int | None = None, ensure_ascii: bool = False) -> str:
     """``value`` as ``json.dumps`` spells it, with spaces; what is outside ASCII as it is, unless
-    ``ascii_only``."""
+    ``ensure_ascii``."""
     try:
-        return json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
     except TypeError:
-        return _Spelling(indent, ascii_only).of(value)
-
-
-def decimal_of(number: Number) -> Decimal:
-    """The value that a number of ``loads`` stands for."""
-    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
-
-
-def shortest(number: Number) -> tuple[str, int]:
-    """The digits of a number and its exponent, the same for all spellings of one value."""
-    sign, digits, exponent = decimal_of(number).as_tuple()
-    text = "".join(map(str, digits)).rstrip("0")
-    power = int(exponent) + len(digits) - len(text)
-    return ("-" if sign and text else "") + text, power if text else 0
+        return _Spelling(indent, ensure_ascii).of(value)
 
 
 def whole_text(text: str) -> str:
@@ -148,7 +124,7 @@ def beginning(text: str) -> Any:
 def _loads_exactly(text: bytes) -> Any:
     try:
         return json.loads(
-            text.decode(), parse_int=_whole, parse_float=_fraction, parse_constant=_refused
+            text.decode(), parse_int=_whole, parse_float=number, parse_constant=_refused
         )
     except RecursionError:
         raise ValueError("nested too deep") from None
@@ -158,14 +134,6 @@ def _loads_exactly(text: bytes) -> Any:
 
 def _whole(digits: str) -> int | Decimal:
     return int(digits) if len(digits) <= MAX_INT_DIGITS else Decimal(digits)
-
-
-def _fraction(text: str) -> float | Decimal:
-    double = float(text)
-    if len(text) <= _SHORT and "e" not in text and "E" not in text:
-        return double
-    exact = Decimal(text)
-    return double if math.isfinite(double) and decimal_of(double) == exact else exact
 
 
 def _refused(name: str) -> NoReturn:
@@ -234,9 +202,9 @@ def _writable(value: Any, depth: int = 0) -> Any:
 class _Spelling:
     """How ``json.dumps`` spells arrays and objects, for values that it does not know."""
 
-    def __init__(self, indent: int | None, ascii_only: bool) -> None:
+    def __init__(self, indent: int | None, ensure_ascii: bool) -> None:
         self._indent = indent
-        self._ascii_only = ascii_only
+        self._ensure_ascii = ensure_ascii
 
     def of(self, value: Any, level: int = 1) -> str:
         if isinstance(value, Decimal) and value.is_finite():
@@ -251,7 +219,7 @@ class _Spelling:
         return self._plain(value)
 
     def _plain(self, value: Any) -> str:
-        return json.dumps(value, ensure_ascii=self._ascii_only)
+        return json.dumps(value, ensure_ascii=self._ensure_ascii)
 
     def _joined(self, parts: Iterable[str], level: int) -> str:
         listed = list(parts)

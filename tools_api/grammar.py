@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools_api import errors
-from tools_api.chat_format import CallSyntax, ChatFormat, TemplateOptions, to_json
+from tools_api.chat_format import (
+    THINK_CLOSER,
+    CallSyntax,
+    ChatFormat,
+    TemplateOptions,
+    to_json,
+)
 from tools_api.custom_input import CustomFormat
 from tools_api.exact_json import written
 from tools_api.limits import DEFAULT_LIMITS
@@ -43,6 +49,19 @@ class GrammarSpec:
     """Special token that must pass first, e.g. ``</think>``."""
     trigger: str | None = None
     """Special token that opens a call in free text, e.g. ``<tool_call>``."""
+    free_text: bool = False
+    """``lark`` also allows any text that does not begin with ``CALL_BRACE``, in place of a call."""
+
+    @property
+    def binds_all(self) -> bool:
+        """Nothing of the output is free but reasoning."""
+        return self.trigger is None and not self.free_text
+
+    @property
+    def reasons_first(self) -> bool:
+        """All that comes before ``after`` is reasoning, whether the model opens it or not: the rest
+        is bound, and room may be left for no more than the tag."""
+        return self.after is not None and self.trigger is None
 
 
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -95,10 +114,10 @@ def grammar_for(
         return _bound(lark, f"{calls.whole()} | {value}", chat_format, options)
     if syntax.opener is None:
         lark.rule("TEXT", _FREE_TEXT)
-        return _bound(lark, f"{calls.whole()} | TEXT", chat_format, options)
+        return _bound(lark, f"{calls.whole()} | TEXT", chat_format, options, free_text=True)
     return GrammarSpec(
         lark=lark.text(calls.after_opener()),
-        after="</think>" if chat_format.thinking and options.thinking else None,
+        after=THINK_CLOSER if chat_format.thinking and options.thinking else None,
         trigger=syntax.opener,
     )
 
@@ -174,11 +193,17 @@ def nested_lark(custom: CustomFormat) -> str:
 
 
 def _bound(
-    lark: "_Lark", start: str, chat_format: ChatFormat, options: TemplateOptions
+    lark: "_Lark",
+    start: str,
+    chat_format: ChatFormat,
+    options: TemplateOptions,
+    *,
+    free_text: bool = False,
 ) -> GrammarSpec:
     if chat_format.thinking and options.thinking:
-        return GrammarSpec(lark=lark.text(f'"\\n\\n" ({start})'), after="</think>")
-    return GrammarSpec(lark=lark.text(start))
+        text = lark.text(f'"\\n\\n" ({start})')
+        return GrammarSpec(lark=text, after=THINK_CLOSER, free_text=free_text)
+    return GrammarSpec(lark=lark.text(start), free_text=free_text)
 
 
 class _Lark:
@@ -200,7 +225,7 @@ class _Lark:
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
         schema = dialect(schema, lenient=self._lenient).schema
         return self.rule(
-            name, "%json " + written(schema | {"x-guidance": self._style}, ascii_only=True)
+            name, "%json " + written(schema | {"x-guidance": self._style}, ensure_ascii=True)
         )
 
     def special(self, token: str) -> str:

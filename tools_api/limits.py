@@ -44,6 +44,9 @@ class Limits:
     """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
     max_list_entries: int = 64
     """Entries of ``include``, and of ``context_management``."""
+    max_listed_responses: int = 64
+    """Responses whose lists of items one ``input`` refers to; items with ids of their own are not
+    counted."""
     max_tools: int = 128
     """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64

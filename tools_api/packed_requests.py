@@ -4,10 +4,11 @@ A large request is read in a process of its own; what it found has to become the
 in the event loop, and there neither validation nor one long parse has a place. A piece holds
 part of the tools or of the items, and no more than ``PIECE_BYTES`` unless one alone is longer.
 What a model's fields are is taken from its annotations, so that a new field is not forgotten.
+The head says how many tools and items follow.
 
-Trusts the pieces: they come from ``pack`` in a process of our own, never from a client.
+Trusts what the pieces hold: they come from ``pack`` in a process of our own, never from a client.
 
-Always true: ``Unpacker`` gives a request equal to the one that was packed.
+Always true: ``Unpacker`` gives a request equal to the one that was packed, or none.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +35,8 @@ Restore = Callable[[Any], Any]
 
 def pack(request: CreateRequest) -> Iterator[bytes]:
     """The pieces of a request: its head, then its tools, then its items."""
-    yield dumps(_told(request, without=_LISTS))
+    counts = {name: len(getattr(request, name)) for name in _LISTS}
+    yield dumps({"fields": _told(request, without=_LISTS), "counts": counts})
     for name in _LISTS:
         for piece in _in_pieces(map(_plain, getattr(request, name))):
             yield b'{"%b":[%b]}' % (name.encode(), piece)
@@ -44,7 +46,8 @@ class Unpacker:
     """Takes the pieces in their order."""
 
     def __init__(self, head: bytes) -> None:
-        self._head = loads(head)
+        told = loads(head)
+        self._fields, self._counts = told["fields"], told["counts"]
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
 
     def add(self, piece: bytes) -> None:
@@ -54,9 +57,16 @@ class Unpacker:
             self._lists[name] += map(restore, values)
 
     def request(self) -> CreateRequest:
-        """The whole request; nothing is added afterwards."""
+        """The whole request; nothing is added afterwards.
+
+        Raises:
+            ValueError: other numbers of tools or items came than the head says.
+        """
         lists = {name: tuple(values) for name, values in self._lists.items()}
-        made: CreateRequest = _restore(CreateRequest, self._head)
+        counts = {name: len(values) for name, values in lists.items()}
+        if counts != self._counts:
+            raise ValueError(f"a request of {self._counts}, and {counts} came")
+        made: CreateRequest = _restore(CreateRequest, self._fields)
         vars(made).update(lists)
         return made
 

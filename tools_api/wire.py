@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tools_api import errors, exact_json
 from tools_api.errors import ApiError
+from tools_api.exact_numbers import num_digits
+from tools_api.json_bounds import bounded
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 
@@ -82,8 +84,10 @@ def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[
         ApiError: ``invalid_json``; ``invalid_value`` for a number that is too long.
     """
     text = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
-    structure = _bounded(text, limits, what)
     try:
+        structure = bounded(
+            text, most_values=limits.max_json_values, most_levels=limits.max_json_depth
+        )
         parsed = exact_json.loads(text, structure)
     except ValueError as error:
         raise errors.invalid_json(str(error), what) from None
@@ -92,28 +96,6 @@ def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[
     if _long_number(limits.max_number_digits).search(structure) is not None:
         _refuse_long_numbers(parsed, limits)
     return parsed
-
-
-def _bounded(text: bytes, limits: Limits, what: str) -> bytes:
-    """What stands outside the strings of a text that is neither nested too deep nor has too many
-    values, in time linear in its length.
-
-    Works on bytes alone: first what stands in strings is cut out, then pairs of brackets
-    are deleted from the inside out, one level at a time. On malformed text the figures may
-    be wrong behind the fault, where no parser arrives.
-    """
-    bare = exact_json.without_escapes(text)
-    if bare.count(b'"') > 2 * limits.max_json_values:
-        raise errors.invalid_json(f"more than {limits.max_json_values} strings", what)
-    structure = exact_json.outside_strings(bare)
-    if sum(map(structure.count, (b",", b"[", b"{"))) > limits.max_json_values:
-        raise errors.invalid_json(f"more than {limits.max_json_values} values", what)
-    brackets = structure.translate(_TO_SQUARE, delete=_NOT_BRACKETS)
-    for _ in range(limits.max_json_depth):
-        brackets = brackets.replace(b"[]", b"")
-    if b"[]" in brackets or brackets.count(b"[") > limits.max_json_depth:
-        raise errors.invalid_json(f"nested deeper than {limits.max_json_depth} levels", what)
-    return structure
 
 
 def _refuse_long_numbers(parsed: dict[str, Any], limits: Limits) -> None:
@@ -126,25 +108,13 @@ def _refuse_long_numbers(parsed: dict[str, Any], limits: Limits) -> None:
             values += ((join(path, key), inner) for key, inner in value.items())
         elif isinstance(value, list):
             values += ((join(path, index), inner) for index, inner in enumerate(value))
-        elif isinstance(value, int | Decimal) and _num_places(value) > most:
+        elif isinstance(value, int | Decimal) and num_digits(value) > most:
             raise errors.invalid_value(
                 path, f"a number of more than {most} digits; send it as a string"
             )
-
-
-def _num_places(number: int | Decimal) -> int:
-    """Digits that it takes to write a number without an exponent."""
-    if isinstance(number, Decimal):
-        _, digits, exponent = number.as_tuple()
-        return max(len(digits) + int(exponent), len(digits), 1 - int(exponent))
-    return len(str(number).lstrip("-"))
 
 
 @cache
 def _long_number(most: int) -> re.Pattern[bytes]:
     """A number that may have more than ``most`` places."""
     return re.compile(rb"[0-9.]{%d}|[0-9][eE]" % (most + 1))
-
-
-_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")

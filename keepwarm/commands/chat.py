@@ -6,13 +6,13 @@ from elsewhere. Ctrl-C ends the turn, or at the prompt the conversation; Ctrl-D 
 
 import contextlib
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -29,7 +29,7 @@ from keepwarm import (
 )
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of
+from keepwarm.commands.registry import base_url, values_of, warn_of_strays
 from keepwarm.commands.screen import Screen, printable
 from keepwarm.commands.tools_file import tools_of
 from sessions.command.settings import OptionError, Values
@@ -38,10 +38,17 @@ HELP = """Talk to a session of a server in the terminal.
 
 With --tools FILE the model calls what @tool made in that Python file. --resume goes on with the
 last conversation, or with the session of that name. Ctrl-C ends a turn, Ctrl-D the conversation;
-/usage shows what it took."""
+/usage shows what it took, /help what else can be typed."""
 PROMPT = "> "
 LAST = "last"
-USAGE = "/usage"
+COMMANDS = {
+    "/help": "what can be typed here",
+    "/usage": "what the conversation took: turns, tokens, what the cache saved, cost",
+    "/quit": "the end, as Ctrl-D and /exit",
+}
+_ENDS = ("/quit", "/exit")
+_COMMAND = re.compile(r"/[A-Za-z][\w-]*")
+"""Alone, or as the first word of a line; a path has more slashes."""
 _FAILURES = (ApiError, ConnectionLost, TurnFailed, TooManyTurns)
 
 
@@ -61,13 +68,32 @@ class Conversation:
         """Answer each line; returns 1 if the last one could not be, else 0."""
         status = 0
         for text in lines:
-            if text.strip() == USAGE:
-                self._screen.whole(usage(self._session))
+            command = command_of(text)
+            if command in _ENDS:
+                break
+            if command is not None:
+                status = self._obey(command)
             elif text.strip():
-                status = self._answer(text)
+                status = self._answer(text[1:] if text.startswith("//") else text)
         if self._session.stats.turns:
             self._screen.whole(f"go on with: keepwarm chat --resume {self._session.name}", dim=True)
         return status
+
+    def _obey(self, command: str) -> int:
+        if command == "/usage":
+            self._screen.whole(usage(self._session))
+        elif command == "/help":
+            for name, what in COMMANDS.items():
+                self._screen.whole(f"{name:8}{what}")
+            self._screen.whole("All else goes to the model; //WORD does so as /WORD.")
+        else:
+            self._screen.whole(
+                f"error: there is no command {command}, /help lists those that are; to say it to "
+                f"the model, type /{command}",
+                fg="red",
+            )
+            return 1
+        return 0
 
     def _answer(self, text: str) -> int:
         try:
@@ -93,16 +119,23 @@ class Conversation:
 
 def run(given: Given) -> int:
     """Talk until the input ends; returns the exit status."""
+    warn_of_strays()
     values = values_of("chat", given)
     resume, state = given.arguments["resume"], _state_file(os.environ)
     name = session_name(values, resume, state)
-    tools = [] if values["tools"] is None else tools_of(values["tools"])
+    tools = [] if values["tools"] is None else tools_of(values["tools"], values.label("tools"))
     defaults: Any = {key: values[key] for key in ("instructions", "model") if values[key]}
     with Client(base_url(values), api_key=values["api_key"]) as client:
         session = client.session(name=name, approve=_approve, tools=tools, **defaults)
         _remember(state, name)
         talk = Conversation(session, Screen.here(), _options(values), resumed=resume is not None)
         return talk.take(_lines())
+
+
+def command_of(line: str) -> str | None:
+    """The command that a line is, known or not; None: it is for the model."""
+    first = next(iter(line.split()), "")
+    return first if _COMMAND.fullmatch(first) else None
 
 
 def usage(session: Session) -> str:
@@ -114,19 +147,6 @@ def usage(session: Session) -> str:
         f"{stats.turns} turns, {used.input_tokens} input tokens ({used.hit_ratio:.0%} cached), "
         f"{used.output_tokens} output tokens{cost}"
     )
-
-
-def base_url(values: Values) -> str:
-    """The address with its path, which may be left out.
-
-    Raises:
-        OptionError: it is no address.
-    """
-    url: str = values["url"]
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-        raise OptionError(f"{values.label('url')} {url!r} is not of the form http://host:port")
-    return url if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 def session_name(values: Values, resume: str | None, state: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import SETTINGS
+from keepwarm.commands.registry import SETTINGS, warn_of_strays
 from sessions.command.settings import (
     CONFIG_VARIABLE,
     ConfigFile,
@@ -35,6 +35,7 @@ TOML, with a table for each command:
 
 def run(given: Given) -> int:
     """Print the options of one command, or of all; returns the exit status."""
+    warn_of_strays()
     file = read_config(config_path(given.config, os.environ), SETTINGS)
     only = given.arguments["command"]
     click.echo(f"# configuration file: {'none' if file is None else file.path}")

@@ -4,9 +4,9 @@ import click
 
 from keepwarm import ApiError, ConnectionLost
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of
+from keepwarm.commands.registry import base_url, values_of, warn_of_strays
 from keepwarm.demo.child_server import ServerDidNotStart
-from keepwarm.demo.play import run_demo
+from keepwarm.demo.play import TookTooLong, run_demo
 from keepwarm.demo.settings import DEMO_SETTINGS
 
 HELP = """Serve a model and play an agent with three tools: one session, then several at once.
@@ -16,14 +16,18 @@ Needs no network, no GPU and no key."""
 
 def run(given: Given) -> int:
     """Play it; returns the exit status."""
+    warn_of_strays()
     values = values_of("demo", given)
+    options = dict(values)
+    if options["url"]:
+        options["url"] = base_url(values)
     try:
-        run_demo(**values)
+        run_demo(**options)
     except ServerDidNotStart as error:
         told = [line for line in str(error).splitlines() if "keepwarm: error: " in line]
         reason = told[-1].partition(": error: ")[2] if told else str(error)
         raise click.ClickException(reason) from error
-    except (ApiError, ConnectionLost) as error:
+    except (ApiError, ConnectionLost, TookTooLong) as error:
         raise click.ClickException(str(error)) from error
     return 0
 

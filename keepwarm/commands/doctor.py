@@ -2,14 +2,16 @@
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import click
 
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of
+from keepwarm.commands.registry import strays, values_of
 from keepwarm.commands.screen import printable, wants_colour
 from sessions.command.checks import Finding, Verdict, findings
-from sessions.command.options import SERVE_SETTINGS, read_serve_options
+from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 
 HELP = """Look at what a server needs: versions, model, port, limits, disk, device, kernels.
 
@@ -20,14 +22,22 @@ _COLOURS: dict[Verdict, str] = {"ok": "green", "note": "yellow", "fault": "red"}
 
 def run(given: Given) -> int:
     """Print what is found, as it is found; returns the exit status."""
-    options = read_serve_options(values_of("serve", given), os.environ)
+    values = values_of("serve", given)
+    options = read_serve_options(values, os.environ)
     colour = wants_colour(sys.stdout, os.environ)
     verdicts = []
-    for finding in findings(options, os.environ):
+    for finding in chain(environment(strays()), findings(options, os.environ)):
         verdicts.append(finding.verdict)
         for line in lines(finding, colour=colour):
-            click.echo(line, color=colour)
+            click.echo(in_the_users_words(line, values), color=colour)
     return int("fault" in verdicts)
+
+
+def environment(unread: Iterable[str]) -> Iterator[Finding]:
+    """Of the environment what has no effect, if there is any."""
+    for line in unread:
+        advice = "'keepwarm config show' has every option; docs/commands.md their variables"
+        yield Finding(what="environment", verdict="note", found=line, advice=advice)
 
 
 def lines(finding: Finding, *, colour: bool) -> list[str]:

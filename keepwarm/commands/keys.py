@@ -3,6 +3,7 @@
 A key is shown once, when it is made; a file holds its digest alone.
 """
 
+import contextlib
 import secrets
 import sys
 from pathlib import Path
@@ -68,6 +69,8 @@ def check(file: Path) -> int:
 
 
 def _row(key: str, name: str, tenant: str, role: str) -> str:
+    if not name:
+        raise click.UsageError("--name is empty: each key has a name of its own")
     try:
         return key_row(ApiKey.of(key, tenant=tenant, role=Role(role), name=name))
     except KeyFileError as error:
@@ -83,16 +86,21 @@ def _read(file: Path) -> TenantsFile:
 
 def _append(file: Path, row: str) -> None:
     """Put a row behind what is in the file, if the file is good with it."""
-    before = file.read_text(encoding="utf-8") if file.exists() else ""
     draft = file.with_name(file.name + ".new")
     try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
         draft.write_text(f"{before}\n{row}" if before else row, encoding="utf-8")
         read_tenants_file(draft)
         draft.replace(file)
     except KeyFileError as error:
         raise click.ClickException(str(error).replace(str(draft), str(file), 1)) from error
+    except OSError as error:
+        raise click.ClickException(f"{file}: cannot be changed: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file}: cannot read it: not UTF-8") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 COMMAND = click.Group(

@@ -12,21 +12,14 @@ from typing import cast
 
 import click
 
+from keepwarm.commands import listed
 from sessions.command.settings import OptionError
 from tools_api.version import __version__
 
-COMMANDS = {
-    "serve": "Serve a model over WebSocket and HTTP.",
-    "chat": "Talk to a session of a server, with tools of your own.",
-    "demo": "Serve a model and play an agent with three tools.",
-    "doctor": "Look whether a server would start here, and say what to do.",
-    "sessions": "Show what is in a journal, and take things out of it.",
-    "keys": "Make keys, and the rows that stand for them in a tenants file.",
-    "top": "Watch a server's sessions in the terminal.",
-    "config": "Show every option and where its value comes from.",
-}
+COMMANDS = listed.COMMANDS
 """Each command with what it does, in a line; ``keepwarm.commands.NAME`` holds it."""
 INTERRUPTED = 130
+HELP_OPTIONS = ["-h", "--help"]
 _TOP = click.Command("top", help=COMMANDS["top"])
 """Has an extra and a parser of its own, so keepwarm.__main__ runs it; here it is listed."""
 
@@ -64,7 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except click.UsageError as error:
         path = "keepwarm" if error.ctx is None else error.ctx.command_path
-        _complain(f"{error.format_message()} See '{path} --help'.")
+        message = error.format_message().rstrip(".")
+        _complain(f"{message}. See '{path} --help'.")
         return 2
     except click.ClickException as error:
         _complain(error.format_message())
@@ -74,6 +68,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionError as error:
         _complain(str(error))
         return 2
+    except OSError as error:  # a full disk, a file that somebody took away
+        where = f": {error.filename}" if error.filename else ""
+        _complain(f"{error.strerror or error}{where}")
+        return 1
     return int(status or 0)
 
 
@@ -83,6 +81,7 @@ def _group() -> click.Group:
         help="Inference runtime that keeps agents' sessions warm.",
         params=[_version_option()],
         no_args_is_help=True,
+        context_settings={"help_option_names": HELP_OPTIONS},
     )
 
 
@@ -93,7 +92,7 @@ def _version_option() -> click.Option:
             ctx.exit()
 
     return click.Option(
-        ["--version"],
+        ["-V", "--version"],
         is_flag=True,
         expose_value=False,
         is_eager=True,

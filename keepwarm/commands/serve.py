@@ -3,7 +3,7 @@
 import os
 
 from keepwarm.commands.parameters import Given, settings_command
-from keepwarm.commands.registry import values_of
+from keepwarm.commands.registry import strays, values_of
 from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 from sessions.command.serve import run as serve
 
@@ -12,7 +12,7 @@ def run(given: Given) -> int:
     """Serve with the options given; returns the exit status."""
     values = values_of("serve", given)
     options = read_serve_options(values, os.environ)
-    return serve(options, lambda message: in_the_users_words(message, values))
+    return serve(options, lambda message: in_the_users_words(message, values), strays())
 
 
 COMMAND = settings_command(

@@ -5,8 +5,10 @@ while servers use it; ``vacuum`` does so to a file, and ``recover`` reads a dama
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,18 @@ import click
 import orjson
 
 from sessions.command.journal_options import in_postgres, open_postgres, state_folder
+from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import block_seconds, dollars
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
-from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord
+from sessions.journal.kept_budgets import budgets_kept
+from sessions.journal.records import SessionRecord, StoredTurn, TurnRecord, parent_in
 from sessions.journal.recovery import recover as recover_file
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
+from sessions.pages.rows import budget_row
+from sessions.top.feed import printable
 
 _JOURNAL = click.Option(
     ["--journal"],
@@ -34,14 +40,11 @@ _NAME = click.Argument(["name"])
 
 
 def show_all(journal: str | None, tenant: str | None, as_json: bool) -> int:
-    """Print the sessions, the most recently used first; returns the exit status."""
+    """Print the sessions, the most recently active first; returns the exit status."""
     with _refusals():
-        found = [_session(s) for place in _places(journal) for s in _read_sessions(place, tenant)]
-    _print(
-        found,
-        as_json,
-        ("tenant", "session", "turns", "input", "output", "block_seconds", "cost", "head"),
-    )
+        found = [row for place in _places(journal) for row in _read_sessions(place, tenant)]
+    found.sort(key=lambda row: -row["updated_s"])
+    _print(found, as_json, _SESSION_COLUMNS)
     return 0
 
 
@@ -52,17 +55,11 @@ def show(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
             with closing(_view(place)) as view:
                 turns = [_turn(turn) for turn in view.session_turns(tenant, name)]
                 turns += [_running(held) for held in view.reservations(tenant, name)]
-                if turns or view.session(tenant, name) is not None:
-                    columns = (
-                        "response",
-                        "parent",
-                        "status",
-                        "reason",
-                        "input",
-                        "output",
-                        "block_seconds",
-                    )
-                    _print(turns, as_json, columns)
+                session = view.session(tenant, name)
+                if turns or session is not None:
+                    _print(turns, as_json, _TURN_COLUMNS)
+                    if session is not None and not as_json:
+                        _print_budgets(budgets_kept(view, session), name)
                     return 0
     raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
 
@@ -74,7 +71,7 @@ def delete(journal: str | None, tenant: str, name: str, as_json: bool) -> int:
             with closing(_beside(place)) as opened:
                 if opened.session(tenant, name) is not None:
                     ended = opened.delete_session(tenant, name)
-                    _print([{"deleted": name, "ended": list(ended)}], as_json, ("deleted", "ended"))
+                    _print([{"deleted": name, "ended": list(ended)}], as_json, _DELETED_COLUMNS)
                     return 0
     raise click.ClickException(f"there is no session {name!r} of tenant {tenant!r}")
 
@@ -136,12 +133,12 @@ def _postgres(address: str) -> Journal:
     return open_postgres(address, fingerprint=b"", owner="", beside=True)
 
 
-def _read_sessions(place: Path | str, tenant: str | None) -> list[SessionRecord]:
+def _read_sessions(place: Path | str, tenant: str | None) -> list[dict[str, Any]]:
     with closing(_view(place)) as view:
-        return view.sessions(tenant)
+        return [_session(each, budgets_kept(view, each)) for each in view.sessions(tenant)]
 
 
-def _session(record: SessionRecord) -> dict[str, Any]:
+def _session(record: SessionRecord, budgets: Sequence[HeldBudget]) -> dict[str, Any]:
     account = record.account
     return {
         "tenant": record.tenant,
@@ -153,6 +150,8 @@ def _session(record: SessionRecord) -> dict[str, Any]:
         "block_seconds": block_seconds(account.usage.residency),
         "cost": dollars(account.cost),
         "head": record.head_id,
+        "parent": parent_in(record.options),
+        "budgets": list(map(budget_row, budgets)),
         "updated_s": record.updated_s,
     }
 
@@ -189,22 +188,95 @@ def _running(held: TurnRecord) -> dict[str, Any]:
     }
 
 
-def _print(found: Sequence[dict[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """Of a table for people; JSON has everything."""
+
+    title: str
+    text: Callable[[dict[str, Any]], str]
+    is_number: bool = False
+
+
+def _plain(name: str, *, is_number: bool = False) -> _Column:
+    return _Column(title=name, text=lambda row: _cell(row[name]), is_number=is_number)
+
+
+def _moment(title: str, name: str) -> _Column:
+    return _Column(title=title, text=lambda row: _time(row[name]))
+
+
+_LONGEST = 64
+"""Characters of a cell; a name may have hundreds."""
+
+
+def _print(found: Sequence[dict[str, Any]], as_json: bool, columns: Sequence[_Column]) -> None:
     if as_json:
         click.echo(orjson.dumps(list(found)).decode())
         return
-    lines = [list(columns), *([_cell(each[name]) for name in columns] for each in found)]
+    lines = [[column.title for column in columns]]
+    lines += [[column.text(each) for column in columns] for each in found]
     widths = [max(len(line[k]) for line in lines) for k in range(len(columns))]
     for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        cells = (
+            cell.rjust(width) if column.is_number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        )
         click.echo("  ".join(cells).rstrip())
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return "-" if value is None else str(value)
+def _print_budgets(budgets: Sequence[HeldBudget], session: str) -> None:
+    for budget in map(budget_row, budgets):
+        for kind, limit in budget["limit"].items():
+            left = _cell(budget["left"][kind])
+            click.echo(f"{_whose(budget, session)}: {left} of {_cell(limit)} {kind} left")
 
+
+def _budgets_left(row: dict[str, Any]) -> str:
+    told = []
+    for budget in row["budgets"]:
+        left = ", ".join(f"{_cell(n)} {kind}" for kind, n in budget["left"].items())
+        told += [f"{_whose(budget, row['session'])}: {left}"] if left else []
+    return "; ".join(told) or "-"
+
+
+def _whose(budget: dict[str, Any], session: str) -> str:
+    """Which budget it is, as a session sees it."""
+    scope, owner = budget["scope"], budget["owner"]
+    return f"tree of {_cell(owner)}" if scope == "tree" and owner != session else str(scope)
+
+
+def _time(moment_s: float) -> str:
+    """By the clock of this machine."""
+    if not moment_s:
+        return "-"
+    return datetime.fromtimestamp(moment_s).isoformat(sep=" ", timespec="seconds")
+
+
+def _cell(value: object) -> str:
+    """Names are clients' words: none of them gives a terminal orders."""
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value)) or "-"
+    if isinstance(value, float):
+        return f"{value:.9f}".rstrip("0").rstrip(".")
+    text = printable("-" if value is None else str(value))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+_SESSION_COLUMNS = (
+    _plain("tenant"),
+    _plain("session"),
+    _moment("last_turn", "updated_s"),
+    *(_plain(name, is_number=True) for name in ("turns", "input", "output", "block_seconds")),
+    _plain("cost", is_number=True),
+    _Column(title="budget_left", text=_budgets_left),
+    _plain("head"),
+)
+_TURN_COLUMNS = (
+    *(_plain(name) for name in ("response", "parent", "status", "reason")),
+    _moment("ended", "created_s"),
+    *(_plain(name, is_number=True) for name in ("input", "output", "block_seconds", "cost")),
+)
+_DELETED_COLUMNS = (_plain("deleted"), _plain("ended"))
 
 COMMAND = click.Group(
     "sessions",
@@ -214,13 +286,13 @@ COMMAND = click.Group(
             "list",
             callback=show_all,
             params=[_JOURNAL, click.Option(["--tenant"], help="only this one's"), _JSON],
-            help="List the sessions, the most recently used first.",
+            help="List the sessions, the most recently active first, and what their budgets leave.",
         ),
         click.Command(
             "show",
             callback=show,
             params=[_JOURNAL, _TENANT, _NAME, _JSON],
-            help="List the turns of a session, and what those that run may consume.",
+            help="List the turns of a session, what those that run may consume, and its budgets.",
         ),
         click.Command(
             "delete",
@@ -238,7 +310,9 @@ COMMAND = click.Group(
             "recover",
             callback=recover,
             params=[
-                click.Argument(["source"], type=click.Path(path_type=Path, exists=True)),
+                click.Argument(
+                    ["source"], type=click.Path(path_type=Path, exists=True, dir_okay=False)
+                ),
                 click.Argument(["target"], type=click.Path(path_type=Path)),
             ],
             help="Save what is whole of a damaged journal into a new file, and name the rest.",

@@ -30,6 +30,10 @@ This model has 1.3 million parameters and was trained to call tools, nothing els
 calls itself and is at times wrong; its model card (runtime/assets/default_model) says how often."""
 
 
+class TookTooLong(Exception):
+    """The demo was ended at its limit."""
+
+
 async def play(client: AsyncClient, tools: Sequence[Tool], *, forced: bool, sessions: int) -> None:
     """Play and print both parts of the demo."""
     everything: list[PlayedTurn] = []
@@ -71,7 +75,13 @@ def is_trained(model: str) -> bool:
 
 
 def run_demo(
-    *, model: str, sessions: int, url: str | None, api_key: str | None, forced: bool
+    *,
+    model: str,
+    sessions: int,
+    url: str | None,
+    api_key: str | None,
+    forced: bool,
+    limit_seconds: float,
 ) -> None:
     """Play the demo and print it.
 
@@ -80,9 +90,11 @@ def run_demo(
         url: play against this server instead; the costs are then by its prices.
         api_key: of the server at ``url``.
         forced: name the tool of each turn, also where the model has learnt to choose.
+        limit_seconds: for all turns together.
 
     Raises:
         ServerDidNotStart: with its log.
+        TookTooLong: longer than ``limit_seconds``.
         ApiError, ConnectionLost: the server at ``url`` refuses, or is not there.
     """
     with ExitStack() as stack:
@@ -93,10 +105,21 @@ def run_demo(
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
             print(server.ready_line)
             forced = forced or not is_trained(model)
-        if forced:
-            print(RANDOM_NOTE)
-        elif url is None and model == "default":
-            print(SMALL_NOTE)
+        _print_note(model, url, forced=forced)
         tools = shop_tools(folder / "shop.sqlite")
-        client = AsyncClient(url or server.url, api_key=api_key if url else None)
-        asyncio.run(play(client, tools, forced=forced, sessions=sessions))
+        client = AsyncClient(url or server.url, api_key=api_key if url else "")
+        playing = play(client, tools, forced=forced, sessions=sessions)
+        try:
+            asyncio.run(asyncio.wait_for(playing, limit_seconds))
+        except TimeoutError:
+            raise TookTooLong(
+                f"the demo took longer than {limit_seconds:g} s; --limit-seconds gives it more"
+            ) from None
+
+
+def _print_note(model: str, url: str | None, *, forced: bool) -> None:
+    """What to know of the model that plays."""
+    if forced:
+        print(RANDOM_NOTE)
+    elif url is None and model == "default":
+        print(SMALL_NOTE)

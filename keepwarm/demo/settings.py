@@ -37,4 +37,12 @@ DEMO_SETTINGS = (
         default=False,
         help="name the tool of each turn, as is done for random weights",
     ),
+    Setting(
+        name="limit_seconds",
+        prefix="DEMO_",
+        kind="number",
+        default=600.0,
+        bounds=(1, 86400),
+        help="the demo ends after so many seconds at the latest",
+    ),
 )

@@ -197,7 +197,7 @@ class Emission:
         sequence.buffer.append(token)
         if token in self._tokenizer.end_of_turn_ids:
             return FinishReason.STOP
-        if self._hits_stop_string(sequence, token):
+        if self._completes_stop_string(sequence, token):
             return FinishReason.STOP_STRING
         if sequence.remaining <= 0:
             return FinishReason.LENGTH
@@ -205,24 +205,12 @@ class Emission:
             return FinishReason.CONTEXT
         return None
 
-    def _hits_stop_string(self, sequence: Sequence, token: int) -> bool:
-        stops = sequence.request.sampling.stop
-        if not stops:
+    @staticmethod
+    def _completes_stop_string(sequence: Sequence, token: int) -> bool:
+        search, grammar = sequence.stop_search, sequence.grammar
+        if search is None:
             return False
-        wanted = [s.encode() for s in stops]
-        longest = max(map(len, wanted))
-        text = self._text_before(sequence, longest - 1) + self._tokenizer.token_bytes(token)
-        return any(w in text for w in wanted)
-
-    def _text_before(self, sequence: Sequence, num_bytes: int) -> bytes:
-        """The last bytes, that many at least where there are, of what was emitted before the
-        last token."""
-        tokens, text = sequence.buffer.view(), b""
-        for index in range(len(tokens) - 2, sequence.prompt_length - 1, -1):
-            if len(text) >= num_bytes:
-                break
-            text = self._tokenizer.token_bytes(int(tokens[index])) + text
-        return text
+        return search.completes(token, bound=grammar is not None and grammar.bound)
 
 
 def _certain(sequence: Sequence, token: int) -> TokenLogprob | None:

@@ -19,6 +19,7 @@ from runtime.engine.step_outputs import OutputCollector
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
+from runtime.grammar.stop_search import StopSearch
 from runtime.messages import (
     ErrorKind,
     FinishReason,
@@ -112,6 +113,8 @@ class OpenRequests:
             return
         buffer, vouched = opened
         sequence = Sequence(request, buffer, arrival_s=self._clock(), vouched=vouched)
+        if stops := request.sampling.stop:
+            sequence.stop_search = StopSearch(stops, self._tokenizer, request.grammar)
         refusal = self._refusal(sequence)
         if refusal is not None:
             self._branches.close(request.branch_id, ran=False)

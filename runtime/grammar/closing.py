@@ -26,7 +26,6 @@ from runtime.grammar.closing_tables import ClosingTables, Way, allowed
 from runtime.grammar.mask_bits import MaskRow, mask_words
 from runtime.grammar.plain_closing import PlainClosing
 from runtime.grammar.schemas import reading_hints
-from tools_api.chat_format import Segment
 
 _Result = TypeVar("_Result")
 Work = Generator[None, None, _Result]
@@ -291,7 +290,7 @@ class ClosingSearch:
         return []
 
     def _encode(self, text: str) -> Way:
-        return tuple(self._tables.tokenizer.encode([Segment(text)]).tolist())
+        return tuple(self._tables.tokenizer.spell(text))
 
     def _hinted_ways(self, matcher: llguidance.LLMatcher, tokens: Sequence[int]) -> list[Way]:
         """Ways that the schemas suggest: a required key, or the tail of a matching string."""

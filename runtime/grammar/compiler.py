@@ -23,11 +23,12 @@ import llguidance
 
 from runtime.grammar.closing import THOROUGH, ClosingSearch, Work, complete
 from runtime.grammar.closing_tables import ClosingTables
+from runtime.grammar.exact_rules import Exact, with_exact_numbers
 from runtime.grammar.refusal import GrammarRefused, refusal
-from runtime.grammar.schemas import json_blocks, subschemas
+from runtime.grammar.schema_parts import circles
+from runtime.grammar.schemas import Path, json_blocks, subschemas
 from runtime.grammar.short_values import short_value
 from runtime.tokenizer import Tokenizer
-from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec, resolve_specials
 from tools_api.schema_dialect import MAX_COUNTED_CHARS
 
@@ -35,12 +36,18 @@ MAX_CLOSING_TOKENS = 8192
 """Longer endings are not looked for: a turn without a known one runs until its limit."""
 
 _MAX_FORCED_TEXTS = 4096
+_VALUE_KEYS = frozenset({"items", "additionalItems", "additionalProperties"})
+_VALUE_HOLDERS = frozenset({("properties",), ("patternProperties",), ("prefixItems",), ("items",)})
+_EMPTY = "Unsatisfiable schema"
 
 # An automaton state takes 1 to 2 kB; the library's default would allow 500 MB a grammar. The
 # fuel bounds what one mask or one look for forced tokens may cost, some 3 ms; 425 schemas from
 # practice do with half of it, and a fifth of the library's default is too little for some.
 _LIMITS = llguidance.LLParserLimits(
-    max_lexer_states=30_000, step_lexer_fuel=100_000, verbose_errors=False
+    max_lexer_states=30_000,
+    step_lexer_fuel=100_000,
+    max_items_in_row=16_000,
+    verbose_errors=False,
 )
 
 
@@ -82,7 +89,8 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer, *, max_cache_bytes: int) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = _vocabulary(tokenizer)
-        self._closing_tables = ClosingTables(tokenizer)
+        self.tables = ClosingTables(tokenizer)
+        """What searches and walks know of the vocabulary."""
         self._max_cache_bytes = max_cache_bytes
         self._lock = threading.Lock()
         self._cache: OrderedDict[GrammarSpec, CompiledGrammar] = OrderedDict()
@@ -154,10 +162,15 @@ class GrammarCompiler:
         except LookupError as error:
             raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
         _refuse_long_strings(lark)
-        build = partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
-        matcher = build()
-        if matcher.is_error():
-            raise refusal(matcher.get_error(), spec.lark)
+        _refuse_circles(lark)
+        exact = with_exact_numbers(lark)
+        if exact is None:
+            build = self._builder(lark)
+            matcher = build()
+            if matcher.is_error():
+                raise refusal(matcher.get_error(), spec.lark)
+        else:
+            build, matcher = self._exactly(lark, exact)
         first = matcher.deep_copy()
         first.compute_bitmask()
         if first.is_error():  # some grammars fail only here
@@ -165,6 +178,37 @@ class GrammarCompiler:
         return ParsedGrammar(
             spec=spec, matcher=matcher, build=build, after_id=after_id, trigger_id=trigger_id
         )
+
+    def _builder(self, lark: str) -> Callable[[], llguidance.LLMatcher]:
+        return partial(llguidance.LLMatcher, self._vocabulary, lark, log_level=0, limits=_LIMITS)
+
+    def _exactly(
+        self, lark: str, exact: Exact
+    ) -> tuple[Callable[[], llguidance.LLMatcher], llguidance.LLMatcher]:
+        """A matcher of rules that keep all numbers, and what makes another one.
+
+        Raises:
+            GrammarRefused: the grammar cannot be enforced.
+        """
+        loose = self._builder(exact.loosened)()
+        if loose.is_error():
+            raise refusal(loose.get_error(), lark)
+        build = self._builder(exact.lark)
+        matcher = build()
+        if matcher.is_error() and _EMPTY in matcher.get_error():
+            # The library refuses a whole grammar for one block, though it may be left out.
+            exact = with_exact_numbers(lark, self._is_empty) or exact
+            build = self._builder(exact.lark)
+            matcher = build()
+        if matcher.is_error():
+            message = refusal(matcher.get_error(), exact.lark).message
+            raise GrammarRefused(message, block=exact.block)
+        return build, matcher
+
+    def _is_empty(self, block: str) -> bool:
+        """Whether the library says that nothing satisfies a ``%json`` directive."""
+        matcher = self._builder(f"start: value\nvalue: {block}\n")()
+        return matcher.is_error() and _EMPTY in matcher.get_error()
 
     def finishing(self, parsed: ParsedGrammar) -> Work[CompiledGrammar]:
         """The rest of a compilation, in pieces; remembers the result.
@@ -175,7 +219,7 @@ class GrammarCompiler:
         """
         spec, matcher = parsed.spec, parsed.matcher
         values = yield from _short_values(spec.lark)
-        search = ClosingSearch(self._closing_tables)
+        search = ClosingSearch(self.tables)
         yield from search.preparing(spec.lark, values)
         closing = yield from search.finding(matcher, limit=MAX_CLOSING_TOKENS, effort=THOROUGH)
         if closing is None:
@@ -220,7 +264,7 @@ class _Vocabulary:
         return list(self._encoded(text))
 
     def _encode(self, text: bytes) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode([Segment(text.decode())]).tolist())
+        return tuple(self._tokenizer.spell(text.decode()))
 
 
 def _vocabulary(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
@@ -268,6 +312,28 @@ def _refuse_long_strings(lark: str) -> None:
                     keyword="minLength",
                     path=(*path, "minLength"),
                     block=block,
+                )
+
+
+def _is_value(path: Path) -> bool:
+    """Whether what stands there is a value of its own, and no part of what is said of one."""
+    return not path or path[-1] in _VALUE_KEYS or path[-2:-1] in _VALUE_HOLDERS
+
+
+def _refuse_circles(lark: str) -> None:
+    """Refuse schemas in which something refers to nothing but itself: the library lets an output
+    begin it, and then lets nothing follow.
+
+    Raises:
+        GrammarRefused: naming the reference.
+    """
+    for block, (_, schema) in enumerate(json_blocks(lark)):
+        found = circles(schema) if isinstance(schema, dict) else {}
+        for path, node in subschemas(schema) if found else ():
+            if id(node) in found and _is_value(path):
+                keyword = found[id(node)]
+                raise GrammarRefused(
+                    "it refers to nothing but itself", keyword, (*path, keyword), block
                 )
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from runtime.grammar.closing_tables import Way
 from runtime.grammar.mask_bits import MaskRow, mask_words
 from runtime.tokenizer import Tokenizer
-from tools_api.chat_format import Segment
 
 _STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 _NESTED = re.compile(r"^input_\d+: %lark \{\n(.*?)\n\}$", re.MULTILINE | re.DOTALL)
@@ -53,7 +52,7 @@ class PlainClosing:
         self._end_of_turn = tokenizer.end_of_turn_id
         self._row_words = mask_words(tokenizer.vocab_size)
         texts = dict.fromkeys((*_SIGNS, *_words(lark)))
-        ways = [tuple(tokenizer.encode([Segment(text)]).tolist()) for text in texts if text]
+        ways = [tuple(tokenizer.spell(text)) for text in texts if text]
         specials = [(token,) for token in sorted(tokenizer.specials.values())]
         self._moves = (*specials, *ways[:_MAX_WORDS])
 

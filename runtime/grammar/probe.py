@@ -437,10 +437,13 @@ class _Child:
 
 
 async def _read(process: asyncio.subprocess.Process) -> Any:
-    """The next frame that a process says."""
+    """The next frame that a process says; one that is too long is as good as half of one."""
     assert process.stdout is not None
-    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-    return orjson.loads(await process.stdout.readexactly(min(length, _MAX_FRAME_BYTES)))
+    prefix = await process.stdout.readexactly(LENGTH.size)
+    (length,) = LENGTH.unpack(prefix)
+    if length > _MAX_FRAME_BYTES:
+        raise asyncio.IncompleteReadError(prefix, LENGTH.size + length)
+    return orjson.loads(await process.stdout.readexactly(length))
 
 
 async def _end(process: asyncio.subprocess.Process, *, dying: bool = False) -> int | None:

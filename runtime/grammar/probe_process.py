@@ -1,4 +1,4 @@
-"""The process that tries grammars: compiles one, draws the first mask, looks for a legal output.
+"""The process that tries grammars: compiles one, looks for a legal output, walks through it.
 
 Started by ``runtime.grammar.probe``, which may kill it at any time. It ends with its pipe, and by
 itself where a check needs more memory than it may. Imports no torch.
@@ -21,6 +21,7 @@ import orjson
 
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
+from runtime.grammar.trial import Trial
 from runtime.tokenizer import Tokenizer, TokenizerError
 from tools_api.grammar import GrammarSpec
 
@@ -89,9 +90,9 @@ def _limit_address_space(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> dict[str, Any] | None:
+def _verdict(compiler: GrammarCompiler, trial: Trial, spec: GrammarSpec) -> dict[str, Any] | None:
     try:
-        compiler.compile(spec)
+        trial.of(compiler.compile(spec))
     except GrammarRefused as refused:
         return {
             "message": refused.message,
@@ -104,11 +105,11 @@ def _verdict(compiler: GrammarCompiler, spec: GrammarSpec) -> dict[str, Any] | N
 
 def serve(requests: BinaryIO, answers: BinaryIO, compiler: GrammarCompiler, memory: int) -> None:
     """Answer checks until the pipe is closed."""
-    watch = _MemoryWatch(memory)
+    trial, watch = Trial(compiler.tables), _MemoryWatch(memory)
     while len(prefix := requests.read(LENGTH.size)) == LENGTH.size:
         body = requests.read(LENGTH.unpack(prefix)[0])
         with watch:
-            answer = _verdict(compiler, GrammarSpec(**orjson.loads(body)))
+            answer = _verdict(compiler, trial, GrammarSpec(**orjson.loads(body)))
         answers.write(frame(answer))
         answers.flush()
 

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from runtime.grammar.schema_places import Place, widest_place
 from runtime.grammar.schemas import json_blocks, subschemas
 from tools_api.schema_dialect import REFUSED
 
@@ -22,6 +23,20 @@ _PANIC = re.compile(
 )
 """What the library says when it is at fault itself: the innards of its build machine."""
 BROKEN = "the grammar compiler cannot cope with it"
+TOO_WIDE = "it has too many optional properties or alternatives in one place to keep track of"
+TOO_COSTLY = (
+    "following it takes too many steps: a pattern, a length, a multiple or a list of names in it "
+    "can be read in too many ways"
+)
+TOO_LARGE = "it is too large to be enforced"
+DEAD_END = "nothing may follow some of what it allows"
+_STOPPED = (
+    (re.compile(r"Current row has|Too many items"), TOO_WIDE),
+    (re.compile(r"too many (?:expressions|states)|fuel exhausted|precomputation"), TOO_COSTLY),
+    (re.compile(r"DNF too large"), TOO_COSTLY),
+    (re.compile(r"schema too large|\) too big"), TOO_LARGE),
+)
+"""What stops the library at one of its bounds, and what we say of it."""
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -77,10 +92,41 @@ _RULES = (
 )
 
 
+def stopped(error: str) -> str:
+    """Why the library's matcher gave up in the middle of an output."""
+    return _bound(error) or "no output can go on from here under its grammar"
+
+
+def bounded(message: str, lark: str, place: Place | None = None) -> GrammarRefused:
+    """The refusal of a grammar that stopped at one of the library's bounds.
+
+    Args:
+        message: what is said of it.
+        place: where an output was when it stopped, if that is known.
+    """
+    wide = widest_place(lark) if message == TOO_WIDE else None
+    place = wide or place
+    if place is None:
+        return GrammarRefused(message)
+    keyword = None if wide is None else str(wide.path[-1])
+    return GrammarRefused(message, keyword, place.path, place.block)
+
+
+def _bound(error: str) -> str | None:
+    """What to say of an error, if it is about one of the library's bounds."""
+    text = error.split("\n   1 | ", 1)[0]
+    if _PANIC.search(text):
+        return BROKEN
+    return next((message for wording, message in _STOPPED if wording.search(text)), None)
+
+
 def refusal(error: str, lark: str) -> GrammarRefused:
     """The refusal for the library's ``error`` about the grammar ``lark``."""
-    if _PANIC.search(error.split("\n   1 | ", 1)[0]):
-        return GrammarRefused(BROKEN)
+    bound = _bound(error)
+    if bound is not None:
+        line = _LINE.match(error)
+        block = None if line is None else _block_at(lark, int(line[1]))
+        return bounded(bound, lark, None if block is None else Place(block=block, path=()))
     start = error.find(_PREFIX)
     text = error[start + len(_PREFIX) :] if start >= 0 else error
     message = _one_line(text)

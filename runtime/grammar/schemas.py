@@ -13,9 +13,13 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
 
+from tools_api import exact_numbers
+
 Path = tuple[str | int, ...]
 
 _BLOCK = re.compile(r"%json\s*")
+_RULE_NAME = re.compile(r"\w+: ")
+_DECODER = json.JSONDecoder(parse_float=exact_numbers.number)
 _NOT_SCHEMAS = frozenset({"const", "enum", "default", "examples", "x-guidance"})
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _MAX_SAMPLE_CHARS = 64
@@ -36,17 +40,42 @@ _FORMAT_SAMPLES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonBlock:
+    """A ``%json`` directive of a grammar's text."""
+
+    number: int
+    """Among all of them, from 0."""
+    start: int
+    end: int
+    """``lark[start:end]`` is the directive with its value."""
+    schema: Any
+
+
+def rule_blocks(lark: str) -> Iterator[JsonBlock]:
+    """The directives that are the whole of a rule, as ours are."""
+    for block in _blocks(lark):
+        line = lark.rfind("\n", 0, block.start) + 1
+        if _RULE_NAME.fullmatch(lark, line, block.start):
+            yield block
+
+
 def json_blocks(lark: str) -> Iterator[tuple[int, Any]]:
     """The values of the grammar's ``%json`` directives in order, each with the line (from 1)
     it stands in."""
-    decoder = json.JSONDecoder()
-    position = 0
+    for block in _blocks(lark):
+        yield lark.count("\n", 0, block.start) + 1, block.schema
+
+
+def _blocks(lark: str) -> Iterator[JsonBlock]:
+    position, number = 0, 0
     while (found := _BLOCK.search(lark, position)) is not None:
         try:
-            value, position = decoder.raw_decode(lark, found.end())
+            value, position = _DECODER.raw_decode(lark, found.end())
         except (ValueError, RecursionError):
             return
-        yield lark.count("\n", 0, found.start()) + 1, value
+        yield JsonBlock(number=number, start=found.start(), end=position, schema=value)
+        number += 1
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:

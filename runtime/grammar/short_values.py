@@ -11,12 +11,16 @@ Always true: a schema that is called endless has no finite value.
 """
 
 import json
-import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from runtime.grammar.library_numbers import MAX_DIGITS
+from runtime.grammar.number_ranges import Ends, counts, decimal_of, ends_of, places_of, whole_ends
+from runtime.grammar.number_rules import KEYWORDS, literal
 from runtime.grammar.schemas import string_sample, subschemas
+from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
 from tools_api.schema_dialect import pointed_at
 
 UNKNOWN = None
@@ -32,8 +36,6 @@ _ANNOTATIONS = frozenset(
     | {"$comment", "readOnly", "writeOnly", "deprecated", "discriminator", "x-guidance"}
 )
 _APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_EXACT = 2.0**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,11 @@ def _count(node: dict[str, Any], name: str) -> int:
 
 
 def _written(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_written(k)}: {_written(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    return literal(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
 
 
 def _scalar(kind: Any, node: dict[str, Any]) -> Text:
@@ -203,34 +209,36 @@ def _scalar(kind: Any, node: dict[str, Any]) -> Text:
 
 def _number(node: dict[str, Any], *, whole: bool) -> Text:
     """One of the numbers next to zero and to the bounds."""
-    bounds = [node[name] for name in _BOUNDS if _is_number(node.get(name))]
-    step = node.get("multipleOf", 1)
-    candidates: list[float] = [0, 1, -1]
-    for bound in bounds:
-        candidates += [math.floor(bound), math.ceil(bound), math.floor(bound) - 1]
-        candidates += [math.ceil(bound) + 1, bound, bound + 0.5, bound - 0.5]
-        if _is_number(step) and step > 0 and abs(bound / step) < _EXACT:
-            candidates += [math.ceil(bound / step) * step, math.floor(bound / step) * step]
-    whole_ones = [int(value) for value in candidates if float(value).is_integer()]
-    broken = [] if whole else [value for value in candidates if not float(value).is_integer()]
-    fits = [value for value in (*whole_ones, *broken) if _fits(value, node)]
-    return min(map(repr, fits), key=len, default=UNKNOWN)
+    numbers = [node[name] for name in KEYWORDS if is_number(node.get(name))]
+    if any(num_digits(value) > MAX_DIGITS for value in numbers):
+        return UNKNOWN
+    ends, step = ends_of(node), Fraction(abs(exact(_step(node))))
+    candidates = [Fraction(0), Fraction(1), Fraction(-1), step]
+    candidates += [Fraction(n) for n in whole_ends(ends) if n is not None]
+    if step:
+        candidates += [n * step for n in counts(ends, step) if n is not None]
+    for bound in ends:
+        if bound is not None:
+            value, apart = Fraction(bound.value), Fraction(1, 10 ** (places_of(bound.value) + 1))
+            candidates += [value, value + apart, value - apart]
+    fits = [value for value in candidates if _fits(value, ends, step, whole=whole)]
+    texts = (literal(plain(decimal_of(value))) for value in fits)
+    return min(texts, key=len, default=UNKNOWN)
 
 
-def _fits(value: float, node: dict[str, Any]) -> bool:
-    tests: dict[str, Callable[[float], bool]] = {
-        "minimum": lambda bound: value >= bound,
-        "maximum": lambda bound: value <= bound,
-        "exclusiveMinimum": lambda bound: value > bound,
-        "exclusiveMaximum": lambda bound: value < bound,
-        "multipleOf": lambda step: step > 0 and abs(math.remainder(value, step)) < 1e-9,
-    }
-    return all(test(node[name]) for name, test in tests.items() if _is_number(node.get(name)))
+def _step(node: dict[str, Any]) -> Number:
+    """What a number has to be a multiple of; 0 where that is nothing."""
+    step = node.get("multipleOf")
+    return step if is_number(step) else 0
 
 
-def _is_number(value: Any) -> bool:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return known and abs(value) < _EXACT
+def _fits(value: Fraction, ends: Ends, step: Fraction, *, whole: bool) -> bool:
+    low, high = ends
+    if low is not None and not (value > low.value or (low.included and value == low.value)):
+        return False
+    if high is not None and not (value < high.value or (high.included and value == high.value)):
+        return False
+    return (not whole or value.denominator == 1) and (not step or value % step == 0)
 
 
 def _string(node: dict[str, Any]) -> Text:

@@ -20,7 +20,7 @@ from runtime.grammar.budget_guard import BudgetGuard
 from runtime.grammar.closing import THOROUGH, Work
 from runtime.grammar.compiler import CompiledGrammar
 from runtime.grammar.mask_bits import MaskRow, mask_words, only_bit, set_bit
-from runtime.grammar.refusal import refusal
+from runtime.grammar.refusal import stopped
 from runtime.tokenizer import Tokenizer
 from tools_api.grammar import GrammarSpec
 
@@ -263,8 +263,9 @@ class GrammarState:
         return not self._fed or self._matcher.consume_tokens(self._fed)
 
     def _find_run(self, limit: int) -> None:
-        """Collect forced tokens in ``_run`` and feed them to the matcher."""
-        run: list[int] = []
+        """Lengthen ``_run``, whose tokens the matcher has consumed already, to the next real choice
+        or to ``limit`` tokens, and feed the matcher what is new."""
+        run = self._run
         self._run_known = True
         while len(run) < limit:
             forced = self._matcher.compute_ff_tokens()
@@ -287,7 +288,6 @@ class GrammarState:
             run += forced
         else:
             self._run_known = False
-        self._run = run
 
     def _compute_row(self) -> None:
         """The mask at the matcher's state. End-of-turn is the only special case: the
@@ -310,4 +310,4 @@ class GrammarState:
 
 
 def _matcher_error(matcher: llguidance.LLMatcher) -> str:
-    return refusal(matcher.get_error(), "").message or "the grammar's matcher stopped"
+    return stopped(matcher.get_error())

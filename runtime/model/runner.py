@@ -142,8 +142,13 @@ class ModelRunner:
         return self.forward(StepBatch.build(inputs, self.block_size))
 
 
-def load_runner(config: EngineConfig) -> ModelRunner:
+def load_runner(
+    config: EngineConfig, *, folder_read: Callable[[], None] = lambda: None
+) -> ModelRunner:
     """Set up threads, load the model and make its pool, as ``config`` says.
+
+    Args:
+        folder_read: called before the first weight is taken.
 
     Raises:
         LoadError: the model cannot be served.
@@ -164,8 +169,10 @@ def load_runner(config: EngineConfig) -> ModelRunner:
         device=device,
         bits=_BITS[config.quantization],
         seed=config.seed,
+        max_context_tokens=config.max_context_tokens,
         progress=sys.stderr.isatty(),
         machine_folder=config.startup_profile_folder,
+        folder_read=folder_read,
     )
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":
@@ -200,7 +207,7 @@ def _tell(done: int, of: int) -> None:
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
     tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
-    experts = quantised and any(map(model.config.experts_of, range(model.config.num_layers)))
+    experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
     return model.device.type == "cuda" and on_triton and not experts
 

@@ -10,6 +10,8 @@ Always true: a ``SafetensorsFile`` that exists has a valid header.
 import json
 import math
 import mmap
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime.folder_files import HEADER, UnfitFile, refuse_beyond
 from runtime.model.config import LoadError
 
-_MAX_HEADER_BYTES = 100_000_000
+_MOST_TENSORS = 65_536
+"""In one file; the largest published ones have some ten thousand."""
+_MOST_RANK = 8
+_MOST_SHOWN_CHARS = 200
 _LENGTH_BYTES = 8
 _DTYPES = {
     "F64": torch.float64,
@@ -87,13 +93,11 @@ class SafetensorsFile:
 
 def _read_header(path: Path) -> tuple[dict[str, _Entry], int]:
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            prefix = file.read(_LENGTH_BYTES)
-            length = int.from_bytes(prefix, "little")
-            if len(prefix) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
-                raise LoadError(f"{path}: truncated: {size} bytes do not hold the header")
-            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
+        size, text = _header_text(path)
+        refuse_beyond(text, HEADER, path)
+        header = json.loads(text, object_pairs_hook=_no_duplicates)
+    except UnfitFile as error:
+        raise LoadError(str(error)) from error
     except OSError as error:
         raise LoadError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -101,10 +105,30 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], int]:
     if not isinstance(header, dict):
         raise LoadError(f"{path}: header is not a JSON object")
     header.pop("__metadata__", None)
+    if len(header) > _MOST_TENSORS:
+        raise LoadError(f"{path}: {len(header)} tensors, at most {_MOST_TENSORS} are read")
+    start = _LENGTH_BYTES + len(text)
     entries = {name: _entry(path, name, value) for name, value in header.items()}
-    start = _LENGTH_BYTES + length
     _check_tiling(path, entries, size - start)
     return entries, start
+
+
+def _header_text(path: Path) -> tuple[int, bytes]:
+    """The file's size, and its header as it stands there."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        kind = os.fstat(handle)
+        if not stat.S_ISREG(kind.st_mode):
+            raise UnfitFile(f"{path}: not a regular file")
+        size = kind.st_size
+        prefix = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(prefix, "little")
+        text = b"" if length > size else file.read(min(length, HEADER.most_bytes))
+    if len(prefix) < _LENGTH_BYTES or len(text) < min(length, HEADER.most_bytes):
+        raise UnfitFile(f"{path}: truncated: {size} bytes do not hold the header")
+    if length > HEADER.most_bytes:
+        raise UnfitFile(f"{path}: its header has {length} bytes, {HEADER.most_bytes} are read")
+    return size, text
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -116,22 +140,30 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: Path, name: str, value: object) -> _Entry:
     def wrong(what: str) -> LoadError:
-        return LoadError(f"{path}: tensor {name!r}: {what}")
+        return LoadError(f"{path}: tensor {_shown(name)}: {what}")
 
     if not isinstance(value, dict):
         raise wrong("its entry is not an object")
     dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise wrong(f"dtype {dtype!r} is not known")
-    if not isinstance(shape, list) or not all(_is_count(item) for item in shape):
-        raise wrong(f"shape {shape!r} is not a list of sizes")
+        raise wrong(f"dtype {_shown(dtype)} is not known")
+    if not isinstance(shape, list) or not all(map(_is_count, shape)):
+        raise wrong(f"shape {_shown(shape)} is not a list of sizes")
+    if len(shape) > _MOST_RANK:
+        raise wrong(f"its shape has {len(shape)} sizes, at most {_MOST_RANK} are read")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        raise wrong(f"data_offsets {offsets!r} are not two offsets")
+        raise wrong(f"data_offsets {_shown(offsets)} are not two offsets")
     begin, end = offsets
     needed = math.prod(shape) * _DTYPES[dtype].itemsize
     if end - begin != needed:
         raise wrong(f"{dtype} of shape {shape} takes {needed} bytes, its range has {end - begin}")
     return _Entry(dtype=_DTYPES[dtype], shape=tuple(shape), begin=begin, end=end)
+
+
+def _shown(value: object) -> str:
+    """What was found, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN_CHARS else text[:_MOST_SHOWN_CHARS] + "..."
 
 
 def _is_count(value: object) -> bool:

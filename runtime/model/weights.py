@@ -5,11 +5,13 @@ taken one tensor at a time into the form the decoder computes with, so that a mo
 in memory twice.
 """
 
+import contextlib
 import logging
 import os
 import resource
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,20 +20,15 @@ import torch
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
-from runtime.model.hf_config import read_model_config
-from runtime.model.layers import WeightBits
-from runtime.model.presets import PREFIX, random_model_config
+from runtime.model.family_weights import FamilyWeights
+from runtime.model.hf_config import FAMILIES
+from runtime.model.layers import WeightBits, WeightSource
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
+from runtime.model.sources import check_context, find_source
 
 _LOG = logging.getLogger(__name__)
-
-ASSETS = Path(__file__).parent.parent / "assets"
-BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
-DEFAULT_MODEL = ASSETS / "default_model"
-DEFAULT_PRESET = "qwen3-tiny"
-"""What ``default`` stands for while the project ships no trained model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,39 +58,40 @@ def load_model(
     device: torch.device,
     bits: WeightBits = 16,
     seed: int = 0,
+    max_context_tokens: int | None = None,
     progress: bool = False,
     machine_folder: str | None = None,
+    folder_read: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """Load a model.
 
     Args:
-        source: folder, ``default`` or ``random:NAME``.
         dtype: number type to compute in, whatever the checkpoint's is.
         device: where the weights go.
         bits: 8, 4 or fp8 to quantise linear maps while loading.
         seed: of the weights of random models.
+        max_context_tokens: what is to be served; more than the model was made for is refused.
         progress: show a bar on stderr.
         machine_folder: keeps what is found out about the machine; None: nothing is kept.
+        folder_read: called when all but weights has been read and checked.
 
     Raises:
         LoadError: the model cannot be served; the message names file, field and remedy.
     """
     started = time.perf_counter()
     name = str(source)
-    if name == "default":
-        source = DEFAULT_MODEL if _holds_model(DEFAULT_MODEL) else PREFIX + DEFAULT_PRESET
-    if str(source).startswith(PREFIX):
-        config = random_model_config(str(source).removeprefix(PREFIX))
-        _check_memory(name, config, dtype, device, bits)
-        source_of_weights = RandomWeights(seed, dtype, device)
+    found = find_source(name, max_context_tokens=max_context_tokens)
+    config, tokenizer_folder = found.config, found.tokenizer_folder
+    check_context(name, config, max_context_tokens)
+    _check_memory(name, config, dtype, device, bits)
+    with contextlib.ExitStack() as stack:
+        weights: WeightSource = RandomWeights(seed, dtype, device)
+        if found.folder is not None:
+            stored = Checkpoint(found.folder, dtype, device, progress=progress)
+            weights = stack.enter_context(_family_weights(stored, config))
+        folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
-        decoder = Decoder(config, source_of_weights, dtype, device, bits=bits, choice=choice)
-        tokenizer_folder = BYTE_TOKENIZER
-    else:
-        tokenizer_folder = Path(source).expanduser()
-        config, decoder = _load_folder(
-            tokenizer_folder, dtype, device, bits, progress=progress, machine_folder=machine_folder
-        )
+        decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
     load_s = time.perf_counter() - started
     _LOG.info(
         "model loaded name=%s parameters=%d dtype=%s load_s=%.2f peak_rss_bytes=%d",
@@ -114,6 +112,15 @@ def load_model(
     )
 
 
+@contextlib.contextmanager
+def _family_weights(stored: Checkpoint, config: ModelConfig) -> Iterator[WeightSource]:
+    """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
+    with contextlib.closing(stored):
+        weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
+        yield weights
+        weights.check_all_read()
+
+
 def peak_rss_bytes() -> int:
     """Most memory this process has ever held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -130,33 +137,6 @@ def free_memory_bytes(device: torch.device) -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _holds_model(folder: Path) -> bool:
-    return (folder / "config.json").exists()
-
-
-def _load_folder(
-    folder: Path,
-    dtype: torch.dtype,
-    device: torch.device,
-    bits: WeightBits,
-    *,
-    progress: bool,
-    machine_folder: str | None,
-) -> tuple[ModelConfig, Decoder]:
-    if not folder.is_dir():
-        raise LoadError(f"{folder}: no such folder; models are folders, default or random:NAME")
-    config = read_model_config(folder)
-    if not (folder / "tokenizer.json").exists():
-        raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
-    _check_memory(str(folder), config, dtype, device, bits)
-    choice = _products(config, dtype, device, bits, machine_folder)
-    source = Checkpoint(folder, dtype, device, progress=progress)
-    try:
-        return config, Decoder(config, source, dtype, device, bits=bits, choice=choice)
-    finally:
-        source.close()
 
 
 def _products(

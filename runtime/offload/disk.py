@@ -39,6 +39,8 @@ ByteRows = npt.NDArray[np.uint8]
 
 MARK: Final = "keepwarm-kv.json"
 BLOCKS: Final = "blocks"
+_OWN_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""What lies in the folder is opened without following links: its blocks are overwritten."""
 _FORMAT: Final = 1
 _MAGIC: Final = b"KWKVSLOT"
 _HEADER: Final = struct.Struct("<8sIHH16s16s16s")
@@ -106,7 +108,7 @@ class SlotFile:
             raise
 
     def _open_file(self, folder: Path) -> int:
-        file = os.open(folder / BLOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(folder / BLOCKS, _OWN_FILE, 0o600)
         try:
             size = self.num_blocks * self._slot
             disk = os.fstatvfs(file)
@@ -233,7 +235,7 @@ def _claim_folder(folder: Path, mark: dict[str, Any]) -> int:
     path = folder / MARK
     if not path.exists() and any(folder.iterdir()):
         raise StoreError(f"disk cache folder {folder} holds other files; give an empty one")
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path, _OWN_FILE, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

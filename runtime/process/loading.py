@@ -29,6 +29,7 @@ from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.startup_profile import measured_table
 from runtime.process.stored_profile import StoredProfile
+from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer, TokenizerError
@@ -61,10 +62,10 @@ def load_engine(
     """
     started = time.monotonic()
     try:
-        enters("loading the model")
-        runner = load_runner(config)
+        enters(READING_FOLDER)
+        runner = load_runner(config, folder_read=lambda: enters("loading the model"))
         model = runner.model
-        enters("reading the tokenizer")
+        enters(READING_TOKENIZER)
         tokenizer = Tokenizer.load(
             model.tokenizer_folder,
             vocab_size=model.config.vocab_size,
@@ -218,6 +219,13 @@ def _info(
     limits = [capacity, model.config.max_context_tokens]
     if config.max_context_tokens is not None:
         limits.append(config.max_context_tokens)
+        if capacity < config.max_context_tokens:
+            log.warning(
+                "--max-context-tokens is %d, the KV memory holds %d tokens, and no context is "
+                "longer: give a larger --kv-cache-mib, or --num-blocks",
+                config.max_context_tokens,
+                capacity,
+            )
     return EngineInfo(
         model_name=model.name,
         device=str(model.device),

@@ -23,6 +23,10 @@ from runtime.messages import Beat, Loading
 
 STARTING = "starting"
 """The stage of loading before the process has said anything."""
+READING_FOLDER = "reading the folder"
+READING_TOKENIZER = "reading the tokenizer"
+_READING_LIMIT_S = 30.0
+"""Processor seconds for each of the two: a folder that takes more is made to take them."""
 
 _END_S = 2.0
 _LEAST_SHARE = 0.01
@@ -115,6 +119,8 @@ class LoadWatch:
         self._heard: Loading | None = None
         self._gets_on = False
         """It has said so since the last tick."""
+        self._read_from: float | None = None
+        """Processor seconds when the stage began, if it is one that reads."""
         self._still_s = 0.0
         """For how long nothing has shown that it gets on."""
 
@@ -124,6 +130,9 @@ class LoadWatch:
         if loading != self._heard or self._known is None:
             self._gets_on = True
         self._heard = loading
+        if loading.stage != self.stage:
+            work = self._work() if loading.stage in (READING_FOLDER, READING_TOKENIZER) else None
+            self._read_from = None if work is None else work.processor_s
         self.stage = loading.stage
 
     def tick(self) -> str | None:
@@ -142,12 +151,23 @@ class LoadWatch:
                 f"no sign of life for {self._still_s:.1f} s while {self.stage} "
                 f"(--load-hung-after-s {self._hung_after_s})"
             )
+        if self._reading_s() > _READING_LIMIT_S:
+            return (
+                f"{self.stage} has taken {self._reading_s():.0f} s of processor time; no published "
+                f"model takes {_READING_LIMIT_S:.0f}"
+            )
         if self.took_s > self._limit_s > 0:
             return (
                 f"not ready after {self.took_s:.1f} s, still {self.stage} "
                 f"(--load-limit-s {self._limit_s})"
             )
         return None
+
+    def _reading_s(self) -> float:
+        """Processor time that the stage has taken, if it is one that reads."""
+        if self._read_from is None or self._known is None:
+            return 0.0
+        return self._known.processor_s - self._read_from
 
     def _has_worked(self, passed_s: float) -> bool:
         before, self._known = self._known, self._work()

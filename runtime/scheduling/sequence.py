@@ -12,6 +12,7 @@ import numpy as np
 
 from radix_cache.cache import CachedSequence
 from runtime.grammar.state import GrammarState
+from runtime.grammar.stop_search import StopSearch
 from runtime.messages import FinishReason, GenerationRequest, TokenArray
 from runtime.scheduling.decode_rows import DecodeRows, Row
 
@@ -131,6 +132,7 @@ class Sequence:
         "row",
         "started",
         "state",
+        "stop_search",
         "uncached_estimate",
         "vouched",
     )
@@ -157,6 +159,7 @@ class Sequence:
         self._block_limit = 0
         self.cached: CachedSequence | None = None
         self.grammar: GrammarState | None = None
+        self.stop_search: StopSearch | None = None
         self.state = SequenceState.WAITING
         self.finish: FinishReason | None = None
         self.final_length = 0

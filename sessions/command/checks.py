@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import shutil
 import socket
 import subprocess
@@ -18,8 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from runtime.model.config import LoadError
+from runtime.model.sources import ModelSource
+from sessions.command.journal_options import (
+    MEMORY,
+    JournalOptions,
+    fingerprint,
+    in_postgres,
+    journal_path,
+    look_at_journal,
+)
 from sessions.command.options import ServeOptions, cache_folder
-from sessions.command.preflight import fault_of_model
+from sessions.command.preflight import fault_of_context, fault_of_model, known_source
+from sessions.command.settings import OptionError
+from sessions.command.speech import speech_of
+from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalNewer
+from sessions.journal.inspection import LOOK_S
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
@@ -51,13 +66,14 @@ def findings(options: ServeOptions, environment: Mapping[str, str]) -> Iterator[
     """Everything that is looked at, what takes long last."""
     yield versions()
     yield foreign_kernels()
-    yield model(options.engine.model)
+    yield from spoken_to(options)
     yield port(options.host, options.port)
     yield open_files()
     yield folder("cache", cache_folder(environment), _LEAST_FREE_MIB)
     if options.engine.disk_kv_folder:
         wanted = options.engine.disk_kv_bytes // _MIB
         yield folder("KV on disk", Path(options.engine.disk_kv_folder), wanted)
+    yield from journal(options)
     yield from device()
 
 
@@ -98,6 +114,41 @@ def model(name: str) -> Finding:
     return Finding(what="model", verdict="fault", found=fault, advice=advice)
 
 
+def spoken_to(options: ServeOptions) -> Iterator[Finding]:
+    """The model, and if it is there its context and how it is spoken to."""
+    name, asked = options.engine.model, options.engine.max_context_tokens
+    found = model(name)
+    yield found
+    source = known_source(name) if found.verdict == "ok" else None
+    if source is not None:
+        yield context(name, source, asked)
+        yield chat_format(name, source)
+
+
+def context(name: str, source: ModelSource, asked: int | None) -> Finding:
+    """Whether the model has so long a context as is to be served."""
+    fault = fault_of_context(name, asked)
+    if fault is None:
+        most = source.config.max_context_tokens
+        found = f"{most} tokens" if asked is None else f"{asked} of {most} tokens"
+        return Finding(what="context", verdict="ok", found=found)
+    advice = "--max-context-tokens makes a context shorter, never longer"
+    return Finding(what="context", verdict="fault", found=fault, advice=advice)
+
+
+def chat_format(name: str, source: ModelSource) -> Finding:
+    """Whether there is a format for the model's tokenizer, and whether its own template agrees."""
+    try:
+        speech = speech_of(name, source)
+    except OptionError as error:
+        advice = "such models cannot be served; docs/chat_formats.md has those that can"
+        return Finding(what="chat format", verdict="fault", found=str(error), advice=advice)
+    if speech.warning is None:
+        return Finding(what="chat format", verdict="ok", found=speech.chat_format.name)
+    advice = "the server starts, and the model is asked for calls that it was not trained to write"
+    return Finding(what="chat format", verdict="note", found=speech.warning, advice=advice)
+
+
 def port(host: str, number: int) -> Finding:
     """Whether a server could listen there."""
     try:
@@ -126,6 +177,57 @@ def open_files() -> Finding:
         return Finding(what="limits", verdict="ok", found=found)
     advice = f"{DEFAULT_LIMITS.max_open_connections} connections need {wanted}: ulimit -n {wanted}"
     return Finding(what="limits", verdict="note", found=found, advice=advice)
+
+
+def journal(options: ServeOptions) -> Iterator[Finding]:
+    """Whether the server's sessions would be kept, and what is wrong with those that are."""
+    place = options.journal.place
+    if place == MEMORY:
+        yield Finding(what="journal", verdict="ok", found="none: sessions end with the server")
+        return
+    if place is None:
+        found = folder("journal", options.journal.state_folder, _LEAST_FREE_MIB)
+        yield found
+        if found.verdict == "fault":
+            return
+    try:
+        source = known_source(options.engine.model)
+    except LoadError:  # which is told of the model
+        source = None
+    if source is not None:
+        yield _journal_of(options.journal, fingerprint(source))
+
+
+def _journal_of(options: JournalOptions, of: bytes) -> Finding:
+    shown = "PostgreSQL" if in_postgres(options.place or "") else str(journal_path(options, of))
+    try:
+        seen = look_at_journal(options, of)
+    except JournalError as error:
+        return Finding(
+            what="journal",
+            verdict="fault",
+            found=str(error),
+            advice=_way_out(error, shlex.quote(shown)),
+        )
+    if seen is None:
+        return Finding(what="journal", verdict="ok", found=f"{shown}: a server makes it")
+    found = f"{shown}: {seen.sessions} sessions"
+    if seen.whole:
+        return Finding(what="journal", verdict="ok", found=found)
+    advice = f"{seen.num_bytes // _MIB} MiB take longer to look through; a server does, if need be"
+    return Finding(
+        what="journal", verdict="note", found=f"{found}, looked at for {LOOK_S:g} s", advice=advice
+    )
+
+
+def _way_out(error: JournalError, path: str) -> str:
+    if isinstance(error, JournalDamaged):
+        return f"keepwarm sessions recover {path} {path}.saved, then serve --journal {path}.saved"
+    if isinstance(error, JournalInUse):
+        return "a second server needs another --journal, or both of them --journal-shared"
+    if isinstance(error, JournalNewer):
+        return "update keepwarm, or keep sessions in another file: --journal FILE"
+    return f"--journal FILE keeps sessions elsewhere, --journal {MEMORY} nowhere"
 
 
 def _limit(number: int) -> str:

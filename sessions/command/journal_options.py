@@ -9,15 +9,22 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
 
-from runtime.messages import EngineInfo
 from sessions.command.settings import OptionError, Setting, Values
+from sessions.command.speech import Tokenised
 from sessions.journal.adoption import Loader
-from sessions.journal.errors import JournalError
+from sessions.journal.errors import (
+    JournalAbsent,
+    JournalError,
+    JournalOlder,
+    JournalUnavailable,
+)
+from sessions.journal.inspection import Seen, look_at
 from sessions.journal.journal import Journal
 from sessions.journal.records import TENANT_ACCOUNT
 from sessions.journal.shares import spent_on
@@ -88,6 +95,13 @@ JOURNAL_SETTINGS: tuple[Setting, ...] = (
 def read_journal_options(values: Values, environment: Mapping[str, str]) -> JournalOptions:
     """Raises OptionError: options contradict each other."""
     place = values["journal"] or None
+    if place is not None and "://" in place and not in_postgres(place):
+        raise OptionError(
+            f"{values.label('journal')} {place.partition('://')[0]}://... is neither a file, nor "
+            f"postgresql://..., nor {MEMORY}"
+        )
+    if place is not None and not in_postgres(place):
+        place = os.path.expanduser(place)
     if values["journal_shared"] and place == MEMORY:
         raise OptionError(
             f"{values.label('journal_shared')} needs a journal that others can reach, "
@@ -108,22 +122,48 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     return Path(home) / "keepwarm"
 
 
-def fingerprint(info: EngineInfo) -> bytes:
+def fingerprint(of: Tokenised) -> bytes:
     """Of what makes token ids of items: the tokenizer and the chat format."""
     state = xxhash.xxh3_128(_FORMAT)
-    state.update(f"{info.model_type}\0{info.vocab_size}\0".encode())
+    state.update(f"{of.model_type}\0{of.vocab_size}\0".encode())
     for name in _TOKENIZER_FILES:
-        file = Path(info.tokenizer_folder) / name
+        file = Path(of.tokenizer_folder) / name
         state.update(name.encode() + (file.read_bytes() if file.is_file() else b""))
     return state.digest()
 
 
 def journal_file(options: JournalOptions, of: bytes) -> Path:
     """The file of a tokenizer's sessions; its folder is made."""
+    if options.place is None:
+        options.state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return journal_path(options, of)
+
+
+def journal_path(options: JournalOptions, of: bytes) -> Path:
+    """The same; no folder is made."""
     if options.place is not None:
         return Path(options.place)
-    options.state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return options.state_folder / f"journal-{of.hex()[:12]}.sqlite3"
+
+
+def look_at_journal(options: JournalOptions, of: bytes) -> Seen | None:
+    """What a server with these options would find, which is not changed; None: a journal that it
+    is going to make. Not for ``:memory:``.
+
+    Raises:
+        JournalError: the server would not start.
+    """
+    if options.place is None and not options.state_folder.exists():
+        return None  # whether it can be made is asked of its folder
+    if options.place is None or not in_postgres(options.place):
+        return look_at(journal_path(options, of), shared=options.shared)
+    try:
+        with closing(
+            open_postgres(options.place, fingerprint=of, owner="", beside=True)
+        ) as journal:
+            return Seen(sessions=len(journal.sessions()), num_bytes=0, whole=True)
+    except (JournalAbsent, JournalOlder):
+        return None
 
 
 def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
@@ -137,9 +177,14 @@ def open_journal(options: JournalOptions, of: bytes) -> Journal | None:
     owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     if options.place is not None and in_postgres(options.place):
         return open_postgres(options.place, fingerprint=of, owner=owner)
-    return SqliteJournal(
-        journal_file(options, of), fingerprint=of, owner=owner, shared=options.shared
-    )
+    try:
+        file = journal_file(options, of)
+    except OSError as error:
+        raise JournalUnavailable(
+            f"the folder {options.state_folder} cannot be made: {error.strerror}; name a file with "
+            f"--journal, or keep nothing with '--journal {MEMORY}'"
+        ) from error
+    return SqliteJournal(file, fingerprint=of, owner=owner, shared=options.shared)
 
 
 def in_postgres(place: str) -> bool:
@@ -163,21 +208,26 @@ def open_postgres(address: str, *, fingerprint: bytes, owner: str, beside: bool 
 
 
 def with_journal(
-    options: JournalOptions, of: bytes, service: Service
+    journal: Journal | None, options: JournalOptions, of: bytes, service: Service
 ) -> tuple[Service, JournalDesk | None]:
     """The service with its journal, if it is to have one, and who works with that.
 
+    Args:
+        of: fingerprint of what makes token ids here.
+
     Raises:
-        JournalError: as ``open_journal``.
+        JournalError: what is left of an earlier life cannot be read.
     """
-    journal = open_journal(options, of)
     if journal is None:
         return service, None
     commits, store, renderer = Commits(journal), service.store, service.model.renderer
     loader = Loader(journal, fingerprint=of, retokenise=renderer if options.retokenise else None)
     recollection = Recollection(journal=journal, loader=loader, store=store, commits=commits)
     store.lasting = store.logs.lasting = True
-    left = journal.settle_left()
+    try:
+        left = journal.settle_left()
+    except JournalUnavailable:  # a database may have hung up while the model was loaded
+        left = journal.settle_left()
     if left:
         log.warning("turns were cut short by a server that died turns=%d", len(left))
     for tenant, account in journal.accounts_named(TENANT_ACCOUNT).items():

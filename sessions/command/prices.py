@@ -73,8 +73,12 @@ def read_price_file(path: Path) -> PriceFile:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PriceError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise PriceError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise PriceError(f"{path} cannot be read: not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PriceError(f"{path} cannot be read: not TOML: {error}") from None
     try:
         return PriceFile(path=path, tables=_tables(document))
     except PriceError as error:

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,13 +24,14 @@ from runtime.log_lines import LogFormat
 from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
-from runtime.tokenizer import Tokenizer, TokenizerError
-from sessions.command.journal_options import fingerprint, with_journal
+from runtime.tokenizer import TokenizerError
+from sessions.command.beforehand import Beforehand, at_once, names_of, place, prepared
+from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
-from sessions.command.preflight import fault_of_model
 from sessions.command.prices import check_budgets, of_tenant
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.command.settings import OptionError
+from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
 from sessions.durable.budgets import bounds_of
 from sessions.durable.ledger import PriceTable
@@ -52,7 +53,6 @@ from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.read_process import ReadConfig, ReadProcess
 from sessions.wire.server import Server, routes
-from tools_api.chat_families import chat_format_for
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.version import __version__
 
@@ -71,13 +71,16 @@ _PROBES = 2
 _START_ERRORS = (JournalError, OptionError, EngineStartError, ProbeError, TokenizerError)
 
 
-def run(options: ServeOptions, explain: Callable[[str], str]) -> int:
+def run(options: ServeOptions, explain: Callable[[str], str], warnings: Iterable[str] = ()) -> int:
     """Serve until told to stop; returns the exit status.
 
     Args:
         explain: puts an engine's complaint into the words of whoever gave the options.
+        warnings: what of the options has no effect, for the log.
     """
     _configure_logging(options.log_level, options.log_format)
+    for warning in warnings:
+        log.warning("%s", warning)
     try:
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             return runner.run(serve(options))
@@ -95,6 +98,8 @@ async def serve(options: ServeOptions) -> int:
     Raises:
         one of _START_ERRORS: the server did not start; the message is for people.
     """
+    if options.tenants_file is not None:
+        warn_of_former_form(options.tenants_file, former=options.tenants.former)
     ready, stopping = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     serving = loop.create_task(_serve(options, ready, stopping))
@@ -114,11 +119,10 @@ async def serve(options: ServeOptions) -> int:
 
 
 async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.Event) -> None:
-    if options.tenants_file is not None:
-        warn_of_former_form(options.tenants_file, former=options.tenants.former)
     async with contextlib.AsyncExitStack() as cleanup:
         # First of all, so that what needs no model is told before one is loaded.
-        bound = cleanup.enter_context(_place(options))
+        bound = cleanup.enter_context(place(options))
+        before = at_once(options, cleanup)
         tracing = None
         if options.otlp_traces is not None:
             tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
@@ -127,8 +131,9 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         info = await engine.start()
         probe = await _start_probe(info, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
-        service = _service(options, info, tenants)
-        service, desk = with_journal(options.journal, fingerprint(info), service)
+        before = before or prepared(options, info, cleanup)
+        service = _service(options, info, tenants, before)
+        service, desk = with_journal(before.journal, options.journal, before.fingerprint, service)
         if desk is not None:
             cleanup.push_async_callback(desk.close)
         reader = await _start_reader(info, service, cleanup)
@@ -147,7 +152,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
             metrics=metrics,
             desk=desk,
         )
-        _reload_on_hangup(options, service.model, tenants, server)
+        _reload_on_hangup(options, before.prices, tenants, server)
         if tracing is not None:
             tracing.follow(hub, metrics)
         hub_task = asyncio.get_running_loop().create_task(hub.run())
@@ -176,11 +181,11 @@ async def _until(stopping: asyncio.Event, hub_task: asyncio.Task[None]) -> None:
         hub_task.result()
 
 
-def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Service:
-    clock = time.monotonic
+def _service(
+    options: ServeOptions, info: EngineInfo, tenants: Tenants, before: Beforehand
+) -> Service:
+    clock, prices = time.monotonic, before.prices
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
-    model = _served_model(options, info)
-    prices = _prices(options, model)
     store = Store(
         limits=limits,
         prices=prices,
@@ -189,7 +194,7 @@ def _service(options: ServeOptions, info: EngineInfo, tenants: Tenants) -> Servi
         tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
     )
     return Service(
-        model=model,
+        model=_served_model(options, info, before.speech),
         store=store,
         limits=limits,
         clock=clock,
@@ -220,19 +225,6 @@ def _metrics(desk: JournalDesk | None) -> Metrics:
         for record in desk.left:
             metrics.turn_cut_short(record)
     return metrics
-
-
-def _prices(options: ServeOptions, model: ServedModel) -> PriceTable:
-    """What the served model costs.
-
-    Raises:
-        PriceError: as ``check_budgets`` and ``PriceFile.of``.
-    """
-    prices = options.prices
-    if options.price_file is not None:
-        prices = options.price_file.of((model.name, *sorted(model.aliases - {"default"})))
-    check_budgets(options.tenants.policies, prices)
-    return prices
 
 
 async def _start_reader(
@@ -314,10 +306,10 @@ def _assemble(
 
 
 def _reload_on_hangup(
-    options: ServeOptions, model: ServedModel, tenants: Tenants, server: Server
+    options: ServeOptions, prices: PriceTable, tenants: Tenants, server: Server
 ) -> None:
     """Read the tenants file again on SIGHUP; without one the signal ends the server as ever."""
-    path, prices = options.tenants_file, _prices(options, model)
+    path = options.tenants_file
     if path is None or not hasattr(signal, "SIGHUP"):
         return
     asyncio.get_running_loop().add_signal_handler(
@@ -326,59 +318,15 @@ def _reload_on_hangup(
     )
 
 
-def _served_model(options: ServeOptions, info: EngineInfo) -> ServedModel:
-    tokenizer = Tokenizer.load(
-        Path(info.tokenizer_folder), vocab_size=info.vocab_size, model_type=info.model_type
-    )
-    try:
-        chat_format = chat_format_for(
-            info.model_type, lambda name: tokenizer.special_id(name) is not None
-        )
-    except ValueError as error:
-        raise OptionError(f"--model {options.engine.model}: {error}") from error
-    own_name = "default" if options.engine.model == "default" else info.model_name
+def _served_model(options: ServeOptions, info: EngineInfo, speech: Speech) -> ServedModel:
+    name, aliases = names_of(options)
     return ServedModel(
-        name=options.model_name or own_name,
-        aliases=frozenset({"default", own_name, info.model_name}),
-        tokenizer=tokenizer,
-        chat_format=chat_format,
+        name=name,
+        aliases=aliases,
+        tokenizer=speech.tokenizer,
+        chat_format=speech.chat_format,
         max_context_tokens=info.max_context_tokens,
     )
-
-
-def _place(options: ServeOptions) -> socket.socket:
-    """A bound socket that does not listen yet, if there is also something to serve.
-
-    Raises:
-        OptionError: the address is not ours, the port is taken, or the model is not there.
-    """
-    bound = _bind(options.host, options.port)
-    if fault := fault_of_model(options.engine.model):
-        bound.close()
-        raise OptionError(f"--model {fault}")
-    return bound
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet.
-
-    Raises:
-        OptionError: the address is not ours or the port is taken.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-    except OSError as error:
-        raise OptionError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
-    return bound
 
 
 def _address(bound: socket.socket) -> str:

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tools_api.sdk.environment import meant_by
+
 CONFIG_VARIABLE = "KEEPWARM_CONFIG"
+OTHER_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "KEEPWARM_KERNELS": ("", "torch", "triton"),
+    "KEEPWARM_NATIVE": ("", "0", "1"),
+}
+"""Read where the kernels are chosen, and no option of any command: what they may say."""
+_PREFIX = "KEEPWARM_"
 Kind = Literal["text", "whole", "number", "path", "list", "switch"]
 Origin = Literal["typed", "environment", "file", "default"]
 
@@ -63,7 +71,7 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        return f"KEEPWARM_{self.prefix}{self.name.upper()}"
+        return f"{_PREFIX}{self.prefix}{self.name.upper()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +173,9 @@ def _load(path: Path) -> dict[str, Any]:
         return tomllib.loads(content.decode())
     except OSError as error:
         raise OptionError(f"{path}: cannot read it: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not TOML: not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise OptionError(f"{path}: not TOML: {error}") from None
 
 
@@ -188,6 +198,41 @@ def _from_toml(setting: Setting, value: Any, label: str) -> Any:
     if not fits[setting.kind]:
         raise OptionError(f"{label} is {value!r}, not {_KINDS[setting.kind]}")
     return checked(setting, value, label)
+
+
+# The environment
+
+
+def stray_variables(environment: Mapping[str, str], known: Iterable[str]) -> list[str]:
+    """A line for each variable that is named like ours and that nothing reads, with the nearest
+    name that something does. It is no error: tests and other programs may have theirs."""
+    names = sorted({*known, CONFIG_VARIABLE, *OTHER_VARIABLES})
+    told = []
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in names:
+            near = _nearest(name, names)
+            advice = "" if near is None else f"; is {near} meant?"
+            told.append(f"the environment variable {name} is unknown and has no effect{advice}")
+    for name, may_be in OTHER_VARIABLES.items():
+        if environment.get(name, "") not in may_be:
+            wanted = " or ".join(filter(None, may_be))
+            told.append(f"{name} is {environment[name]!r}, not {wanted}, and has no effect")
+    return told
+
+
+def _nearest(name: str, names: Iterable[str]) -> str | None:
+    """Of ``names`` the one that was probably meant: misspelt, named as a client would name it, or
+    with the name of a command in it that it does not have."""
+    by_word = {each.removeprefix(_PREFIX): each for each in names}
+    word = name.removeprefix(_PREFIX).upper()
+    if word.partition("_")[2] in by_word:
+        return by_word[word.partition("_")[2]]
+    for cutoff in (0.7, 0.6):
+        if near := difflib.get_close_matches(word, list(by_word), n=1, cutoff=cutoff):
+            return by_word[near[0]]
+        if meant := meant_by(name):
+            return meant
+    return None
 
 
 # One value

@@ -7,7 +7,8 @@ Always true: sessions and their parents form trees of bounded depth; an account 
 counts what every session below it spends.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import block_us, nano_dollars
@@ -26,6 +27,54 @@ def bounds_of(wire: requests.Bounds) -> Budget:
         cost=None if wire.cost is None else nano_dollars(wire.cost),
         residency=None if wire.residency is None else block_us(wire.residency),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBudget:
+    """A budget that a session's turns have to keep to, as it stands. Amounts by kind, in tokens,
+    nano-dollars and block-microseconds."""
+
+    scope: str
+    """``session``, ``tree`` or ``tenant``."""
+    owner: str
+    """The session whose budget, or whose tree's, it is; the tenant."""
+    limit: dict[str, int]
+    left: dict[str, int]
+    """Of each kind of ``limit``; what running turns hold is taken off."""
+    soft: dict[str, int]
+    """From here on turns carry a warning."""
+
+
+def held_budget(scope: str, owner: str, account: Account) -> HeldBudget | None:
+    """None: nothing bounds the account."""
+    limit, soft = account.budget.bounds(), account.soft.bounds()
+    if not (limit or soft):
+        return None
+    left = {kind: max(left, 0) for kind, left in account.left().bounds().items()}
+    return HeldBudget(scope=scope, owner=owner, limit=limit, left=left, soft=soft)
+
+
+def held_budgets(session: Session, tenant: Account) -> tuple[HeldBudget, ...]:
+    """All that hold for the session but those that a turn brings, the nearest first: its own, its
+    tree's, those of the trees that it is a part of, its tenant's."""
+    line = (session, *session.parents())
+    found = (
+        held_budget("session", session.name, session.ledger.account),
+        *(held_budget("tree", each.name, each.ledger.tree) for each in line),
+        held_budget("tenant", session.tenant, tenant),
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
+    """Of each kind that is bounded what may still be spent, the least that any of them leaves, and
+    the bound that leaves it."""
+    found: dict[str, tuple[int, int]] = {}
+    for budget in budgets:
+        for kind, limit in budget.limit.items():
+            left = (budget.left[kind], limit)
+            found[kind] = min(found.get(kind, left), left)
+    return found
 
 
 class TenantAccounts:

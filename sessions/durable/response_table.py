@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sessions.durable.item_ids import ItemIndex
 from sessions.durable.packing import unpack
 from sessions.durable.session import Session
-from sessions.durable.transcript import Entry, chain, holds
+from sessions.durable.transcript import ROOT_DIGEST, Entry, chain, holds
 from tools_api.items import Item
 
 _MAX_TWINS = 8
@@ -59,18 +60,22 @@ class ResponseTable:
         self._on_drop = on_drop
         self._responses: OrderedDict[str, tuple[StoredResponse, float]] = OrderedDict()
         self._by_digest: dict[bytes, list[str]] = {}
+        self._by_entry: dict[Entry, str] = {}
         self._holders: dict[Entry, int] = {}
+        self._items = ItemIndex()
         self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._responses)
 
     def put(self, response: StoredResponse) -> None:
-        """Keep a response; others are dropped until the bounds hold, this one is not."""
+        """Keep a response; others are dropped until the bounds hold, this one is not. It is found
+        by its history if that says anything: reasoning, which does not count, is no proof."""
         self._responses[response.id] = (response, self._clock())
+        self._by_entry[response.entry] = response.id
         self._hold(response.entry)
         self.num_bytes += len(response.packed)
-        if response.entry.output_items:
+        if response.entry.output_items and response.entry.digest != ROOT_DIGEST:
             twins = self._by_digest.setdefault(response.entry.digest, [])
             twins.append(response.id)
             del twins[:-_MAX_TWINS]
@@ -93,6 +98,15 @@ class ResponseTable:
         """The entry of a response that is here, which does not count as using it."""
         found = self._responses.get(response_id)
         return None if found is None else found[0].entry
+
+    def id_of(self, entry: Entry) -> str | None:
+        """The response of an entry, if it is here."""
+        return self._by_entry.get(entry)
+
+    def item(self, item_id: str) -> Item | None:
+        """An item of that id which a response here holds or stands on, and which was not deleted;
+        that does not count as using a response."""
+        return self._items.find(item_id)
 
     def knows(self, digest: bytes) -> bool:
         """Whether there may be a response whose history has this digest."""
@@ -121,10 +135,13 @@ class ResponseTable:
             self._drop(response_id)
 
     def delete(self, response_id: str) -> bool:
-        """Drop a response; what continues it goes on. False: there is none of that id."""
+        """Drop a response, and the ids of its own items; what continues it goes on. False: there
+        is none of that id."""
         self.expire()
-        if response_id not in self._responses:
+        found = self._responses.get(response_id)
+        if found is None:
             return False
+        self._items.remove(found[0].entry)
         self._drop(response_id)
         return True
 
@@ -134,6 +151,8 @@ class ResponseTable:
 
     def _drop(self, response_id: str) -> None:
         response, _ = self._responses.pop(response_id)
+        if self._by_entry.get(response.entry) == response_id:
+            del self._by_entry[response.entry]
         self._let_go(response.entry)
         self.num_bytes -= len(response.packed)
         twins = self._by_digest.get(response.entry.digest, [])
@@ -145,12 +164,16 @@ class ResponseTable:
 
     def _hold(self, entry: Entry) -> None:
         """Count a holder of ``entry``: a response, or an entry that continues it."""
+        new: list[Entry] = []
         for link in chain(entry):
             holders = self._holders.get(link, 0)
             self._holders[link] = holders + 1
             if holders:
                 break
+            new.append(link)
             self.num_bytes += link.size_bytes
+        for link in reversed(new):
+            self._items.add(link)
 
     def _let_go(self, entry: Entry) -> None:
         for link in chain(entry):
@@ -158,6 +181,7 @@ class ResponseTable:
             if self._holders[link]:
                 break
             del self._holders[link]
+            self._items.remove(link)
             self.num_bytes -= link.size_bytes
 
 

@@ -12,6 +12,7 @@ is closed holds no more than its account needs.
 import enum
 from collections.abc import Hashable, Iterator
 
+from sessions.durable.activity import ByActivity
 from sessions.durable.ledger import Ledger
 
 
@@ -30,12 +31,14 @@ class Session:
         "_closed",
         "_granted",
         "_open_calls",
+        "_order",
         "_running",
         "_waiting",
         "claimed",
         "epoch",
         "head_id",
         "last_active_s",
+        "last_used_s",
         "ledger",
         "name",
         "outlives_sockets",
@@ -51,6 +54,9 @@ class Session:
         self.head_id: str | None = None
         """Newest stored response; what a turn that only names the session continues."""
         self.last_active_s = now
+        """When its last turn began or ended; without one when it was made. Set by ``active``."""
+        self.last_used_s = now
+        """When it was last of use, also to sessions below it."""
         self.turns_begun = 0
         self.parent: Session | None = None
         """Whose tree's budget its turns draw on as well."""
@@ -67,6 +73,7 @@ class Session:
         self._closed = False
         self._granted: Hashable | None = None
         self._waiting: tuple[Hashable, ...] = ()
+        self._order: ByActivity[Session] | None = None
 
     @property
     def state(self) -> SessionState:
@@ -115,7 +122,8 @@ class Session:
             assert self._granted == ticket
             self._granted = None
         self._running += (response_id,)
-        self.last_active_s = now
+        self.active(now)
+        self.last_used_s = now
         self.turns_begun += 1
         return self.turns_begun
 
@@ -130,10 +138,27 @@ class Session:
         """
         assert response_id in self._running
         self._running = _without(self._running, response_id)
-        self.last_active_s = now
+        self.active(now)
+        self.last_used_s = now
         if open_calls is not None:
             self._open_calls = open_calls
         return None if self._granted is not None else self._grant_next()
+
+    def active(self, now: float) -> None:
+        """A turn began or ended at that time."""
+        order, self._order = self._order, None
+        if order is not None:
+            order.remove(self)
+        self.last_active_s = now
+        self.stand_in(order)
+
+    def stand_in(self, order: "ByActivity[Session] | None") -> None:
+        """Keep the session's place in ``order`` from now on, and in no other."""
+        if self._order is not None:
+            self._order.remove(self)
+        self._order = order
+        if order is not None:
+            order.add(self)
 
     def restore(self, *, head_id: str | None, turns_begun: int, open_calls: bool) -> None:
         """Go on where a journal says that it stood."""

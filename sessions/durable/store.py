@@ -17,8 +17,15 @@ from functools import partial
 
 from runtime.messages import ReleaseBranch
 from sessions.durable.account import NO_BUDGET, Budget
+from sessions.durable.activity import ByActivity
 from sessions.durable.branches import Branches
-from sessions.durable.budgets import TenantAccounts, take_budgets
+from sessions.durable.budgets import (
+    HeldBudget,
+    TenantAccounts,
+    held_budgets,
+    take_budgets,
+    tightest,
+)
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
@@ -50,15 +57,16 @@ class SessionView:
     cost: int
     saved: int
     budget_left: dict[str, int]
-    """Of ``account.KINDS`` those that are limited: tokens, and nano-dollars of ``cost``."""
+    """Of ``account.KINDS`` those that are limited for it or for a tree that it is in, the least
+    that any of these budgets leaves: tokens, and nano-dollars of ``cost``."""
     idle_s: float
-    """Since the last change of state."""
+    """Since its last turn began or ended."""
     budget: dict[str, int] = field(default_factory=dict)
-    """The bounds themselves, in the units of ``budget_left``."""
+    """The bounds that leave so much, in the units of ``budget_left``."""
+    budgets: tuple[HeldBudget, ...] = ()
+    """Each of them, and the tenant's."""
     parent: str | None = None
     """The session on whose budget it draws."""
-    depth: int = 0
-    """How many stand above it."""
     residency: int = 0
     """Block-microseconds of KV on the device, as recorded with its turns and after them."""
 
@@ -72,6 +80,9 @@ class _Tenant:
         self.prices = PriceTable()
         """Those that its newest session began with."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
+        """The one that was used last, by itself or by others, stands last."""
+        self.active = ByActivity[Session]()
+        """The same sessions."""
 
 
 class Store:
@@ -128,30 +139,26 @@ class Store:
     def live_sessions(self, tenant: str | None = None) -> tuple[int, Iterator[Session]]:
         """How many sessions are live (of one tenant; None: of all), and these, most recently
         active first."""
-        tables = self._session_tables(tenant)
-        newest: Iterator[Session]
-        if len(tables) == 1:
-            newest = reversed(tables[0].values())
-        else:
-            turns = (reversed(table.values()) for table in tables)
-            newest = heapq.merge(*turns, key=lambda each: -each.last_active_s)
-        return sum(map(len, tables)), newest
+        orders = [each.active for each in self._states(tenant)]
+        newest = (order.newest() for order in orders)
+        merged = heapq.merge(*newest, key=lambda each: -each.last_active_s)
+        return sum(map(len, orders)), merged
 
     def any_sessions(self, tenant: str | None = None) -> Iterator[Session]:
         """The same in no order of note, which is faster."""
-        tables = self._session_tables(tenant)
-        return itertools.chain.from_iterable(table.values() for table in tables)
+        tables = (each.sessions.values() for each in self._states(tenant))
+        return itertools.chain.from_iterable(tables)
 
-    def _session_tables(self, tenant: str | None) -> list[OrderedDict[str, Session]]:
+    def _states(self, tenant: str | None) -> list[_Tenant]:
         if tenant is None:
-            return [each.sessions for each in self._tenants.values()]
+            return list(self._tenants.values())
         found = self._tenants.get(tenant)
-        return [] if found is None else [found.sessions]
+        return [] if found is None else [found]
 
     def sessions(
         self, tenant: str | None = None, most: int = sys.maxsize
     ) -> tuple[int, list[SessionView]]:
-        """How many sessions are live, and the most recently used of them.
+        """How many sessions are live, and the most recently active of them.
 
         Costs as much as what it shows, however many there are.
 
@@ -160,8 +167,7 @@ class Store:
             most: so many are shown.
         """
         count, newest = self.live_sessions(tenant)
-        shown = sorted(itertools.islice(newest, most), key=lambda each: -each.last_active_s)
-        return count, list(map(self.view, shown))
+        return count, list(map(self.view, itertools.islice(newest, most)))
 
     def tenant_responses(self, tenant: str) -> ResponseTable:
         return self._tenant(tenant).responses
@@ -190,19 +196,21 @@ class Store:
             session = self._new_session(tenant, name)
             self._make_room(state)
             state.sessions[name] = session
-        state.sessions.move_to_end(name)
+            session.stand_in(state.active)
+        self.used(session)
         return session
 
-    def touch(self, session: Session) -> None:
-        """Somebody draws on the session's accounts: it is not to be forgotten meanwhile."""
-        session.last_active_s = self._clock()
-        self.used(session)
-
     def used(self, session: Session) -> None:
-        """A turn of the session has ended just now: others go before it."""
+        """A turn of the session has ended just now, or somebody draws on its accounts: others are
+        forgotten before it."""
+        session.last_used_s = self._clock()
         sessions = self._tenant(session.tenant).sessions
         if sessions.get(session.name) is session:
             sessions.move_to_end(session.name)
+
+    def was_active(self, session: Session, ago_s: float) -> None:
+        """A journal knows that the session's last turn ended so long ago."""
+        session.active(self._clock() - ago_s)
 
     def known_session(self, tenant: str, name: str) -> Session | None:
         """The tenant's session of that name, None if there is none."""
@@ -318,7 +326,7 @@ class Store:
         oldest = self._clock() - self.limits.stored_response_ttl_s
         expired: list[Session] = []
         for session in tenant.sessions.values():
-            if session.last_active_s >= oldest:
+            if session.last_used_s >= oldest:
                 break
             if not session.in_use:
                 expired.append(session)
@@ -327,11 +335,14 @@ class Store:
     def _close(self, tenant: _Tenant, sessions: Iterable[Session]) -> None:
         for session in sessions:
             session.close()
+            session.stand_in(None)
             del tenant.sessions[session.name]
 
     def view(self, session: Session) -> SessionView:
         """The session as it stands."""
         ledger = session.ledger
+        budgets = held_budgets(session, self.tenant_accounts.of(session.tenant))
+        least = tightest(each for each in budgets if each.scope != "tenant")
         return SessionView(
             session=session.name,
             tenant=session.tenant,
@@ -343,13 +354,11 @@ class Store:
             forced_tokens=ledger.usage.forced_tokens,
             cost=ledger.cost,
             saved=ledger.saved,
-            budget_left={
-                kind: max(left, 0) for kind, left in ledger.account.left().bounds().items()
-            },
+            budget_left={kind: left for kind, (left, _) in least.items()},
             idle_s=self._clock() - session.last_active_s,
-            budget=ledger.account.budget.bounds(),
+            budget={kind: limit for kind, (_, limit) in least.items()},
+            budgets=budgets,
             parent=None if session.parent is None else session.parent.name,
-            depth=sum(1 for _ in session.parents()),
             residency=ledger.usage.residency,
         )
 
@@ -384,6 +393,16 @@ class ConnectionStore:
 
     def response(self, response_id: str) -> StoredResponse | None:
         return self._private.get(response_id) or self._shared.get(response_id)
+
+    def stored_id(self, entry: Entry | None) -> str | None:
+        """The response of an entry, if the tenant's connections may continue it."""
+        return None if entry is None else self._shared.id_of(entry)
+
+    def item(self, item_id: str) -> tuple[Item, bool] | None:
+        """The stored item of that id, and whether it is not for the whole tenant."""
+        private = self._private.item(item_id)
+        found = private or self._shared.item(item_id)
+        return None if found is None else (found, private is not None)
 
     def history(
         self, items: Sequence[Item], digests: Sequence[bytes] | None = None
@@ -445,7 +464,7 @@ class ConnectionStore:
             limits=self._store.limits,
         )
         for above in session.parents():
-            self._store.touch(above)
+            self._store.used(above)
 
     def claimed_session(self, name: str) -> Session | None:
         """The session of that name, if turns may run in it as it stands in memory."""
@@ -485,7 +504,6 @@ class ConnectionStore:
             self._private_heads.pop(session.name, None)
             session.head_id = response_id
             self._shared.put(response)
-        self._store.used(session)
 
     def expire(self) -> None:
         """Drop what is older than its time to live of this connection's own."""

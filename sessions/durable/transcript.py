@@ -18,11 +18,12 @@ import numpy as np
 import orjson
 
 from runtime.messages import TokenArray
-from runtime.tokenizer import Tokenizer, UnsplittableText
+from runtime.text_encoder import UnsplittableText
+from runtime.tokenizer import Tokenizer
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
-from tools_api.exact_json import dumps, loads
+from tools_api.item_identity import normalised
 from tools_api.items import (
     Call,
     CallOutput,
@@ -116,6 +117,11 @@ class Entry:
         return max(held, self.frame_bytes)
 
 
+def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
+    """Those of a request's tools that stand in its header."""
+    return tuple(tool for tool in tools if tool.in_header)
+
+
 def chain(entry: Entry | None) -> Iterator[Entry]:
     """The entries of a chain from the newest to the oldest."""
     while entry is not None:
@@ -189,31 +195,6 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
     return digest
 
 
-def normalised(item: Item) -> tuple[str, ...] | None:
-    """What makes two items the same in a history; None for reasoning, which clients drop.
-
-    Arguments are the same however their JSON is spelt: clients that hold them as objects write
-    them anew.
-    """
-    match item:
-        case Message():
-            return ("message", item.role, item.text)
-        case FunctionCall():
-            return ("call", item.call_id, item.full_name, _respelt(item.arguments))
-        case CustomToolCall():
-            return ("custom", item.call_id, item.full_name, item.input)
-        case Reasoning():
-            return None
-    return ("output", item.call_id, item.output)
-
-
-def _respelt(arguments: str) -> str:
-    try:
-        return dumps(loads(arguments), sort_keys=True).decode()
-    except (ValueError, TypeError):
-        return arguments  # cut short, or nested too deep: compared as it is
-
-
 def holds(entry: Entry, items: Sequence[Item]) -> bool:
     """Whether ``items`` end like the chain up to ``entry``, compared one by one. Together
     with an equal digest: whether they are its history (a truncated chain is shorter)."""
@@ -280,6 +261,7 @@ class Renderer:
         Raises:
             ApiError: by its length it cannot fit the context; it is not tokenised.
         """
+        tools = header_tools(tools)
         if parent is not None:
             header = parent.header
             if (instructions, opening, tools, options) == (

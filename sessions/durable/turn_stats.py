@@ -87,6 +87,8 @@ class TurnStats:
     """The client wants the object at all."""
     ledger: Ledger
     clock: TurnClock
+    own: tuple[Account, ...] = ()
+    """Accounts of this turn alone."""
     start: SequenceStart | None = None
     forced: int = 0
     drafted: int = 0
@@ -205,14 +207,18 @@ class TurnStats:
         return brief if reason is None else brief | {"reason": reason}
 
     def _budget(self) -> Event:
-        """What is left of the session's budgets, and of those above where there are any."""
+        """What is left of the session's budgets, and of the turn's own and those above where there
+        are any: of several trees the least that one of them leaves."""
         ledger = self.ledger
         budget: Event = {"left": _left(ledger.account), "exhausted": self.exhausted}
-        accounts = [("tree", each) for each in (ledger.tree, *ledger.above[:-1])]
-        accounts += [("tenant", each) for each in ledger.above[-1:]]
-        for scope, account in accounts:
-            left = _left(account)
-            if left and scope not in budget:
+        scopes = {
+            "turn": self.own,
+            "tree": (ledger.tree, *ledger.above[:-1]),
+            "tenant": ledger.above[-1:],
+        }
+        for scope, accounts in scopes.items():
+            left = _left(*accounts)
+            if left:
                 budget[scope] = left
         soft = self._beyond_soft()
         return budget | {"soft": soft} if soft else budget
@@ -221,7 +227,7 @@ class TurnStats:
         """The soft limits that are reached, as ``session.output``."""
         reached = {
             f"{account.scope}.{kind}": None
-            for account in self.ledger.accounts
+            for account in (*self.own, *self.ledger.accounts)
             for kind in account.beyond_soft()
         }
         return list(reached)
@@ -248,9 +254,13 @@ def wire_usage(usage: TurnUsage) -> Event:
     )
 
 
-def _left(account: Account) -> Event:
-    left = {kind: max(bound, 0) for kind, bound in account.left().bounds().items()}
-    return wire_bounds(left)
+def _left(*accounts: Account) -> Event:
+    """The least that one of them leaves of each kind."""
+    least: dict[str, int] = {}
+    for account in accounts:
+        for kind, left in account.left().bounds().items():
+            least[kind] = min(least.get(kind, left), left)
+    return wire_bounds({kind: max(left, 0) for kind, left in least.items()})
 
 
 def _ms(seconds: float) -> float:

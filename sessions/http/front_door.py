@@ -32,6 +32,7 @@ from sessions.http.message import (
 )
 from sessions.tenants import Principal, Tenants
 from tools_api import errors
+from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
@@ -39,6 +40,14 @@ from tools_api.errors import ApiError
 log = logging.getLogger(__name__)
 
 Page = Callable[[Principal], HttpResponse]
+_READ_ONLY = (
+    "This key is read-only: it shows sessions and responses, and starts, changes and ends nothing. "
+    "Take one with the role 'tenant' ('keepwarm keys new' makes it)."
+)
+_LONGEST_ROUTE = 4
+"""Parts between slashes."""
+ANTHROPIC_HEADER = "anthropic-version"
+"""Every client of that API sends it."""
 ANONYMOUS = Principal(tenant="")
 """Handed to what is PUBLIC; nobody's tenant."""
 
@@ -155,21 +164,23 @@ class FrontDoor:
         """The answer, or leave to go on with the request."""
         route, argument = self._find(request.path)
         if route is None:
-            return refusal(http_error(HTTPStatus.NOT_FOUND, "There is nothing at this path."))
+            error = http_error(HTTPStatus.NOT_FOUND, self._nothing_at(request.path))
+            return refusal(error, words_of(request))
+        words = words_of(request, route)
         foreign = self._refuse_foreign(request)
         if foreign is not None:
-            return refusal(foreign, route.dialect)
+            return refusal(foreign, words)
         if cross_origin.is_preflight(request):
             return cross_origin.preflight(request, route.methods)
         principal = self._principal(route, request)
         if principal is None:
-            return _unauthorized(route)
+            return _unauthorized(route, words)
         if route.access is Access.OPERATOR and not principal.operator:
             error = http_error(HTTPStatus.FORBIDDEN, "This page needs an operator's key.")
-            return refusal(error, route.dialect)
+            return refusal(error, words)
         if principal.read_only and not _only_looks(route, request):
-            error = http_error(HTTPStatus.FORBIDDEN, "This key is read-only.")
-            return refusal(error, route.dialect)
+            error = http_error(HTTPStatus.FORBIDDEN, _READ_ONLY)
+            return refusal(error, words)
         method = "GET" if request.method == "HEAD" else request.method
         handler = route.calls.get(method)
         if handler is None and not _opens_websocket(route, request):
@@ -177,10 +188,10 @@ class FrontDoor:
                 return Admission(
                     route=route, principal=principal, argument=argument, page=route.page
                 )
-            return _wrong_method(route, request)
+            return _wrong_method(route, request, words)
         if request.has_body and not request.is_json:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
-            return refusal(error, route.dialect)
+            return refusal(error, words)
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
 
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
@@ -194,6 +205,19 @@ class FrontDoor:
             if argument is not None:
                 return route, argument
         return self._by_path.get(path), ""
+
+    def _nothing_at(self, path: str) -> str:
+        """With what was probably meant, where the end of ``path`` is a path of ours."""
+        parts = [part for part in path.split("/") if part][-_LONGEST_ROUTE:]
+        for start in range(len(parts)):
+            rest = "/".join(parts[start:])
+            for meant in (f"/v1/{rest}", f"/{rest}"):
+                if self._find(meant)[0] is not None:
+                    return (
+                        f"There is nothing at this path; is {meant} meant? Of most clients the "
+                        "base URL ends with /v1, of Anthropic's with the port."
+                    )
+        return "There is nothing at this path; GET / lists what there is."
 
     def _refuse_foreign(self, request: HttpRequest) -> ApiError | None:
         host = request.header("Host")
@@ -224,7 +248,15 @@ class FrontDoor:
         return self._tenants.authenticate(key)
 
 
-def _unauthorized(route: Route) -> HttpResponse:
+def words_of(request: HttpRequest | None, route: Route | None = None) -> Dialect:
+    """In whose words a request's errors are told: its route's, but of a route that is nobody's
+    own those of the API whose header the request has."""
+    own = RESPONSES if route is None else route.dialect
+    speaks = request is not None and ANTHROPIC_HEADER in request.headers
+    return MESSAGES if own is RESPONSES and speaks else own
+
+
+def _unauthorized(route: Route, words: Dialect) -> HttpResponse:
     scheme = "Basic" if route.for_browsers else "Bearer"
     return refusal(
         http_error(
@@ -232,7 +264,7 @@ def _unauthorized(route: Route) -> HttpResponse:
             "Incorrect or missing API key; send it as 'Authorization: Bearer KEY'.",
             code="invalid_api_key",
         ),
-        route.dialect,
+        words,
         (("WWW-Authenticate", f'{scheme} realm="keepwarm"'),),
     )
 
@@ -247,19 +279,19 @@ def _opens_websocket(route: Route, request: HttpRequest) -> bool:
     return route.websocket and request.method == "GET" and upgrade == "websocket"
 
 
-def _wrong_method(route: Route, request: HttpRequest) -> HttpResponse:
+def _wrong_method(route: Route, request: HttpRequest, words: Dialect) -> HttpResponse:
     if route.websocket and request.method == "GET":
         return refusal(
             http_error(
                 HTTPStatus.UPGRADE_REQUIRED,
                 "With GET this path speaks WebSocket: one JSON event per text frame.",
             ),
-            route.dialect,
+            words,
             (("Upgrade", "websocket"), ("Connection", "Upgrade")),
         )
     return refusal(
         http_error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not possible here."),
-        route.dialect,
+        words,
         (("Allow", ", ".join(route.methods)),),
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import h11
+import orjson
 from websockets.datastructures import Headers
 
 from tools_api.dialects.dialect import Dialect
@@ -162,7 +163,7 @@ def refusal(
     return HttpResponse(
         status=dialect.status(error),
         content_type="application/json",
-        body=dumps(dialect.error(error)),
+        body=orjson.dumps(dialect.error(error)),
         headers=headers,
     )
 

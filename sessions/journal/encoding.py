@@ -25,9 +25,9 @@ from sessions.durable.packing import deflate
 from sessions.durable.transcript import Entry, Header, Tail
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
+from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
-from tools_api.exact_json import dumps, loads
 from tools_api.items import Item, Message, parse_items
 from tools_api.tools import FunctionTool
 
@@ -83,6 +83,12 @@ class Link(NamedTuple):
         )
 
 
+def link_items(link: Link) -> tuple[Item, ...]:
+    """What it added to its chain, and what led that."""
+    own = (*link.input_items, *link.output_items)
+    return own if link.opening is None else (link.opening, *own)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnBody:
     """What a row says beyond its columns."""
@@ -134,7 +140,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
+    tools = exact_json.dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
@@ -146,7 +152,7 @@ def decode_header(data: bytes) -> Header:
         return Header(
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
-            tools=_TOOLS.validate_python(loads(bytes(tools))),
+            tools=_TOOLS.validate_python(exact_json.loads(bytes(tools))),
             options=TemplateOptions(thinking=parts["thinking"]),
             ids=_ids(ids),
         )

@@ -21,6 +21,14 @@ class JournalUnavailable(JournalError):
     """Locked, full, read-only or out of reach: the same call may succeed later."""
 
 
+class JournalAbsent(JournalUnavailable):
+    """There is none yet where somebody only looks; the first server makes it."""
+
+
+class JournalOlder(JournalUnavailable):
+    """An older program has written it; a server of this version brings it up when it opens it."""
+
+
 class JournalBusy(JournalUnavailable):
     """A session's owner did not let go in time."""
 

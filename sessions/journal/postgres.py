@@ -19,9 +19,11 @@ import psycopg
 from sessions.journal import retention
 from sessions.journal.bell import CHANNEL, Bell
 from sessions.journal.errors import (
+    JournalAbsent,
     JournalDamaged,
     JournalError,
     JournalNewer,
+    JournalOlder,
     JournalUnavailable,
 )
 from sessions.journal.ownership import Ownership
@@ -78,6 +80,7 @@ class PostgresJournal(SqlJournal):
         super().__init__(fingerprint=fingerprint, owner=owner, shared=True)
         self._address = address
         self._beside = beside
+        self._closed = False
         self._local = threading.local()
         self._connections: list[psycopg.Connection[Any]] = []
         self._bell = Bell(self._connect, owner)
@@ -97,7 +100,7 @@ class PostgresJournal(SqlJournal):
             cursor.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
             (found,) = cursor.execute("SELECT to_regclass('journal')::text").fetchone()
             if found is None and self._beside:
-                raise JournalUnavailable("there is no journal at this address of PostgreSQL")
+                raise _absent(cursor)
             if found is None:
                 self._migrate(cursor, 0)
                 cursor.execute(
@@ -113,7 +116,7 @@ class PostgresJournal(SqlJournal):
                     f"knows {VERSION}): update keepwarm"
                 )
             if row[0] < VERSION and self._beside:
-                raise JournalUnavailable(
+                raise JournalOlder(
                     f"the journal in PostgreSQL is of an older version ({row[0]}, this program "
                     f"knows {VERSION}): a server of this version that opens it updates it"
                 )
@@ -237,6 +240,9 @@ class PostgresJournal(SqlJournal):
 
     def close(self) -> None:
         """See ``Journal``."""
+        if self._closed:
+            return
+        self._closed = True
         if not self._beside:
             with contextlib.suppress(JournalError):
                 self._ownership.leave()
@@ -246,6 +252,16 @@ class PostgresJournal(SqlJournal):
     def _close_connections(self) -> None:
         for connection in self._connections:
             connection.close()
+
+
+def _absent(cursor: Cursor) -> JournalUnavailable:
+    (may,) = cursor.execute("SELECT has_schema_privilege(current_schema(), 'CREATE')").fetchone()
+    if may:
+        return JournalAbsent("there is no journal at this address of PostgreSQL")
+    return JournalUnavailable(
+        "there is no journal at this address of PostgreSQL, and this user may not make one: grant "
+        "CREATE on the schema"
+    )
 
 
 def _first_line(error: Exception) -> str:

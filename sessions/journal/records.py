@@ -89,6 +89,11 @@ class TurnRecord:
         return self.links[-1] if self.links else None
 
     @property
+    def is_turn(self) -> bool:
+        """Or what a session's KV was charged while nobody did anything in it."""
+        return self.status != RESIDENCY
+
+    @property
     def holds(self) -> bool:
         """As a reservation: of anything."""
         return bool(self.usage.input_tokens or self.cost)
@@ -109,7 +114,7 @@ class TurnRecord:
 def usage_alone(record: TurnRecord, *, reason: str) -> TurnRecord:
     """The turn failed after all: what it consumed, and nothing that was said. It is spent, whatever
     has become of the shares. What is no turn's stays as it is."""
-    if record.status == RESIDENCY:
+    if not record.is_turn:
         return record
     return replace(
         record,
@@ -157,7 +162,7 @@ class Account:
 
     def plus(self, record: TurnRecord) -> "Account":
         return Account(
-            turns=self.turns + (record.status != RESIDENCY),
+            turns=self.turns + record.is_turn,
             usage=self.usage + record.usage,
             cost=self.cost + record.cost,
             saved=self.saved + record.saved,
@@ -180,6 +185,7 @@ class SessionRecord:
     turns_begun: int
     open_calls: bool
     updated_s: float
+    """When its last turn ended; 0: it has had none."""
     account: Account
     options: bytes = b""
     """JSON that the accounts' keeper wants back: budgets, the parent session."""

@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import chain
 from pathlib import Path
 
 from sessions.journal import rows
-from sessions.journal.encoding import decode_turn
+from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
@@ -214,6 +215,8 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     "INSERT INTO name (tenant, response_id, session, seq) VALUES (?, ?, ?, ?)",
                     (turn.tenant, turn.response_id, turn.session, turn.seq),
                 )
+                for item in _items(turn):
+                    cursor.execute(f"INSERT INTO item ({rows.ITEM}) VALUES (?, ?, ?, ?)", item)
             for header in found.headers.items():
                 cursor.execute("INSERT INTO header (digest, body) VALUES (?, ?)", header)
             for reservation in found.reservations:
@@ -236,6 +239,12 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
         journal.close()
 
 
+def _items(turn: StoredTurn) -> list[Row]:
+    """Where the turn's items are looked for by their ids."""
+    items = chain.from_iterable(map(link_items, decode_links(turn)))
+    return rows.item_columns(turn.tenant, turn.response_id, turn.created_s, items)
+
+
 def _session(
     key: tuple[str, str], known: SessionRow | None, turns: Sequence[StoredTurn]
 ) -> SessionRow:
@@ -245,9 +254,15 @@ def _session(
     head_seq = max(row.head_seq, last)
     heads = [turn for turn in turns if turn.continuable]
     head = max(heads, key=lambda turn: turn.seq).response_id if heads else None
-    begun = max([row.turns_begun, *(decode_turn(turn).number for turn in turns)])
+    bodies = [(turn, decode_turn(turn)) for turn in turns]
+    ended_s = [turn.created_s for turn, body in bodies if body.status != RESIDENCY]
     return replace(
-        row, head_id=head, head_seq=head_seq, gone=head_seq - len(turns), turns_begun=begun
+        row,
+        head_id=head,
+        head_seq=head_seq,
+        gone=head_seq - len(turns),
+        turns_begun=max([row.turns_begun, *(body.number for _, body in bodies)]),
+        updated_ms=max([row.updated_ms, *(round(at * 1000) for at in ended_s)]),
     )
 
 

@@ -21,12 +21,15 @@ from functools import partial
 from pathlib import Path
 
 from sessions.journal import retention
-from sessions.journal.errors import (
-    JournalDamaged,
-    JournalError,
-    JournalInUse,
-    JournalNewer,
-    JournalUnavailable,
+from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalUnavailable
+from sessions.journal.file_state import (
+    file_beside,
+    first_row,
+    lost,
+    said,
+    unopened,
+    unusable,
+    version_of,
 )
 from sessions.journal.mark import MarkFile, read_mark
 from sessions.journal.ownership import Ownership, SystemWaiter
@@ -44,11 +47,6 @@ this when it begins anew: a commit that writes over old ones waits for less of t
 UPKEEP_S = 0.02
 """Between two looks at what commits have left to be done beside them: it takes the same disk."""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-_LATER = frozenset(
-    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
-    | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
-)
-_BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 class SqliteJournal(SqlJournal):
@@ -86,14 +84,11 @@ class SqliteJournal(SqlJournal):
             with said(path):
                 self._commits, identity, self._whole = self._prepare()
                 self._checking = None if self._whole or beside else self._connect()
-            self._mark = MarkFile(_beside(path, "mark"), identity)
+            self._mark = MarkFile(file_beside(path, "mark"), identity)
             self._mark.write(self._commits)
-        except OSError as error:
+        except (OSError, JournalUnavailable) as error:
             self._close_files()
-            raise _unusable(path, error.strerror) from error
-        except JournalUnavailable as error:
-            self._close_files()
-            raise _unusable(path, str(error.__cause__ or error)) from error
+            raise unopened(path, error) from error
         except BaseException:
             self._close_files()
             raise
@@ -113,35 +108,24 @@ class SqliteJournal(SqlJournal):
     def _prepare(self) -> tuple[int, bytes, bool]:
         """Make or check the file: its commits, its identity, whether it is known to be whole."""
         path = self.path
-        mark = read_mark(_beside(path, "mark"))
-        marked = 0 if mark is None else mark.commits
-        if marked and (not path.exists() or path.stat().st_size == 0):
-            raise _lost(path, 0, marked)
+        if path.is_dir():
+            raise unusable(path, "it is a folder")
+        mark = read_mark(file_beside(path, "mark"))
+        if mark is not None and mark.commits and (not path.exists() or path.stat().st_size == 0):
+            raise lost(path, 0, mark.commits)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         cursor = self._connection().cursor()
+        version = version_of(cursor, path, mark)
         cursor.execute("PRAGMA journal_mode=WAL")
-        (version,) = cursor.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise JournalNewer(
-                f"{path} is of a newer version ({version}, this program knows {VERSION}): "
-                "update keepwarm, or name another file with --journal"
-            )
-        if version == 0 and marked:
-            raise _lost(path, 0, marked)
         if version < VERSION:
             self._migrate(cursor, version)
             cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
         cursor.execute("BEGIN IMMEDIATE")
         cursor.execute("UPDATE journal SET commits = commits")  # fails where it may only be read
         cursor.execute("ROLLBACK")
-        row = cursor.execute("SELECT identity, commits FROM journal WHERE id = 1").fetchone()
-        if row is None:
-            raise JournalDamaged(f"{path} has lost its first row: run 'keepwarm sessions recover'")
-        identity, commits = row
+        identity, commits = first_row(cursor, path, mark)
         clean = version == 0 or (mark is not None and mark.clean)
-        if mark is not None and (mark.identity != identity or commits < marked):
-            raise _lost(path, commits if mark.identity == identity else 0, marked)
         return commits, identity, clean
 
     def _migrate(self, cursor: sqlite3.Cursor, version: int) -> None:
@@ -369,16 +353,12 @@ def _begun(name: str, work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _beside(path: Path, what: str) -> Path:
-    return path.with_name(f"{path.name}.{what}")
-
-
 def _locked(path: Path, how: int | None) -> int:
     """The open lock file of a journal, locked; ``how`` None: whoever else has locked it."""
     try:
-        lock = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(file_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _unusable(path, error.strerror) from error
+        raise unusable(path, error.strerror) from error
     if how is None:
         return lock
     try:
@@ -390,34 +370,3 @@ def _locked(path: Path, how: int | None) -> int:
             "nothing with '--journal :memory:', or start all its servers with --journal-shared"
         ) from error
     return lock
-
-
-def _unusable(path: Path, why: str | None) -> JournalUnavailable:
-    return JournalUnavailable(
-        f"the journal {path} cannot be opened: {why}; name another with --journal"
-    )
-
-
-def _lost(path: Path, found: int, marked: int) -> JournalDamaged:
-    return JournalDamaged(
-        f"{path} has lost commits ({found} of {marked} are there): 'keepwarm sessions recover' "
-        f"saves what is whole; if an older copy was put there on purpose, delete {path.name}.mark"
-    )
-
-
-@contextlib.contextmanager
-def said(path: Path) -> Iterator[None]:
-    """SQLite's errors in the journal's words."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _LATER:
-            raise JournalUnavailable(f"{path}: {error}") from error
-        if code in _BROKEN or "decode" in str(error) or "no such" in str(error):
-            raise JournalDamaged(
-                f"{path} is damaged: {error}; run 'keepwarm sessions recover'"
-            ) from error
-        raise JournalError(f"{path}: {error}") from error
-    except (OverflowError, UnicodeDecodeError) as error:
-        raise JournalDamaged(f"{path} is damaged: {error}") from error

@@ -2,12 +2,12 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sessions.journal.errors import JournalError, JournalUnavailable
+from sessions.journal.file_state import said
 from sessions.journal.sql import SqlJournal
-from sessions.journal.sqlite import said
 from sessions.journal.tables import Cursor
 
 
@@ -36,6 +36,11 @@ class SqliteView(SqlJournal):
         """See ``SqlTables``."""
         with said(self._path):
             yield self._connection.cursor()
+
+    def interrupt_if(self, told: Callable[[], bool] | None, *, every: int = 0) -> None:
+        """End a statement with SQLITE_INTERRUPT once ``told`` says so, which is asked after so many
+        steps of SQLite's machine; None: let it run."""
+        self._connection.set_progress_handler(told, every)
 
     def close(self) -> None:
         """Look no longer."""

@@ -18,8 +18,9 @@ from sessions.http.message import http_error, json_response, refusal
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
+from sessions.journal.kept_budgets import budgets_kept
 from sessions.journal.records import StoredTurn
-from sessions.pages.rows import tokens
+from sessions.pages.rows import budget_row, tokens
 from sessions.pages.session_list import MAX_PAGE, PAGE_ROWS, read_query
 from tools_api.errors import ApiError
 
@@ -98,7 +99,8 @@ def session_page(journal: Journal, owner: str | None, search: str, page: int) ->
             "session": each.name,
             "tenant": each.tenant,
             "turns": each.account.turns,
-            "active_at": each.updated_s,
+            "active_at": each.updated_s or None,
+            "budgets": list(map(budget_row, budgets_kept(journal, each))),
             **_spent(each.account.usage, each.account.cost, each.account.saved),
         }
         for each in shown

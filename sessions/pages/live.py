@@ -63,10 +63,10 @@ class LivePages:
             ApiError: a parameter makes no sense, or too many pages are open.
         """
         principal, wish = call.principal, _wish(call)
-        if call.request.method == "HEAD":
+        self._check_room(principal)
+        if call.request.method == "HEAD":  # a page whose stream has failed asks why
             exchange.answer(HttpResponse(status=HTTPStatus.OK, content_type=CONTENT_TYPE, body=b""))
             return None
-        self._check_room(principal)
         self._open[principal.tenant] += 1
         return EventStream(
             exchange,

@@ -60,7 +60,7 @@ class Metrics:
         for status in _STATUSES:
             self._finished.labels(status)
         self._out_of_budget = self._counter(
-            "budget_refusals", "Turns that their session's budget refused or cut.", "outcome"
+            "budget_refusals", "Turns that a budget refused or cut, whosever it is.", "outcome"
         )
         for outcome in _BUDGET_OUTCOMES:
             self._out_of_budget.labels(outcome)

@@ -7,6 +7,7 @@ themselves goes through as data; the page never makes markup of it.
 from collections import Counter
 from typing import Any
 
+from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import TurnReport, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import OWN, Miss, MissReason
 from sessions.durable.store import SessionView
@@ -43,13 +44,26 @@ def session_row(view: SessionView) -> dict[str, Any]:
         "saved": dollars(view.saved),
         "block_seconds": block_seconds(view.residency),
         "budget_left": wire_bounds(view.budget_left),
+        "budgets": [budget_row(each) for each in view.budgets],
+        "parent": view.parent,
         "idle_s": view.idle_s,
     }
 
 
+def budget_row(budget: HeldBudget) -> dict[str, Any]:
+    """A budget that holds for a session."""
+    return {
+        "scope": budget.scope,
+        "owner": budget.owner,
+        "limit": wire_bounds(budget.limit),
+        "left": wire_bounds(budget.left),
+        "soft": wire_bounds(budget.soft),
+    }
+
+
 def live_row(view: SessionView, log: SessionLog | None, active_at: float) -> dict[str, Any]:
-    """The same for the stream: a moment in place of an age, so that it changes only when the
-    session does; and what its turns missed.
+    """The same for the stream: a moment in place of an age, and without its tenant's budget, so
+    that it changes only when the session or its tree does; and what its turns missed.
 
     Args:
         active_at: seconds since the epoch.
@@ -57,9 +71,8 @@ def live_row(view: SessionView, log: SessionLog | None, active_at: float) -> dic
     log = log or _NOTHING
     row = session_row(view) | {
         "budget": wire_bounds(view.budget),
+        "budgets": [budget_row(each) for each in view.budgets if each.scope != "tenant"],
         "active_at": round(active_at, 1),
-        "parent": view.parent,
-        "depth": view.depth,
         "failed": log.failed,
         "avoidable_tokens": log.avoidable_tokens,
         "why": None if log.last_avoidable is None else log.last_avoidable.words(),

@@ -33,7 +33,7 @@ class ListQuery:
     state: str = ""
     tenant: str = ""
     budget: bool = False
-    """Only sessions with a budget."""
+    """Only sessions with a budget, of their own or of a tree that they are in."""
     several: bool = False
     """Only sessions of more than one turn."""
     failed: bool = False
@@ -59,6 +59,11 @@ class Found:
     matching: int
     """Those of them that the query is about."""
     sessions: list[Session]
+
+    @property
+    def pages(self) -> int:
+        """As many as can be asked for."""
+        return min(-(-self.matching // PAGE_ROWS), MAX_PAGE + 1)
 
 
 def read_query(request: HttpRequest) -> ListQuery:
@@ -109,20 +114,58 @@ def find(
 
 
 def grouped(sessions: list[Session]) -> list[Session]:
-    """The same sessions, each directly behind its parent if that is among them."""
+    """The same sessions, each behind the nearest one that it is a part of, of those among them."""
+    here = _by_name(sessions)
     below: dict[int, list[Session]] = {}
     roots: list[Session] = []
-    here = {id(each) for each in sessions}
     for each in sessions:
-        under = each.parent is not None and id(each.parent) in here
-        (below.setdefault(id(each.parent), []) if under else roots).append(each)
-    ordered: list[Session] = []
-    waiting = roots[::-1]
+        above = _nearest(each, here)
+        (roots if above is None else below.setdefault(id(above), [])).append(each)
+    ordered: dict[int, Session] = {}
+    waiting = [*reversed(sessions), *reversed(roots)]  # what names go round in has no root
     while waiting:
         each = waiting.pop()
-        ordered.append(each)
-        waiting += reversed(below.get(id(each), []))
-    return ordered
+        if id(each) not in ordered:
+            ordered[id(each)] = each
+            waiting += reversed(below.get(id(each), []))
+    return list(ordered.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where a session stands on a page."""
+
+    session: Session
+    under: str | None
+    """The nearest one that it is a part of, of those before it."""
+    indent: int
+    """How many of them stand above it."""
+
+
+def placed(ordered: list[Session]) -> list[Placed]:
+    """What ``grouped`` has put in order: a session stands deeper than what it is a part of, and
+    no deeper than that says, whoever of its line is on another page."""
+    here = _by_name(ordered)
+    found: dict[int, Placed] = {}
+    for each in ordered:
+        above = _nearest(each, here)
+        over = None if above is None else found.get(id(above))
+        found[id(each)] = Placed(
+            session=each,
+            under=None if over is None else over.session.name,
+            indent=0 if over is None else over.indent + 1,
+        )
+    return list(found.values())
+
+
+def _by_name(sessions: list[Session]) -> dict[tuple[str, str], Session]:
+    return {(each.tenant, each.name): each for each in sessions}
+
+
+def _nearest(session: Session, here: dict[tuple[str, str], Session]) -> Session | None:
+    """Of those that it is a part of; by name, for one that was dropped may be back."""
+    line = (here.get((each.tenant, each.name)) for each in session.parents())
+    return next((each for each in line if each is not None and each is not session), None)
 
 
 def _filtered(query: ListQuery, newest: Iterable[Session], log_of: LogOf) -> Iterator[Session]:
@@ -136,10 +179,15 @@ def _filtered(query: ListQuery, newest: Iterable[Session], log_of: LogOf) -> Ite
     if query.state:
         newest = (each for each in newest if each.state.value == query.state)
     if query.budget:
-        newest = (each for each in newest if each.ledger.account.budget.bounds())
+        newest = (each for each in newest if _bounded(each))
     if query.failed:
         newest = (each for each in newest if _failed(log_of(each)))
     yield from newest
+
+
+def _bounded(session: Session) -> bool:
+    trees = (each.ledger.tree for each in (session, *session.parents()))
+    return any(each.budget.bounds() for each in (session.ledger.account, *trees))
 
 
 def _failed(log: SessionLog | None) -> bool:

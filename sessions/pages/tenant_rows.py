@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sessions.durable.account import Account
-from sessions.durable.ledger import dollars
+from sessions.durable.ledger import wire_bounds
 from sessions.durable.session import Session, SessionState
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.rows import miss_rows
@@ -60,13 +60,13 @@ class TenantRows:
 
 def _bounds(account: Account) -> list[dict[str, Any]]:
     """The tenant's budget, what running turns hold counted as used."""
-    used = account.spent.plus(account.held)
-    found = []
-    for kind, bound in account.budget.bounds().items():
-        spent = getattr(used, kind)
-        amounts = (dollars(bound), dollars(spent)) if kind == "cost" else (bound, spent)
-        found.append({"kind": kind, "per": "all", "limit": amounts[0], "used": amounts[1]})
-    return found
+    used, bounds = account.spent.plus(account.held), account.budget.bounds()
+    limits = wire_bounds(bounds)
+    spent = wire_bounds({kind: getattr(used, kind) for kind in bounds})
+    return [
+        {"kind": kind, "per": "all", "limit": limit, "used": spent[kind]}
+        for kind, limit in limits.items()
+    ]
 
 
 def _running(sessions: Iterable[Session]) -> int:

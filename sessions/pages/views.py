@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from sessions.durable.budgets import held_budget
 from sessions.durable.session import Session
 from sessions.pages.buckets import TurnBucket
 from sessions.pages.dashboard import Dashboard
@@ -21,8 +22,8 @@ from sessions.pages.event_stream import Parts
 from sessions.pages.history import LEVELS as IN_MEMORY
 from sessions.pages.past import LEVELS, NOTHING, Curves, Past
 from sessions.pages.recorder import WHOLE
-from sessions.pages.rows import live_row, logged_row, miss_rows
-from sessions.pages.session_list import Found, ListQuery, find, grouped
+from sessions.pages.rows import budget_row, live_row, logged_row, miss_rows
+from sessions.pages.session_list import Found, ListQuery, find, grouped, placed
 from sessions.pages.tenant_rows import TenantRows
 from sessions.pages.turn_log import SessionLog
 from sessions.quotas import Quotas
@@ -159,11 +160,20 @@ class Views:
     def _sessions(self, principal: Principal, query: ListQuery) -> dict[str, bytes]:
         owner = None if principal.operator else principal.tenant
         found = self._found(owner, query)
-        shown = grouped(found.sessions)
-        rows = {_name("s", each.tenant, each.name): self._row(each) for each in shown}
-        order = list(rows)
+        shown = placed(grouped(found.sessions))
+        rows = {
+            _name("s", each.session.tenant, each.session.name): orjson.dumps(
+                self._row(each.session) | {"under": each.under, "indent": each.indent}
+            )
+            for each in shown
+        }
         counts = {"total": found.total, "matching": found.matching, "page": query.page}
-        return {"list": orjson.dumps(counts), "order": orjson.dumps(order)} | rows
+        return {
+            "list": orjson.dumps(counts),
+            "pages": orjson.dumps(found.pages),
+            "order": orjson.dumps(list(rows)),
+            "tenant_budgets": self._tenant_budgets({each.tenant for each in found.sessions}),
+        } | rows
 
     def _found(self, owner: str | None, query: ListQuery) -> Found:
         """A list that takes a look at many sessions is made anew every ``LIST_KEPT_S``; what its
@@ -180,10 +190,17 @@ class Views:
             self._lists[owner, query] = (now, found)
         return found
 
-    def _row(self, session: Session) -> bytes:
+    def _tenant_budgets(self, tenants: set[str]) -> bytes:
+        """Each of those that have one, apart from their sessions' rows: it changes with every turn
+        of the tenant."""
+        accounts = self._dashboard.store.tenant_accounts
+        held = {name: held_budget("tenant", name, accounts.of(name)) for name in sorted(tenants)}
+        return orjson.dumps({name: budget_row(each) for name, each in held.items() if each})
+
+    def _row(self, session: Session) -> dict[str, Any]:
         view = self._dashboard.store.view(session)
         at = session.last_active_s + self._epoch_s
-        return orjson.dumps(live_row(view, self._log_of(session), at))
+        return live_row(view, self._log_of(session), at)
 
     def _log_of(self, session: Session) -> SessionLog | None:
         return self._dashboard.log.of(session.tenant, session.name)
@@ -205,7 +222,8 @@ class Views:
         }
         parts = {"session": orjson.dumps(told)}
         if live is not None:
-            parts["account"] = self._row(live)
+            parts["account"] = orjson.dumps(self._row(live))
+            parts["tenant_budgets"] = self._tenant_budgets({tenant})
         turns = [] if log is None else log.turns
         first = max(len(turns) - MAX_TURNS_OF_PAGE, 0)
         for turn in itertools.islice(turns, first, None):

@@ -34,7 +34,7 @@ class Top(App[None]):
     CSS = """
     #totals { height: auto; }
     #state { height: auto; }
-    #detail { height: 1; }
+    #detail { height: auto; min-height: 1; max-height: 4; }
     #curves { height: 2; }
     .curve { width: 1fr; height: 2; padding: 0 1 0 0; }
     #filter { height: 1; border: none; padding: 0; display: none; }

@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from sessions.top.app import Top
 from sessions.top.feed import Feed
@@ -16,9 +17,16 @@ KEY_VARIABLE = "KEEPWARM_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}. See '{self.prog} --help'.\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="keepwarm top",
         description="A server's sessions in the terminal: cost, cache hits, state, curves.",
     )

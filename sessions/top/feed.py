@@ -36,6 +36,17 @@ class KeyRefused(FeedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRow:
+    """A budget that holds for a session."""
+
+    scope: str
+    """``session``, ``tree`` or ``tenant``."""
+    owner: str
+    """The session whose it is, or whose tree's; the tenant."""
+    left: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     """One session."""
 
@@ -50,6 +61,17 @@ class SessionRow:
     saved: float
     budget_left: tuple[tuple[str, float], ...]
     idle_s: float
+    budgets: tuple[BudgetRow, ...] = ()
+    """Each that holds for the session; a server of before they were told has none."""
+
+    @property
+    def least_left(self) -> Mapping[str, float]:
+        """What may still be spent of each kind that is bounded, whosever budget it is."""
+        least = dict(self.budget_left)
+        for budget in self.budgets:
+            for kind, left in budget.left:
+                least[kind] = min(left, least.get(kind, left))
+        return least
 
     @property
     def hit_ratio(self) -> float | None:
@@ -114,7 +136,9 @@ class Feed:
             with error:
                 if error.code in (401, 403):
                     raise KeyRefused(f"the key is refused (status {error.code})") from error
-                raise FeedError(f"{path} answers with status {error.code}") from error
+                raise FeedError(
+                    f"{path} answers with status {error.code}: is this a keepwarm server?"
+                ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
@@ -165,7 +189,6 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 
 def _row(raw: Mapping[str, Any]) -> SessionRow:
-    left = _mapping(raw.get("budget_left"))
     return SessionRow(
         session=printable(str(raw.get("session", ""))),
         tenant=printable(str(raw.get("tenant", ""))),
@@ -176,9 +199,22 @@ def _row(raw: Mapping[str, Any]) -> SessionRow:
         output_tokens=int(_number(raw.get("output_tokens"))),
         cost=_number(raw.get("cost")),
         saved=_number(raw.get("saved")),
-        budget_left=tuple((printable(name), _number(value)) for name, value in left.items()),
+        budget_left=_amounts(raw.get("budget_left")),
         idle_s=_number(raw.get("idle_s")),
+        budgets=tuple(_budget(_mapping(each)) for each in _list(raw.get("budgets"))),
     )
+
+
+def _budget(raw: Mapping[str, Any]) -> BudgetRow:
+    return BudgetRow(
+        scope=printable(str(raw.get("scope", ""))),
+        owner=printable(str(raw.get("owner", ""))),
+        left=_amounts(raw.get("left")),
+    )
+
+
+def _amounts(raw: object) -> tuple[tuple[str, float], ...]:
+    return tuple((printable(kind), _number(value)) for kind, value in _mapping(raw).items())
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

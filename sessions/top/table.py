@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sessions.top.feed import SessionRow
+from sessions.top.feed import BudgetRow, SessionRow
 
 Cell = Callable[[SessionRow], str]
 
@@ -32,7 +32,7 @@ class Column:
 def amount(number: float) -> str:
     """A count in at most five characters."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size * (10 if unit == "k" else 1):
+        if number >= size * (10 if unit == "k" else 0.9995):
             scaled = number / size
             return f"{scaled:.1f}{unit}" if scaled < 99.95 else f"{scaled:.0f}{unit}"
     return f"{number:.0f}"
@@ -61,20 +61,52 @@ def percent(ratio: float | None) -> str:
 
 
 def left(row: SessionRow) -> str:
-    """What is left of its budget: the bound that names money, else the first one."""
-    bounds = dict(row.budget_left)
-    if "cost" in bounds:
-        return money(bounds["cost"]) if bounds["cost"] else "$0"
-    return next((f"{amount(value)} {name[:3]}" for name, value in bounds.items()), "-")
+    """What may still be spent, in at most eight characters: of money where that is bounded, else
+    of the first kind that is. It is the least that the session's own budget, those of its trees
+    and its tenant's leave."""
+    least = row.least_left
+    if "cost" in least:
+        return money(least["cost"]) if least["cost"] else "$0"
+    for kind, value in least.items():
+        return f"{_short(value)} {_KINDS.get(kind, kind)[:3]}"
+    return "-"
+
+
+_KINDS = {
+    "input_uncached": "in",
+    "input_cached": "hit",
+    "output": "out",
+    "reasoning": "thk",
+    "residency": "kv",
+}
+"""In three characters, as the columns are called where there is one."""
+
+
+def _short(number: float) -> str:
+    """A count in at most four characters."""
+    text = amount(number)
+    return text if len(text) <= 4 else text.split(".")[0] + text[-1]
 
 
 def described(row: SessionRow) -> str:
     """What the table has no room for."""
-    bounds = ", ".join(
-        f"{money(value) if name == 'cost' else amount(value)} {name}"
-        for name, value in row.budget_left
+    owned = "; ".join(
+        f"{_whose(budget, row)} {_amounts(budget.left)}" for budget in row.budgets if budget.left
     )
-    return f"{row.session} ({row.tenant})  left: {bounds or 'no bounds'}"
+    bounds = owned or _amounts(row.budget_left) or "no bounds"
+    return f"{row.session} ({row.tenant})  left: {bounds}"
+
+
+def _whose(budget: BudgetRow, row: SessionRow) -> str:
+    """Its scope, and which tree where it is another session's."""
+    others = budget.scope == "tree" and budget.owner != row.session
+    return f"tree of {budget.owner}" if others else budget.scope
+
+
+def _amounts(bounds: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(
+        f"{money(value) if kind == 'cost' else amount(value)} {kind}" for kind, value in bounds
+    )
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -106,7 +138,7 @@ COLUMNS: tuple[Column, ...] = (
         title="left",
         width=8,
         text=left,
-        order=lambda row: dict(row.budget_left).get("cost", math.inf),
+        order=lambda row: row.least_left.get("cost", math.inf),
         largest_first=False,
     ),
     Column(

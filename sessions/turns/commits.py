@@ -31,8 +31,8 @@ from sessions.journal.records import (
 from sessions.journal.writer import Verdict
 from sessions.turns.sharing import Bounded, SharedAccounts, account_names
 from sessions.turns.turn_plan import TurnPlan
+from tools_api import exact_json
 from tools_api.events import encode
-from tools_api.exact_json import loads
 
 _FOREIGN_KEPT = 4096
 _REASONS = {
@@ -148,8 +148,9 @@ class Commits:
             return (), None
         if entry.parent is None:
             return (entry,), None
-        if entry.parent is plan.continued and entry.parent not in self._foreign:
-            return (entry,), plan.previous_response_id
+        known = plan.continued_id is not None and entry.parent not in self._foreign
+        if entry.parent is plan.continued and known:
+            return (entry,), plan.continued_id
         return tuple(chain(entry))[::-1], None
 
 
@@ -231,7 +232,7 @@ def session_options(session: Session) -> bytes:
 def refused(ending: Ending, verdict: Verdict) -> Ending:
     """The turn failed after all: its record is not in the journal, so nobody may continue it. What
     it consumed is spent, unless it is for the session's next owner to say what that is."""
-    event: dict[str, Any] = loads(ending.terminal)
+    event: dict[str, Any] = exact_json.loads(ending.terminal)
     reason = _REASONS.get(verdict.reason, JOURNAL_FAILED)
     response: dict[str, Any] = event["response"] | {
         "status": "failed",

@@ -193,5 +193,8 @@ def needs_of(plan: TurnPlan) -> Needs:
         max_output=plan.max_output,
         bound=plan.grammar is not None,
         thinks=plan.options.thinking and plan.max_output > 0,
-        own=tuple(Account(scope="turn", budget=bounds_of(budget)) for budget in own),
+        own=tuple(
+            Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft))
+            for budget in own
+        ),
     )

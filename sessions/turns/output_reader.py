@@ -9,13 +9,13 @@ trims, or that is still incomplete UTF-8, is missing from the pieces only.
 
 from collections.abc import Iterable, Sequence
 
-from runtime.messages import TokenLogprob
+from runtime.messages import TokenArray, TokenLogprob
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.response_events import Piece
 from sessions.turns.stop_strings import StopStrings
 from sessions.turns.text_logprobs import TextLogprobs
 from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
-from tools_api.chat_format import ChatFormat, Segment
+from tools_api.chat_format import THINK_CLOSER, THINK_OPENER, ChatFormat, Segment
 from tools_api.events import Event
 from tools_api.responses import logprob
 
@@ -32,14 +32,17 @@ class OutputReader:
         calls: bool,
         stops: Sequence[str],
         plain: frozenset[str] = frozenset(),
+        reasons_first: bool = False,
     ) -> None:
-        """``calls`` and ``plain`` as for ``CallParser``."""
+        """``calls``, ``plain`` and ``reasons_first`` as for ``CallParser``."""
         self._tokenizer = tokenizer
         self._decoder = IncrementalDecoder(tokenizer)
         self._stops = StopStrings(stops)
-        self._parser = CallParser(chat_format, thinking, calls=calls, plain=plain)
+        self._parser = CallParser(
+            chat_format, thinking, calls=calls, plain=plain, reasons_first=reasons_first
+        )
         self._thinking = thinking and chat_format.thinking
-        self._in_reasoning = False
+        self._in_reasoning = reasons_first
         self._logprobs: TextLogprobs | None = None
         """None: there are none."""
         self.tokens: list[int] = []
@@ -51,16 +54,24 @@ class OutputReader:
         """The stop string that ended the text, if one did."""
         return self._stops.stop
 
-    def read(self, new_tokens: Iterable[int], logprobs: Sequence[TokenLogprob] = ()) -> list[Piece]:
+    def read(
+        self,
+        new_tokens: Sequence[int] | TokenArray,
+        logprobs: Sequence[TokenLogprob] = (),
+        *,
+        stopped: bool = False,
+    ) -> list[Piece]:
         """Take the tokens of one step.
 
         Args:
             logprobs: of those of ``new_tokens`` that have one, in the same order.
+            stopped: the last of them completes a stop string.
         """
         pieces: list[Piece] = []
         known = iter(logprobs)
         upcoming = next(known, None)
-        for token in map(int, new_tokens):
+        last = len(new_tokens) - 1
+        for place, token in enumerate(map(int, new_tokens)):
             self.tokens.append(token)
             special = self._tokenizer.special_text(token)
             segments = self._decoder.push((token,))
@@ -69,7 +80,7 @@ class OutputReader:
                 found, upcoming = upcoming, next(known, None)
             self._note(found, segments, special=special is not None)
             self._count_reasoning(special)
-            parsed = self._parser.push(self._trimmed(segments))
+            parsed = self._parser.push(self._trimmed(segments, stopped and place == last))
             pieces += self._attributed(parsed, special=special is not None)
         return pieces
 
@@ -92,12 +103,12 @@ class OutputReader:
         in all."""
         count, inside, place = self.num_reasoning, self._in_reasoning, 0
         for token in map(int, tokens):
-            if inside and count >= most:
-                break
-            count += inside
             special = self._tokenizer.special_text(token)
-            if self._thinking and special in ("<think>", "</think>"):
-                inside = special == "<think>"
+            counts = inside and special != THINK_OPENER
+            if counts and count >= most:
+                break
+            count += counts
+            inside = self._reasoning_behind(special, inside)
             place += 1
         return place
 
@@ -106,30 +117,37 @@ class OutputReader:
         rest = self._decoder.finish()
         if self._logprobs is not None:
             self._logprobs.complete("".join(segment.text for segment in rest))
-        segments = self._trimmed(rest)
+        segments = self._trimmed(rest, stopped=False)
         held = self._stops.flush()
         if held:
             segments.append(Segment(held))
         parsed = [*self._parser.push(segments), *self._parser.finish()]
         return self._attributed(parsed, special=False)
 
-    def _trimmed(self, segments: list[Segment]) -> list[Segment]:
-        """Without what follows a stop string; end-of-turn markers still pass."""
+    def _trimmed(self, segments: list[Segment], stopped: bool) -> list[Segment]:
+        """Without what belongs to a stop string, and what is held back for one; special tokens
+        still pass."""
         if not self._stops.any:
             return segments
         out: list[Segment] = []
         for segment in segments:
             if segment.special:
                 out += [Segment(self._stops.flush()), segment]
+            elif stopped:
+                out.append(Segment(self._stops.end(segment.text)))
             else:
                 out.append(Segment(self._stops.push(segment.text)))
         return [segment for segment in out if segment.text]
 
     def _count_reasoning(self, special: str | None) -> None:
-        if self._in_reasoning:
-            self.num_reasoning += 1
-        if self._thinking and special in ("<think>", "</think>"):
-            self._in_reasoning = special == "<think>"
+        self.num_reasoning += self._in_reasoning and special != THINK_OPENER
+        self._in_reasoning = self._reasoning_behind(special, self._in_reasoning)
+
+    def _reasoning_behind(self, special: str | None, inside: bool) -> bool:
+        """Whether reasoning is open behind a token with this name."""
+        if self._thinking and special in (THINK_OPENER, THINK_CLOSER):
+            return special == THINK_OPENER
+        return inside
 
     def _attributed(self, parsed: list[ParsedEvent], *, special: bool) -> list[Piece]:
         """Give log-probabilities to the text that their tokens became."""

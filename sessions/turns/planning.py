@@ -28,6 +28,7 @@ from sessions.durable.transcript import (
     text_bytes,
 )
 from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
 from sessions.turns.truncation import Context, Room, truncated
@@ -58,6 +59,12 @@ class Lineage:
     """What the client wants the turn's cache hits compared with."""
     said_before: Entry | None = None
     """Where the session stood, if there is no parent."""
+
+
+_NO_FREE_TEXT = (
+    "keepwarm.sampling.stop: no effect, the schema or the call that is asked for binds the whole "
+    "output"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -235,7 +242,7 @@ def plan_turn(
         comparison=lineage.comparison,
         past=Past(said=lineage.said_before, idle_s=_idle_s(lineage.session, arrival_s)),
         checks=checks,
-        warnings=_warnings(request, prompt) + checks.warnings(),
+        warnings=_warnings(request, prompt, grammar) + checks.warnings(),
     )
 
 
@@ -275,9 +282,13 @@ def _output_bound(request: CreateRequest, prompt: _Prompt, service: Service) -> 
     return min(wanted, left) if request.generate else 0, wanted > left
 
 
-def _warnings(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
+def _warnings(
+    request: CreateRequest, prompt: _Prompt, grammar: GrammarSpec | None
+) -> tuple[str, ...]:
     """What of the request does not do here what it says."""
-    return (*request.warnings, *prompt.context.cuts, *_compaction(request, prompt))
+    idle_stops = bool(request.keepwarm.sampling.stop) and grammar is not None and grammar.binds_all
+    stops = (_NO_FREE_TEXT,) if idle_stops else ()
+    return (*request.warnings, *stops, *prompt.context.cuts, *_compaction(request, prompt))
 
 
 def _compaction(request: CreateRequest, prompt: _Prompt) -> tuple[str, ...]:
@@ -307,13 +318,17 @@ def _whole_context(
     Raises:
         ApiError: calls and outputs do not match, or the input is hopelessly long.
     """
-    parent = lineage.parent.entry if lineage.parent is not None else None
-    if parent is None:
-        opening, items = split_opening(lineage.items)
-        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
+    held = lineage.parent.entry if lineage.parent is not None else None
+    put = placed(held, lineage.items, complete=request.generate)
+    parent, items = put.parent, put.items
+    if held is None:
+        opening, items = split_opening(items)
     else:
-        opening, items, digest = parent.opening, lineage.items, parent.digest
-    digest = roll_all(digest, items)
+        opening = held.opening
+    if parent is not None:
+        digest = parent.digest
+    else:
+        digest = ROOT_DIGEST if opening is None else roll(ROOT_DIGEST, opening)
     open_calls = check_calls(parent, items, complete=request.generate)
     if request.truncation == "disabled":
         _refuse_hopeless(model, request)
@@ -322,7 +337,7 @@ def _whole_context(
         opening=opening,
         tools=request.tools,
         options=options,
-        parent=parent,
+        parent=held,
     )
     return Context(
         parent=parent,
@@ -330,7 +345,8 @@ def _whole_context(
         opening=opening,
         header=header,
         open_calls=open_calls,
-        digest=digest,
+        digest=roll_all(digest, items),
+        cuts=put.warnings,
     )
 
 

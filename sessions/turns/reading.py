@@ -3,9 +3,10 @@
 The same functions serve the event loop, for what is small, and the process that reads what is
 large; that one also computes what would otherwise take the loop long: the digests that a history
 is looked up by, and the grammar of the tools. ``to_pieces`` and ``FromPieces`` carry it all from
-one process to the other. Knows neither sockets nor processes.
+one process to the other, each piece JSON of a kind of its own. Knows neither sockets nor processes.
 
-Always true: what comes out of ``FromPieces`` equals what went into ``to_pieces``.
+Always true: what comes out of ``FromPieces`` equals what went into ``to_pieces``, or nothing does:
+a request has as many items, and as many digests, as its head says.
 """
 
 from collections.abc import Iterator
@@ -17,21 +18,20 @@ import orjson
 
 from sessions.durable.transcript import ROOT_DIGEST, roll
 from sessions.durable.weights import request_bytes
-from tools_api import events
+from tools_api import events, exact_json
 from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
 from tools_api.events import CancelTurn, ClientEvent, ProcessedAck, ResumeTurn, SteerRequest
-from tools_api.exact_json import dumps, loads
 from tools_api.grammar import GrammarSpec, grammar_for
 from tools_api.limits import Limits
 from tools_api.packed_requests import Unpacker, pack
 from tools_api.requests import CreateRequest
 
-DIGEST_BYTES = 16
-HEAD, PART, DIGESTS, GRAMMAR, EVENT, HELD = range(1, 7)
+HEAD, PART, PREPARED, DIGESTS, EVENT = range(1, 6)
 """Kinds of pieces."""
 Piece = tuple[int, bytes]
+_DIGESTS_A_PIECE = 512
 _EVENTS = {kind.__name__: kind for kind in (CancelTurn, ResumeTurn, SteerRequest, ProcessedAck)}
 
 
@@ -124,17 +124,23 @@ def to_pieces(read: Read) -> Iterator[Piece]:
     """What ``FromPieces`` makes the same of."""
     content = read.content
     if isinstance(content, ApiError):
-        yield EVENT, dumps({"ApiError": error_fields(content)})
+        yield EVENT, orjson.dumps({"ApiError": error_fields(content)})
     elif not isinstance(content, CreateRequest):
-        yield EVENT, dumps({type(content).__name__: asdict(content)})
+        yield EVENT, exact_json.dumps({type(content).__name__: asdict(content)})
     else:
         head, *parts = pack(content)
         yield HEAD, head
         yield from ((PART, part) for part in parts)
         if read.prepared is not None:
-            yield DIGESTS, b"".join(read.prepared.digests[1:])
-            yield GRAMMAR, orjson.dumps(_grammar_fields(read.prepared.grammar))
-            yield HELD, b"%d" % read.prepared.held_bytes
+            yield from _prepared_pieces(read.prepared)
+
+
+def _prepared_pieces(ready: Prepared) -> Iterator[Piece]:
+    grammar, held_bytes = _grammar_fields(ready.grammar), ready.held_bytes
+    yield PREPARED, orjson.dumps({"grammar": grammar, "held_bytes": held_bytes})
+    for start in range(0, len(ready.digests), _DIGESTS_A_PIECE):
+        some = ready.digests[start : start + _DIGESTS_A_PIECE]
+        yield DIGESTS, orjson.dumps([digest.hex() for digest in some])
 
 
 class FromPieces:
@@ -143,9 +149,8 @@ class FromPieces:
     def __init__(self) -> None:
         self._unpacker: Unpacker | None = None
         self._event: ClientEvent | ApiError | None = None
-        self._digests: tuple[bytes, ...] | None = None
-        self._grammar: GrammarSpec | ApiError | None = None
-        self._held_bytes = 0
+        self._ready: dict[str, Any] | None = None
+        self._digests: list[bytes] = []
 
     def add(self, kind: int, data: bytes) -> None:
         """One more piece.
@@ -153,39 +158,43 @@ class FromPieces:
         Raises:
             ValueError: there is no such kind, or it is out of order.
         """
-        if kind == HEAD:
+        if kind == EVENT and self._event is None and self._unpacker is None:
+            self._event = _event(exact_json.loads(data))
+        elif kind == HEAD and self._event is None and self._unpacker is None:
             self._unpacker = Unpacker(data)
-        elif kind == PART and self._unpacker is not None:
+        elif kind == PART and self._unpacker is not None and self._ready is None:
             self._unpacker.add(data)
-        elif kind == DIGESTS:
-            starts = range(0, len(data), DIGEST_BYTES)
-            self._digests = (ROOT_DIGEST, *(data[at : at + DIGEST_BYTES] for at in starts))
-        elif kind == GRAMMAR:
-            self._grammar = _grammar(orjson.loads(data))
-        elif kind == HELD:
-            self._held_bytes = int(data)
-        elif kind == EVENT:
-            self._event = _event(loads(data))
+        elif kind == PREPARED and self._unpacker is not None and self._ready is None:
+            self._ready = orjson.loads(data)
+        elif kind == DIGESTS and self._ready is not None:
+            self._digests += map(bytes.fromhex, orjson.loads(data))
         else:
             raise ValueError(f"piece of kind {kind}")
 
     def read(self) -> Read:
-        """The whole. Raises ValueError where nothing came."""
+        """The whole. Raises ValueError where nothing came, or not all of it."""
         if self._event is not None:
             return Read(content=self._event)
         if self._unpacker is None:
             raise ValueError("no pieces")
-        ready = None
-        if self._digests is not None:
-            ready = Prepared(
-                digests=self._digests, grammar=self._grammar, held_bytes=self._held_bytes
-            )
-        return Read(content=self._unpacker.request(), prepared=ready)
+        request = self._unpacker.request()
+        if self._ready is None:
+            return Read(content=request)
+        if len(self._digests) != len(request.input) + 1:
+            raise ValueError(f"{len(self._digests)} digests of {len(request.input)} items")
+        return Read(
+            content=request,
+            prepared=Prepared(
+                digests=tuple(self._digests),
+                grammar=_grammar(self._ready["grammar"]),
+                held_bytes=int(self._ready["held_bytes"]),
+            ),
+        )
 
 
 def error_fields(error: ApiError) -> dict[str, Any]:
     """An error as JSON."""
-    names = ("message", "code", "param", "status", "type", "stream_id")
+    names = ("message", "code", "param", "status", "type", "stream_id", "retry_after_s")
     fields = {name: getattr(error, name) for name in names}
     return fields | {"named": isinstance(error, NamedError)}
 

@@ -11,14 +11,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import orjson
 
-from sessions.durable.account import Account, Budget
 from sessions.durable.ledger import dollars
 from sessions.durable.packing import pack
 from sessions.durable.response_table import StoredResponse
@@ -36,6 +35,7 @@ from sessions.journal.errors import (
     JournalUnavailable,
 )
 from sessions.journal.journal import Journal, Owner
+from sessions.journal.kept_budgets import budgets_told
 from sessions.journal.records import (
     SERVER_DIED,
     SessionRecord,
@@ -51,6 +51,7 @@ from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Wanted
 from tools_api import errors
 from tools_api.events import encode, failed, response_of
+from tools_api.items import Item
 from tools_api.requests import CreateRequest
 from tools_api.responses import FailureCode, ResponseObject
 
@@ -70,6 +71,8 @@ class Recalled:
     """With each its response object, deflated."""
     ended: tuple[StoredTurn, TurnBody] | None = None
     """The turn whose last event is wanted."""
+    items: Mapping[str, Item] = field(default_factory=dict)
+    """Those that are referred to, by their ids."""
     shares: tuple[Share, ...] = ()
     """What was given; ``Connection.recalled`` sees to it."""
     claimed: tuple[str, ...] = ()
@@ -134,6 +137,9 @@ class Recollection:
             ownership = self._journal.ownership
             assert ownership is not None
             return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+        if wanted.item_ids:
+            most = self._store.limits.max_frame_bytes
+            return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))
         sessions: list[SessionRecord] = []
         chains: list[LoadedChain] = []
         ended, taken_id = None, None
@@ -320,6 +326,8 @@ class Recollection:
     def _fill(self, record: SessionRecord, tree: SpentAccount, session: Session) -> None:
         # Whoever has not answered for as long as memory would have waited is not waited for.
         age_s = self._wall_clock() - record.updated_s
+        if record.updated_s:  # else it has had no turn
+            self._store.was_active(session, max(age_s, 0.0))
         awaited = record.open_calls and age_s <= self._store.limits.stored_response_ttl_s
         session.restore(head_id=record.head_id, turns_begun=record.turns_begun, open_calls=awaited)
         session.epoch = record.epoch
@@ -329,8 +337,9 @@ class Recollection:
         ledger.account.spent = spent_on(account)
         ledger.tree.spent = ledger.tree.spent.most(spent_on(tree))  # below it turns may have run
         options = _options(record)
-        _bound(ledger.account, options.get("session"))
-        _bound(ledger.tree, options.get("tree"))
+        accounts = {"session": ledger.account, "tree": ledger.tree}
+        for scope, bounds in budgets_told(record.options).items():
+            accounts[scope].budget, accounts[scope].soft = bounds
         session.outlives_sockets = options.get("outlives_sockets", False)
         if "parent" in options:
             session.parent = self._store.session(record.tenant, options["parent"])
@@ -387,11 +396,6 @@ def _nothing_left(row: StoredTurn, body: TurnBody) -> bytes:
 def _options(record: SessionRecord) -> dict[str, Any]:
     options: dict[str, Any] = orjson.loads(record.options) if record.options else {}
     return options
-
-
-def _bound(account: Account, bounds: list[dict[str, int]] | None) -> None:
-    if bounds is not None:
-        account.budget, account.soft = (Budget(**each) for each in bounds)
 
 
 def journal_error(error: Exception) -> Exception:

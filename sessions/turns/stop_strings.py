@@ -1,9 +1,9 @@
-"""Text up to the first stop string, though it arrives in pieces.
+"""Text up to the stop string that ended it, though it arrives in pieces.
 
-The engine ends the turn at the token that completes a stop string; what stands before it
-in the same text is the client's, the stop string itself is not. Because a stop string may
-begin in one piece and end in a later one, the longest suffix that could still become one
-is held back.
+Where stop strings count, and which token completes one, the engine says (``StopSearch``): a call or
+a strict schema's output may contain them. What stands before it in the same text is the client's,
+the stop string itself is not. Because one may begin in a piece and end in a later one, the longest
+suffix that could still become one is held back.
 """
 
 from collections.abc import Sequence
@@ -12,46 +12,42 @@ from collections.abc import Sequence
 class StopStrings:
     """One turn's text, trimmed. Pass-through without stop strings.
 
-    Always true: what was let out never contains a stop string, and concatenated with what
-    is held back it is the text pushed, until ``found``.
+    Always true: what was let out and what is held back are the text pushed.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
         self.stop: str | None = None
-        """The stop string that appeared: all later text is dropped."""
+        """The stop string that ended the text."""
 
     @property
     def any(self) -> bool:
         """There are stop strings; without any, text passes as it is."""
         return bool(self._stops)
 
-    @property
-    def found(self) -> bool:
-        """One appeared."""
-        return self.stop is not None
-
     def push(self, text: str) -> str:
         """Return what can be let out."""
         if not self._stops:
             return text
-        if self.found:
-            return ""
         text = self._held + text
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def end(self, text: str) -> str:
+        """Return what stands before the stop string that ``text`` completes."""
+        text, self._held = self._held + text, ""
         hits = [
             (start + len(stop), start, stop)
             for stop in self._stops
             if (start := text.find(stop)) >= 0
         ]
-        if hits:
-            # The one that is complete first, as the engine sees them come.
-            _, start, self.stop = min(hits)
-            self._held = ""
-            return text[:start]
-        keep = max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        if not hits:
+            return text
+        # The one that is complete first, as the engine sees them come.
+        _, start, self.stop = min(hits)
+        return text[:start]
 
     def flush(self) -> str:
         """Let out what is held back: no stop string can reach over this point."""

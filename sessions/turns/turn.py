@@ -88,18 +88,21 @@ class Turn:
             calls=bool(request.tool_choice.callable(request.tools)),
             stops=sampling.stop,
             plain=frozenset(tool.name for tool in request.tools if tool.plain),
+            reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
+        needs = needs_of(plan)
         self._stats = TurnStats(
             session=plan.session,
             number=plan.number,
             shown=request.keepwarm.stats,
             ledger=ledger,
             clock=self._clock,
+            own=needs.own,
             warnings=plan.warnings,
         )
         self._attempts = 0
-        self._meter = Meter(needs_of(plan), ledger)
+        self._meter = Meter(needs, ledger)
         self._claim: Claim | None = None
         self._branch_id = ""
         self._queue_reported = False
@@ -138,7 +141,10 @@ class Turn:
                 kept = self._meter.within_budget(output, self._reader)
             self._clock.token(now)
             self._stats.add(kept)
-            step.events += self.events.write(self._reader.read(kept.new_tokens, kept.logprobs))
+            stopped = kept is output and output.finish is FinishReason.STOP_STRING
+            step.events += self.events.write(
+                self._reader.read(kept.new_tokens, kept.logprobs, stopped=stopped)
+            )
             if kept is not output:
                 self._stop_at_budget(output, step, now)
                 return step

@@ -62,7 +62,8 @@ class TurnPlan:
     """As the client called it."""
     previous_response_id: str | None
     continued: Entry | None
-    """The stored entry this turn comes behind."""
+    """The stored entry this turn comes behind: that of the response it names, or an older one
+    where an output stands in front of what came since."""
     parent: Entry | None
     """The chain the model reads: ``continued``, or what truncation left of it."""
     rebuilt: bool
@@ -85,6 +86,8 @@ class TurnPlan:
     grammar: GrammarSpec | None
     banned_tokens: tuple[int, ...]
     arrival_s: float
+    continued_id: str | None = None
+    """The response that ``continued`` is of, if that is known."""
     comparison: Comparison | None = None
     """What the client wants the turn's cache hits compared with."""
     past: Past = NO_PAST

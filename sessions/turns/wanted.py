@@ -37,11 +37,13 @@ class Wanted:
     """Lengths of beginnings of ``items`` that a response may have said, and their digests; the
     longest first."""
 
+    item_ids: tuple[str, ...] = ()
+    """Of items that are referred to; nothing else is wanted then."""
     shares: tuple[Want, ...] = ()
     """Of accounts that other servers draw on too; nothing else is wanted then."""
 
     def __bool__(self) -> bool:
-        turn = self.request_id or self.ended or self.shares
+        turn = self.request_id or self.ended or self.shares or self.item_ids
         return bool(self.session or self.parent or self.responses or self.histories or turn)
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import orjson
 from websockets.frames import CloseCode
 
 from sessions.http.exchange import Exchange
@@ -20,12 +21,11 @@ from sessions.http.message import HttpResponse, json_response, refusal
 from sessions.turns.reading import Read
 from sessions.wire.hub import Connect, Hub
 from sessions.wire.links import Link
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
 from tools_api.events import TERMINAL, response_of, type_of
-from tools_api.exact_json import loads
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class HttpTurn:
         self._begun = self._over = False
         self._wrote_at = clock()
         writer = asked.writer
-        self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(loads(frame))
+        self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(orjson.loads(frame))
         if isinstance(writer, ResponsesWriter):
             self._feed = writer.feed_frame
         self._link: Link = hub.open(asked.tenant, self, connect)
@@ -161,7 +161,7 @@ class HttpTurn:
     def _whole(self, frame: bytes) -> HttpResponse:
         if isinstance(self._asked.writer, ResponsesWriter):
             return json_response(response_of(frame))
-        return json_response(self._asked.writer.whole(loads(frame)["response"]))
+        return json_response(self._asked.writer.whole(exact_json.loads(frame)["response"]))
 
     def _refuse(self, error: ApiError) -> None:
         self._end()
@@ -183,7 +183,7 @@ class HttpTurn:
 
 def _error_in(frame: bytes) -> ApiError:
     """What an ``error`` event says."""
-    event = loads(frame)
+    event = orjson.loads(frame)
     error = event["error"]
     retry_after_ms = error.get("keepwarm", {}).get("retry_after_ms")
     return ApiError(

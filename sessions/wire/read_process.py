@@ -3,12 +3,12 @@
 Checking a large request takes the interpreter a fifth of a second, for which a thread would
 hold the event loop up as well. So a child (``python -m sessions.wire.read_process``) does it. It
 gets the bytes as they came and answers with typed pieces (``sessions.turns.reading``) over a
-socket pair: a prefix, JSON or digests behind it, no pickle; here each piece is taken in a turn of
-the loop of its own. One job at a time: whose turn it is is ``sessions.wire.fair_reading``'s
-business.
+socket pair: a prefix with kind and length, JSON behind it, no pickle, and last how many there were;
+here each piece is taken in a turn of the loop of its own. One job at a time: whose turn it is is
+``sessions.wire.fair_reading``'s business.
 
-Always true: a job ends within ``limit_s``; a child that dies, hangs or says something else is
-killed, and the next job begins a fresh one.
+Always true: a job ends within ``limit_s``; a child that dies, hangs, says something else or not all
+of it is killed, and the next job begins a fresh one.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import orjson
@@ -46,7 +46,7 @@ READ_LIMIT_S = 10.0
 """A job that is not done by then has hung: the largest frame takes under a second."""
 _PREFIX = struct.Struct("<4sBI")
 _MAGIC = b"KWR1"
-_CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT = range(32, 38)
+_CONFIG, _FRAME, _BODY, _STYLE, _END, _NO_TEXT, _DATA = range(32, 39)
 """Kinds of frames beside the pieces of ``sessions.turns.reading``."""
 _MAX_BYTES = 256 * 1024 * 1024
 
@@ -162,13 +162,15 @@ class ReadProcess:
     async def _ask(self, job: bytes | Body) -> Outcome:
         assert self._writer is not None
         self._writer.writelines(_job_frames(job))
-        pieces, style, is_text = FromPieces(), None, True
+        pieces, style, is_text, count = FromPieces(), None, True, 0
         while True:
             kind, data = await self._receive()
-            if kind == _END and not is_text:
-                raise NoText
             if kind == _END:
-                return Outcome(body=ReadBody(read=pieces.read(), style=style), cpu_s=_cpu_s(data))
+                cpu_s = _cpu_s(data, count)
+                if not is_text:
+                    raise NoText
+                return Outcome(body=ReadBody(read=pieces.read(), style=style), cpu_s=cpu_s)
+            count += 1
             if kind == _NO_TEXT:
                 is_text = False
             elif kind == _STYLE:
@@ -194,8 +196,12 @@ def _sizes(prefix: bytes) -> tuple[int, int]:
     return kind, size
 
 
-def _cpu_s(told: bytes) -> float:
-    seconds = orjson.loads(told)["cpu_s"]
+def _cpu_s(told: bytes, count: int) -> float:
+    """What the end of an answer of ``count`` frames says that it took."""
+    end = orjson.loads(told)
+    if end["frames"] != count:
+        raise ValueError(f"an answer of {end['frames']!r} frames, and {count} came")
+    seconds = end["cpu_s"]
     if not isinstance(seconds, float) or not 0.0 <= seconds < math.inf:
         raise ValueError(f"{seconds!r} seconds of CPU time")
     return seconds
@@ -210,7 +216,7 @@ def _job_frames(job: bytes | Body) -> Iterator[bytes]:
         told = {"path": job.served.path} | {name: getattr(job, name) for name in names}
         yield _frame(_BODY, orjson.dumps(told))
         data = job.data
-    yield _PREFIX.pack(_MAGIC, 0, len(data))
+    yield _PREFIX.pack(_MAGIC, _DATA, len(data))
     yield data
 
 
@@ -243,12 +249,13 @@ def serve(connection: socket.socket) -> None:
     """Answer jobs until the peer closes the socket."""
     stream = connection.makefile("rwb")
 
-    def receive() -> tuple[int, bytes]:
-        kind, size = _sizes(stream.read(_PREFIX.size))
-        return kind, stream.read(size)
+    def receive(*kinds: int) -> tuple[int, bytes]:
+        kind, size = _sizes(_exactly(stream.read, _PREFIX.size))
+        if kind not in kinds:
+            raise ValueError(f"a frame of kind {kind}, where one of {kinds} belongs")
+        return kind, _exactly(stream.read, size)
 
-    _, told = receive()
-    config = orjson.loads(told)
+    config = orjson.loads(receive(_CONFIG)[1])
     context = ReadConfig(
         limits=Limits(**config["limits"]),
         models=frozenset(config["models"]),
@@ -256,14 +263,23 @@ def serve(connection: socket.socket) -> None:
         specials=frozenset(config["specials"]),
     ).context()
     while True:
-        kind, told = receive()
-        _, data = receive()
-        began = time.process_time()
+        kind, told = receive(_FRAME, _BODY)
+        _, data = receive(_DATA)
+        began, count = time.process_time(), 0
         for frame in answer_frames(kind, told, data, context):
             stream.write(frame)
+            count += 1
         cpu_s = time.process_time() - began
-        stream.write(_frame(_END, orjson.dumps({"cpu_s": cpu_s})))
+        stream.write(_frame(_END, orjson.dumps({"cpu_s": cpu_s, "frames": count})))
         stream.flush()
+
+
+def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    """So many bytes. Raises EOFError: the peer has closed the socket before."""
+    data = read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
 
 
 def main() -> None:
@@ -271,7 +287,7 @@ def main() -> None:
     # It ends with its socket, not by a signal that is meant for the service.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(struct.error, ConnectionError):  # the end of the socket
+    with contextlib.suppress(EOFError, ConnectionError):  # the end of the socket
         serve(socket.socket(fileno=int(sys.argv[1])))
 
 

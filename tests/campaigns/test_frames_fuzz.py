@@ -244,6 +244,8 @@ async def _told(cases: int) -> None:
             await asyncio.sleep(0)
         assert not running.done(), f"seed {seed}: the hub ended"
         ended = [f for f in outlet.frames if _is_terminal(f)]
+        refused = [f for f in ended if orjson.loads(f).get("status") == 500]
+        assert not refused, f"seed {seed}: {refused}"
         assert len(ended) == 1 or outlet.closed is not None, f"seed {seed}: {ended}"
         hub.disconnected(link)
         engine.batches.clear()

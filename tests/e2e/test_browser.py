@@ -12,64 +12,49 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
-from prometheus_client.parser import text_string_to_metric_families
+from playwright.sync_api import Browser, expect
 
 from keepwarm.demo.child_server import ChildServer, child_server
 from sessions.durable.ledger import dollars
 from sessions.journal.encoding import decode_turn
 from sessions.journal.view import SqliteView
-from sessions.tenants import ApiKey, Role
-from sessions.tenants_file import key_row
 from tests.support.architecture import ROOT
+from tests.support.desk import (
+    ACME,
+    BOSS,
+    GLOBEX,
+    MODEL,
+    PRICES,
+    READER,
+    ROLES,
+    VIEWS,
+    WAIT_MS,
+    Desk,
+    in_thread,
+    metrics,
+    session_address,
+    write_keys,
+)
 from tools.dashboard_load import agent, forking, play, tool_loop
 from tools.screenshots import browser, chromium, opened
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no chromium on the path")
 
-ACME, GLOBEX, BOSS, READER = "key-of-acme", "key-of-globex", "key-of-the-boss", "key-that-reads"
-ROLES = {
-    ACME: ("acme", Role.TENANT),
-    GLOBEX: ("globex", Role.TENANT),
-    BOSS: ("acme", Role.OPERATOR),
-    READER: ("acme", Role.READ_ONLY),
-}
-MODEL = ["--model", "random:qwen3-tiny", "--kv-cache-mib", "32", "--threads", "1"]
-PRICES = ["--price", "input=3,cached=0.3,output=15"]
 QUOTAS = "[tenants.acme]\nturns_per_minute = 100_000\nbudget = { output = 1_000_000 }\n"
 MARKUP = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 AXE = Path(__file__).parent / "axe"
-VIEWS = ("#sessions", "#curves", "#curves?level=day", "#curves?level=month", "#cache", "#tenants")
-WAIT_MS = 15_000
 expect.set_options(timeout=WAIT_MS)
-
-
-def write_keys(path: Path, keys: dict[str, tuple[str, Role]]) -> None:
-    rows = [
-        key_row(ApiKey.of(key, tenant=tenant, role=role)) for key, (tenant, role) in keys.items()
-    ]
-    path.write_text("\n".join([*rows, QUOTAS if ACME in keys else ""]))
-    path.chmod(0o600)
-
-
-def in_thread(story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Agents beside the browser, whose own loop holds this thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(story())).result(timeout=120)
 
 
 @pytest.fixture(scope="module")
 def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "tenants.toml"
-    write_keys(path, ROLES)
+    write_keys(path, ROLES, QUOTAS)
     return path
 
 
@@ -89,48 +74,11 @@ def chrome() -> Iterator[Browser]:
         yield found
 
 
-class Desk:
-    """Pages that are watched for errors."""
-
-    def __init__(self, chrome: Browser, server: ChildServer) -> None:
-        self._chrome = chrome
-        self.origin = server.url.removesuffix("/v1")
-        self.errors: list[str] = []
-
-    def open(self, key: str | None, address: str = "", **options: Any) -> Page:
-        page = opened(self._chrome, self.origin, key, **options)
-        page.set_default_timeout(WAIT_MS)
-        page.on("console", self._said)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.goto("/dashboard" + address)
-        return page
-
-    def _said(self, message: ConsoleMessage) -> None:
-        if message.type in {"error", "warning"}:
-            self.errors.append(message.text)
-
-
 @pytest.fixture
 def desk(chrome: Browser, server: ChildServer) -> Iterator[Desk]:
     made = Desk(chrome, server)
     yield made
-    for context in chrome.contexts:
-        context.close()
-    assert not made.errors
-
-
-def session_address(tenant: str, name: str) -> str:
-    return "#session?" + urlencode({"tenant": tenant, "name": name})
-
-
-def metrics(origin: str) -> dict[str, float]:
-    """Sample values by name, labels behind it."""
-    text = httpx.get(f"{origin}/metrics", headers={"Authorization": f"Bearer {BOSS}"}).text
-    return {
-        sample.name + "".join(sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    made.close()
 
 
 def test_at_a_quiet_point_page_metrics_ledgers_and_journal_say_the_same(
@@ -298,11 +246,15 @@ def test_axe_finds_nothing_serious(desk: Desk, scheme: str) -> None:
     source = _axe()
     page = desk.open(BOSS, color_scheme=scheme, bypass_csp=True)
     found = []
-    for address in (*VIEWS, session_address("acme", "acme-support")):
+    sessions = [session_address("acme", name) for name in ("acme-support", "acme-lead-tester")]
+    for address in (*VIEWS, "#sessions?budget=1", *sessions):
         page.goto("about:blank")
         page.goto("/dashboard" + address)
         expect(page.locator("#status")).to_have_text("engine up")
         page.wait_for_selector("tbody tr, canvas, button.node")
+        if page.locator("details.journal").is_visible():
+            page.locator("details.journal summary").click()
+            expect(page.locator("[data-journal]").first).to_be_visible()
         page.evaluate(source)
         report = page.evaluate("axe.run()")
         found += [
@@ -338,11 +290,11 @@ def test_a_wrong_key_gets_nothing_and_a_revoked_one_is_told(
     context = desk.open(ACME)
     expect(context.locator("#status")).to_have_text("engine up")
     try:
-        write_keys(keys_file, {key: role for key, role in ROLES.items() if key != ACME})
+        write_keys(keys_file, {key: role for key, role in ROLES.items() if key != ACME}, "")
         server.process.send_signal(signal.SIGHUP)
         expect(context.locator("#status")).to_contain_text("key refused")
     finally:
-        write_keys(keys_file, ROLES)
+        write_keys(keys_file, ROLES, QUOTAS)
         server.process.send_signal(signal.SIGHUP)
     expect(context.locator("#status")).to_have_text("engine up", timeout=30_000)
     for key in ("wrong-key-of-acme", None):

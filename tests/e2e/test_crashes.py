@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from keepwarm.demo.child_server import child_server
 from runtime.model.presets import random_model_config
-from runtime.model.weights import BYTE_TOKENIZER
+from runtime.model.sources import BYTE_TOKENIZER
 from runtime.tokenizer import Tokenizer
 from sessions.durable.ledger import nano_dollars
 from sessions.durable.transcript import chain_ids

@@ -192,6 +192,11 @@ def test_the_command_of_the_base_install_says_what_to_install(
     assert re.fullmatch(r"keepwarm: error: .*: pip install 'keepwarm\[server\]'\n", result.stderr)
 
 
+def test_the_command_of_the_base_install_tells_its_version(base_install: Path) -> None:
+    result = run_base(base_install / "keepwarm", "--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "keepwarm 0.1.0\n", "")
+
+
 (USERS_TOOLS,) = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 INSTRUCTIONS = "You are the assistant of a furniture shop. Answer with the tools."
 

@@ -13,9 +13,13 @@ import psycopg
 import pytest
 
 from keepwarm.commands.main import main
+from sessions.command.journal_options import look_at_journal, read_journal_options
+from sessions.command.options import SERVE_SETTINGS
+from sessions.command.settings import resolve
 from sessions.durable.account import Amount, Budget
 from sessions.journal.bell import CHANNEL
 from sessions.journal.errors import JournalNewer, JournalParentGone, JournalUnavailable
+from sessions.journal.inspection import Seen
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.postgres import PostgresJournal
 from sessions.journal.samples import MINUTE_S, Sample
@@ -153,6 +157,32 @@ def test_an_address_nobody_listens_at_is_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(JournalUnavailable) as refused:
         opened_as(f"postgresql:///x?host={tmp_path}", "a")
     assert "\n" not in str(refused.value)
+
+
+def looked(address: str) -> Seen | None:
+    """As ``keepwarm doctor`` does."""
+    values = resolve("serve", SERVE_SETTINGS, typed={"journal": address}, environment={})
+    return look_at_journal(read_journal_options(values, {}), b"f")
+
+
+def test_who_looks_makes_no_tables_and_hears_what_keeps_a_server_from_it(address: str) -> None:
+    assert looked(address) is None
+    with psycopg.connect(address, autocommit=True) as connection:
+        assert connection.execute("SELECT to_regclass('journal')").fetchone() == (None,)
+        connection.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(JournalUnavailable, match="this user may not make one: grant CREATE"):
+        looked(address.replace("user=keepwarm", "user=guest"))
+    journal = opened_as(address, "a")
+    journal.append([record("r1")])
+    assert looked(address) == Seen(sessions=1, num_bytes=0, whole=True)
+    journal.close()
+    journal.close()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("UPDATE journal SET commits = 1")
+        assert looked(address) is None, "a server brings it up"
+        connection.execute("UPDATE journal SET commits = 99")
+    with pytest.raises(JournalNewer):
+        looked(address)
 
 
 def test_a_journal_of_a_newer_program_is_left_alone(address: str) -> None:

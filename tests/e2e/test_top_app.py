@@ -244,6 +244,28 @@ def test_a_tenants_key_shows_no_tenant_and_no_engine(server: FakeServer) -> None
     play(server, scenario)
 
 
+def test_budgets_of_every_scope_are_told_whole_on_a_narrow_screen(server: FakeServer) -> None:
+    scopes = [("session", "coder"), ("tree", "coder"), ("tree", "planner"), ("tenant", "acme")]
+    budgets = [
+        {"scope": scope, "owner": owner, "left": {"output": 100 - place, "cost": 0.5}}
+        for place, (scope, owner) in enumerate(scopes)
+    ]
+    server.says["sessions"] = [session("coder", "idle", 0.0, budgets=budgets)]
+
+    async def scenario(screen: Screen) -> None:
+        await screen.until(lambda: screen.table.row_count == 1)
+        detail = screen.app.query_one("#detail", Static)
+        for part in ("session 100 output", "tree 99", "tree of planner 98", "tenant 97 output"):
+            assert part in screen.text("detail")
+        await screen.until(lambda: detail.size.height > 1)
+        assert detail.size.height * detail.size.width >= len(screen.text("detail"))
+        await screen.resize(120, 40)
+        await screen.until(lambda: len(screen.table.ordered_columns) == 11)
+        assert screen.column("left") == ["$0.5000"]
+
+    play(server, scenario)
+
+
 def test_more_room_shows_more_columns(server: FakeServer) -> None:
     async def scenario(screen: Screen) -> None:
         await screen.until(lambda: screen.table.row_count == 3)

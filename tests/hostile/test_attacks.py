@@ -80,6 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, loop_report: Path) -> Itera
             module="tests.support.watched_server" if WATCHED else None,
         ) as serving:
             yield serving
+    told = (folder / "log").read_text()
+    assert "Traceback" not in told, f"something was answered with an internal error: {told[-4000:]}"
 
 
 def cpu_s(process: psutil.Process) -> float:

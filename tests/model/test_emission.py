@@ -8,6 +8,7 @@ from runtime.engine.emission import NOTHING_TAKEN, Emission, Settlement, Taken
 from runtime.engine.step_outputs import OutputCollector
 from runtime.grammar.closing import Work, complete
 from runtime.grammar.state import GrammarState
+from runtime.grammar.stop_search import StopSearch
 from runtime.messages import (
     ErrorKind,
     FinishReason,
@@ -42,6 +43,8 @@ class Rig:
             sampling=SamplingParams(**more),  # type: ignore[arg-type]
         )
         self.sequence = Sequence(request, TokenBuffer(request.new_tokens), arrival_s=0.0)
+        if stops := request.sampling.stop:
+            self.sequence.stop_search = StopSearch(stops, tokenizer, grammar)
         if grammar is not None:
             self.sequence.grammar = GrammarState(compiler(tokenizer).compile(grammar), tokenizer)
 

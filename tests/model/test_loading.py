@@ -1,5 +1,6 @@
 """From a configuration to an engine, or to one clear error."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from runtime.config import EngineConfig
 from runtime.model.batch import SequenceInput
 from runtime.model.runner import load_runner
-from runtime.model.weights import DEFAULT_MODEL
+from runtime.model.sources import DEFAULT_MODEL
 from runtime.process.loading import EngineLoadError, load_engine
 
 
@@ -30,6 +31,28 @@ def test_the_context_is_the_smallest_of_model_pool_and_setting() -> None:
         model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=100, threads=1
     )
     assert load_engine(config).info.max_context_tokens == 100
+
+
+@pytest.mark.parametrize(("asked", "warnings"), [(None, 0), (640, 0), (641, 1)])
+def test_a_context_that_the_kv_memory_does_not_hold_is_a_warning_with_both_numbers(
+    asked: int | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(
+        model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=asked, threads=1
+    )
+    with caplog.at_level(logging.WARNING, "runtime.process.loading"):
+        assert load_engine(config).info.max_context_tokens == 640
+    assert len(caplog.records) == warnings
+    if warnings:
+        assert "--max-context-tokens is 641, the KV memory holds 640 tokens" in caplog.text
+
+
+def test_a_context_that_the_model_does_not_have_is_refused_with_both_numbers() -> None:
+    config = EngineConfig(
+        model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=8193, threads=1
+    )
+    with pytest.raises(EngineLoadError, match=r"max_context_tokens is 8193, .* of 8192 tokens"):
+        load_engine(config)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +125,7 @@ def test_what_is_done_next_is_told_in_order() -> None:
     config = EngineConfig(model="random:qwen3-tiny", device="cpu", num_blocks=40, threads=1)
     load_engine(config, enters=stages.append)
     assert stages == [
+        "reading the folder",
         "loading the model",
         "reading the tokenizer",
         "timing the first steps",

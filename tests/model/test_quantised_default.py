@@ -13,7 +13,8 @@ from kernels.quantised_kv import FP8
 from runtime.model.batch import SequenceInput
 from runtime.model.layers import WeightBits
 from runtime.model.runner import ModelRunner
-from runtime.model.weights import DEFAULT_MODEL, load_model
+from runtime.model.sources import DEFAULT_MODEL
+from runtime.model.weights import load_model
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
 

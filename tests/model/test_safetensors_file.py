@@ -1,6 +1,7 @@
 """Safetensors headers: what is valid is read as the library wrote it, the rest is refused."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,36 @@ def test_a_damaged_header_is_refused_by_name(
     with pytest.raises(LoadError, match=message) as caught:
         SafetensorsFile(path)
     assert str(path) in str(caught.value)
+
+
+def small_objects() -> bytes:
+    return b'{"a":[' + b",".join([b"{}"] * 1_300_000) + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"a": entry(0, 4, [1] * 9)}, "tensor 'a': its shape has 9 sizes, at most 8 are read"),
+        ({"a": entry(0, 4, [(1 << 62) - 1] * 80_000)}, "its shape has 80000 sizes"),
+        ({"a": entry(0, 4, ["x" * 10**6])}, r"shape \['x{198}\.\.\. is not a list of sizes"),
+        (small_objects(), "more than 1200000 values"),
+        ({f"t{n}": entry(0, 0, [0]) for n in range(65_537)}, "65537 tensors, at most 65536"),
+        (b"[" * 100_000, "nested deeper than 64 levels"),
+        (b" " * (17 << 20), "its header has 17825792 bytes, 16777216 are read"),
+    ],
+)
+def test_a_header_that_would_cost_much_is_refused_before_it_does(
+    header: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LoadError, match=message) as caught:
+        SafetensorsFile(write(tmp_path / "big.safetensors", header, b"\0" * 4))
+    assert len(str(caught.value)) < 500
+
+
+def test_a_pipe_in_the_place_of_weights_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(LoadError, match="x: not a regular file"):
+        SafetensorsFile(tmp_path / "x")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x01\x02", (1 << 62).to_bytes(8, "little") + b"{}"])

@@ -6,6 +6,7 @@ with the committed ones.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "runtime" / "assets" / "byte_tokenizer"
@@ -36,7 +37,7 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def tokenizer_json() -> dict[str, object]:
+def tokenizer_json(specials: Sequence[str] = SPECIAL_TOKENS) -> dict[str, object]:
     byte_level = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -57,7 +58,7 @@ def tokenizer_json() -> dict[str, object]:
                 "normalized": False,
                 "special": True,
             }
-            for index, text in enumerate(SPECIAL_TOKENS)
+            for index, text in enumerate(specials)
         ],
         "normalizer": None,
         "pre_tokenizer": byte_level,
@@ -77,18 +78,25 @@ def tokenizer_json() -> dict[str, object]:
     }
 
 
-def files() -> dict[str, str]:
-    """Name and text of each file of the folder."""
-    ids = {text: 256 + index for index, text in enumerate(SPECIAL_TOKENS)}
+def files(
+    specials: Sequence[str] = SPECIAL_TOKENS,
+    ends: Sequence[str] = ("<|im_end|>", "<|endoftext|>"),
+) -> dict[str, str]:
+    """Name and text of each file of the folder.
+
+    Args:
+        ends: the special tokens that end a turn.
+    """
+    ids = {text: 256 + index for index, text in enumerate(specials)}
     contents: dict[str, dict[str, object]] = {
-        "tokenizer.json": tokenizer_json(),
+        "tokenizer.json": tokenizer_json(specials),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
+            "eos_token": ends[0],
+            "pad_token": ends[-1],
             "clean_up_tokenization_spaces": False,
         },
-        "generation_config.json": {"eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]]},
+        "generation_config.json": {"eos_token_id": [ids[end] for end in ends]},
     }
     return {
         name: json.dumps(content, ensure_ascii=False, indent=1) + "\n"

@@ -26,7 +26,8 @@ from runtime.model.decoder import Decoder
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.sampler import SampleRow, sample
-from runtime.model.weights import BYTE_TOKENIZER, LoadedModel
+from runtime.model.sources import BYTE_TOKENIZER
+from runtime.model.weights import LoadedModel
 
 
 class AbsentGPU:

@@ -1,6 +1,5 @@
 """Compiled grammars and walks through them for tests, over the small byte-level tokenizer."""
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level_json, write_tokenizer
 from tools_api.chat_format import Segment
+from tools_api.exact_json import written
 from tools_api.grammar import GrammarSpec
 
 GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -29,7 +29,7 @@ def schema_spec(schema: Any, **phases: str) -> GrammarSpec:
     if isinstance(schema, dict):
         schema = {**schema, "x-guidance": GUIDANCE}
     end = ' "\\n" </tool_call>' if phases.get("trigger") else ""
-    lark = f"start: value{end}\nvalue: %json {json.dumps(schema)}"
+    lark = f"start: value{end}\nvalue: %json {written(schema, ensure_ascii=True)}"
     return GrammarSpec(lark=lark, **phases)
 
 

@@ -1,14 +1,17 @@
 """Plays what clients may say, and what they may not, against the sessions; checks what they get.
 
 Three connections of two tenants, an engine by hand, checks and plans that come late. Always:
-nothing raises, a response ends once, its events are numbered without a gap, and when all is
-played out nothing runs any more.
+nothing raises, nothing is answered with an internal error, a response ends once, its events are
+numbered without a gap, and when all is played out nothing runs any more.
 """
 
+import random
 from typing import Any
 
 from runtime.messages import FinishReason
+from tests.support.api_clients import WEBSOCKET
 from tests.support.mutations import Choose, as_bytes, damaged, mutant
+from tests.support.random_requests import request
 from tests.support.sessions_rig import END, Client, Rig, call, tool
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
@@ -52,9 +55,18 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
+def is_internal(event: dict[str, Any]) -> bool:
+    """Whether an event says that something is wrong with the server itself."""
+    if event["type"] == "error":
+        return bool(event["status"] == 500)
+    error = event.get("response", {}).get("error") or {}
+    return "internal error" in error.get("message", "")
+
+
 class ProtocolDriver:
     OPERATIONS = (
         *("create",) * 4,
+        *("drawn",) * 3,
         *("go_on", "other", "mutated", "mutated", "broken", "emit", "emit", "emit", "finish"),
         *("finish", "verdict", "plan", "late", "tick", "kill", "leave"),
     )
@@ -85,6 +97,11 @@ class ProtocolDriver:
         client, fields = self._frame()
         client.send(**fields)
 
+    def drawn(self) -> None:
+        """Anything that the document allows, or nearly."""
+        frame = request(random.Random(self.choose(1 << 30)), WEBSOCKET)
+        self._one(self.clients).send_raw(frame.decode(errors="replace"))
+
     def go_on(self) -> None:
         """Continue a response, one's own or somebody else's, with an output or without."""
         client, fields = self._frame()
@@ -99,6 +116,7 @@ class ProtocolDriver:
         if calls:
             fields["input"] = [
                 {"type": "function_call_output", "call_id": self._one(calls), "output": "1"}
+                for _ in range(1 + self.choose(3))
             ]
         client.send(**fields)
 
@@ -183,10 +201,13 @@ class ProtocolDriver:
         current: dict[str | None, str],
     ) -> None:
         lane = event.get("stream_id")
+        assert not is_internal(event), event
         if event["type"] == "response.created":
             current[lane] = event["response"]["id"]
             numbers[current[lane]] = event["sequence_number"]
             return
+        if event["type"] == "response.steer.failed" and event["sequence_number"] == 0:
+            return  # of no response that runs
         if lane in current and "sequence_number" in event:
             numbers[current[lane]] += 1
             assert event["sequence_number"] == numbers[current[lane]], event

@@ -116,11 +116,13 @@ def make_service(
     prices: PriceTable | None = None,
     max_context_tokens: int = 4096,
     tenants: Tenants | None = None,
+    model: ServedModel | None = None,
 ) -> Service:
-    """What connections share, with a store of its own and ids that count up."""
+    """What connections share, with a store of its own and ids that count up. ``model``: another
+    than the one of bytes and ChatML."""
     limits, tenants = limits or Limits(), tenants or Tenants([])
     ids = itertools.count(1)
-    model = ServedModel(
+    model = model or ServedModel(
         name="default",
         aliases=frozenset({"default", "m"}),
         tokenizer=TOKENIZER,
@@ -154,6 +156,7 @@ class Rig:
         prices: PriceTable | None = None,
         max_context_tokens: int = 4096,
         tenants: Tenants | None = None,
+        model: ServedModel | None = None,
     ) -> None:
         self.clock = FakeClock(1000.0)
         self.engine = ScriptedEngine()
@@ -170,6 +173,7 @@ class Rig:
             prices=prices,
             max_context_tokens=max_context_tokens,
             tenants=tenants,
+            model=model,
         )
         self.store, self.model = self.service.store, self.service.model
         self._clients: dict[str, Client] = {}
@@ -260,8 +264,10 @@ class Rig:
         return self.deliver(self.engine.output(request, token_ids(text), finish, **fields))
 
     def reply(self, text: str, request: GenerationRequest | None = None) -> list[Event]:
-        """The whole output in one step, ended as the model or the limit would."""
+        """The whole output in one step, ended as the model, a stop string or the limit would."""
         finish = FinishReason.STOP if text.endswith(END) else FinishReason.LENGTH
+        if text.endswith((request or self.engine.last).sampling.stop or ("\0",)):
+            finish = FinishReason.STOP_STRING
         if (request or self.engine.last).max_new_tokens == 0:
             finish = FinishReason.PREFILLED
             text = ""

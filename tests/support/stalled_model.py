@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from runtime.model.weights import DEFAULT_MODEL
+from runtime.model.sources import DEFAULT_MODEL
 
 _PATIENCE_S = 60.0
 

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from examples.train_agent_model.evaluate import evaluate
-from runtime.model.weights import DEFAULT_MODEL
+from runtime.model.sources import DEFAULT_MODEL
 
 
 def card_figures(name: str) -> dict[str, Any]:

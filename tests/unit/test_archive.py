@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,3 +100,14 @@ def test_a_server_without_a_journal_and_one_that_cannot_be_read_say_so() -> None
         raise JournalUnavailable("locked")
 
     assert asked(kept(1), "", gone).status == 503
+
+
+def test_a_session_is_listed_with_its_budgets_and_when_it_was_active() -> None:
+    journal = MemoryJournal()
+    lead = b'{"tree":[{"output":100},{}]}'
+    journal.append([replace(record("r1", tenant="acme", session="lead"), options=lead)])
+    journal.set_options("acme", "never", b'{"session":[{"cost":5000000000},{}],"parent":"lead"}')
+    rows = {row["session"]: row for row in asked(journal, "").body["rows"]}
+    assert [row["active_at"] for row in rows.values()] == [1000.0, None]
+    told = [(each["scope"], each["owner"], each["left"]) for each in rows["never"]["budgets"]]
+    assert told == [("session", "never", {"cost": 5.0}), ("tree", "lead", {"output": 100})]

@@ -134,7 +134,10 @@ TABLE: list[tuple[str, str, list[ParsedEvent]]] = [
     # Not a call after all: nothing is lost.
     ("qwen3", "<tool_call>\nf(x)</tool_call>\n", text("<tool_call>\nf(x)</tool_call>\n")),
     ("qwen3", "a<tool_call>b", text("a") + text("<tool_call>b")),
-    ("qwen3", "</tool_call></think>", text("</tool_call></think>")),
+    ("qwen3", "</tool_call></think>", text("</tool_call>")),
+    ("qwen3", "</think>\n\nHi", text("Hi")),
+    ("qwen3", "Hi\n</think>\n\nyou", text("Hi") + text("you")),
+    ("qwen3", "<think>\na<think>b</think>\n\nc", reasoning("ab") + text("c")),
     (
         "qwen3",
         '<tool_call>\n{"name": "f", "arguments": {"a": 1</tool_call>x',

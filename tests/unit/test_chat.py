@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from keepwarm import ConnectionLost, Response, Session, SessionStats, TextDelta, Usage
-from keepwarm.commands.chat import LAST, Conversation, base_url, session_name, usage
+from keepwarm.commands.chat import COMMANDS, LAST, Conversation, session_name, usage
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
+from keepwarm.commands.registry import base_url
 from keepwarm.commands.screen import Screen
 from sessions.command.settings import OptionError, Values, resolve
 
@@ -32,7 +33,7 @@ def test_an_address_may_leave_its_path_out(url: str, expected: str) -> None:
     assert base_url(values(KEEPWARM_URL=url)) == expected
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "http://", "ftp://h"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "http://", "ftp://h", "http://h:x"])
 def test_another_address_is_refused_by_the_name_of_its_option(url: str) -> None:
     with pytest.raises(OptionError, match=r"KEEPWARM_URL '.*' is not of the form"):
         base_url(values(KEEPWARM_URL=url))
@@ -126,3 +127,45 @@ def test_what_it_took_is_shown() -> None:
     told = "2 turns, 100 input tokens (25% cached), 7 output tokens, $0.500000"
     assert usage(cast(Session, session)) == told
     assert talk(session, "/usage")[1][0] == told
+
+
+def test_help_lists_what_can_be_typed_and_nothing_goes_to_the_model() -> None:
+    status, lines = talk(Scripted(), "/help", "  /HELP me".lower())
+    assert status == 0
+    for command in COMMANDS:
+        assert sum(line.startswith(command) for line in lines) == 2
+
+
+@pytest.mark.parametrize("line", ["/hepl", "/clear now", "/model gpt", "/USAGE"])
+def test_a_command_that_there_is_not_is_told_and_does_not_go_to_the_model(line: str) -> None:
+    status, lines = talk(Scripted(), line)
+    (told,) = lines
+    assert status == 1
+    assert told.startswith(f"error: there is no command {line.split(maxsplit=1)[0]}, /help lists")
+
+
+@pytest.mark.parametrize("end", ["/quit", "/exit"])
+def test_the_conversation_can_be_ended_by_a_word(end: str) -> None:
+    assert talk(Scripted(), end, "never asked") == (0, [])
+
+
+class Heard(Scripted):
+    """One that tells what it was asked."""
+
+    def stream(self, text: str, **options: Any) -> Iterator[object]:
+        self.script.append(text)
+        return super().stream(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "heard"),
+    [
+        ("//hepl", "/hepl"),
+        ("/etc/passwd says", "/etc/passwd says"),
+        ("/ is a slash", "/ is a slash"),
+        ("what is /tmp", "what is /tmp"),
+        ("/1 of 3", "/1 of 3"),
+    ],
+)
+def test_a_line_with_a_slash_that_is_no_command_goes_to_the_model(line: str, heard: str) -> None:
+    assert talk(Heard(), line)[1][0] == heard

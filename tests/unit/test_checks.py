@@ -9,9 +9,22 @@ import pytest
 
 from keepwarm.commands.doctor import lines
 from sessions.command import checks
-from sessions.command.checks import Finding, findings, folder, model, open_files, port, read_device
-from sessions.command.options import SERVE_SETTINGS, read_serve_options
+from sessions.command.checks import (
+    Finding,
+    findings,
+    folder,
+    journal,
+    model,
+    open_files,
+    port,
+    read_device,
+    spoken_to,
+)
+from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
 from sessions.command.settings import resolve
+from sessions.journal.sqlite import SqliteJournal
+from tests.support import chat_templates
+from tests.support.chat_templates import folder_with_template
 
 CPU = {
     "torch": "2.13.0+cpu",
@@ -21,6 +34,10 @@ CPU = {
     "cpu_kernels": "cpu_kernels-1",
     "triton": None,
 }
+
+
+def options(**typed: str) -> ServeOptions:
+    return read_serve_options(resolve("serve", SERVE_SETTINGS, typed=typed, environment={}), {})
 
 
 def verdict(finding: Finding) -> str:
@@ -86,12 +103,63 @@ def test_all_is_looked_at_with_the_options_of_serve(
 ) -> None:
     monkeypatch.setattr(checks, "device", list)
     typed = {"port": "0", "host_kv_mib": "1", "disk_kv_mib": "1", "disk_kv_folder": str(tmp_path)}
-    values = resolve("serve", SERVE_SETTINGS, typed=typed, environment={})
-    found = list(findings(read_serve_options(values, {}), {"XDG_CACHE_HOME": str(tmp_path)}))
+    typed["journal"] = str(tmp_path / "j")
+    found = list(findings(options(**typed), {"XDG_CACHE_HOME": str(tmp_path)}))
     assert [finding.what for finding in found] == [
-        *("versions", "packages", "model", "port", "limits", "disk, cache", "disk, KV on disk"),
+        *("versions", "packages", "model", "context", "chat format", "port", "limits"),
+        *("disk, cache", "disk, KV on disk", "journal"),
     ]
-    assert [finding.verdict for finding in found if finding.what != "limits"] == ["ok"] * 6
+    assert [finding.verdict for finding in found if finding.what != "limits"] == ["ok"] * 9
+
+
+def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Path) -> None:
+    assert [finding.what for finding in spoken_to(options(model="/nowhere"))] == ["model"]
+    _, context, chat_format = spoken_to(options(max_context_tokens="1000"))
+    assert (verdict(context), context.found) == ("ok", "1000 of 32768 tokens")
+    assert (verdict(chat_format), chat_format.found) == ("ok", "Hermes")
+    _, context, _ = spoken_to(options(max_context_tokens="32769"))
+    assert verdict(context) == "fault"
+    assert "32769" in context.found
+    assert "32768" in context.found
+    coder = folder_with_template(tmp_path / "coder", chat_templates.QWEN3_CODER)
+    _, _, chat_format = spoken_to(options(model=str(coder)))
+    assert verdict(chat_format) == "note"
+    assert "Qwen3-Coder" in chat_format.found
+    (coder / "tokenizer.json").write_text("{}")
+    _, _, chat_format = spoken_to(options(model=str(coder)))
+    assert verdict(chat_format) == "fault"
+
+
+def test_a_journal_is_opened_and_what_is_wrong_with_it_comes_with_a_way_out(
+    tmp_path: Path,
+) -> None:
+    def found(place: Path | str, **more: str) -> Finding:
+        *_, last = journal(options(journal=str(place), **more))
+        assert last.what == "journal"
+        return last
+
+    assert verdict(found(":memory:")) == "ok"
+    assert verdict(found(tmp_path / "j")) == "ok"
+    held = SqliteJournal(tmp_path / "j", fingerprint=b"")
+    assert verdict(found(tmp_path / "j")) == "fault"
+    assert "another server's" in found(tmp_path / "j").found
+    held.close()
+    assert found(tmp_path / "j").found == f"{tmp_path / 'j'}: 0 sessions"
+    broken = tmp_path / "a text"
+    broken.write_text("hello" * 1000)
+    assert verdict(found(broken)) == "fault"
+    advice = found(broken).advice
+    assert f"keepwarm sessions recover '{broken}' '{broken}'.saved" in advice
+    assert verdict(found("postgresql://127.0.0.1:1/none")) == "fault"
+
+
+def test_the_users_own_journal_needs_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    values = resolve("serve", SERVE_SETTINGS, typed={}, environment={})
+    there = read_serve_options(values, {"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert [verdict(finding) for finding in journal(there)] == ["ok", "ok"]
+    assert list(tmp_path.iterdir()) == []
+    nowhere = read_serve_options(values, {"XDG_STATE_HOME": "/proc/nowhere"})
+    assert [verdict(finding) for finding in journal(nowhere)] == ["fault"]
 
 
 def test_a_finding_is_a_line_and_its_advice_another() -> None:

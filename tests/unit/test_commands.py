@@ -1,5 +1,7 @@
 """The commands as they are typed: help, failures in one line, where values come from."""
 
+import asyncio
+import errno
 import io
 import os
 import subprocess
@@ -60,7 +62,8 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         (["serve", "--port"], "Option '--port' requires an argument"),
         (["serve", "--port", "x"], "--port 'x' is not a whole number"),
         (["serve", "--config", "/nowhere/x"], "--config /nowhere/x: no such file"),
-        (["serve", "stray"], "Got unexpected extra argument (stray)"),
+        (["serve", "stray"], "Got unexpected extra argument (stray). See 'keepwarm serve --help'."),
+        (["keys", "new", "--name", "", "--tenant", "t"], "--name is empty"),
         (["config", "show", "chatt"], "'chatt' is not"),
     ],
 )
@@ -210,6 +213,38 @@ def test_a_key_can_go_straight_into_a_file_that_stays_good(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_file_that_no_row_can_be_put_into_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    for file in (tmp_path, tmp_path / "binary", tmp_path / "nowhere" / "file"):
+        words = ("keys", "new", "--name", "a", "--tenant", "t", "--append", str(file))
+        status, out, err = told(capsys, *words)
+        assert (status, out) == (1, "")
+        (line,) = err.splitlines()
+        assert line.startswith(f"keepwarm: error: {file}: ")
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_may_be_asked_for_in_short(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["serve"], ["keys"], ["keys", "new"]):
+        status, out, _ = told(capsys, *words, word)
+        assert status == 0
+        assert out.startswith("Usage: keepwarm")
+    assert told(capsys, "-V")[1] == told(capsys, "--version")[1]
+
+
+def test_a_failure_of_the_system_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x")
+
+    monkeypatch.setattr("keepwarm.commands.config.read_config", full)
+    status, out, err = told(capsys, "config", "show")
+    assert (status, out, err) == (1, "", "keepwarm: error: No space left on device: /x\n")
+
+
 def test_the_row_of_a_key_that_exists_is_made_from_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +269,38 @@ def test_a_file_of_the_former_form_is_converted(
     assert "tenant ops, operator" in out
     status, _, err = told(capsys, "keys", "check", str(tmp_path / "absent"))
     assert (status, "No such file" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--url", "127.0.0.1:8080"], "--url '127.0.0.1:8080' is not of the form http://host:port"),
+        (["--url", "http://h:x"], "--url 'http://h:x' is not of the form http://host:port"),
+        (["--url", "http://127.0.0.1:1"], "does a server ('keepwarm serve') run at this address?"),
+        (["--limit-seconds", "0"], "--limit-seconds 0.0 is not in 1..86400"),
+    ],
+)
+def test_a_demo_elsewhere_is_refused_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = told(capsys, "demo", *words)
+    assert status in (1, 2)
+    (line,) = err.splitlines()
+    assert said in line
+
+
+def test_a_demo_that_takes_too_long_is_ended_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("keepwarm.demo.play.play", never)
+    words = ("--url", "http://127.0.0.1:1", "--limit-seconds", "1")
+    status, _, err = told(capsys, "demo", *words)
+    assert (status, err) == (
+        *(1, "keepwarm: error: the demo took longer than 1 s; --limit-seconds gives it more\n"),
+    )
 
 
 def test_a_demo_without_its_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,16 @@
 """What of a turn is recorded, and what a turn becomes whose record is refused."""
 
 import orjson
+import pytest
 
 from sessions.journal.records import TurnRecord
 from sessions.journal.writer import STALE, Verdict
 from sessions.turns.commits import Ending, refused
 from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
-from tests.support.sessions_rig import END
+from tests.support.sessions_rig import END, call, tool
 from tools_api.events import type_of
+from tools_api.items import CallOutput
 
 
 def played(**fields: object) -> tuple[TurnRecord, Ending]:
@@ -33,6 +35,56 @@ def test_a_record_holds_what_the_client_is_about_to_be_told() -> None:
     assert record.request_digest
     assert record.entry is ending.outcome.entry
     assert record.base_id is None
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_turn_that_says_a_warm_up_anew_is_recorded_behind_what_it_continues(
+    forgotten: bool,
+) -> None:
+    """Where that has left memory it is recorded with the turn."""
+    rig = JournalRig(MemoryJournal(b"f"))
+    client = rig.connect()
+    tools = [tool("f"), tool("g")]
+    first = client.turn(call("f") + "\n" + call("g") + END, input="hi", tools=tools)
+    one, other = (item["call_id"] for item in first["output"])
+    answer = {"type": "function_call_output", "output": "1"}
+    warm = client.turn(
+        "",
+        input=[answer | {"call_id": other}],
+        previous_response_id=first["id"],
+        tools=tools,
+        generate=False,
+    )
+    rig.hold = True
+    if forgotten:
+        rig.store.tenant_responses("acme").delete(first["id"])
+    client.create(input=[answer | {"call_id": one}], previous_response_id=warm["id"], tools=tools)
+    rig.reply("so" + END)
+    ((_, commit),) = rig.held
+    record = commit.record
+    assert record.parent_id == warm["id"]
+    assert (record.base_id, len(record.links)) == ((None, 2) if forgotten else (first["id"], 1))
+    told = [item.call_id for item in record.links[-1].input_items if isinstance(item, CallOutput)]
+    assert told == [one, other]
+
+
+def test_what_was_said_anew_comes_back_from_the_journal() -> None:
+    rig = JournalRig(MemoryJournal(b"f"))
+    client = rig.connect()
+    tools = [tool("f"), tool("g")]
+    first = client.turn(call("f") + "\n" + call("g") + END, input="hi", tools=tools)
+    one, other = (item["call_id"] for item in first["output"])
+    answer = {"type": "function_call_output"}
+    chain = {"tools": tools, "previous_response_id": first["id"]}
+    late = [answer | {"call_id": other, "output": "2"}]
+    warm = client.turn("", input=late, generate=False, **chain)
+    chain = {"tools": tools, "previous_response_id": warm["id"]}
+    last = client.turn(input=[answer | {"call_id": one, "output": "1"}], **chain)
+    kept = rig.engine.sessions[rig.engine.last.branch_id]
+    rig.restart()
+    client = rig.connect()
+    client.create(input="more", tools=tools, previous_response_id=last["id"])
+    assert rig.engine.prompt(rig.engine.last)[: len(kept)] == kept
 
 
 def test_of_a_private_turn_only_what_it_cost_is_recorded() -> None:

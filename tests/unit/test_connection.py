@@ -842,6 +842,7 @@ def check_streams(client: Client) -> None:
     open_by_lane: dict[str | None, str] = {}
     for event in client.events:
         if event["type"] == "error":
+            assert event["status"] != 500, event
             continue
         lane = event.get("stream_id")
         if event["type"] == "response.created":

@@ -52,6 +52,8 @@ TABLE: list[tuple[ApiError, int, str, str | None, str | None]] = [
     ),
     (errors.unknown_call("call_1"), 400, BAD, "invalid_value", "input"),
     (errors.missing_call_output("call_1"), 400, BAD, "invalid_value", "input"),
+    (errors.second_output("input[2].call_id", "c"), 400, BAD, "invalid_value", "input[2].call_id"),
+    (errors.call_id_taken("input[2].call_id", "c"), 400, BAD, "invalid_value", "input[2].call_id"),
     (errors.model_not_found("m"), 404, BAD, "model_not_found", "model"),
     (errors.no_such_response("r"), 404, BAD, "response_not_found", "response_id"),
     (errors.response_not_found("r"), 404, BAD, "response_not_found", "response_id"),

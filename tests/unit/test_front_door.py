@@ -281,6 +281,29 @@ def test_a_wrong_method_is_told_the_right_ones(path: str, method: str, allowed: 
     assert dict(verdict.headers)["Allow"] == allowed
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "kind"),
+    [
+        ("/nothing", "GET", "not_found_error"),
+        ("/socket", "PUT", "authentication_error"),
+        ("/public", "POST", "invalid_request_error"),
+    ],
+)
+def test_who_speaks_anthropics_api_is_told_errors_in_its_words(
+    path: str, method: str, kind: str
+) -> None:
+    answer = keyed().answer(request(path, method, anthropic_version="2023-06-01"))
+    assert isinstance(answer, HttpResponse)
+    told = orjson.loads(answer.body)
+    assert (told["type"], told["error"]["type"]) == ("error", kind)
+
+
+def test_a_route_with_words_of_its_own_keeps_them() -> None:
+    answer = unkeyed().answer(request("/terse", "PUT", anthropic_version="2023-06-01"))
+    assert isinstance(answer, HttpResponse)
+    assert orjson.loads(answer.body) == {"terse": 405}
+
+
 def test_a_path_may_open_a_websocket_and_answer_posts() -> None:
     assert status(unkeyed(), request("/both", Upgrade="websocket")) == 101
     assert status(unkeyed(), request("/both", "POST")) == 100
@@ -372,3 +395,65 @@ def test_a_read_only_key_shows_its_tenants_things_and_does_nothing_else(
 ) -> None:
     asked = request(path, method, Authorization=bearer(WATCH_KEY), **headers)
     assert status(keyed(), asked) == expected
+
+
+def said(door: FrontDoor, path: str) -> str:
+    """The words of a refusal."""
+    answer = door.answer(request(path, Authorization=bearer(ACME_KEY)))
+    assert isinstance(answer, HttpResponse)
+    assert answer.status == 404
+    return str(orjson.loads(answer.body)["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/responses", "/v1/responses"),
+        ("/v1/v1/responses", "/v1/responses"),
+        ("/v1/responses/", "/v1/responses"),
+        ("//v1//responses", "/v1/responses"),
+        ("/openai/v2/responses", "/v1/responses"),
+        ("/responses/abc/input_items", "/v1/responses/abc/input_items"),
+        ("/v1/public", "/public"),
+        ("/nowhere", None),
+        ("/", None),
+        ("/" * 50, None),
+    ],
+)
+def test_a_path_that_ends_like_one_of_ours_is_answered_with_that(
+    path: str, meant: str | None
+) -> None:
+    routes = [
+        *ROUTES,
+        Route(path="/v1/responses", access=Access.TENANT, calls={"POST": handle}),
+        Route(path="/v1/responses/{id}/input_items", access=Access.TENANT, calls={"GET": handle}),
+    ]
+    door = FrontDoor(routes=routes, tenants=Tenants([ACME]), origins=KEYED_POLICY)
+    told = said(door, path)
+    if meant is None:
+        assert told == "There is nothing at this path; GET / lists what there is."
+    else:
+        assert f"is {meant} meant?" in told
+        assert "the base URL ends with /v1" in told
+
+
+def test_a_long_path_is_looked_for_as_fast_as_a_short_one() -> None:
+    """Only its end is looked at, however many slashes there are."""
+    looked: list[str] = []
+
+    class Counted(FrontDoor):
+        def _find(self, path: str) -> tuple[Route | None, str]:
+            looked.append(path)
+            return super()._find(path)
+
+    door = Counted(routes=ROUTES, tenants=Tenants([ACME]), origins=KEYED_POLICY)
+    said(door, "/a" * 4000)
+    assert len(looked) < 12
+
+
+def test_a_read_only_key_is_told_what_it_is_good_for_and_which_one_to_take() -> None:
+    answer = keyed().answer(request("/both", "POST", Authorization=bearer(WATCH_KEY)))
+    assert isinstance(answer, HttpResponse)
+    told = orjson.loads(answer.body)["error"]["message"]
+    assert told.startswith("This key is read-only: ")
+    assert "role 'tenant'" in told

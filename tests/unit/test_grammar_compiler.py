@@ -10,7 +10,7 @@ from runtime.grammar.compiler import MAX_CLOSING_TOKENS, CompiledGrammar, Gramma
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
-from tests.support.grammars import compiler, encode, mask_of, schema_spec, small_tokenizer
+from tests.support.grammars import compiler, decode, encode, mask_of, schema_spec, small_tokenizer
 from tools_api.grammar import GrammarSpec
 
 FLIGHT = {
@@ -72,7 +72,23 @@ def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
             "minLength",
             ("prefixItems", 2, "minLength"),
         ),
-        ({"$ref": "#"}, "no text satisfies it", None, None),
+        ({"$ref": "#"}, "it refers to nothing but itself", "$ref", ("$ref",)),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+            "it refers to nothing but itself",
+            "$ref",
+            ("properties", "a", "$ref"),
+        ),
+        (
+            {
+                "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
+                "type": "array",
+                "items": {"$ref": "#/$defs/b"},
+            },
+            "it refers to nothing but itself",
+            "$ref",
+            ("items", "$ref"),
+        ),
         (False, "schema is false", None, None),
         (
             {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
@@ -95,6 +111,25 @@ def test_what_cannot_be_enforced_is_refused_with_keyword_and_path(
     assert caught.value.path == path
     assert "\n" not in caught.value.message
     assert "%json" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+        {
+            "$defs": {"a": {"$ref": "#/$defs/a"}},
+            "anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}],
+        },
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "type": "null"},
+    ],
+)
+def test_a_circle_that_no_output_has_to_enter_is_no_reason_to_refuse(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, schema: Any
+) -> None:
+    compiled = grammars.compile(schema_spec(schema))
+    assert compiled.closing is not None
+    assert decode(tokenizer, list(compiled.closing[:-1])) == "null"
 
 
 def test_a_phase_token_that_the_model_lacks_is_refused(grammars: GrammarCompiler) -> None:

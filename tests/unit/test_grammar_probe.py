@@ -11,10 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, _Child
+from runtime.grammar.probe import GrammarProbe, Places, ProbeError, ProbeLimits, _Child, _read
+from runtime.grammar.probe_process import LENGTH
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
 from tests.support.clock import FakeClock
@@ -430,3 +432,15 @@ def test_every_hostile_schema_is_settled(tmp_path: Path) -> None:
         assert await probe.check(schema_spec({"type": "integer"})) is None
 
     run(tmp_path, scenario)
+
+
+def test_an_answer_that_is_too_long_is_not_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.grammar.probe._MAX_FRAME_BYTES", 4)
+
+    async def scenario() -> None:
+        said = asyncio.StreamReader()
+        said.feed_data(LENGTH.pack(5) + b"null ")
+        with pytest.raises(asyncio.IncompleteReadError):
+            await _read(Mock(stdout=said))
+
+    asyncio.run(scenario())

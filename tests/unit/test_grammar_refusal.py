@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.grammar.refusal import refusal
+from runtime.grammar.refusal import TOO_COSTLY, TOO_LARGE, TOO_WIDE, refusal, stopped
 from tools_api.schema_dialect import REFUSED
 
 LARK = """start: a | b
@@ -66,7 +66,16 @@ def report(message: str, line: int = 3) -> str:
             None,
         ),
         (report("Validation failed"), "Validation failed", None, 1, None),
-        ("too many states\n<non-verbose/>", "too many states", None, None, None),
+        ("lexer error: too many states\n<non-verbose/>", TOO_COSTLY, None, None, None),
+        ("fuel exhausted when checking relevance of lexemes (1)", TOO_COSTLY, None, None, None),
+        (
+            "Parser Error: Current row has 2087 items; max is 2000",
+            TOO_WIDE,
+            "anyOf",
+            1,
+            ("anyOf",),
+        ),
+        ("grammar size (number of symbols) too big (limit)", TOO_LARGE, None, None, None),
         ("x" * 1000, "x" * 297 + "...", None, None, None),
     ],
 )
@@ -100,3 +109,20 @@ def test_a_schema_may_speak_of_panic() -> None:
     assert found.message == "Unknown format: panic"
     dump = 'x\n   1 | start: "panic: at"'
     assert refusal(dump, LARK).message == "x"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "lexer error: too many expressions constructed\n<non-verbose/>",
+        "Parser Error: Current row has 2087 items; max is 2000; consider making your grammar",
+        "thread panicked at parser.rs:12",
+        "doesn't satisfy the grammar; forced bytes: got 'x'; applying '}'",
+        "",
+    ],
+)
+def test_what_stops_a_turn_is_said_without_the_librarys_words(error: str) -> None:
+    said = stopped(error)
+    assert said
+    for word in ("panic", "row", "grammar;", "expressions", "lexer", "forced", "max is"):
+        assert word not in said

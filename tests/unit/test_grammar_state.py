@@ -281,6 +281,24 @@ def test_decisions_do_not_depend_on_how_many_tokens_a_step_brings(
     assert write(jump=True) == write(jump=False)
 
 
+@pytest.mark.parametrize("limit", range(1, 40))
+def test_a_forced_run_is_the_same_however_little_of_it_a_limit_lets_through(
+    grammars: GrammarCompiler, tokenizer: Tokenizer, limit: int
+) -> None:
+    """A run as long as the limit went on behind what the matcher knew, and not behind what had
+    been emitted: tokens were left out."""
+    schema = {"type": "object", "properties": {"city": {"const": "very long value, north east"}}}
+    schema |= {"required": ["city"], "additionalProperties": False}
+    whole = start(grammars, tokenizer, schema).forced_tokens(1000)
+    state, out = start(grammars, tokenizer, schema), list[int]()
+    while not state.ended and len(out) < limit:
+        token = state.forced_tokens(limit - len(out))[0]
+        state.advance([token])
+        out.append(token)
+    assert state.failed is None
+    assert out == whole[:limit]
+
+
 def test_a_copy_has_the_masks_of_its_own_walk_and_the_state_stays(
     grammars: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:

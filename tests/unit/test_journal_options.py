@@ -11,10 +11,12 @@ from sessions.command.journal_options import (
     JournalOptions,
     fingerprint,
     journal_file,
+    look_at_journal,
     open_journal,
     read_journal_options,
 )
 from sessions.command.settings import OptionError, Value, Values
+from sessions.journal.errors import JournalUnavailable
 from tests.support.fake_engine import INFO
 
 
@@ -54,3 +56,32 @@ def test_a_fingerprint_is_of_the_tokenizer_and_the_model_type(tmp_path: Path) ->
     assert fingerprint(replace(info, model_type="another")) != first
     (tmp_path / "tokenizer.json").write_text("{}")
     assert fingerprint(info) != first
+
+
+def test_an_address_that_is_no_journals_is_refused_by_name() -> None:
+    for scheme in ("mysql", "postgre", "http"):
+        with pytest.raises(
+            OptionError, match=f"--journal {scheme}://... is neither a file"
+        ) as told:
+            read(journal=f"{scheme}://me:secret@host/x")
+        assert "secret" not in str(told.value)
+    assert read(journal="postgresql://host/x").place == "postgresql://host/x"
+    assert read(journal="~/x").place == str(Path.home() / "x")
+
+
+def test_a_state_folder_that_cannot_be_made_is_said_in_a_line() -> None:
+    options = read(XDG_STATE_HOME="/proc/nowhere")
+    with pytest.raises(JournalUnavailable, match=r"/keepwarm cannot be made: .*:memory"):
+        open_journal(options, b"")
+
+
+def test_to_look_is_to_see_what_would_be_opened_and_to_make_nothing(tmp_path: Path) -> None:
+    options = read(XDG_STATE_HOME=str(tmp_path))
+    assert look_at_journal(options, b"") is None
+    assert list(tmp_path.iterdir()) == []
+    opened = open_journal(options, b"")
+    assert opened is not None
+    opened.close()
+    seen = look_at_journal(options, b"")
+    assert seen is not None
+    assert seen.sessions == 0

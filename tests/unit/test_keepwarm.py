@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import keepwarm
+from keepwarm.commands.listed import COMMANDS
 from tests.support.architecture import ROOT
 
 STUB = ast.parse((ROOT / "keepwarm/__init__.pyi").read_text(encoding="utf-8"))
@@ -107,6 +108,29 @@ def test_without_the_server_the_command_says_in_one_line_what_to_install(missing
     (line,) = result.stderr.splitlines()
     assert f"(no {missing})" in line
     assert line.endswith("pip install 'keepwarm[server]'")
+
+
+BASE = "import sys; sys.modules['click'] = None\nfrom keepwarm.__main__ import main; "
+
+
+def test_without_the_server_the_command_tells_its_version_and_what_there_would_be() -> None:
+    result = python(BASE + "sys.exit(main(['--version']))")
+    told = (result.returncode, result.stdout, result.stderr)
+    assert told == (0, f"keepwarm {keepwarm.__version__}\n", "")
+    result = python(BASE + "sys.exit(main(['--help']))")
+    assert (result.returncode, result.stderr) == (0, "")
+    for name in COMMANDS:
+        assert f"  {name} " in result.stdout
+    assert "pip install 'keepwarm[server]'" in result.stdout
+    assert python(BASE + "sys.exit(main([]))").returncode == 2
+
+
+def test_to_tell_its_version_the_command_loads_nothing_of_the_server() -> None:
+    result = python(
+        "import sys, keepwarm.__main__\n"
+        f"print(*{{name.split('.')[0] for name in sys.modules}} & {SERVER | {'click'}!r})"
+    )
+    assert (result.stdout, result.stderr) == ("\n", "")
 
 
 def test_a_module_of_ours_that_is_missing_is_not_taken_for_the_base_install() -> None:

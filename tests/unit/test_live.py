@@ -88,6 +88,19 @@ def test_to_ask_for_the_head_opens_nothing() -> None:
     assert (exchange.status, pending, pages.live.num_streams) == (200, None, 0)
 
 
+def test_a_page_whose_stream_was_refused_is_told_why_by_the_head() -> None:
+    pages = Pages()
+    for query, status in (("state=asleep", 400), ("view=tenants", 403)):
+        with pytest.raises(ApiError) as caught:
+            pages.open(query, method="HEAD")
+        assert caught.value.status == status
+    for _ in range(2):
+        pages.open()
+    with pytest.raises(ApiError) as caught:
+        pages.open(method="HEAD")
+    assert caught.value.status == 429
+
+
 def test_streams_end_when_the_server_takes_its_leave() -> None:
     pages = Pages()
     exchange, pending = pages.open()

@@ -6,7 +6,7 @@ import pytest
 
 from sessions.turns.long_plans import LongPlans
 from sessions.turns.turn_plan import TurnPlan
-from tests.support.sessions_rig import Rig, tool
+from tests.support.sessions_rig import END, Rig, call, tool
 from tools_api.limits import Limits
 
 LIMITS = Limits()
@@ -109,3 +109,26 @@ def test_a_long_chain_that_may_be_cut_short_is_planned_later(rig: Rig) -> None:
     before = client.response
     client.create(input="hi", previous_response_id=before["id"], truncation="auto")
     assert len(rig.plannings) == 1
+
+
+@pytest.mark.parametrize(("length", "waits"), [(100, 0), (900, 1)])
+def test_an_output_behind_a_long_warm_up_is_planned_later(
+    rig: Rig, length: int, waits: int
+) -> None:
+    """It may stand in front of what was warmed, which then is tokenised again."""
+    client = rig.connect()
+    first = client.turn(call("f") + "\n" + call("f") + END, input="hi", tools=[tool("f")])
+    one, other = (item["call_id"] for item in first["output"])
+    answer = {"type": "function_call_output", "output": "x" * length}
+    warm = client.turn(
+        "",
+        input=[answer | {"call_id": other}],
+        previous_response_id=first["id"],
+        tools=[tool("f")],
+        generate=False,
+    )
+    fields = {"previous_response_id": warm["id"], "tools": [tool("f")]}
+    client.create(input="no output", stream_id="a", generate=False, **fields)
+    assert rig.plannings == []
+    client.create(input=[answer | {"call_id": one, "output": "1"}], **fields)
+    assert len(rig.plannings) == waits

@@ -166,6 +166,19 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("name", [MARK, BLOCKS])
+def test_a_link_in_the_folder_is_not_followed(name: str, tmp_path: Path) -> None:
+    """What it points to would be written over."""
+    folder, victim = tmp_path / "kv", tmp_path / "victim"
+    open_file(folder).close()
+    victim.write_text("dear")
+    (folder / name).unlink()
+    (folder / name).symlink_to(victim)
+    with pytest.raises(StoreError, match=r"symbolic links"):
+        open_file(folder)
+    assert victim.read_text() == "dear"
+
+
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(StoreError, match="may be written by others"):

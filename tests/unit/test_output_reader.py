@@ -14,13 +14,16 @@ from tools_api.call_parser import CallDone, ReasoningDelta, TextDelta
 THOUGHT = "<think>\nhm, 日本\n</think>\n\n"
 
 
-def reader(*, thinking: bool = False, stops: Sequence[str] = ()) -> OutputReader:
+def reader(
+    *, thinking: bool = False, stops: Sequence[str] = (), reasons_first: bool = False
+) -> OutputReader:
     return OutputReader(
         tokenizer=TOKENIZER,
         chat_format=Rig().model.chat_format,
         thinking=thinking,
         calls=True,
         stops=stops,
+        reasons_first=reasons_first,
     )
 
 
@@ -120,23 +123,58 @@ def test_forced_tokens_without_a_probability_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "stopped", "shown"),
     [
-        ("one STOP two" + END, "one "),
-        ("one STO" + END, "one STO"),
-        ("one ST", "one ST"),
-        ("STOP", ""),
+        ("one STOP", True, "one "),
+        ("one STO" + END, False, "one STO"),
+        ("one ST", False, "one ST"),
+        ("STOP", True, ""),
+        (THOUGHT + "STOP", True, ""),
+        (
+            "what is not free may say STOP and go on",
+            False,
+            "what is not free may say STOP and go on",
+        ),
     ],
 )
 @pytest.mark.parametrize("width", [1, 3, 100])
 def test_stop_strings_are_trimmed_from_the_text_not_from_the_tokens(
-    text: str, shown: str, width: int
+    text: str, stopped: bool, shown: str, width: int
 ) -> None:
-    output = reader(stops=["STOP"])
-    length = len(token_ids(text))
-    pieces = read(output, text, range(width, length, width))
+    output = reader(thinking=True, stops=["STOP"])
+    tokens, pieces = token_ids(text), list[Piece]()
+    for start in range(0, len(tokens), width):
+        last = start + width >= len(tokens)
+        pieces += output.read(tokens[start : start + width], stopped=stopped and last)
+    pieces += output.finish()
     assert text_of(pieces, TextDelta) == shown
-    assert output.tokens == token_ids(text)
+    assert output.tokens == tokens
+    assert output.stop == ("STOP" if stopped else None)
+
+
+def test_all_before_the_end_of_reasoning_is_reasoning_where_a_grammar_waits_for_it() -> None:
+    for text, count in (("hm</think>\n\n{}", 3), ("<think>\nhm</think>\n\n{}", 4)):
+        output = reader(thinking=True, reasons_first=True)
+        pieces = read(output, text)
+        assert text_of(pieces, ReasoningDelta) == "hm"
+        assert text_of(pieces, TextDelta) == "{}"
+        assert output.num_reasoning == count
+
+
+@pytest.mark.parametrize("text", ["<think>a b</think>\n\nc d", "<think>a<think>b</think>c"])
+@pytest.mark.parametrize("reasons_first", [False, True])
+@pytest.mark.parametrize("most", range(9))
+def test_a_bound_of_reasoning_counts_what_is_counted(
+    text: str, reasons_first: bool, most: int
+) -> None:
+    tokens = token_ids(text)
+    allowed = reader(thinking=True, reasons_first=reasons_first).before_reasoning(tokens, most)
+    counts = []
+    output = reader(thinking=True, reasons_first=reasons_first)
+    for token in tokens:
+        output.read([token])
+        counts.append(output.num_reasoning)
+    assert allowed == sum(count <= most for count in counts)
 
 
 def test_half_a_character_at_the_end_shows_as_the_replacement_character() -> None:

@@ -117,3 +117,14 @@ def test_pieces_are_of_bounded_size_unless_one_item_is_longer(count: int) -> Non
     assert len(large) == 1
     assert [len(each) for each in orjson.loads(large[0]).values()] == [1]
     assert same(carried(request), request)
+
+
+def test_a_request_whose_pieces_did_not_all_come_is_none() -> None:
+    head, *parts = pack(parse_create(FIELDS | {"input": ITEMS}, None, DEFAULT_LIMITS))
+    assert len(parts) == 2
+    for came in ([], parts[:1], parts[1:], [*parts, parts[0]]):
+        unpacker = Unpacker(head)
+        for part in came:
+            unpacker.add(part)
+        with pytest.raises(ValueError, match="a request of"):
+            unpacker.request()

@@ -204,7 +204,125 @@ def test_a_warm_up_may_go_ahead_of_the_tools(rig: Rig, client: Client) -> None:
     assert error["error"]["code"] == "invalid_value"
 
 
+def prompt_of(rig: Rig, client: Client, **fields: Any) -> list[int]:
+    """What a turn that is played to its end made the model read."""
+    client.create(**fields)
+    prompt = rig.engine.prompt(rig.engine.last)
+    rig.reply("so" + END)
+    return prompt
+
+
+def two_calls(client: Client, **fields: Any) -> tuple[dict[str, Any], list[str]]:
+    """A turn with two calls, and their ids."""
+    response = client.turn(
+        call("f", '{"a": 1}') + "\n" + call("g") + END, input="hi", tools=[F, G], **fields
+    )
+    return response, [item["call_id"] for item in response["output"]]
+
+
+def test_outputs_in_any_order_are_one_prompt(rig: Rig, client: Client) -> None:
+    first, (one, other) = two_calls(client)
+    chain: dict[str, Any] = {"previous_response_id": first["id"], "tools": [F, G]}
+    prompts = []
+    for outputs in (
+        [result(one, "1"), result(other, "2")],
+        [result(other, "2"), result(one, "1")],
+        [result(other, "2"), result(one, "1"), result(other, "2")],
+        [*first["output"], result(other, "2"), result(one, "1")],
+    ):
+        prompts.append(prompt_of(rig, client, input=outputs, **chain))
+        warnings = client.response["keepwarm"]["warnings"]
+        assert any("count once" in each for each in warnings) == (len(outputs) > 2)
+    assert all(prompt == prompts[0] for prompt in prompts)
+    text = spelled(prompts[0])
+    assert text.index("<tool_response>\n1\n") < text.index("<tool_response>\n2\n")
+
+
+@pytest.mark.parametrize("warmed", [[0], [1], [1, 0], [0, 1]])
+def test_outputs_that_are_warmed_one_by_one_are_the_prompt_of_all_together(
+    rig: Rig, client: Client, warmed: list[int]
+) -> None:
+    first, ids = two_calls(client)
+    fields: dict[str, Any] = {"tools": [F, G]}
+    both = [result(id_, f"the {n}.") for n, id_ in enumerate(ids)]
+    wanted = prompt_of(rig, client, input=both, previous_response_id=first["id"], **fields)
+    parent = first
+    for n in warmed:
+        parent = client.turn(
+            "", input=[both[n]], previous_response_id=parent["id"], generate=False, **fields
+        )
+    left = [each for n, each in enumerate(both) if n not in warmed]
+    chain = {"previous_response_id": parent["id"], **fields}
+    assert prompt_of(rig, client, input=left, **chain) == wanted
+
+
+def test_what_an_output_stands_in_front_of_is_said_anew_behind_what_is_kept(
+    rig: Rig, client: Client
+) -> None:
+    first, (one, other) = two_calls(client)
+    kept = list(rig.engine.sessions[rig.engine.last.branch_id])
+    warm = client.turn(
+        "", input=[result(other)], previous_response_id=first["id"], tools=[F, G], generate=False
+    )
+    chain: dict[str, Any] = {"previous_response_id": warm["id"], "tools": [F, G]}
+    prompt = prompt_of(rig, client, input=[result(one)], **chain)
+    assert rig.engine.last.base_offset == len(kept)
+    assert prompt[: len(kept)] == kept
+
+
+def test_a_call_that_comes_back_edited_is_noticed_to_the_last_digit(client: Client) -> None:
+    written = '{"a": 1190000000000000001}'
+    first = client.turn(call("f", written) + END, input="hi", tools=[F])
+    (made,) = first["output"]
+    chain: dict[str, Any] = {"previous_response_id": first["id"], "tools": [F]}
+    edited = made | {"arguments": written.replace("1}", "0}")}
+    (error,) = client.create(input=[edited, result(made["call_id"])], **chain)
+    assert error["error"]["code"] == "invalid_value"
+    assert made["call_id"] in error["error"]["message"]
+    respelt = made | {"arguments": written.replace(" ", "")}
+    whole = client.turn(input=[respelt, result(made["call_id"])], **chain)
+    assert whole["status"] == "completed"
+
+
 # Histories that are sent again
+
+
+@pytest.mark.parametrize("edit", [("1}", "0}"), ("1}", "1.0}"), ("1190", "1191")])
+def test_a_resent_history_with_another_digit_is_another_history(
+    rig: Rig, client: Client, edit: tuple[str, str]
+) -> None:
+    first = client.turn(call("f", '{"a": 1190000000000000001}') + END, input="hi", tools=[F])
+    (made,) = first["output"]
+    edited = made | {"arguments": made["arguments"].replace(*edit)}
+    same = edit[1] == "1.0}"
+    history = [said("user", "hi"), edited, result(made["call_id"])]
+    read = spelled(prompt_of(rig, client, input=history, tools=[F]))
+    assert edited["arguments"] != made["arguments"]
+    assert (edited["arguments"] in read) != same
+    assert (rig.engine.last.base_offset > 0) == same
+
+
+def test_a_resent_history_with_outputs_in_another_order_continues_too(
+    rig: Rig, client: Client
+) -> None:
+    first, (one, other) = two_calls(client)
+    chain = {"previous_response_id": first["id"], "tools": [F, G]}
+    second = client.turn("so" + END, input=[result(other, "2"), result(one, "1")], **chain)
+    kept = len(rig.engine.sessions[rig.engine.last.branch_id])
+    for outputs in ([result(one, "1"), result(other, "2")], [result(other, "2"), result(one, "1")]):
+        history = [said("user", "hi"), *first["output"], *outputs, *second["output"]]
+        client.turn(input=[*history, said("user", "more")], tools=[F, G])
+        assert rig.engine.last.base_offset == kept
+
+
+def test_reasoning_alone_is_no_history_to_be_found_by(rig: Rig, client: Client) -> None:
+    fields: dict[str, Any] = {"instructions": "rules", "reasoning": {"effort": "low"}}
+    client.turn("<think>\nhm", input=[], **fields)
+    thought = {"type": "reasoning_text", "text": "other"}
+    other = {"type": "reasoning", "summary": [], "content": [thought]}
+    read = spelled(prompt_of(rig, client, input=[other, said("user", "q")], **fields))
+    assert "other" in read
+    assert "hm" not in read
 
 
 def test_a_resent_history_continues_where_the_server_stands(rig: Rig, client: Client) -> None:

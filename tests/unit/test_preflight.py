@@ -1,13 +1,14 @@
 """What is wrong with a model's name or folder is said without torch."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sessions.command.preflight import fault_of_model
+from sessions.command.preflight import fault_of_context, fault_of_model, known_source
 from tests.support.architecture import ROOT
 
 CONFIG = {
@@ -56,3 +57,22 @@ def test_no_torch_is_needed_for_it() -> None:
 @pytest.mark.parametrize("name", ["~/nowhere", "~nobody-of-that-name/x"])
 def test_a_home_folder_may_be_meant(name: str) -> None:
     assert "no such folder" in str(fault_of_model(name))
+
+
+def test_a_context_that_a_model_does_not_have_is_a_fault(tmp_path: Path) -> None:
+    whole = folder(tmp_path, "tokenizer.json", "model.safetensors")
+    for asked in (None, 16, 128):
+        assert fault_of_context(whole, asked) is None
+    assert "max_context_tokens is 129, and" in str(fault_of_context(whole, 129))
+    scaling = {"rope_scaling": {"type": "yarn", "factor": 2.0}}
+    stretched = folder(tmp_path, "tokenizer.json", "model.safetensors", **scaling)
+    assert fault_of_context(stretched, 256) is None
+    assert "of 256 tokens" in str(fault_of_context(stretched, 257))
+
+
+def test_a_folder_that_has_to_be_waited_for_is_the_loaders(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert known_source(str(tmp_path)) is None
+    assert fault_of_context(str(tmp_path), 1 << 20) is None
+    (tmp_path / "model.safetensors").write_text("")
+    assert fault_of_model(str(tmp_path)) is None

@@ -1,6 +1,8 @@
 """What is read in another process is what is read here, with what it has worked out."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -8,9 +10,13 @@ import pytest
 
 from sessions.durable.transcript import ROOT_DIGEST, roll_all
 from sessions.turns.reading import (
-    GRAMMAR,
+    DIGESTS,
+    EVENT,
+    HEAD,
     PART,
+    PREPARED,
     FromPieces,
+    Piece,
     Prepared,
     Read,
     ReadContext,
@@ -26,13 +32,17 @@ from tests.support.sessions_rig import tool
 from tests.unit.test_grammar import accepts
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
-from tools_api.events import CancelTurn
+from tools_api.events import CancelTurn, SteerRequest
 from tools_api.requests import CreateRequest
 
 FRAMES: list[dict[str, Any]] = [
     {"type": "response.create", "input": [{"role": "user", "content": "a"}] * 3,
      "tools": [tool("f")], "tool_choice": "required"},
     {"type": "response.create", "input": "hi", "stream_id": "s"},
+    {"type": "response.create", "input": [{"type": "reasoning", "summary": []},
+                                          {"role": "user", "content": "a"}]},
+    {"type": "response.create", "input": [{"type": "reasoning", "encrypted_content": "x"}] * 3},
+    {"type": "response.create", "input": [{"role": "user", "content": "a"}] * 1500},
     {"type": "response.create", "generate": False},
     {"type": "response.create", "stream_id": "s", "model": "nobody's"},
     {"type": "response.create", "input": "hi", "tools": [tool("f")],
@@ -44,11 +54,15 @@ FRAMES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def carry(pieces: Iterable[Piece]) -> Read:
+    taken = FromPieces()
+    for kind, data in pieces:
+        taken.add(kind, data)
+    return taken.read()
+
+
 def carried(read: Read) -> Read:
-    pieces = FromPieces()
-    for kind, data in to_pieces(read):
-        pieces.add(kind, data)
-    return pieces.read()
+    return carry(to_pieces(read))
 
 
 def comparable(read: Read) -> Any:
@@ -56,7 +70,7 @@ def comparable(read: Read) -> Any:
         return error_fields(value) if isinstance(value, ApiError) else value
 
     ready = read.prepared
-    return plain(read.content), ready and (ready.digests, plain(ready.grammar))
+    return plain(read.content), ready and (ready.digests, plain(ready.grammar), ready.held_bytes)
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -108,13 +122,38 @@ def test_pieces_out_of_order_or_of_no_kind_are_faults() -> None:
             FromPieces().add(kind, b"{}")
     with pytest.raises(ValueError, match="no pieces"):
         FromPieces().read()
-    pieces = FromPieces()
-    pieces.add(GRAMMAR, b"null")
-    with pytest.raises(ValueError, match="no pieces"):
-        pieces.read()
+    for kind in (PREPARED, DIGESTS):
+        with pytest.raises(ValueError, match="piece of kind"):
+            FromPieces().add(kind, b"{}")
+
+
+def test_a_request_of_which_pieces_are_missing_or_too_many_is_none() -> None:
+    read = prepared(read_frame(orjson.dumps(FRAMES[0]).decode(), CONTEXT), CONTEXT)
+    pieces = list(to_pieces(read))
+    kinds = [kind for kind, _ in pieces]
+    assert kinds == [HEAD, PART, PART, PREPARED, DIGESTS]
+    for at in (0, 1, 2, 4):
+        with pytest.raises(ValueError, match=r"piece|digests|request of"):
+            carry([*pieces[:at], *pieces[at + 1 :]])
+    for at in range(len(pieces)):
+        with pytest.raises(ValueError, match=r"piece|digests|request of"):
+            carry([*pieces[: at + 1], *pieces[at:]])
+    with pytest.raises(ValueError, match="piece of kind"):
+        carry([*pieces, (EVENT, b'{"CancelTurn":{}}')])
+
+
+def test_an_error_says_after_its_way_when_to_come_back() -> None:
+    error = ApiError("m", code="c", status=503, retry_after_s=1.5)
+    assert error_from(error_fields(error)).retry_after_s == 1.5
 
 
 def test_an_event_stays_an_event() -> None:
     read = carried(Read(content=CancelTurn(response_id="r", stream_id=None)))
     assert read.content == CancelTurn(response_id="r", stream_id=None)
     assert isinstance(CONTEXT, ReadContext)
+
+
+def test_an_event_keeps_its_numbers_to_the_last_digit() -> None:
+    steered = [10**30, Decimal("0.1000000000000000000001"), 0.1, "1e400"]
+    sent = SteerRequest(previous_response_id="r", input=steered)
+    assert repr(carried(Read(content=sent)).content) == repr(sent)

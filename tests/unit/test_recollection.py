@@ -435,3 +435,41 @@ def test_a_plan_whose_session_falls_out_meanwhile_counts_what_that_has_spent(
     ((_, check),) = rig.checks
     rig.carry(client, client.connection.grammar_checked(check.check_id, None))
     assert rig.engine.last.max_new_tokens == 6
+
+
+def test_a_session_that_comes_back_for_others_was_active_when_its_last_turn_ended(
+    rig: JournalRig,
+) -> None:
+    rig.connect().turn("one" + END, input="a", keepwarm={"session": "root"})
+    rig.restart()
+    ended_s = rig.service.wall_clock()
+    rig.recollection._wall_clock = lambda: ended_s + 5000.0
+    child = {"session": "child", "parent_session": "root"}
+    rig.connect().turn("two" + END, input="b", keepwarm=child)
+    views = rig.store.sessions()[1]
+    assert [view.session for view in views] == ["child", "root"]
+    assert views[1].idle_s >= 5000.0 > views[0].idle_s
+    rig.store.sweep()
+    assert len(rig.store.sessions()[1]) == 2, "it is of use, however old"
+
+
+def test_budgets_of_sessions_that_came_back_are_shown_as_before(rig: JournalRig) -> None:
+    tree = {"session": "root", "budget": {"scope": "tree", "output": 20}}
+    rig.connect().turn("one" + END, input="a", keepwarm=tree)
+    child = {"session": "child", "parent_session": "root", "budget": {"output": 10}}
+    rig.connect().turn("two" + END, input="b", keepwarm=child)
+
+    def used() -> dict[str, int]:
+        budgets = {view.session: view.budgets[-1] for view in rig.store.sessions()[1]}
+        return {name: each.limit["output"] - each.left["output"] for name, each in budgets.items()}
+
+    before = used()
+    rig.restart()
+    rig.connect().create(input="c", keepwarm={"session": "child"})
+    rig.reply("" + END)
+    assert used() == {name: spent + 1 for name, spent in before.items()}
+    (child_view,) = (view for view in rig.store.sessions()[1] if view.session == "child")
+    assert [(each.scope, each.owner) for each in child_view.budgets] == [
+        ("session", "child"),
+        ("tree", "root"),
+    ]

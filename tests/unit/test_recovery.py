@@ -1,14 +1,17 @@
 """What is saved of a damaged journal is what was written; what is not is named."""
 
+import contextlib
 import random
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sessions.durable.ledger import TurnUsage
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.errors import JournalError, JournalInUse
-from sessions.journal.records import session_account
+from sessions.journal.records import RESIDENCY, session_account
 from sessions.journal.recovery import recover
 from sessions.journal.sqlite import SqliteJournal
 from tests.support.journals import assert_same_chain, record
@@ -25,6 +28,16 @@ def test_of_a_whole_journal_everything_is_saved(tmp_path: Path) -> None:
         assert loaded is not None
         assert_same_chain(link_up(loaded.turns, lambda _: None), turn.entry)
     assert sum(session.account.cost for session in journal.sessions()) == 30 * made[0].cost
+    journal.close()
+
+
+def test_items_are_found_by_their_ids_in_what_was_saved(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1", item_id="i")])
+    journal.close()
+    recover(tmp_path / "j", tmp_path / "new")
+    journal = SqliteJournal(tmp_path / "new", fingerprint=b"f")
+    assert list(Loader(journal, fingerprint=b"f").items("t", ["i"], 10_000)) == ["i"]
     journal.close()
 
 
@@ -134,3 +147,17 @@ def test_where_the_count_itself_is_lost_the_report_says_how_many_there_were(tmp_
     database.close()
     (line,) = recover(tmp_path / "j", tmp_path / "new").lost
     assert "of 2" in line
+
+
+def test_a_session_whose_row_is_lost_was_active_when_its_last_turn_ended(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    kv = replace(
+        record("kv", said=False, created_s=900.0), status=RESIDENCY, reason=None, usage=TurnUsage()
+    )
+    journal.append([record("r1", created_s=100.0), record("r2", created_s=200.0), kv])
+    journal.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "j")) as database, database:
+        database.execute("DELETE FROM session")
+    recover(tmp_path / "j", tmp_path / "new")
+    with contextlib.closing(SqliteJournal(tmp_path / "new", fingerprint=b"f")) as found:
+        assert [each.updated_s for each in found.sessions()] == [200.0]

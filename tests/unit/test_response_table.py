@@ -40,6 +40,15 @@ def test_the_longest_unused_response_goes_at_one_beyond_the_count() -> None:
     assert dropped == ["b"]
 
 
+def test_an_entry_knows_its_response_as_long_as_that_is_here() -> None:
+    responses = table(FakeClock(1000.0), [])
+    known, unknown = entry(), entry()
+    responses.put(response("a", known))
+    assert (responses.id_of(known), responses.id_of(unknown)) == ("a", None)
+    responses.delete("a")
+    assert responses.id_of(known) is None
+
+
 def test_responses_go_at_one_byte_beyond_the_bound() -> None:
     size = entry().size_bytes
     dropped: list[str] = []

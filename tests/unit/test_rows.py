@@ -3,8 +3,9 @@
 from collections import Counter
 from dataclasses import replace
 
+from sessions.durable.budgets import HeldBudget
 from sessions.durable.miss_reasons import Miss, MissReason
-from sessions.pages.rows import live_row, logged_row, miss_rows, turn_row
+from sessions.pages.rows import live_row, logged_row, miss_rows, session_row, turn_row
 from sessions.pages.turn_log import LoggedTurn, SessionLog
 from tests.unit.test_dashboard import REPORT, VIEW
 
@@ -57,3 +58,22 @@ def test_sums_of_misses_come_largest_first() -> None:
 def test_a_turn_without_a_first_token_has_no_pace() -> None:
     assert turn_row(replace(REPORT, ttft_s=None), 1.0)["tokens_per_s"] == 4.0
     assert turn_row(REPORT, 1.0)["tokens_per_s"] == 5.0
+
+
+def test_a_row_says_whose_each_budget_is_and_a_live_one_leaves_the_tenants_out() -> None:
+    limit, left, soft = {"cost": 2_000_000_000}, {"cost": 500_000_000}, {"residency": 1_500_000}
+    budgets = tuple(
+        HeldBudget(scope=scope, owner=owner, limit=limit, left=left, soft=soft)
+        for scope, owner in (("tree", "lead"), ("tenant", "acme"))
+    )
+    view = replace(VIEW, budgets=budgets)
+    row = session_row(view)
+    assert row["budgets"][0] == {
+        "scope": "tree",
+        "owner": "lead",
+        "limit": {"cost": 2.0},
+        "left": {"cost": 0.5},
+        "soft": {"residency": 1.5},
+    }
+    assert [each["scope"] for each in row["budgets"]] == ["tree", "tenant"]
+    assert [each["scope"] for each in live_row(view, None, 0.0)["budgets"]] == ["tree"]

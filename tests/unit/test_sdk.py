@@ -26,6 +26,7 @@ from tools_api.sdk.portal import Portal
 from tools_api.sdk.schemas import json_format
 from tools_api.sdk.sync_client import Client
 from tools_api.sdk.sync_session import Session
+from tools_api.sdk.tool_making import tool
 from tools_api.sdk.tool_runner import ToolExit
 
 
@@ -186,3 +187,52 @@ def test_a_client_that_nobody_closed_leaves_no_thread() -> None:
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def plain(x: int) -> int:
+    return x
+
+
+class Callable3:
+    def __call__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ([plain], "one of tools is the function plain and no tool: put @tool"),
+        ([tool(plain), lambda: 1], "the function <lambda> and no tool: put @tool"),
+        ([Callable3()], "the function Callable3 and no tool: put @tool"),
+        (["plain"], "one of tools is of type str and no tool: a tool is made by @tool"),
+        ([None], "one of tools is of type NoneType and no tool"),
+        (plain, "tools is the function plain, not a list of tools"),
+        (tool(plain), "tools is the tool plain, not a list of tools"),
+        ("plain", "tools is of type str, not a list of tools"),
+        ({"type": "function"}, "tools is of type dict, not a list of tools"),
+        (3, "tools is of type int, not a list of tools"),
+    ],
+)
+def test_what_is_no_tool_is_a_type_error_wherever_it_is_given(tools: Any, said: str) -> None:
+    client = Client("http://127.0.0.1:1/v1")
+    with pytest.raises(TypeError, match=said):
+        client.session(tools=tools)
+    session = client.session()
+    for give in (session.run, session.stream, session.respond, session.warm):
+        with pytest.raises(TypeError, match=said):
+            give("x", tools=tools)  # type: ignore[operator]
+    client.close()
+
+
+def test_tools_may_be_anything_that_can_be_gone_through_once() -> None:
+    def asked(request: dict[str, Any]) -> list[dict[str, Any]]:
+        names.append([each["name"] for each in request["tools"]])
+        return turn(request, [message("hello")])
+
+    names: list[list[str]] = []
+    with FakeServer(asked) as server, Client(server.url) as client:
+        session = client.session(tools=(tool(each) for each in [plain]))  # type: ignore[arg-type]
+        session.run("one")
+        session.run("two")
+        session.run("three", tools=(tool(each) for each in [plain]))  # type: ignore[arg-type]
+    assert names == [["plain"]] * 3

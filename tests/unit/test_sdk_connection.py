@@ -5,6 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
 
 from tests.support.fake_server import Close, FakeServer, message, refusal, turn
 from tools_api.errors import ApiError, rate_limited
@@ -190,3 +193,64 @@ def test_waits_double_up_to_a_bound_and_differ_between_clients(seed: int) -> Non
 def test_retries_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no tries or waits"):
         Retries(**wrong)
+
+
+# Refusals at the door
+
+
+def refusal_of(base_url: str, status: int, body: bytes = b"", label: str = "base_url") -> str:
+    """What a program is told whose handshake was answered so."""
+    answer = InvalidStatus(Response(status, "", Headers(), body))
+    error = Endpoint(base_url, label=label).refused(answer, final=True)
+    assert isinstance(error, ApiError)
+    assert error.status == status
+    assert "\n" not in str(error)
+    return str(error)
+
+
+OURS = b'{"error": {"message": "There is\\nnothing.", "code": null}}'
+FOREIGN = [b"", b"<html>no</html>", b"[]", b'{"error": 1}', b'{"error": {}}', b"\xff"]
+
+
+def test_an_address_without_its_path_is_told_with_the_one_to_try() -> None:
+    told = refusal_of("http://h:1", 404, OURS)
+    assert told.endswith("404: There is nothing. base_url is http://h:1; try http://h:1/v1")
+    told = refusal_of("https://h/api/", 404, label="KEEPWARM_URL")
+    assert told.endswith("KEEPWARM_URL is https://h/api; try https://h/v1")
+
+
+@pytest.mark.parametrize("body", FOREIGN)
+def test_what_is_no_server_of_ours_is_told_as_such(body: bytes) -> None:
+    told = refusal_of("http://h:1/v1", 404, body)
+    assert told.endswith(
+        "HTTP 404: no keepwarm server answers there; base_url is http://HOST:PORT/v1"
+    )
+    assert refusal_of("http://h:1/v1", 502, body).endswith("HTTP 502")
+
+
+def test_what_a_server_says_of_its_refusal_is_told() -> None:
+    assert refusal_of("http://h:1/v1", 403, OURS).endswith("HTTP 403: There is nothing.")
+    assert refusal_of("http://h:1/v1", 503, OURS).endswith("HTTP 503: There is nothing.")
+    assert "api_key, or the variable KEEPWARM_API_KEY" in refusal_of("http://h:1/v1", 401, OURS)
+    long = b'{"error": {"message": "%s"}}' % (b"x" * 9000)
+    assert len(refusal_of("http://h:1/v1", 403, long)) < 600
+
+
+def test_where_nobody_listens_the_program_is_asked_for_the_server_and_its_address() -> None:
+    with pytest.raises(ConnectionLost, match=r"does a server .'keepwarm serve'. run") as lost:
+        Client("http://127.0.0.1:1/v1", retries=Retries(tries=0)).session().respond("x")
+    assert str(lost.value).startswith("cannot connect to ws://127.0.0.1:1/v1/responses: ")
+    again = Endpoint("http://h/v1").refused(TimeoutError(), final=False)
+    assert str(again) == "cannot connect to ws://h/v1/responses: TimeoutError"
+
+
+@pytest.mark.parametrize("base_url", ["http://", "http:///v1", "http://h:x/v1", "http://h:99999"])
+def test_an_address_without_host_or_with_a_port_that_is_none_is_refused(base_url: str) -> None:
+    with pytest.raises(ValueError, match=r"base_url '.*' is not of the form http://HOST:PORT/v1"):
+        Endpoint(base_url)
+
+
+def test_a_key_with_a_line_break_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="a line break at its end") as told:
+        Endpoint("http://h/v1", api_key="a-secret\n")
+    assert "a-secret" not in str(told.value)

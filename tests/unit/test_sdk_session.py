@@ -231,3 +231,19 @@ def test_a_tool_that_calls_its_own_session_is_told_so(is_async: bool) -> None:
 
             result = session.run("go", tools=[ask_async if is_async else ask])
     assert result.calls[0].output == "child says"
+
+
+def test_what_is_left_is_the_least_that_any_budget_leaves() -> None:
+    told = {
+        "budget": {
+            "left": {"output": 30, "reasoning": 4},
+            "tree": {"output": 12, "cost": 0.5},
+            "tenant": {"cost": 0.25, "output": 900},
+            "exhausted": False,
+        },
+    }
+    with FakeServer(Echo(keepwarm=told)) as server, Client(server.url) as client:
+        session = client.session()
+        session.respond("a")
+        left = session.stats.budget_left
+    assert left == {"output": 12, "reasoning": 4, "cost": 0.25}

@@ -1,5 +1,6 @@
 """Sessions are searched, filtered, sorted and cut into pages; nonsense is refused by name."""
 
+import random
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from sessions.pages.session_list import (
     MAX_PAGE,
     MAX_SEARCH_CHARS,
     PAGE_ROWS,
+    Found,
     ListQuery,
     find,
     grouped,
+    placed,
     read_query,
 )
 from sessions.pages.turn_log import SessionLog
@@ -124,3 +127,75 @@ def test_sub_agents_stand_behind_their_parent_where_that_is_on_the_page() -> Non
     shown = [grandchild, other, child, root]
     assert [each.name for each in grouped(shown)] == ["other", "root", "c", "g"]
     assert grouped([grandchild, other]) == [grandchild, other]
+
+
+def test_of_a_tree_that_is_cut_nobody_stands_under_a_stranger() -> None:
+    root, child, grandchild, other = (session(name) for name in ("root", "c", "g", "other"))
+    child.parent, grandchild.parent = root, child
+    cases: list[tuple[list[Session], list[tuple[str, str | None, int]]]] = [
+        ([other, grandchild], [("other", None, 0), ("g", None, 0)]),
+        ([grandchild, other, root], [("other", None, 0), ("root", None, 0), ("g", "root", 1)]),
+        ([root, grandchild, child], [("root", None, 0), ("c", "root", 1), ("g", "c", 2)]),
+    ]
+    for shown, expected in cases:
+        found = placed(grouped(shown))
+        assert [(each.session.name, each.under, each.indent) for each in found] == expected
+
+
+def test_a_parent_that_was_dropped_and_came_back_is_the_same_one() -> None:
+    gone, back, child = session("root"), session("root"), session("child")
+    child.parent = gone
+    found = placed(grouped([child, back]))
+    assert [(each.session, each.indent) for each in found] == [(back, 0), (child, 1)]
+
+
+def above(each: Session, page: list[Session]) -> set[str]:
+    """Names of all that it is a part of, as those of the page know their own."""
+    here = {(one.tenant, one.name): one for one in page}
+    found: set[str] = set()
+    todo = [each]
+    while todo:
+        for one in todo.pop().parents():
+            if one.name not in found:
+                found.add(one.name)
+                todo.append(here.get((one.tenant, one.name), one))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_of_any_page_stands_once_and_right_behind_those_it_is_a_part_of(seed: int) -> None:
+    chance = random.Random(seed)
+    every = [session(f"s{number}", tenant=chance.choice("ab")) for number in range(60)]
+    for number, each in enumerate(every):
+        mine = [above for above in every[:number] if above.tenant == each.tenant]
+        if mine and chance.random() < 0.8:
+            each.parent = chance.choice(mine)
+    if seed % 2:  # names may go round where one was dropped and came back
+        every[0].parent = session("s59", tenant=every[0].tenant)
+        every[0].parent.parent = session("s0", tenant=every[0].tenant)
+    page = chance.sample(every, 25)
+    found = placed(grouped(page))
+    assert {each.session.name for each in found} == {each.name for each in page}, f"seed {seed}"
+    assert len(found) == len(page)
+    line: list[Session] = []
+    for each in found:
+        del line[each.indent :]
+        assert len(line) == each.indent, "nobody stands deeper than the next step"
+        assert each.under == (line[-1].name if line else None)
+        assert {one.name for one in line} <= above(each.session, page), f"seed {seed}: a stranger"
+        line.append(each.session)
+
+
+def test_a_budget_of_a_tree_is_one_for_all_of_it() -> None:
+    root, child, grandchild, other = (session(name) for name in ("root", "c", "g", "other"))
+    child.parent, grandchild.parent = root, child
+    root.ledger.tree.budget = Budget(cost=5)
+    assert names([other, grandchild, child, root], budget=True) == ["g", "c", "root"]
+
+
+def test_pages_are_counted_as_far_as_they_can_be_asked_for() -> None:
+    def pages(matching: int) -> int:
+        return Found(total=10**6, matching=matching, sessions=[]).pages
+
+    assert [pages(n) for n in (0, 1, PAGE_ROWS, PAGE_ROWS + 1)] == [0, 1, 1, 2]
+    assert pages(10**6) == MAX_PAGE + 1

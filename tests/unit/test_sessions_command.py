@@ -1,6 +1,8 @@
 """``keepwarm sessions`` over a file, also one that a server uses."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from keepwarm.commands.main import main
 from keepwarm.commands.sessions import COMMAND
 from sessions.journal.errors import JournalParentGone
+from sessions.journal.records import RESIDENCY
 from sessions.journal.sqlite import SqliteJournal
 from sessions.journal.view import SqliteView
 from tests.support.journals import record, reservation
@@ -85,3 +88,48 @@ def test_what_is_not_there_is_said_in_a_line(
     view = SqliteView(tmp_path / "j")
     assert view.sessions() == []
     view.close()
+
+
+LEAD = b'{"tree":[{"output":100,"cost":2000000000},{}]}'
+CODER = b'{"session":[{"output":40},{}],"parent":"lead"}'
+
+
+def test_sessions_are_listed_by_their_last_turn_with_budgets_of_every_scope(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--journal", str(tmp_path / "j"))
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    lead = record("r1", session="lead", created_s=100.0, accounts=("tree/lead",))
+    coder = record("r2", session="coder", created_s=200.0, accounts=("tree/coder", "tree/lead"))
+    free = record("r3", session="free", created_s=50.0)
+    kv = replace(record("kv", session="free", said=False, created_s=900.0), status=RESIDENCY)
+    journal.append([replace(lead, options=LEAD), replace(coder, options=CODER), free, kv])
+    journal.close()
+    status, out, _ = ran(capsys, "list", *place)
+    assert status == 0
+    head, *lines = out.splitlines()
+    assert {"last_turn", "budget_left", "cost"} <= set(head.split())
+    assert [line.split()[1] for line in lines] == ["coder", "lead", "free"]
+    assert "session: 35 output; tree of lead: 90 output, 1.99999" in lines[0]
+    assert "  tree: 90 output, 1.99999" in lines[1]
+    assert [each["budgets"] for each in json.loads(ran(capsys, "list", *place, "--json")[1])][
+        2
+    ] == []
+    told = ran(capsys, "show", *place, "--tenant", "t", "coder")[1].splitlines()
+    assert told[-3] == "session: 35 of 40 output left"
+    assert told[-2] == "tree of lead: 90 of 100 output left"
+    assert re.fullmatch(r"tree of lead: 1\.99999\d* of 2 cost left", told[-1])
+
+
+def test_names_are_no_orders_to_a_terminal_and_do_not_fill_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = SqliteJournal(tmp_path / "j", fingerprint=b"f")
+    journal.append([record("r1", session="\x1b]0;owned\x07"), record("r2", session="x" * 500)])
+    journal.close()
+    place = ("--journal", str(tmp_path / "j"))
+    _, out, _ = ran(capsys, "list", *place)
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) < 300
+    names = {each["session"] for each in json.loads(ran(capsys, "list", *place, "--json")[1])}
+    assert names == {"\x1b]0;owned\x07", "x" * 500}

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
+from keepwarm.commands.registry import SETTINGS as COMMANDS
 from sessions.command.settings import (
     CONFIG_VARIABLE,
+    OTHER_VARIABLES,
     OptionError,
     Setting,
     Values,
     config_path,
     read_config,
     resolve,
+    stray_variables,
 )
+from tools_api.sdk.environment import meant_by
 
 SETTINGS = (
     Setting(name="port", kind="whole", default=1, bounds=(0, 9), help="h"),
@@ -23,6 +27,7 @@ SETTINGS = (
     Setting(name="allow_origin", kind="list", default=(), help="h"),
     Setting(name="quiet", kind="switch", default=False, help="h"),
 )
+VARIABLES = [setting.variable for settings in COMMANDS.values() for setting in settings]
 KNOWN = {"serve": SETTINGS, "chat": (Setting(name="url", prefix="CHAT_", help="h"),)}
 
 
@@ -159,3 +164,45 @@ def test_a_file_that_was_named_has_to_be_there(label: str) -> None:
     typed = "/nowhere/x" if label == "--config" else None
     with pytest.raises(OptionError, match=f"{label} /nowhere/x: no such file"):
         config_path(typed, {CONFIG_VARIABLE: "/nowhere/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("KEEPWARM_PROT", "KEEPWARM_PORT"),
+        ("KEEPWARM_MAX_CONTEXT", "KEEPWARM_MAX_CONTEXT_TOKENS"),
+        ("KEEPWARM_KV_CACHE_MB", "KEEPWARM_KV_CACHE_MIB"),
+        ("KEEPWARM_SERVE_PORT", "KEEPWARM_PORT"),
+        ("KEEPWARM_CHAT_URL", "KEEPWARM_URL"),
+        ("KEEPWARM_BASE_URL", "KEEPWARM_URL"),
+        ("KEEPWARM_KEY", "KEEPWARM_API_KEY"),
+        ("KEEPWARM_DEMO_KEY", "KEEPWARM_DEMO_API_KEY"),
+        ("KEEPWARM_CONFIGURATION", "KEEPWARM_CONFIG"),
+        ("KEEPWARM_KERNEL", "KEEPWARM_KERNELS"),
+        ("KEEPWARM_port", "KEEPWARM_PORT"),
+        ("KEEPWARM_FUZZ_CASES", None),
+        ("KEEPWARM_", None),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_told_with_the_nearest_name(
+    name: str, near: str | None
+) -> None:
+    (line,) = stray_variables({name: "1", "PATH": "/bin"}, VARIABLES)
+    assert line.startswith(f"the environment variable {name} is unknown and has no effect")
+    assert line.endswith("no effect" if near is None else f"; is {near} meant?")
+
+
+@pytest.mark.parametrize("name", OTHER_VARIABLES)
+def test_a_value_without_effect_is_told_with_those_that_have_one(name: str) -> None:
+    (line,) = stray_variables({name: "yes"}, VARIABLES)
+    assert line.startswith(f"{name} is 'yes', not ")
+    assert line.endswith(", and has no effect")
+    for value in OTHER_VARIABLES[name]:
+        assert stray_variables({name: value}, VARIABLES) == []
+
+
+def test_what_some_command_reads_is_no_stray_and_meant_for_no_client() -> None:
+    known = {*VARIABLES, CONFIG_VARIABLE, *OTHER_VARIABLES}
+    allowed = {name: values[-1] for name, values in OTHER_VARIABLES.items()}
+    assert stray_variables(dict.fromkeys(known, "1") | allowed, VARIABLES) == []
+    assert [name for name in known if meant_by(name)] == []

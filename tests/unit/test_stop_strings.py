@@ -8,9 +8,14 @@ from sessions.turns.stop_strings import StopStrings
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    trimmed = StopStrings(stops)
-    text = "".join(trimmed.push(piece) for piece in pieces)
-    return text + trimmed.flush(), trimmed.found
+    """As the engine has it: the piece that completes a stop string is the last one."""
+    trimmed, said, shown = StopStrings(stops), "", ""
+    for piece in pieces:
+        said += piece
+        if any(stop in said for stop in stops):
+            return shown + trimmed.end(piece), trimmed.stop is not None
+        shown += trimmed.push(piece)
+    return shown + trimmed.flush(), trimmed.stop is not None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_it_knows_which_stop_string_ended_the_text() -> None:
     trimmed = StopStrings(["END", "\n\n"])
     trimmed.push("one\n")
     assert trimmed.stop is None
-    trimmed.push("\nEND")
+    assert trimmed.end("\nEND") == ""
     assert trimmed.stop == "\n\n"
 
 

@@ -1,10 +1,12 @@
 """Audiences, sessions and expiry of what is stored."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sessions.durable.account import Amount, Budget
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import ConnectionStore, Store
 from tests.support.clock import FakeClock
@@ -204,3 +206,88 @@ def test_a_session_is_looked_up_without_making_one() -> None:
     session = over_http(made).session("s")
     assert over_http(made).known_session("s") is session
     assert made.known_session("other", "s") is None
+
+
+def names(made: Store, tenant: str | None = None) -> list[str]:
+    return [view.session for view in made.sessions(tenant)[1]]
+
+
+def test_sessions_are_shown_by_what_they_did_and_not_by_what_was_done_with_them() -> None:
+    clock = FakeClock(1000.0)
+    made = store(clock)
+    parent, child, other = (made.session("t", name) for name in ("parent", "child", "other"))
+    for session in (parent, child, other):
+        clock.advance(10.0)
+        session.begin(session.name, None, clock())
+    clock.advance(10.0)
+    child.end("child", clock())
+    for _ in range(2):
+        clock.advance(10.0)
+        made.used(parent)  # a child draws on it
+        made.session("t", "parent")  # somebody has looked it up
+    assert names(made) == ["child", "other", "parent"]
+    ages = {view.session: view.idle_s for view in made.sessions()[1]}
+    assert ages == {"child": 20.0, "other": 30.0, "parent": 50.0}
+    parent.end("parent", clock())
+    assert names(made) == ["parent", "child", "other"]
+    made.was_active(parent, 5000.0)
+    assert names(made) == ["child", "other", "parent"]
+
+
+def test_what_is_in_use_by_others_is_not_forgotten_though_it_does_nothing_itself() -> None:
+    clock = FakeClock(1000.0)
+    made = store(clock)
+    parent = made.session("t", "parent")
+    made.session("t", "other")
+    clock.advance(made.limits.stored_response_ttl_s)
+    made.used(parent)
+    clock.advance(1.0)
+    made.sweep()
+    assert names(made) == ["parent"]
+    made.was_active(parent, 10 * made.limits.stored_response_ttl_s)
+    made.sweep()
+    assert names(made) == ["parent"], "a session that is loaded is not too old at once"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_any_history_lists_of_one_tenant_and_of_all_are_in_order(seed: int) -> None:
+    chance, clock = random.Random(seed), FakeClock(1000.0)
+    made = store(clock)
+    for number in range(300):
+        clock.advance(chance.choice((0.0, 0.5)))
+        session = made.session(chance.choice("tu"), f"s{chance.randrange(12)}")
+        if session.in_use and chance.random() < 0.6:
+            session.end(session._running[0], clock())
+        else:
+            session.begin(f"r{number}", None, clock())
+        for tenant in (None, "t", "u"):
+            ages = [view.idle_s for view in made.sessions(tenant)[1]]
+            assert ages == sorted(ages), f"seed {seed}"
+
+
+def test_a_session_is_shown_with_every_budget_that_it_keeps_to() -> None:
+    tenant = Budget(output=500, cost=9_000)
+    made = Store(
+        limits=Limits(), prices=PriceTable(), clock=FakeClock(0.0), tenant_budget=lambda _: tenant
+    )
+    root, child = made.session("t", "root"), made.session("t", "child")
+    child.parent = root
+    root.ledger.account.budget = Budget(output=1)  # its own, and no child's
+    root.ledger.tree.budget = Budget(output=100, cost=10_000)
+    root.ledger.tree.spent = Amount(output=70, cost=400)
+    root.ledger.tree.held = Amount(output=10)
+    child.ledger.tree.budget = Budget(output=60)
+    child.ledger.tree.soft = Budget(output=50)
+    child.ledger.account.budget = Budget(reasoning=5)
+    child.ledger.account.spent = Amount(reasoning=9)
+    view = made.view(child)
+    assert [(each.scope, each.owner, each.left) for each in view.budgets] == [
+        ("session", "child", {"reasoning": 0}),
+        ("tree", "child", {"output": 60}),
+        ("tree", "root", {"output": 20, "cost": 9_600}),
+        ("tenant", "t", {"output": 500, "cost": 9_000}),
+    ]
+    assert view.budgets[1].soft == {"output": 50}
+    assert view.budget_left == {"reasoning": 0, "output": 20, "cost": 9_600}
+    assert view.budget == {"reasoning": 5, "output": 100, "cost": 10_000}
+    assert [each.scope for each in made.view(made.session("t", "free")).budgets] == ["tenant"]

@@ -64,3 +64,23 @@ def test_limits_refusals_and_blocks_of_a_tenant_are_told() -> None:
     assert rows.named() == {"acme", "quiet"}
     quiet = rows.row("quiet", None)
     assert (quiet["limits"], quiet["models"], quiet["kv_blocks"]) == ([], None, None)
+
+
+def test_a_budget_is_told_in_the_units_in_which_it_was_set() -> None:
+    policy = TenantPolicy(budget=Bounds(input_uncached=9, cost=2.5, residency=100_000))
+    clock, tenants = FakeClock(100.0), Tenants([], {"acme": policy})
+    store = Store(
+        limits=Limits(),
+        prices=PriceTable(),
+        clock=clock,
+        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+    )
+    account = store.tenant_accounts.of("acme")
+    account.spent = account.spent._replace(residency=25_000_500_000, cost=500_000_000)
+    row = TenantRows(make_dashboard(clock, store), None).row("acme", None)
+    told = {each["kind"]: (each["used"], each["limit"]) for each in row["limits"]}
+    assert told == {
+        "input_uncached": (0, 9),
+        "cost": (0.5, 2.5),
+        "residency": (25_000.5, 100_000.0),
+    }

@@ -34,6 +34,14 @@ HARD_TEXTS = [
 ]
 
 
+METASPACE = {
+    "type": "Metaspace",
+    "replacement": "\u2581",
+    "prepend_scheme": "always",
+    "split": False,
+}
+
+
 @pytest.fixture
 def byte_level(tmp_path: Path) -> Tokenizer:
     return Tokenizer.load(write_tokenizer(tmp_path / "b", byte_level_json()), model_type="qwen3")
@@ -62,6 +70,28 @@ def test_sentencepiece_text_gives_its_bytes_back_behind_one_space(
     encoded = text_of(sentencepiece, sentencepiece.encode([Segment(text)]))
     # The meta symbol itself cannot be told from a space, as in sentencepiece.
     assert encoded == (" " + text.replace("\u2581", " ")).encode() if text else encoded == b""
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        {},
+        {"normalizer": None, "pre_tokenizer": METASPACE},
+        {"normalizer": {"type": "Prepend", "prepend": "\u2581"}, "pre_tokenizer": METASPACE},
+    ],
+)
+@pytest.mark.parametrize("text", ["a", " a", "  a", '"},\n', " ", "é 日", '{"name": "'])
+def test_what_is_spelt_is_that_text_and_no_space_in_front(
+    text: str, prefix: dict[str, Any], byte_level: Tokenizer, tmp_path: Path
+) -> None:
+    """A forced call of a model whose tokenizer writes a space before any text failed: the space
+    was not legal there."""
+    raw = sentencepiece_json() | prefix
+    for tokenizer in (
+        byte_level,
+        Tokenizer.load(write_tokenizer(tmp_path, raw), model_type="mistral"),
+    ):
+        assert text_of(tokenizer, tokenizer.spell(text)) == text.encode()
 
 
 @pytest.mark.parametrize("seed", range(20))

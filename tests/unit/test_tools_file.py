@@ -39,6 +39,11 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     [
         ("", "no tool in it; put @tool"),
         ("tools = []", "no tool in it"),
+        (
+            HEAD + ONE + "def two(x: int): ...\ntools = [one, two]\n",
+            "has two, which is no tool; put",
+        ),
+        (HEAD + "raise SystemExit(3)\n", ", line 2: SystemExit: 3"),
         (HEAD + ONE + "def f(:\n", ", line 6: SyntaxError"),
         (HEAD + "\n1 / 0\n", ", line 3: ZeroDivisionError: division by zero"),
         ("import no_such_module_here\n", ", line 1: ModuleNotFoundError: No module named"),

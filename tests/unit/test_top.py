@@ -6,9 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
+from sessions.durable.account import KINDS
 from sessions.top.command import top
 from sessions.top.curves import POINTS, Curves, drawn
 from sessions.top.feed import (
+    BudgetRow,
     Feed,
     FeedError,
     SessionRow,
@@ -17,7 +19,17 @@ from sessions.top.feed import (
     printable,
     read_sessions,
 )
-from sessions.top.table import View, amount, columns, described, duration, money, percent
+from sessions.top.table import (
+    COLUMNS,
+    View,
+    amount,
+    columns,
+    described,
+    duration,
+    left,
+    money,
+    percent,
+)
 
 
 def row(session: str = "s", **fields: Any) -> SessionRow:
@@ -219,4 +231,49 @@ def test_options_that_make_no_sense_end_with_status_2(
     with pytest.raises(SystemExit) as ended:
         top(words, {})
     assert ended.value.code == 2
-    assert "keepwarm top: error: " in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("keepwarm top: error: ")
+    assert line.endswith("See 'keepwarm top --help'.")
+
+
+# Budgets
+
+
+def budgeted(**fields: Any) -> SessionRow:
+    budgets = (
+        BudgetRow(scope="session", owner="coder", left=(("output", 400.0),)),
+        BudgetRow(scope="tree", owner="coder", left=(("output", 60.0),)),
+        BudgetRow(scope="tree", owner="lead", left=(("output", 90.0), ("cost", 0.5))),
+        BudgetRow(scope="tenant", owner="acme", left=(("cost", 0.25),)),
+    )
+    return row("coder", budgets=budgets, **fields)
+
+
+def test_budgets_of_every_scope_are_read() -> None:
+    told = [{"scope": "tree", "owner": "le\x1bad", "left": {"output": 9}, "limit": {"output": 10}}]
+    raw = {"session": "s", "budget_left": {"output": 9}, "budgets": told}
+    (found,) = read_sessions(orjson.dumps({"sessions": [raw]})).rows
+    assert found.budgets == (BudgetRow(scope="tree", owner="le�ad", left=(("output", 9),)),)
+    for wrong in (None, 3, [3], [{"left": [1]}]):
+        (found,) = read_sessions(orjson.dumps({"sessions": [raw | {"budgets": wrong}]})).rows
+        assert found.least_left == {"output": 9}
+
+
+def test_what_is_left_is_the_least_of_all_budgets_and_each_is_described() -> None:
+    assert budgeted().least_left == {"output": 60, "cost": 0.25}
+    assert left(budgeted()) == "$0.2500"
+    assert described(budgeted()) == (
+        "coder (acme)  left: session 400 output; tree 60 output; "
+        "tree of lead 90 output, $0.5000 cost; tenant $0.2500 cost"
+    )
+    rows = [row("a", budget_left=(("cost", 0.3),)), budgeted(), row("z")]
+    assert [each.session for each in View().sort("left").shown(rows)] == ["coder", "a", "z"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cost"])
+def test_what_is_left_of_any_kind_has_room_in_its_column(kind: str) -> None:
+    width = next(column.width for column in COLUMNS if column.title == "left")
+    for number in (0, 9999, 10_000, 99_949, 999_499, 999_999, 5e7, 99.96e6, 9e11):
+        assert len(left(row(budget_left=((kind, number),)))) <= width
+    told = {left(row(budget_left=((each, 1.0),))) for each in ("input_uncached", "input_cached")}
+    assert len(told) == 2, "they are told apart"

@@ -21,7 +21,6 @@ from sessions.durable.transcript import (
     chain_ids,
     check_calls,
     holds,
-    normalised,
     roll,
     roll_all,
     split_opening,
@@ -30,6 +29,7 @@ from tests.support.sessions_rig import TOKENIZER, Rig, spelled
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
+from tools_api.item_identity import normalised
 from tools_api.items import FunctionCall, Item, parse_items
 
 DEFAULT = Path(__file__).parents[2] / "runtime" / "assets" / "default_model"

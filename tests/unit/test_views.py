@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from sessions.durable.account import NO_BUDGET, Budget
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.pages.buckets import MachineBucket, TurnBucket
@@ -34,9 +35,11 @@ MARKUP = '<img src=x onerror="alert(1)">'
 class Board:
     """Views over a store, at an hour that the test sets."""
 
-    def __init__(self, prices: PriceTable | None = None, past: Any = None) -> None:
+    def __init__(self, prices: PriceTable | None = None, past: Any = None, **options: Any) -> None:
         self.clock = FakeClock(1000.0)
-        self.store = Store(limits=Limits(), prices=prices or PriceTable(), clock=self.clock)
+        self.store = Store(
+            limits=Limits(), prices=prices or PriceTable(), clock=self.clock, **options
+        )
         self.dashboard = make_dashboard(self.clock, self.store)
         self.views = Views(
             dashboard=self.dashboard,
@@ -212,3 +215,38 @@ def test_curves_are_of_memory_and_journal_together_and_none_is_counted_twice(lev
     own = board.seen(ACME, "curves", level=level)
     assert past.asked == {("hour", ""), (level, ""), ("hour", "acme"), (level, "acme")}
     assert not [name for name in own if name.startswith("m") and name != "misses"]
+
+
+def test_a_tenants_budget_is_a_part_of_its_own_so_that_rows_stay_as_they_are() -> None:
+    board = Board(tenant_budget=lambda name: Budget(output=100) if name == "acme" else NO_BUDGET)
+    board.ended("acme", "lead")
+    board.ended("other", "theirs")
+    lead = board.store.session("acme", "lead")
+    lead.ledger.tree.budget = Budget(output=50)
+    before = board.seen(OPERATOR)
+    assert before["tenant_budgets"]["acme"]["left"] == {"output": 100}
+    assert set(before["tenant_budgets"]) == {"acme"}
+    account = board.store.tenant_accounts.of("acme")
+    account.spent = account.spent._replace(output=30)
+    after = board.seen(OPERATOR)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"tenant_budgets"}
+    page = board.seen(ACME, "session", session="lead")
+    assert page["tenant_budgets"]["acme"]["left"] == {"output": 70}
+    assert [each["left"] for each in page["account"]["budgets"]] == [{"output": 50}]
+
+
+def test_rows_say_under_whom_they_stand_on_their_page() -> None:
+    board = Board()
+    lead, coder, tester = (board.store.session("acme", n) for n in ("lead", "coder", "tester"))
+    coder.parent, tester.parent = lead, coder
+    for name in ("tester", "coder", "lead"):
+        board.ended("acme", name)
+    seen = board.seen(ACME)
+    rows = [seen[name] for name in seen["order"]]
+    places = [(row["session"], row["under"], row["indent"]) for row in rows]
+    assert places == [("lead", None, 0), ("coder", "lead", 1), ("tester", "coder", 2)]
+    seen = board.seen(ACME, query=ListQuery(search="tester"))
+    (row,) = (seen[name] for name in seen["order"])
+    assert (row["parent"], row["under"], row["indent"]) == ("coder", None, 0)
+    assert seen["pages"] == 1

@@ -13,6 +13,8 @@ import pytest
 
 from runtime.messages import Beat, Loading
 from runtime.process.watchdog import (
+    READING_FOLDER,
+    READING_TOKENIZER,
     STARTING,
     LoadPulse,
     LoadWatch,
@@ -230,6 +232,20 @@ def test_a_loader_that_falls_silent_is_hung_after_the_time_for_that_and_not_befo
     assert loader.goes_on(10) is None
     reason = loader.goes_on(1)
     assert reason == ("no sign of life for 11.0 s while loading the model (--load-hung-after-s 10)")
+
+
+@pytest.mark.parametrize("stage", [READING_FOLDER, READING_TOKENIZER])
+def test_reading_a_folder_may_not_take_a_processor_for_long(stage: str) -> None:
+    """What a model's folder holds is somebody else's: it may be made to take hours."""
+    loader = Loader(hung_after_s=0, limit_s=0)
+    loader.goes_on(100, WEIGHTS, processor_s=1.0)
+    reading = Loading(stage=stage, memory_bytes=0)
+    assert loader.goes_on(31, reading, processor_s=1.0) is None
+    reason = loader.goes_on(1, reading, processor_s=1.0)
+    assert reason == (f"{stage} has taken 31 s of processor time; no published model takes 30")
+    slow = Loader(hung_after_s=0, limit_s=0)
+    assert slow.goes_on(500, reading, processor_s=0.05) is None, "a slow disk is no fault"
+    assert slow.goes_on(500, WEIGHTS, processor_s=1.0) is None, "weights may take their time"
 
 
 def test_a_loader_that_never_spoke_is_hung_as_well() -> None:

@@ -284,4 +284,5 @@ class SessionStats:
     saved: float | None = None
     """What the last turn's cache hits saved."""
     budget_left: Mapping[str, Any] | None = None
-    """What is left of each bound; None without a budget."""
+    """What is left of each kind that a budget bounds, the session's own, one of a tree that it is
+    in or its tenant's: the least of them. None without a budget."""

@@ -6,7 +6,7 @@ Always true: ``history`` holds what stands before ``head`` and nothing else, so 
 which has lost the chain can be sent the whole of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -129,5 +129,14 @@ def _counted(stats: SessionStats, response: Response) -> SessionStats:
         usage=stats.usage + response.usage,
         cost=cost.get("session"),
         saved=cost.get("saved"),
-        budget_left={**(budget.get("left") or {}), **(budget.get("tree") or {})} or None,
+        budget_left=_left(budget.get(scope) or {} for scope in ("left", "tree", "tenant")) or None,
     )
+
+
+def _left(budgets: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Of each kind the least that one of them leaves."""
+    least: dict[str, float] = {}
+    for budget in budgets:
+        for kind, left in budget.items():
+            least[kind] = min(left, least.get(kind, left))
+    return least

@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
 from tools_api.sdk.connection import Connection, Endpoint
+from tools_api.sdk.environment import key_of, server_of, warn_of_strays
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.session import AsyncSession, equipped, new_session
 from tools_api.sdk.tool_runner import DEFAULT_MAX_PARALLEL_TOOLS
@@ -30,7 +31,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | None = None,
         *,
         api_key: str | None = None,
         open_timeout_s: float = 5.0,
@@ -40,14 +41,19 @@ class AsyncClient:
         """Opens nothing yet; the first turn does.
 
         Args:
-            base_url: as stock clients take it, ``http://HOST:PORT/v1``.
+            base_url: as stock clients take it, ``http://HOST:PORT/v1``; None: what the variable
+                ``KEEPWARM_URL`` says, else where ``keepwarm serve`` listens by itself.
+            api_key: None: what the variable ``KEEPWARM_API_KEY`` says, if anything; "" is no key.
             open_timeout_s: longest wait for the socket to open.
             event_timeout_s: longest silence inside a turn before it counts as lost.
             retries: how often a turn is sent again whose server was lost or overloaded.
         """
+        warn_of_strays()
+        address, label = server_of(base_url, default=DEFAULT_URL)
         endpoint = Endpoint(
-            base_url,
-            api_key=api_key,
+            address,
+            label=label,
+            api_key=key_of(api_key),
             open_timeout_s=open_timeout_s,
             event_timeout_s=event_timeout_s,
         )

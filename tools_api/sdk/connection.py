@@ -11,17 +11,22 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from urllib.parse import urlsplit
 
+import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from tools_api.sdk.answers import StreamEvent
 from tools_api.sdk.backoff import Retries
+from tools_api.sdk.environment import KEY_VARIABLE
 from tools_api.sdk.failures import ConnectionLost, Refused, TurnFailed
 from tools_api.sdk.lanes import Lane, Lanes
 from tools_api.sdk.turn import Again, Traits, Turn
 
 TurnEvents = AsyncGenerator[StreamEvent, None]
+_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+_MAX_TOLD = 400
 
 
 class Endpoint:
@@ -31,16 +36,33 @@ class Endpoint:
         self,
         base_url: str,
         *,
+        label: str = "base_url",
         api_key: str | None = None,
         open_timeout_s: float = 5.0,
         event_timeout_s: float = 600.0,
     ) -> None:
-        """``base_url`` as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``."""
-        scheme, separator, rest = base_url.rstrip("/").partition("://")
-        schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-        if not separator or scheme not in schemes:
-            raise ValueError(f"base_url {base_url!r} does not start with http://, https:// or ws")
-        self.url = f"{schemes[scheme]}://{rest}/responses"
+        """
+        Args:
+            base_url: as stock clients take it, e.g. ``http://127.0.0.1:8080/v1``.
+            label: how whoever gave it knows it.
+
+        Raises:
+            ValueError: it is no address.
+        """
+        self._label = label
+        scheme, separator, rest = base_url.partition("://")
+        if not separator or scheme not in _SCHEMES:
+            raise ValueError(
+                f"{label} {base_url!r} does not start with http://, https:// or ws: "
+                "it is http://HOST:PORT/v1"
+            )
+        if not _has_host(base_url):
+            raise ValueError(f"{label} {base_url!r} is not of the form http://HOST:PORT/v1")
+        self.url = f"{_SCHEMES[scheme]}://{rest.rstrip('/')}/responses"
+        self._base_url = base_url.rstrip("/")
+        self._usual_url = f"{scheme}://{rest.partition('/')[0]}/v1"
+        if api_key is not None and not api_key.isprintable():
+            raise ValueError("api_key has characters that no key has: a line break at its end?")
         self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self.open_timeout_s = open_timeout_s
         self.event_timeout_s = event_timeout_s
@@ -51,10 +73,25 @@ class Endpoint:
         if isinstance(error, InvalidStatus):
             status = error.response.status_code
             kind = "server_error" if status >= 500 else "invalid_request_error"
-            hint = ": the key is missing or wrong (api_key)" if status == 401 else ""
+            hint = self._hint(status, _told(error.response.body))
             message = f"{self.url} refused the connection with HTTP {status}{hint}"
             return Refused(message, code=None, status=status, type=kind)
-        return ConnectionLost(f"cannot connect to {self.url}: {error}", started=False, final=final)
+        said = str(error) or type(error).__name__
+        if final:
+            said += "; does a server ('keepwarm serve') run at this address?"
+        return ConnectionLost(f"cannot connect to {self.url}: {said}", started=False, final=final)
+
+    def _hint(self, status: int, told: str) -> str:
+        """What to do about a refusal, with what the server said of it."""
+        if status == 401:
+            return f": the key is missing or wrong (api_key, or the variable {KEY_VARIABLE})"
+        if status == 404 and self._base_url != self._usual_url:
+            return f": {told} {self._label} is {self._base_url}; try {self._usual_url}"
+        if told:
+            return f": {told}"
+        if status >= 500:
+            return ""
+        return f": no keepwarm server answers there; {self._label} is http://HOST:PORT/v1"
 
     def silent(self, turn: Turn) -> ConnectionLost:
         """What to raise after ``event_timeout_s`` without an event."""
@@ -167,6 +204,24 @@ class Connection:
             raise endpoint.refused(error, final=not self._met) from error
         self._met = True
         return socket
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+def _told(body: bytes | bytearray | None) -> str:
+    """What an error of ours says, in a line; nothing of anybody else's."""
+    try:
+        error = orjson.loads(body or b"")["error"]
+        said = " ".join(str(error["message"]).split())
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return ""
+    return said if len(said) <= _MAX_TOLD else said[: _MAX_TOLD - 3] + "..."
 
 
 def _lost(closed: ConnectionClosed, started: bool) -> ConnectionLost:

@@ -5,7 +5,7 @@ Typed as users write them and turned into what goes on the wire. Knows nothing o
 Always true: an option that ``TurnOptions`` does not have is an error, never passed on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict
 
 from tools_api.items import Item
@@ -107,11 +107,38 @@ def wire_options(defaults: TurnOptions, options: TurnOptions) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"unknown turn options {sorted(unknown)}")
     if "tools" in wire:
-        wire["tools"] = [_wire_tool(tool) for tool in wire["tools"]]
+        wire["tools"] = [
+            dict(tool) if isinstance(tool, Mapping) else tool.to_wire()
+            for tool in listed_tools(wire["tools"])
+        ]
     if "keepwarm" in wire:
         wire["keepwarm"] = {**defaults.get("keepwarm", {}), **options.get("keepwarm", {})}
     return wire
 
 
-def _wire_tool(tool: AnyTool) -> dict[str, Any]:
-    return dict(tool) if isinstance(tool, Mapping) else tool.to_wire()
+def listed_tools(tools: object) -> list[AnyTool]:
+    """``tools`` as a list, which can be gone through more than once; None is an empty one.
+
+    Raises:
+        TypeError: it is none, or something in it cannot be shown to the model.
+    """
+    if isinstance(tools, str | Mapping) or hasattr(tools, "to_wire") or callable(tools):
+        raise TypeError(f"tools is {_shown(tools)}, not a list of tools")
+    if not isinstance(tools, Iterable | None):
+        raise TypeError(f"tools is {_shown(tools)}, not a list of tools")
+    found = [] if tools is None else list(tools)
+    for tool in found:
+        if isinstance(tool, Mapping) or hasattr(tool, "to_wire"):
+            continue
+        way_out = "a tool is made by @tool (from keepwarm import tool), or a definition as a dict"
+        if callable(tool):
+            way_out = "put @tool (from keepwarm import tool) on it"
+        raise TypeError(f"one of tools is {_shown(tool)} and no tool: {way_out}")
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping) or not callable(value):
+        return f"of type {type(value).__name__}"
+    name = getattr(value, "name", None) or getattr(value, "__name__", type(value).__name__)
+    return f"the {'tool' if hasattr(value, 'to_wire') else 'function'} {name}"

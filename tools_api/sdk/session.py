@@ -24,6 +24,7 @@ from tools_api.sdk.options import (
     Input,
     ToolChoice,
     TurnOptions,
+    listed_tools,
     wire_budget,
     wire_items,
 )
@@ -40,9 +41,10 @@ class AsyncSession:
     """A chain of responses over an ``AsyncClient``. Made by ``AsyncClient.session``."""
 
     def __init__(self, connection: Connection, chain: Chain, equipment: Equipment) -> None:
-        equipment.check(
-            [tool for tool in chain.defaults.get("tools", ()) if isinstance(tool, Tool)]
-        )
+        if "tools" in chain.defaults:
+            tools = listed_tools(chain.defaults["tools"])
+            chain.defaults = {**chain.defaults, "tools": tools}
+            equipment.check([tool for tool in tools if isinstance(tool, Tool)])
         self._connection = connection
         self._chain = chain
         self._equipment = equipment
@@ -103,11 +105,12 @@ class AsyncSession:
 
         Raises:
             ApiError, TurnFailed, ConnectionLost: as ``respond``; ``result`` is what was done.
+            TypeError: of ``tools``, something is no tool.
             TooManyTurns: after ``max_turns`` turns.
             OutputInvalid: after ``max_repairs`` repairs.
         """
         plan = Plan(
-            tools=self._chain.defaults.get("tools", ()) if tools is None else tools,
+            tools=self._chain.defaults.get("tools", ()) if tools is None else listed_tools(tools),
             options=options,
             tool_choice=tool_choice,
             max_turns=max_turns,

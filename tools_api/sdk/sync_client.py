@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from tools_api.sdk.backoff import Retries
-from tools_api.sdk.client import DEFAULT_RETRIES, DEFAULT_URL, AsyncClient
+from tools_api.sdk.client import DEFAULT_RETRIES, AsyncClient
 from tools_api.sdk.options import Budget, TurnOptions
 from tools_api.sdk.portal import Portal
 from tools_api.sdk.sync_session import Session
@@ -24,7 +24,7 @@ class Client:
 
     def __init__(
         self,
-        base_url: str = DEFAULT_URL,
+        base_url: str | None = None,
         *,
         api_key: str | None = None,
         open_timeout_s: float = 5.0,

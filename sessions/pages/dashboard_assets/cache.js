@@ -1,8 +1,8 @@
 // The cache as a picture: the upper part of the radix tree, from the first token rightwards. What
 // several sessions share stands once, with those that go on from it beside it.
 
-import { el, put } from "./dom.js";
-import { count, duration, exact } from "./format.js";
+import { Rows, el, put } from "./dom.js";
+import { duration, exact, many } from "./format.js";
 import { sessionLink } from "./sessions.js";
 
 const STATES = { running: "read by a running turn", queued: "wanted by a turn that waits, or published", leased: "leased while tools run", idle: "idle: first to be evicted" };
@@ -15,9 +15,10 @@ export function open(view) {
   const page = {
     tally: el("small"),
     tree: el("div", { class: "tree", role: "group", "aria-label": "Cached prefixes" }),
-    side: el("aside", { class: "node-side", "aria-live": "polite" }, el("p", { class: "dim" }, "Choose a piece to see its sessions.")),
+    side: el("aside", { class: "node-side" }, el("p", { class: "dim" }, "Choose a piece to see its sessions.")),
     chosen: null,
   };
+  page.parts = sideParts();
   const legend = el("ul", { class: "legend" }, ...Object.entries(STATES).map(([state, words]) => el("li", { class: "node " + state }, words)), el("li", { class: "node host" }, "in host memory"), el("li", { class: "node disk" }, "on disk"));
   view.append(
     el("div", { class: "section-head" }, el("h2", {}, "The cache ", page.tally), legend),
@@ -92,23 +93,44 @@ function choose(node, page) {
   describe(node, page);
 }
 
+// What is told of a piece is filled in anew while somebody reads it, or has a link of it in focus.
+function sideParts() {
+  const names = el("ul", { class: "names" });
+  return {
+    title: el("h3"),
+    text: el("pre", { "aria-live": "polite" }),
+    facts: el("dl"),
+    heading: el("h3"),
+    names,
+    rows: new Rows(names, (link) => ({ node: el("li", {}, el("a", { href: link.href }, link.name)), update() {} })),
+    none: el("p", { class: "dim" }, "None that has not been forgotten."),
+  };
+}
+
 function describe(node, page) {
-  const facts = [
+  const { title, text, facts, heading, names, rows, none } = page.parts;
+  if (!title.isConnected) page.side.replaceChildren(title, text, facts, heading, names, none);
+  put(title, node.text === null ? "Another tenant's tokens" : "Begins with");
+  put(text, node.text ?? "");
+  text.hidden = node.text === null;
+  tellFacts(facts, [
     ["Tokens", `${exact(node.tokens)}, from ${exact(node.start)}`],
     ["Where", TIERS[node.tier]],
     ["State", STATES[node.state] + (node.lease_s ? `, for another ${duration(node.lease_s)}` : "")],
     ["Tenant", node.owner || "published for all"],
-    ["Goes on in", `${count(node.children)} ways`],
-    ["Last used", node.age ? `${exact(node.age)} uses of the cache ago` : "just now"],
-  ];
-  const links = [...node.sharing.values()].map(([tenant, name]) => el("li", {}, el("a", { href: sessionLink(tenant, name) }, name)));
-  page.side.replaceChildren(
-    el("h3", {}, node.text === null ? "Another tenant's tokens" : "Begins with"),
-    node.text === null ? "" : el("pre", {}, node.text),
-    el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
-    el("h3", {}, `Sessions (${exact(node.sharing.size)})`),
-    links.length ? el("ul", { class: "names" }, ...links.slice(0, 100)) : el("p", { class: "dim" }, "None that has not been forgotten."),
-  );
+    ["Goes on in", many(node.children, "way")],
+    ["Last used", node.age ? `${many(node.age, "use")} of the cache ago` : "just now"],
+  ]);
+  const links = new Map([...node.sharing].slice(0, 100).map(([key, [tenant, name]]) => [key, { href: sessionLink(tenant, name), name }]));
+  put(heading, `Sessions (${exact(node.sharing.size)})`);
+  rows.show([...links.keys()], (key) => links.get(key));
+  names.hidden = !links.size;
+  none.hidden = links.size > 0;
+}
+
+function tellFacts(list, facts) {
+  if (!list.childElementCount) list.append(...facts.flatMap(([name]) => [el("dt", {}, name), el("dd")]));
+  facts.forEach(([, value], index) => put(list.children[2 * index + 1], value));
 }
 
 // Arrow keys: left to what it follows, right to what follows, up and down between neighbours.

@@ -1,7 +1,7 @@
 // The last hour and day, and where there is a journal the last week and month, drawn by uPlot (MIT, see uplot-1.6.32/LICENSE).
 
 import { el, put } from "./dom.js";
-import { count, dollars, duration, exact, percent } from "./format.js";
+import { count, dollars, duration, exact, many, percent } from "./format.js";
 import uPlot from "./uPlot.js";
 
 const share = (part, whole) => (whole ? part / whole : null);
@@ -19,7 +19,7 @@ const CHARTS = [
   { title: "Turns running and waiting", operator: true, lines: [["running", "--warm", gauge("running")], ["waiting", "--cool", gauge("waiting")]], show: (value) => value.toFixed(1), least: 1 },
   { title: "KV blocks taken, by tier", operator: true, lines: [["device", "--warm", gauge("kv_device")], ["of it running", "--ink", gauge("kv_running")], ["host", "--cool", gauge("kv_host")], ["disk", "--reserved", gauge("kv_disk")]], show: percent, top: 1 },
   { title: "Error of the predicted step times", operator: true, lines: [["mean error", "--reserved", gauge("step_error")]], show: percent },
-  { title: "Engine restarts", operator: true, lines: [["restarts", "--bad", (_, machine) => machine?.restarts ?? 0]], show: (value) => value.toFixed(0), least: 1 },
+  { title: "Engine restarts", operator: true, lines: [["restarts", "--bad", (_, machine) => machine?.restarts ?? 0]], show: (value) => (Number.isInteger(value) ? exact(value) : ""), least: 1 },
 ];
 
 export const same = () => false;
@@ -77,7 +77,7 @@ function together(buckets, server) {
   const sum = (name) => buckets.reduce((whole, turns) => whole + (turns?.[name] ?? 0), 0);
   const turns = sum("turns");
   const failed = sum("failed") ? `, ${exact(sum("failed"))} failed` : "";
-  const said = [`${exact(turns)} turn${turns === 1 ? "" : "s"}${failed}`, `${count(sum("input"))} tokens in, ${percent(share(sum("cached"), sum("input")))} from cache`, `${count(sum("output"))} out`];
+  const said = [`${many(turns, "turn")}${failed}`, `${count(sum("input"))} tokens in, ${percent(share(sum("cached"), sum("input")))} from cache`, `${count(sum("output"))} out`];
   return [...said, ...(server.priced ? [`${dollars(sum("cost"))} spent, ${dollars(sum("saved"))} saved`] : [])].join(" · ");
 }
 

@@ -2,8 +2,9 @@
 //
 // The address behind the # says everything that is shown, so that a view can be kept and shared.
 
+import { tellTimes } from "./clock.js";
 import { byId, el, put, sparkline, stack, width } from "./dom.js";
-import { REASONS, ago, count, dollars, duration, percent } from "./format.js";
+import { REASONS, count, dollars, duration, many, percent } from "./format.js";
 import { Stream } from "./stream.js";
 import * as cache from "./cache.js";
 import * as curves from "./curves.js";
@@ -19,10 +20,13 @@ const STATES = {
   unreachable: ["server not reachable", "bad"],
   refused: ["key refused: load the page again", "bad"],
   full: ["too many pages are open", "bad"],
+  forbidden: ["not for this key", "bad"],
+  nonsense: ["there is no such view: look at the address", "bad"],
 };
 
 let shown = null;
 let startedAt = null;
+let facts = "";
 const stream = new Stream({ onParts, onState });
 
 export function route() {
@@ -34,10 +38,13 @@ function show() {
   if (location.hash === "#view") return; // the link past the navigation
   const { name, query } = route();
   const again = shown?.name === name && VIEWS[name].same?.(query, shown.query);
-  if (!again) {
+  if (again) shown.view.sync?.(query);
+  else {
+    const before = shown;
     byId("view").replaceChildren();
     shown = { name, query, view: VIEWS[name].open(byId("view"), query) };
-    for (const link of document.querySelectorAll("nav a")) {
+    if (before) begin();
+    for (const link of document.querySelectorAll("nav [data-view]")) {
       const current = link.dataset.view === name || (name === "session" && link.dataset.view === "sessions");
       if (current) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
@@ -47,6 +54,12 @@ function show() {
   }
   shown.query = query;
   stream.watch({ view: name, ...VIEWS[name].wish(query) });
+}
+
+// Another view is read from its beginning, by whoever looks and by whoever has no link left to stand on.
+function begin() {
+  scrollTo(0, 0);
+  if (document.activeElement === document.body) byId("view").focus({ preventScroll: true });
 }
 
 function onState(state) {
@@ -68,13 +81,12 @@ function onParts(parts, news) {
 
 function header(server) {
   startedAt = server.started_at;
-  const facts = [];
+  const told = [];
   if (server.model) {
-    facts.push(server.model, server.device, server.dtype, count(server.parameters) + " parameters");
-    facts.push(count(server.max_context_tokens) + " context", count(server.kv_capacity_tokens) + " tokens of KV");
+    told.push(server.model, server.device, server.dtype, count(server.parameters) + " parameters");
+    told.push(count(server.max_context_tokens) + " context", count(server.kv_capacity_tokens) + " tokens of KV");
   }
-  facts.push("v" + server.version);
-  byId("facts").dataset.facts = facts.join(" · ");
+  facts = [...told, "v" + server.version].join(" · ");
   uptime();
   for (const part of document.querySelectorAll("[data-operator]")) part.hidden = !server.operator;
   status(server.engine_up ? "engine up" : "engine restarting", server.engine_up ? "good" : "bad");
@@ -83,7 +95,8 @@ function header(server) {
 function uptime() {
   if (startedAt === null) return;
   const up = duration(Math.max(1, Math.floor(Date.now() / 1000 - startedAt))).replace(".0", "");
-  put(byId("facts"), `${byId("facts").dataset.facts} · up ${up}`);
+  put(byId("facts"), `${facts} · up ${up}`);
+  byId("facts").title = byId("facts").textContent; // a narrow window cuts it
 }
 
 function summary(parts, news) {
@@ -101,7 +114,7 @@ function money(totals, server) {
   byId("hit").dataset.output = totals.output_tokens;
   byId("saved").dataset.cost = totals.cost;
   const failed = totals.failed ? `, ${count(totals.failed)} failed` : "";
-  const turns = `${count(totals.turns)} turn${totals.turns === 1 ? "" : "s"} ended${failed}`;
+  const turns = `${many(totals.turns, "turn")} ended${failed}`;
   if (!server.priced) {
     put(byId("saved-title"), "Tokens not computed again");
     put(byId("saved"), count(totals.cached_tokens));
@@ -149,14 +162,13 @@ function engine(state) {
   const all = blocks.protected + blocks.reserved + blocks.evictable + blocks.free;
   for (const part of byId("kv-bar").children) width(part, all ? blocks[part.className] / all : 0);
   put(byId("kv"), `KV: ${percent(state.kv_usage)} in use, ${percent(all ? blocks.evictable / all : 0)} kept warm`);
-  const restarts = state.restarts ? `, engine restarted ${state.restarts} times` : "";
-  put(byId("connections"), `${state.connections} connections${restarts}`);
+  const restarts = state.restarts ? `, ${many(state.restarts, "engine restart")}` : "";
+  put(byId("connections"), many(state.connections, "connection") + restarts);
 }
 
 setInterval(() => {
   uptime();
-  const now = Date.now() / 1000;
-  for (const node of document.querySelectorAll("[data-at]")) put(node, ago(now - node.dataset.at));
+  tellTimes();
 }, 1000);
 addEventListener("hashchange", show);
 show();

@@ -46,6 +46,7 @@ export class Rows {
       row.node.remove();
       this.rows.delete(key);
     }
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     let before = this.body.firstChild;
     for (const key of keys) {
       let row = this.rows.get(key);
@@ -61,6 +62,7 @@ export class Rows {
       if (row.node === before) before = before.nextSibling;
       else this.body.insertBefore(row.node, before);
     }
+    if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
   }
 }
 

@@ -24,7 +24,7 @@ export function percent(ratio) {
 }
 
 export function duration(s) {
-  if (s === null || s === undefined) return "–";
+  if (!Number.isFinite(s)) return "–";
   if (s < 0.9995) return Math.round(s * 1000) + " ms";
   if (s < 60) return s.toFixed(s < 10 ? 1 : 0) + " s";
   if (s < 3600) return Math.floor(s / 60) + " min";
@@ -36,16 +36,26 @@ export function ago(s) {
   return s < 2 ? "now" : duration(Math.floor(s)).replace(".0", "");
 }
 
-export function left(bounds) {
-  const parts = [];
-  if ("cost" in bounds) parts.push(dollars(bounds.cost));
-  if ("input_uncached" in bounds) parts.push(count(bounds.input_uncached) + " in");
-  if ("input_cached" in bounds) parts.push(count(bounds.input_cached) + " cached");
-  if ("output" in bounds) parts.push(count(bounds.output) + " out");
-  if ("reasoning" in bounds) parts.push(count(bounds.reasoning) + " thinking");
-  if ("residency" in bounds) parts.push(count(bounds.residency) + " block-s");
-  return parts.join(" · ");
-}
+export const agoInWords = (s) => (s < 2 ? "just now" : `${ago(s)} ago`);
+
+// KV over time, which is measured and never a whole number.
+export const blockSeconds = (n) => count(n < 1000 ? Number(n.toPrecision(3)) : Math.round(n));
+
+export const many = (n, word) => `${exact(n)} ${word}${n === 1 ? "" : "s"}`;
+
+const AMOUNTS = {
+  cost: dollars,
+  input_uncached: (n) => count(n) + " in",
+  input_cached: (n) => count(n) + " cached",
+  output: (n) => count(n) + " out",
+  reasoning: (n) => count(n) + " thinking",
+  residency: (n) => blockSeconds(n) + " block-s",
+};
+
+// What a budget bounds, in the order in which it is told.
+export const KINDS = Object.keys(AMOUNTS);
+
+export const amount = (kind, n) => (AMOUNTS[kind] ?? ((x) => `${count(x)} ${kind}`))(n);
 
 export const REASONS = {
   new_input: "new input",

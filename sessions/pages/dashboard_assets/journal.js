@@ -1,53 +1,69 @@
 // What the journal has: sessions and turns that memory has forgotten, asked for only when opened.
 
+import { budgetCell } from "./budgets.js";
+import { since } from "./clock.js";
 import { el } from "./dom.js";
-import { ago, count, dollars, exact, percent } from "./format.js";
+import { count, dollars, exact, percent } from "./format.js";
+import { pager } from "./pager.js";
 
 const PAGE = 50;
 
 // A folded part of the page. `query` says what of; `link` makes the address of a session's row.
+// `again` asks anew if what is wanted has changed.
 export function journal(title, query, link) {
   const body = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title });
-  const pages = el("p", { class: "pages" });
-  const details = el("details", { class: "journal" }, el("summary", {}, title), body, pages);
-  details.addEventListener("toggle", () => details.open && load(0));
+  const nav = el("nav", { class: "pages", "aria-label": `Pages: ${title}`, hidden: true });
+  const turn = pager(nav, load);
+  const node = el("details", { class: "journal" }, el("summary", {}, title), body, nav);
+  node.addEventListener("toggle", () => node.open && load(0));
+  let asked = 0;
+  let wanted = null;
 
   async function load(page) {
-    body.replaceChildren(el("p", { class: "empty" }, "Asking the journal."));
+    const number = ++asked; // an answer that comes after the next question is nobody's
+    wanted = JSON.stringify(query());
+    if (!body.childElementCount) body.replaceChildren(el("p", { class: "nothing" }, "Asking the journal."));
+    let told;
     try {
       const address = `${location.origin}/dashboard/journal?` + new URLSearchParams({ ...query(), page });
       const answer = await fetch(address, { cache: "no-store" });
       if (!answer.ok) throw new Error(`The server refused (${answer.status}).`);
-      show(await answer.json());
+      told = await answer.json();
     } catch (error) {
-      body.replaceChildren(el("p", { class: "empty" }, String(error.message ?? error)));
+      told = { error: String(error.message ?? error) };
     }
+    if (number === asked) show(told);
   }
 
-  function show({ total, page, rows, more }) {
-    const head = [link ? "Session" : "Turn", link ? "Turns" : "Ended", "From cache", "Input", "Output", "Cost", "Ago"];
-    const table = el("table", {}, el("thead", {}, el("tr", {}, ...head.map((word) => el("th", { scope: "col" }, word)))), el("tbody", {}, ...rows.map((row) => line(row, link))));
-    body.replaceChildren(rows.length ? table : el("p", { class: "empty" }, "The journal has none."));
-    const to = (at, text, off) => el("button", { type: "button", disabled: off, onclick: () => load(at) }, text);
-    const many = link && total > PAGE;
+  function show({ error, total, page, rows, more }) {
+    nav.hidden = !rows?.length;
+    if (error) return body.replaceChildren(el("p", { class: "nothing" }, error));
+    const head = link ? ["Session", "Turns", "From cache", "Input", "Output", "Cost", "Budget left", "Ago"] : ["Turn", "Ended", "From cache", "Input", "Output", "Cost", "Ago"];
+    const table = el("table", { class: "kept" }, el("thead", {}, el("tr", {}, ...head.map((word) => el("th", { scope: "col", class: NUMBERS.has(word) ? "n" : null }, word)))), el("tbody", {}, ...rows.map((row) => line(row, link))));
+    body.replaceChildren(rows.length ? table : el("p", { class: "nothing" }, query().q ? "The journal has none of that name." : "The journal has none."));
     const all = !more ? `${exact(total)} in all` : link ? `${exact(total)} among the latest; older ones are not shown` : `the latest ${exact(rows.length)} of ${exact(total)}`;
-    const turns = many ? [to(page - 1, "Newer", page === 0), all, to(page + 1, "Older", (page + 1) * PAGE >= total)] : [all];
-    pages.replaceChildren(...turns);
+    turn(page, link ? Math.ceil(total / PAGE) : 1, all);
   }
-  return details;
+
+  return { node, again: () => node.open && wanted !== JSON.stringify(query()) && load(0) };
 }
 
+const NUMBERS = new Set(["Turns", "From cache", "Input", "Output", "Cost", "Ago"]);
+
 function line(row, link) {
-  const name = link ? el("a", { href: link(row) }, row.session) : exact(row.turn);
+  const kv = row.status === "residency"; // no turn's
+  const name = link ? el("a", { href: link(row) }, row.session) : kv ? `after ${exact(row.turn)}` : exact(row.turn);
+  const number = (text) => el("td", { class: "n" }, text);
   return el(
     "tr",
     { "data-journal": link ? row.session : row.response },
     el("th", { scope: "row" }, name),
-    el("td", {}, link ? exact(row.turns) : (row.reason ?? row.status).replaceAll("_", " ")),
-    el("td", {}, percent(row.hit_ratio)),
-    el("td", {}, count(row.input_tokens)),
-    el("td", {}, count(row.output_tokens)),
-    el("td", {}, row.cost ? dollars(row.cost) : "–"),
-    el("td", { class: "dim", "data-at": row.active_at }, ago(Date.now() / 1000 - row.active_at)),
+    link ? number(exact(row.turns)) : el("td", {}, kv ? "KV left the cache" : (row.reason ?? row.status).replaceAll("_", " ")),
+    number(percent(row.hit_ratio)),
+    number(count(row.input_tokens)),
+    number(count(row.output_tokens)),
+    number(row.cost ? dollars(row.cost) : "–"),
+    link ? el("td", {}, ...budgetCell(row.budgets, row.session)) : null,
+    el("td", { class: "n dim" }, since(row.active_at)),
   );
 }

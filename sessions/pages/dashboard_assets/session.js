@@ -1,10 +1,12 @@
 // One session: where its time went, what it cost, what the cache did not hold and why, its forks,
 // and, for keys of its own tenant, what was said.
 
+import { held, shade, share, tightest, whose } from "./budgets.js";
+import { since } from "./clock.js";
 import { Rows, chip, el, put, stack, svg, width } from "./dom.js";
+import { agoInWords, blockSeconds, count, dollars, duration, exact, many, percent } from "./format.js";
 import { journal } from "./journal.js";
-import { sessionLink } from "./sessions.js";
-import { ago, count, dollars, duration, exact, percent } from "./format.js";
+import { lastList, sessionLink } from "./sessions.js";
 
 const SHADES = { completed: "good", incomplete: "cool", failed: "bad", cancelled: "" };
 const PHASES = [
@@ -23,7 +25,7 @@ export function open(view, query) {
   const page = {
     state: el("span"),
     account: el("div", { class: "tiles account" }),
-    curve: el("div", { class: "money" }),
+    curve: el("div", { class: "money", hidden: true }),
     body: el("tbody"),
     empty: el("p", { class: "empty" }, "Asking the server."),
     byResponse: new Map(),
@@ -36,21 +38,21 @@ export function open(view, query) {
     page.body,
   );
   view.append(
-    el("p", { class: "back" }, el("a", { href: "#sessions" }, "← Sessions")),
-    el("div", { class: "session-head" }, el("h2", { id: "session-name" }, name), page.state, share()),
+    el("p", { class: "back" }, el("a", { href: lastList() }, "← Sessions")),
+    el("div", { class: "session-head" }, el("h2", { id: "session-name" }, name), page.state, copyLink()),
     page.account,
     el("section", { "aria-labelledby": "turns-title" },
       el("div", { class: "section-head" }, el("h2", { id: "turns-title" }, "Turns"), legend()),
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Turns" }, page.table, page.empty)),
     page.curve,
-    (page.kept = journal("All turns in the journal", () => wish(query), null)),
+    (page.kept = journal("All turns in the journal", () => wish(query), null).node),
   );
   page.kept.hidden = true;
   page.rows = new Rows(page.body, (turn) => turnRow(turn, page));
   return { update: (parts, news) => update(parts, news, page) };
 }
 
-function share() {
+function copyLink() {
   const button = el("button", { type: "button", title: "Keys of this tenant can open it" }, "Copy link");
   button.addEventListener("click", async () => {
     try {
@@ -72,7 +74,12 @@ function update(parts, news, page) {
   if (parts.session === null || parts.session === undefined) {
     page.table.hidden = true;
     page.empty.hidden = false;
-    put(page.empty, "There is no such session here, or it was forgotten, or it is another tenant's.");
+    page.state.replaceChildren();
+    page.told = null;
+    page.account.replaceChildren();
+    page.curve.hidden = true;
+    put(page.empty, "There is no such session here, or it was forgotten, or it is another tenant's." + (parts.server.journal ? " What the journal has of it stands below." : ""));
+    if (parts.server.journal) page.kept.open = true;
     return;
   }
   const turns = Object.keys(parts).filter((key) => /^t\d+$/.test(key)).sort();
@@ -81,11 +88,11 @@ function update(parts, news, page) {
   page.priced = parts.server.priced;
   if (parts.account) account(parts.account, parts, page);
   else gone(parts.session, page);
-  if (!changed && !news.session) return;
+  if (!changed && !news.session) return news.account || news.tenant_budgets ? money(parts, page) : undefined;
   const rows = turns.map((key) => parts[key]);
   page.longest = Math.max(...rows.map((turn) => turn.total_s + (turn.tool_wait_s ?? 0)), 1e-6);
   page.lanes = lanes(rows);
-  page.costs = sums(rows.map((turn) => turn.cost));
+  page.costs = sums(rows.map((turn) => turn.cost), parts.account?.cost);
   page.table.classList.toggle("unpriced", !page.priced);
   page.table.classList.toggle("straight", page.lanes.width === 1);
   page.table.hidden = rows.length === 0;
@@ -94,44 +101,69 @@ function update(parts, news, page) {
   const order = turns.map((key, index) => [key, { ...parts[key], index }]).reverse();
   const data = new Map(order);
   page.rows.show(order.map(([key]) => key), (key) => data.get(key));
-  money(rows, parts, page);
+  money(parts, page);
 }
 
-const sums = (costs) => {
-  let sum = 0;
+// What was spent up to each turn: what is not shown any more comes before.
+function sums(costs, whole) {
+  const shown = costs.reduce((sum, cost) => sum + cost, 0);
+  let sum = Math.max((whole ?? shown) - shown, 0);
   return costs.map((cost) => (sum += cost));
-};
+}
 
 function tile(title, big, sub, bar) {
   const shade = el("i", { class: bar?.[1] ?? "" });
   if (bar) width(shade, bar[0]);
-  return el("article", {}, el("h3", {}, title), el("p", { class: "big" }, ...[big].flat()), bar ? el("div", { class: "bar", "aria-hidden": "true" }, shade) : null, el("p", { class: "sub" }, sub));
+  return el("article", {}, el("h3", {}, title), el("p", { class: "big" }, big), bar ? el("div", { class: "bar", "aria-hidden": "true" }, shade) : null, el("p", { class: "sub" }, sub));
 }
 
 function account(row, parts, page) {
-  if (page.accountShown === row) return;
+  const tenants = parts.tenant_budgets;
+  if (page.accountShown === row && page.tenantsShown === tenants) return;
+  if (page.accountShown !== row) state(row, page);
   page.accountShown = row;
-  page.state.replaceChildren(chip(row.state, { running: "warm", waiting_for_tools: "cool" }[row.state] ?? ""), chip(`tenant ${row.tenant}`), row.parent === null ? "" : el("a", { href: sessionLink(row.tenant, row.parent) }, `sub-agent of ${row.parent}`));
+  page.tenantsShown = tenants;
   const tiles = [
     tile("Prompt from cache", percent(row.hit_ratio), `${exact(row.cached_tokens)} of ${exact(row.input_tokens)} tokens`, [row.hit_ratio, "warm"]),
     tile("Computed again", count(row.avoidable_tokens), row.why ? `lately: ${row.why}` : "nothing that was said before"),
     page.priced
-      ? tile("Spent", [dollars(row.cost), el("small", {}, ` + ${dollars(row.saved)} saved`)], `${exact(row.turns)} turns, ${count(row.output_tokens)} tokens out`)
-      : tile("Output", count(row.output_tokens), `tokens in ${exact(row.turns)} turns; for money, serve with --price`),
+      ? tile("Spent", dollars(row.cost), `${many(row.turns, "turn")}, ${count(row.output_tokens)} tokens out; ${dollars(row.saved)} saved by the cache`)
+      : tile("Output", count(row.output_tokens), `tokens in ${many(row.turns, "turn")}; for money, serve with --price`),
   ];
-  tiles.push(tile("KV in the cache", count(row.block_seconds), "block-seconds, recorded when a turn ends or the KV goes"));
-  for (const [name, bound] of Object.entries(row.budget)) tiles.push(budgetTile(name, bound, row.budget_left[name]));
+  tiles.push(tile("KV in the cache", blockSeconds(row.block_seconds), "block-seconds, recorded when a turn ends or the KV goes"));
+  for (const budget of held(row, tenants)) tiles.push(budgetTile(budget, row.session));
   page.account.replaceChildren(...tiles);
 }
 
-function budgetTile(name, bound, rest) {
-  const spelled = { cost: "Budget", input_uncached: "Budget of computed input", input_cached: "Budget of cached input", output: "Budget of output", reasoning: "Budget of thinking", residency: "Budget of KV in the cache, block-seconds" }[name] ?? name;
-  const show = name === "cost" ? dollars : count;
-  const share = bound ? rest / bound : 0;
-  return tile(spelled, [show(rest), el("small", {}, " left")], `${show(Math.max(bound - rest, 0))} of ${show(bound)} used or set aside`, [share, share < 0.1 ? "bad" : share < 0.3 ? "reserved" : "good"]);
+function state(row, page) {
+  const told = JSON.stringify([row.state, row.tenant, row.parent]);
+  if (page.told === told) return; // a link that has the focus keeps it
+  page.told = told;
+  page.state.replaceChildren(chip(row.state, { running: "warm", waiting_for_tools: "cool" }[row.state] ?? ""), chip(`tenant ${row.tenant}`), row.parent === null ? "" : el("a", { href: sessionLink(row.tenant, row.parent) }, `sub-agent of ${row.parent}`));
+}
+
+const BOUNDS = { cost: "", input_uncached: "computed input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "block-seconds" };
+
+// A tile for each budget, with whatever it bounds.
+function budgetTile(budget, session) {
+  const kinds = Object.entries(budget.limit);
+  const parts = kinds.flatMap(([kind, bound]) => {
+    const show = { cost: dollars, residency: blockSeconds }[kind] ?? count;
+    const left = budget.left[kind];
+    const bar = el("i", { class: shade(share(left, bound)) });
+    width(bar, share(left, bound));
+    const soft = kind in budget.soft ? `; turns warn from ${show(budget.soft[kind])}` : "";
+    return [
+      el("p", { class: kinds.length > 1 ? "big several" : "big" }, show(left), " ", el("small", {}, `${BOUNDS[kind] ?? kind} left`.trim())),
+      el("div", { class: "bar", "aria-hidden": "true" }, bar),
+      el("p", { class: "sub" }, `${show(Math.max(bound - left, 0))} of ${show(bound)} used${kinds.length > 1 ? "" : " or set aside"}${soft}`),
+    ];
+  });
+  return parts.length ? el("article", {}, el("h3", {}, `Budget of ${whose(budget, session)}`), ...parts) : "";
 }
 
 function gone(told, page) {
+  page.told = null;
   page.state.replaceChildren(chip("closed"), chip(`tenant ${told.tenant}`));
   page.account.replaceChildren();
 }
@@ -145,6 +177,7 @@ function turnRow(first, page) {
 }
 
 function fillTurn(turn, cells, page) {
+  cells.turn.style.setProperty("--lanes", page.lanes.width);
   cells.turn.replaceChildren(graph(turn.index, page.lanes), el("b", {}, exact(turn.turn)), turn.status === "completed" ? "" : chip(turn.reason ?? turn.status, SHADES[turn.status]));
   cells.time.replaceChildren(...time(turn, page.longest));
   cells.prompt.replaceChildren(...prompt(turn));
@@ -172,8 +205,7 @@ function time(turn, longest) {
   const bar = el("div", { class: "bar phases", "aria-hidden": "true" });
   stack(bar, PHASES.map(([kind, words]) => [seconds[kind] / longest, "phase " + kind, `${words} ${duration(seconds[kind])}`]));
   const words = PHASES.filter(([kind]) => seconds[kind] > 0.0005).map(([kind, said]) => `${said} ${duration(seconds[kind])}`);
-  const at = el("span", { class: "dim", "data-at": turn.began_at }, ago(Date.now() / 1000 - turn.began_at));
-  return [bar, el("p", { class: "sub" }, el("b", {}, duration(turn.total_s)), " · " + words.join(" · "), " · ", at, " ago")];
+  return [bar, el("p", { class: "sub" }, el("b", {}, duration(turn.total_s)), " · " + words.join(" · "), " · ", since(turn.began_at, agoInWords))];
 }
 
 function prompt(turn) {
@@ -273,16 +305,19 @@ const part = (title, text, way = "") => el("div", { class: "said " + way }, el("
 
 // Cost as it adds up
 
-function money(turns, parts, page) {
-  const budget = parts.account?.budget.cost ?? null;
+function money(parts, page) {
   const total = page.costs.at(-1) ?? 0;
-  page.curve.hidden = !page.priced || turns.length < 2;
+  page.curve.hidden = !page.priced || page.costs.length < 2;
   if (page.curve.hidden) return;
-  const top = Math.max(total, budget ?? 0) || 1;
-  const x = (index) => ((600 * index) / turns.length).toFixed(1);
+  // The budget that ends the session first, as far up as it lets it come.
+  const bound = parts.account && tightest(held(parts.account, parts.tenant_budgets)).find(({ kind }) => kind === "cost");
+  const near = bound && (bound.budget.scope !== "tenant" || bound.left < 3 * total);
+  const most = near ? total + bound.left : null; // one that is far above would flatten the rest
+  const top = Math.max(total, most ?? 0) || 1;
+  const x = (index) => ((600 * index) / page.costs.length).toFixed(1);
   const y = (cost) => (116 - 106 * (cost / top)).toFixed(1);
   const steps = page.costs.map((cost, index) => `H${x(index)}V${y(cost)}`).join("") + "H600";
-  const drawn = svg("svg", { viewBox: "0 0 600 120", preserveAspectRatio: "none", role: "img", "aria-label": `Cost after each turn, ${dollars(total)} in the end${budget === null ? "" : ` of a budget of ${dollars(budget)}`}` }, svg("path", { class: "area", d: `M0 ${y(0)}${steps}V118H0Z` }), svg("path", { class: "line", d: `M0 ${y(0)}${steps}` }), budget === null ? null : svg("path", { class: "budget", d: `M0 ${y(budget)}H600` }));
-  const words = budget === null ? `${dollars(total)} in ${exact(turns.length)} turns` : `${dollars(total)} of ${dollars(budget)}`;
+  const words = `${dollars(total)} in ${many(parts.account?.turns ?? page.costs.length, "turn")}` + (bound ? `; ${dollars(bound.left)} of ${dollars(bound.limit)} left to ${whose(bound.budget, parts.account.session)}` : "");
+  const drawn = svg("svg", { viewBox: "0 0 600 120", preserveAspectRatio: "none", role: "img", "aria-label": `Cost after each turn: ${words}` }, svg("path", { class: "area", d: `M0 ${y(0)}${steps}V118H0Z` }), svg("path", { class: "line", d: `M0 ${y(0)}${steps}` }), most === null ? null : svg("path", { class: "budget", d: `M0 ${y(most)}H600` }));
   page.curve.replaceChildren(el("h2", {}, "Cost as it adds up ", el("small", {}, words)), drawn);
 }

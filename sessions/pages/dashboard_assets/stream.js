@@ -6,6 +6,7 @@
 
 const SOONEST_MS = 1000;
 const LATEST_MS = 15000;
+const REFUSALS = { 400: "nonsense", 401: "refused", 403: "forbidden", 429: "full" };
 
 export class Stream {
   constructor({ onParts, onState }) {
@@ -61,9 +62,8 @@ export class Stream {
     this.close();
     let told = state;
     try {
-      const answer = await fetch(location.origin + "/sessions.json", { method: "HEAD", cache: "no-store" });
-      if (answer.status === 401 || answer.status === 403) told = "refused";
-      else if (answer.status === 429) told = "full";
+      const answer = await fetch(this.address, { method: "HEAD", cache: "no-store" });
+      told = REFUSALS[answer.status] ?? state;
     } catch {
       told = state === "restarting" ? state : "unreachable";
     }

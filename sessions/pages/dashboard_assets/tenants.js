@@ -1,7 +1,7 @@
 // For operators: who uses what, which limits were met, which errors were sent.
 
 import { Rows, el, put, width } from "./dom.js";
-import { REASONS, count, dollars, exact, percent } from "./format.js";
+import { REASONS, blockSeconds, count, dollars, exact, percent } from "./format.js";
 
 export const same = () => true;
 export const wish = () => ({});
@@ -43,13 +43,13 @@ function meter(shade) {
   return { text, bar, node: el("div", { class: "meter" }, text, el("div", { class: "bar", "aria-hidden": "true" }, bar)) };
 }
 
-const KINDS = { turns: "turns", tokens: "tokens", input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", cost: "" };
+const KINDS = { input_uncached: "input", input_cached: "cached input", output: "output", reasoning: "thinking", residency: "block-s of KV", cost: "" };
 
 // Of a rate what the last minute has taken; of a budget what was spent since it was set.
 function limit({ kind, per, limit: most, used }) {
-  const show = kind === "cost" ? dollars : count;
+  const show = { cost: dollars, residency: blockSeconds }[kind] ?? count;
   const { text, bar, node } = meter(used >= most ? "bad" : used >= 0.7 * most ? "reserved" : "good");
-  put(text, `${show(Math.max(used, 0))} of ${show(most)} ${KINDS[kind]}${per === "minute" ? " a minute" : ""}`.trim());
+  put(text, `${show(Math.max(used, 0))} of ${show(most)} ${KINDS[kind] ?? kind}${per === "minute" ? " a minute" : ""}`.trim());
   width(bar, most ? Math.min(Math.max(used / most, 0), 1) : 1);
   return node;
 }
@@ -77,5 +77,5 @@ function fill(data, cells, meters) {
   const ends = Object.entries(data.budget_ends).map(([end, times]) => [ENDS[end] ?? end, times]);
   cells.refused.replaceChildren(el("div", {}, told([...ends, ...refused])), others.length ? el("div", { class: "dim" }, told(others)) : "");
   const worst = data.misses.find((miss) => !miss.own);
-  put(cells.why, worst ? `${REASONS[worst.reason]} ${count(worst.tokens)}` : "–");
+  put(cells.why, worst ? `${REASONS[worst.reason] ?? worst.words} ${count(worst.tokens)}` : "–");
 }

@@ -1,0 +1,93 @@
+"""What the name of a model stands for, as far as small files tell: which decoder, which tokenizer.
+
+A name is a folder in Hugging Face layout, ``default``, or ``random:NAME``. No weight is looked
+at, so that whoever starts a server can ask before a model is loaded. No torch here.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.hf_config import read_model_config
+from runtime.model.presets import PREFIX, random_model_config
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""As models are called on Hugging Face's hub."""
+ASSETS = Path(__file__).parent.parent / "assets"
+BYTE_TOKENIZER = ASSETS / "byte_tokenizer"
+DEFAULT_MODEL = ASSETS / "default_model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model that has not been loaded."""
+
+    config: ModelConfig
+    folder: Path | None
+    """Where its weights are; None: they are drawn from a seed."""
+    tokenizer_folder: Path
+    """Holds ``tokenizer.json``."""
+
+    @property
+    def model_type(self) -> str:
+        """Family; the chat format is chosen by it."""
+        return self.config.model_type
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding."""
+        return self.config.vocab_size
+
+
+def folder_of(name: str) -> Path | None:
+    """The folder that a name means, which need not be there; None: random weights."""
+    if name.startswith(PREFIX):
+        return None
+    return DEFAULT_MODEL if name == "default" else Path(os.path.expanduser(name))
+
+
+def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSource:
+    """Read what a name stands for.
+
+    Args:
+        name: of the model.
+        max_context_tokens: the longest context that is to be served, which positions of some models
+            follow; None: the model's own.
+
+    Raises:
+        LoadError: there is no such model, or it is none that can be served; the message names
+            file, field and remedy.
+    """
+    folder = folder_of(name)
+    if folder is None:
+        try:
+            config = random_model_config(name.removeprefix(PREFIX))
+        except LoadError as error:
+            raise LoadError(f"{name}: {error}") from error
+        return ModelSource(config=config, folder=None, tokenizer_folder=BYTE_TOKENIZER)
+    if not folder.is_dir():
+        fault = f"{folder}: no such folder; models are folders, default or random:NAME"
+        if _HUB_NAME.fullmatch(name):
+            fault += f"; nothing is downloaded here: hf download {name} --local-dir DIR does that"
+        raise LoadError(fault)
+    config = read_model_config(folder, max_context_tokens=max_context_tokens)
+    if not (folder / "tokenizer.json").exists():
+        raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
+    return ModelSource(config=config, folder=folder, tokenizer_folder=folder)
+
+
+def check_context(name: str, config: ModelConfig, asked: int | None) -> None:
+    """``asked``: the longest transcript that is to be served; None: what the model was made for.
+
+    Raises:
+        LoadError: it is more than that.
+    """
+    most = config.max_context_tokens
+    if asked is not None and asked > most:
+        raise LoadError(
+            f"max_context_tokens is {asked}, and the model {name} has a context of {most} tokens: "
+            f"give {most} or less, or leave it out; what makes a model's context longer is "
+            "rope_scaling in its config.json"
+        )

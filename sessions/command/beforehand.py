@@ -1,0 +1,139 @@
+"""What a server has in hand before its model is loaded: its port, its tokenizer, its journal.
+
+Always true: what needs no weights is found wrong before any are loaded, which may take minutes.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.config import EngineConfig
+from sessions.command.journal_options import fingerprint, open_journal
+from sessions.command.options import ServeOptions
+from sessions.command.preflight import fault_of_context, fault_of_model, known_source
+from sessions.command.prices import check_budgets
+from sessions.command.settings import OptionError
+from sessions.command.speech import Speech, Tokenised, speech_of
+from sessions.durable.ledger import PriceTable
+from sessions.journal.journal import Journal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beforehand:
+    """What needs the model's small files alone."""
+
+    speech: Speech
+    fingerprint: bytes
+    """Of what makes token ids of items."""
+    journal: Journal | None
+    prices: PriceTable
+
+
+def at_once(options: ServeOptions, cleanup: contextlib.AsyncExitStack) -> Beforehand | None:
+    """``prepared``, if the model's files need not be waited for."""
+    source = known_source(options.engine.model)
+    return None if source is None else prepared(options, source, cleanup)
+
+
+def prepared(
+    options: ServeOptions, of: Tokenised, cleanup: contextlib.AsyncExitStack
+) -> Beforehand:
+    """Look up prices, read the tokenizer and open the journal, which ``cleanup`` closes.
+
+    Raises:
+        OptionError: nothing can be said to the model, or nobody knows what it costs.
+        JournalError: the journal cannot be opened.
+    """
+    prices = prices_of(options)
+    speech, made_of = speech_of(options.engine.model, of), fingerprint(of)
+    if speech.warning is not None:
+        log.warning("calls may fail model=%s reason=%s", options.engine.model, speech.warning)
+    journal = open_journal(options.journal, made_of)
+    if journal is not None:
+        cleanup.callback(journal.close)
+    return Beforehand(speech=speech, fingerprint=made_of, journal=journal, prices=prices)
+
+
+def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:
+    """What the served model is called in answers, and all names that requests may use."""
+    own = options.engine.model
+    return options.model_name or own, frozenset({"default", own})
+
+
+def prices_of(options: ServeOptions) -> PriceTable:
+    """What the served model costs.
+
+    Raises:
+        PriceError: as ``check_budgets`` and ``PriceFile.of``.
+    """
+    prices = options.prices
+    if options.price_file is not None:
+        name, aliases = names_of(options)
+        prices = options.price_file.of((name, *sorted(aliases - {name, "default"})))
+    check_budgets(options.tenants.policies, prices)
+    return prices
+
+
+def place(options: ServeOptions) -> socket.socket:
+    """A bound socket that does not listen yet, if there is also something to serve.
+
+    Raises:
+        OptionError: the address is not ours, the port is taken, the model is not there or not for
+            such long transcripts, the disk's folder cannot be made.
+    """
+    bound = _bind(options.host, options.port)
+    fault = _fault(options.engine)
+    if fault is not None:
+        bound.close()
+        raise OptionError(fault)
+    return bound
+
+
+def _fault(engine: EngineConfig) -> str | None:
+    fault = fault_of_model(engine.model)
+    if fault is not None:
+        return f"--model {fault}"
+    return fault_of_context(engine.model, engine.max_context_tokens) or _fault_of_disk(
+        engine.disk_kv_folder
+    )
+
+
+def _fault_of_disk(folder: str | None) -> str | None:
+    """Why there can be no such folder; if there can, it is made."""
+    if folder:
+        try:
+            Path(os.path.expanduser(folder)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            return f"--disk-kv-folder {folder} cannot be made: {error.strerror}"
+    return None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet.
+
+    Raises:
+        OptionError: the address is not ours or the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        told = f"cannot listen on {host}, port {port}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            told += "; if it is a keepwarm that runs there, use it, else --port 0 takes a free one"
+        raise OptionError(told) from error
+    return bound

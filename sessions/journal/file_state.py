@@ -1,0 +1,114 @@
+"""What a journal's file says of itself when it is opened, and what is wrong with it.
+
+Whoever opens it asks the same: the server that is going to write, and those who only look.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from sessions.journal.errors import (
+    JournalDamaged,
+    JournalError,
+    JournalNewer,
+    JournalUnavailable,
+)
+from sessions.journal.mark import Mark
+from sessions.journal.tables import VERSION, Cursor
+
+_LATER = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+    | {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+)
+
+
+def file_beside(path: Path, what: str) -> Path:
+    """A file that belongs to a journal's: its ``lock``, its ``mark``."""
+    return path.with_name(f"{path.name}.{what}")
+
+
+def version_of(cursor: Cursor, path: Path, mark: Mark | None) -> int:
+    """Which version of the tables the file has; 0: none yet.
+
+    Raises:
+        JournalNewer: one that is not known here.
+        JournalDamaged: what it had is gone.
+        JournalUnavailable: it holds what no journal does.
+    """
+    cursor.execute("BEGIN")
+    (version,) = cursor.execute("PRAGMA user_version").fetchone()
+    (tables,) = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    cursor.execute("ROLLBACK")
+    if version > VERSION:
+        raise JournalNewer(
+            f"{path} is of a newer version ({version}, this program knows {VERSION}): "
+            "update keepwarm, or name another file with --journal"
+        )
+    if version == 0 and mark is not None and mark.commits:
+        raise lost(path, 0, mark.commits)
+    if version == 0 and tables:
+        raise unusable(path, "it is another program's database")
+    return int(version)
+
+
+def first_row(cursor: Cursor, path: Path, mark: Mark | None) -> tuple[bytes, int]:
+    """The identity of a file that has tables, and how many commits it knows of.
+
+    Raises:
+        JournalDamaged: there is no such row, or the mark beside the file knows of more.
+    """
+    row = cursor.execute("SELECT identity, commits FROM journal WHERE id = 1").fetchone()
+    if row is None:
+        raise JournalDamaged(f"{path} has lost its first row: run 'keepwarm sessions recover'")
+    identity, commits = row
+    if mark is not None and (mark.identity != identity or commits < mark.commits):
+        raise lost(path, commits if mark.identity == identity else 0, mark.commits)
+    return identity, commits
+
+
+def unusable(path: Path, why: str | None) -> JournalUnavailable:
+    """It cannot be opened."""
+    return JournalUnavailable(
+        f"the journal {path} cannot be opened: {why}; name another with --journal"
+    )
+
+
+def unopened(path: Path, error: OSError | JournalUnavailable) -> JournalUnavailable:
+    """It cannot be opened, for what the system, SQLite or we have said."""
+    if isinstance(error, OSError):
+        return unusable(path, error.strerror)
+    if error.__cause__ is None:  # which is ours and says all
+        return JournalUnavailable(str(error))
+    return unusable(path, str(error.__cause__))
+
+
+def lost(path: Path, found: int, marked: int) -> JournalDamaged:
+    """It has fewer commits than were told of."""
+    return JournalDamaged(
+        f"{path} has lost commits ({found} of {marked} are there): 'keepwarm sessions recover' "
+        f"saves what is whole; if an older copy was put there on purpose, delete {path.name}.mark"
+    )
+
+
+@contextlib.contextmanager
+def said(path: Path) -> Iterator[None]:
+    """SQLite's errors in the journal's words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _LATER:
+            raise JournalUnavailable(f"{path}: {error}") from error
+        if code == sqlite3.SQLITE_NOTADB:
+            raise JournalDamaged(
+                f"{path} is no journal, or a damaged one ({error}): name another with --journal; "
+                "if it was one, run 'keepwarm sessions recover'"
+            ) from error
+        if code == sqlite3.SQLITE_CORRUPT or "decode" in str(error) or "no such" in str(error):
+            raise JournalDamaged(
+                f"{path} is damaged: {error}; run 'keepwarm sessions recover'"
+            ) from error
+        raise JournalError(f"{path}: {error}") from error
+    except (OverflowError, UnicodeDecodeError) as error:
+        raise JournalDamaged(f"{path} is damaged: {error}") from error

@@ -1,0 +1,102 @@
+"""What a server needs beside weights is read and opened before they are loaded."""
+
+import contextlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sessions.command.beforehand import at_once, names_of, place, prepared, prices_of
+from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
+from sessions.command.prices import PriceError
+from sessions.command.settings import OptionError, resolve
+from sessions.journal.errors import JournalInUse
+from sessions.journal.sqlite import SqliteJournal
+from tests.support import chat_templates
+from tests.support.chat_templates import folder_with_template
+
+
+def options(**typed: str) -> ServeOptions:
+    typed = {"port": "0", "journal": ":memory:"} | typed
+    return read_serve_options(resolve("serve", SERVE_SETTINGS, typed=typed, environment={}), {})
+
+
+async def test_all_of_it_is_there_at_once_and_the_journal_is_closed_in_the_end(
+    tmp_path: Path,
+) -> None:
+    given = options(journal=str(tmp_path / "j"))
+    async with contextlib.AsyncExitStack() as cleanup:
+        before = at_once(given, cleanup)
+        assert before is not None
+        assert before.speech.chat_format.name == "Hermes"
+        with pytest.raises(JournalInUse):
+            SqliteJournal(tmp_path / "j", fingerprint=before.fingerprint)
+    SqliteJournal(tmp_path / "j", fingerprint=before.fingerprint).close()
+
+
+async def test_what_a_loaded_model_says_of_itself_gives_the_same(tmp_path: Path) -> None:
+    """So a journal is the same file, whether it could be opened early or not."""
+    async with contextlib.AsyncExitStack() as cleanup:
+        early = at_once(options(model="random:llama-tiny"), cleanup)
+        assert early is not None
+        tokenizer = early.speech.tokenizer
+
+        class Loaded:
+            model_type = "llama"
+            vocab_size = tokenizer.vocab_size
+            tokenizer_folder = str(Path("runtime/assets/byte_tokenizer").resolve())
+
+        late = prepared(options(model="random:llama-tiny"), Loaded(), cleanup)
+        assert late.fingerprint == early.fingerprint
+
+
+async def test_a_folder_that_has_to_be_waited_for_is_prepared_later(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    async with contextlib.AsyncExitStack() as cleanup:
+        assert at_once(options(model=str(tmp_path)), cleanup) is None
+
+
+async def test_a_template_that_writes_calls_otherwise_is_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, warnings in (("HERMES", 0), ("GLM", 1)):
+        folder = folder_with_template(tmp_path / name, getattr(chat_templates, name))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            async with contextlib.AsyncExitStack() as cleanup:
+                at_once(options(model=str(folder)), cleanup)
+        assert len(caplog.records) == warnings
+    assert "GLM-4.5" in caplog.text
+
+
+def test_a_place_is_a_port_with_something_to_serve_there() -> None:
+    with place(options()) as bound:
+        number = bound.getsockname()[1]
+        assert number
+    for wrong, said in (
+        ({"model": "/nowhere"}, "--model /nowhere: no such folder"),
+        ({"max_context_tokens": "99999"}, "max_context_tokens is 99999"),
+        (
+            {"host_kv_mib": "1", "disk_kv_mib": "1", "disk_kv_folder": "/proc/x"},
+            "--disk-kv-folder /proc/x cannot be made",
+        ),
+        ({"host": "host.invalid", "api_key": "a-good-key"}, "cannot listen on host.invalid"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            place(options(**wrong))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OptionError, match="Address already in use; if it is a keepwarm"):
+            place(options(port=str(taken.getsockname()[1])))
+
+
+def test_a_model_is_called_by_its_source_and_by_the_name_it_is_given(tmp_path: Path) -> None:
+    assert names_of(options()) == ("default", {"default"})
+    given = options(model="random:llama-tiny", model_name="m")
+    assert names_of(given) == ("m", {"default", "random:llama-tiny"})
+    prices = tmp_path / "prices"
+    prices.write_text("[models.m]\ninput = 1\ncached = 1\noutput = 1\n")
+    assert not prices_of(options(model_name="m", prices=str(prices))).free
+    with pytest.raises(PriceError, match="no prices of the model default"):
+        prices_of(options(prices=str(prices)))
