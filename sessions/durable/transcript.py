@@ -18,7 +18,8 @@ import numpy as np
 import orjson
 
 from runtime.messages import TokenArray
-from runtime.tokenizer import Tokenizer, UnsplittableText
+from runtime.text_encoder import UnsplittableText
+from runtime.tokenizer import Tokenizer
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
