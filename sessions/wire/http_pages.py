@@ -119,11 +119,11 @@ def _is_for_anthropic(call: Call) -> bool:
 
 
 def _anthropic_model(model: dict[str, Any]) -> dict[str, Any]:
-    """The same as the Models API of Anthropic tells it; what is not known here is null there."""
+    """The same as the Models API of Anthropic tells it, beside OpenAI's fields: clients of both send
+    its header."""
     created = datetime.fromtimestamp(model["created"], UTC)
-    return {
+    return model | {
         "type": "model",
-        "id": model["id"],
         "display_name": model["id"],
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",

@@ -66,6 +66,10 @@ def test_who_speaks_anthropics_api_gets_its_models() -> None:
     assert listed["data"][0] == {
         "type": "model",
         "id": "default",
+        "object": "model",
+        "created": 5,
+        "owned_by": "keepwarm",
+        "max_model_len": 4096,
         "display_name": "default",
         "created_at": "1970-01-01T00:00:05Z",
         "lifecycle": "active",
