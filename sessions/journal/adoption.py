@@ -231,4 +231,5 @@ def rendered_anew(entry: Entry, renderer: Renderer) -> Entry:
         num_tokens=len(ids),
         open_calls=entry.open_calls,
         digest=entry.digest,
+        left_out=entry.left_out,
     )

@@ -119,8 +119,8 @@ def _is_for_anthropic(call: Call) -> bool:
 
 
 def _anthropic_model(model: dict[str, Any]) -> dict[str, Any]:
-    """The same as the Models API of Anthropic tells it, beside OpenAI's fields: clients of both send
-    its header."""
+    """As the Models API of Anthropic tells it, beside OpenAI's fields: some clients read those and
+    send its header."""
     created = datetime.fromtimestamp(model["created"], UTC)
     return model | {
         "type": "model",

@@ -11,10 +11,12 @@ import pytest
 
 from runtime.tokenizer import Tokenizer
 from sessions.durable import transcript
+from sessions.durable.shortened import shortened
 from sessions.durable.transcript import (
     ROOT_DIGEST,
     Entry,
     Header,
+    LeftOut,
     Renderer,
     Tail,
     chain,
@@ -176,6 +178,22 @@ def test_a_history_is_recognised_item_by_item(seed: int) -> None:
     wrong[place] = wrong[place] | {"content": "c"}
     assert not holds(parent, items(*wrong))
     assert not holds(parent, items(*said_so_far[1:]))
+
+
+def test_a_history_is_known_by_what_truncation_left_of_it() -> None:
+    history = [said("user", "0123456789"), said("assistant", "a"), said("user", "b")]
+    history += [said("assistant", "c"), said("user", "d"), said("assistant", "e")]
+    short = said("user", shortened("0123456789", 4))
+    cut = entry(None, items(short, *history[2:5]), items(history[5]))
+    assert not holds(cut, items(*history)), "nothing says that something is missing"
+    cut = replace(cut, left_out=LeftOut(turns=1, tokens=5, behind=1))
+    assert holds(cut, items(*history))
+    other = [said("user", "0123x56789"), *history[1:]]
+    assert holds(cut, items(*other)), "its digest tells it apart"
+    for place, text in ((0, "x123456789"), (2, "x"), (4, "x"), (5, "x")):
+        wrong = list(history)
+        wrong[place] = wrong[place] | {"content": text}
+        assert not holds(cut, items(*wrong)), place
 
 
 def call_item(call_id: str, status: str = "completed") -> dict[str, Any]:
