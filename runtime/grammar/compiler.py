@@ -327,6 +327,8 @@ def _refuse_circles(lark: str) -> None:
     Raises:
         GrammarRefused: naming the reference.
     """
+    if '"$ref"' not in lark:
+        return
     for block, (_, schema) in enumerate(json_blocks(lark)):
         found = circles(schema) if isinstance(schema, dict) else {}
         for path, node in subschemas(schema) if found else ():

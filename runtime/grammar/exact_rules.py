@@ -259,10 +259,9 @@ class _Rules:
             found = numbers(own, kind)
         except NotExact as error:
             raise self._refused(error.message, error.keyword, path) from None
-        if found is None:
-            raise _Empty
-        return (
-            self._book.terminal(found.body) if isinstance(found, Terminal) else self._block(found)
+        return _any_of(
+            self._book.terminal(part.body) if isinstance(part, Terminal) else self._block(part)
+            for part in found
         )
 
     # Values that are listed

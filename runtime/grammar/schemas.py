@@ -7,7 +7,7 @@ no sense gives no samples.
 import functools
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser as regex_parser  # type: ignore[attr-defined]
@@ -25,6 +25,7 @@ _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 _MAX_SAMPLE_CHARS = 64
 _MAX_SAMPLES = 64
 _MAX_NAMES = 256
+_MAX_KNOWN_GRAMMARS = 4
 _MAX_KNOWN_PATTERNS = 256
 _FORMAT_SAMPLES = {
     "date-time": "2000-01-01T00:00:00Z",
@@ -67,15 +68,20 @@ def json_blocks(lark: str) -> Iterator[tuple[int, Any]]:
         yield lark.count("\n", 0, block.start) + 1, block.schema
 
 
-def _blocks(lark: str) -> Iterator[JsonBlock]:
-    position, number = 0, 0
+@functools.lru_cache(_MAX_KNOWN_GRAMMARS)
+def _blocks(lark: str) -> Sequence[JsonBlock]:
+    """Read once: whoever compiles a grammar looks at its schemas several times."""
+    blocks: list[JsonBlock] = []
+    position = 0
     while (found := _BLOCK.search(lark, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(lark, found.end())
         except (ValueError, RecursionError):
-            return
-        yield JsonBlock(number=number, start=found.start(), end=position, schema=value)
-        number += 1
+            break
+        blocks.append(
+            JsonBlock(number=len(blocks), start=found.start(), end=position, schema=value)
+        )
+    return tuple(blocks)
 
 
 def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -23,6 +23,7 @@ from runtime.grammar.schemas import string_sample, subschemas
 from tools_api.exact_numbers import Number, exact, is_number, num_digits, plain
 from tools_api.schema_dialect import pointed_at
 
+_NUMERIC = frozenset(KEYWORDS)
 UNKNOWN = None
 """There may be a value; its text is not known."""
 Text = str | None
@@ -209,6 +210,8 @@ def _scalar(kind: Any, node: dict[str, Any]) -> Text:
 
 def _number(node: dict[str, Any], *, whole: bool) -> Text:
     """One of the numbers next to zero and to the bounds."""
+    if not node.keys() & _NUMERIC:
+        return "0"
     numbers = [node[name] for name in KEYWORDS if is_number(node.get(name))]
     if any(num_digits(value) > MAX_DIGITS for value in numbers):
         return UNKNOWN

@@ -5,6 +5,8 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from tools_api.exact_numbers import written
+
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 
 
@@ -21,7 +23,7 @@ class WireClient:
         return cls(await connect(url, compression=None, max_size=None, **options))
 
     async def send(self, **fields: Any) -> None:
-        frame = json.dumps({"type": "response.create"} | fields)
+        frame = written({"type": "response.create"} | fields, ensure_ascii=True)
         self.sent_bytes.append(len(frame))
         await self.socket.send(frame)
 
