@@ -85,7 +85,7 @@ class Agent:
         client = self.rig.connect()
         client.create(**fields)
         if client.last["type"] == "error":
-            self._refused(client)
+            self._refused(client, fields["input"])
             return
         request, engine = self.rig.engine.last, self.rig.engine
         prompt = spelled(engine.prompt(request))
@@ -133,10 +133,14 @@ class Agent:
             return text + "cut short"
         return text + "answer " * rng.randint(1, 20) + END
 
-    def _refused(self, client: Client) -> None:
-        """Only what nothing can be cut of is too long."""
+    def _refused(self, client: Client, said: list[Wire]) -> None:
+        """Only what nothing can be cut of is too long; a second output for a call may be refused
+        as such."""
         error = client.last["error"]
-        assert error["code"] in ("context_length_exceeded", "missing_required_parameter"), error
+        codes = ["context_length_exceeded", "missing_required_parameter"]
+        if any("<late" in str(item.get("output")) for item in said):
+            codes.append("invalid_value")
+        assert error["code"] in codes, error
         self.counts[error["code"]] += 1
 
     def _check(self, line: Line, new: list[Wire], client: Client, prompt: str) -> None:
