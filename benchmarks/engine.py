@@ -136,7 +136,7 @@ def decode_figures(
         }
         timings = time_decodes(runners, config, batch, threads=threads, rounds=ROUNDS)
         ours = timings["none"].best
-        kv_bytes = 4 * batch * CONTEXT * config.kv_size * config.num_layers
+        kv_bytes = 4 * batch * CONTEXT * config.layers[0].mixer.kv_size * config.num_layers
         step_bytes = runners["none"].model.decoder.step_weight_bytes + kv_bytes
         figures[f"b{batch}"] = {
             name: {

@@ -56,7 +56,7 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     """Seconds of a layer: attention of a decode of each turn with its blocks in a row and in any
     order, and a sum over what it reads."""
     each = -(-context // BLOCK_SIZE)
-    shape = (2, TURNS * each, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    shape = (2, TURNS * each, config.kv_heads, BLOCK_SIZE, config.head_dim)
     layer_bytes = 2 * int(np.prod(shape))
     count = max(1, min(config.num_layers, _MOST_BYTES // layer_bytes))
     layers = [
@@ -64,7 +64,7 @@ def time_attention(config: ModelConfig, context: int, *, rounds: int) -> dict[st
     ]
     row = np.arange(TURNS * each)
     layouts = [_layout(context, row), _layout(context, np.random.default_rng(1).permutation(row))]
-    queries = torch.randn(TURNS, config.num_heads, config.head_dim).to(torch.bfloat16)
+    queries = torch.randn(TURNS, config.layers[0].mixer.heads, config.head_dim).to(torch.bfloat16)
     scale = config.head_dim**-0.5
 
     def attend(layout: PagedLayout) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.dense_shape import dense_layer
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
@@ -96,7 +97,8 @@ def write_model(folder: Path, size: str) -> ModelConfig:
     """Make a Hugging Face folder of seeded random weights in bfloat16."""
     config = benchmark_config(size)
     folder.mkdir(parents=True, exist_ok=True)
-    hidden, query, kv = config.hidden_size, config.query_size, config.kv_size
+    mixer, mlp, rope = dense_layer(config)
+    hidden, query, kv = config.hidden_size, mixer.query_size, mixer.kv_size
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocab_size, hidden),
         "model.norm.weight": (hidden,),
@@ -112,9 +114,9 @@ def write_model(folder: Path, size: str) -> ModelConfig:
             f"{prefix}.self_attn.o_proj.weight": (hidden, query),
             f"{prefix}.self_attn.q_norm.weight": (config.head_dim,),
             f"{prefix}.self_attn.k_norm.weight": (config.head_dim,),
-            f"{prefix}.mlp.gate_proj.weight": (config.intermediate_size, hidden),
-            f"{prefix}.mlp.up_proj.weight": (config.intermediate_size, hidden),
-            f"{prefix}.mlp.down_proj.weight": (hidden, config.intermediate_size),
+            f"{prefix}.mlp.gate_proj.weight": (mlp.size, hidden),
+            f"{prefix}.mlp.up_proj.weight": (mlp.size, hidden),
+            f"{prefix}.mlp.down_proj.weight": (hidden, mlp.size),
         }
     source = RandomWeights(0, torch.bfloat16, torch.device("cpu"))
     tensors = {name: source.tensor(name, shape) for name, shape in shapes.items()}
@@ -125,13 +127,13 @@ def write_model(folder: Path, size: str) -> ModelConfig:
         "vocab_size": config.vocab_size,
         "hidden_size": hidden,
         "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.kv_heads,
         "head_dim": config.head_dim,
-        "intermediate_size": config.intermediate_size,
+        "intermediate_size": mlp.size,
         "max_position_embeddings": config.max_context_tokens,
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope.theta,
+        "rope_theta": rope.theta,
         "tie_word_embeddings": config.tie_embeddings,
         "hidden_act": "silu",
         "torch_dtype": "bfloat16",
@@ -263,10 +265,11 @@ def read_bandwidth() -> float:
 def gemm_rate(config: ModelConfig, rows: int) -> float:
     """FLOP/s of bfloat16 products on the layers' own shapes, each the way that is faster:
     ``functional.linear``, or oneDNN's product with a weight packed before."""
-    hidden, size = config.hidden_size, config.intermediate_size
+    mixer, mlp, _ = dense_layer(config)
+    hidden, size = config.hidden_size, mlp.size
     shapes = {
-        "qkv": (config.query_size + 2 * config.kv_size, hidden),
-        "output": (hidden, config.query_size),
+        "qkv": (mixer.query_size + 2 * mixer.kv_size, hidden),
+        "output": (hidden, mixer.query_size),
         "gate_up": (2 * size, hidden),
         "down": (hidden, size),
     }
@@ -285,8 +288,8 @@ def gemm_rate(config: ModelConfig, rows: int) -> float:
 
 def prefill_flops(config: ModelConfig, length: int) -> float:
     """Linear maps of the layers plus causal attention; the head runs for one row only."""
-    hidden = config.hidden_size
-    per_token = 2.0 * hidden * (2 * config.query_size + 2 * config.kv_size)
-    per_token += 6.0 * hidden * config.intermediate_size
-    attention = 2.0 * 2 * config.query_size * length * (length + 1) / 2
+    hidden, (mixer, mlp, _) = config.hidden_size, dense_layer(config)
+    per_token = 2.0 * hidden * (2 * mixer.query_size + 2 * mixer.kv_size)
+    per_token += 6.0 * hidden * mlp.size
+    attention = 2.0 * 2 * mixer.query_size * length * (length + 1) / 2
     return config.num_layers * (length * per_token + attention)

@@ -39,10 +39,11 @@ class RandomSource:
         self._dtype = dtype
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
+        dtype = torch.float32 if wide else self._dtype
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=self._dtype, device=self._device)
-        weight = torch.empty(shape, dtype=self._dtype, device=self._device)
+            return torch.ones(shape, dtype=dtype, device=self._device)
+        weight = torch.empty(shape, dtype=dtype, device=self._device)
         return weight.normal_(std=shape[-1] ** -0.5)
 
 

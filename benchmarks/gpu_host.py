@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.report import Bar, parser, report
 from kernels import dispatch
 from runtime.model.batch import SequenceInput, StepBatch
-from runtime.model.config import ModelConfig
+from runtime.model.config import Attention, Gated, Layer, ModelConfig, RopeConfig
 from runtime.model.cuda_graphs import StepGraphs
 from runtime.model.decoder import Decoder
 from runtime.model.kv_pool import KVPool
@@ -64,11 +64,19 @@ def shrunk(layers: int) -> ModelConfig:
         random_model_config("qwen3-8b"),
         vocab_size=256,
         hidden_size=64,
-        num_layers=layers,
-        num_heads=4,
-        num_kv_heads=1,
-        head_dim=16,
-        intermediate_size=96,
+        layers=(
+            Layer(
+                mixer=Attention(
+                    heads=4,
+                    kv_heads=1,
+                    head_dim=16,
+                    rope=RopeConfig(theta=1000000.0),
+                    norm="each",
+                ),
+                feed_forward=Gated(size=96),
+            ),
+        )
+        * layers,
         shaping=None,
     )
 

@@ -204,7 +204,8 @@ def measure_experts(
         Wrong: a product is not the reference's.
     """
     experts, hidden = plan.experts, plan.experts_hidden
-    count, size = experts.num_experts, experts.intermediate_size
+    count, size = experts.router.num_experts, experts.each.size
+    per_token = experts.router.per_token
     gate_up, down = (
         torch.empty(count, *shape, dtype=dtype, device=device).normal_(std=shape[1] ** -0.5)
         for shape in ((2 * size, hidden), (hidden, size))
@@ -212,7 +213,7 @@ def measure_experts(
     rows: list[dict[str, Any]] = []
     for tokens in plan.expert_tokens:
         x = torch.randn(tokens, hidden, device=device).to(dtype)
-        chosen = _chosen(tokens, count, experts.per_token, device)
+        chosen = _chosen(tokens, count, per_token, device)
 
         def run(
             product: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
@@ -220,14 +221,17 @@ def measure_experts(
             chosen: Tensor = chosen,
         ) -> Tensor:
             order, starts = sorted_by_expert(chosen, count)
-            gated = silu_mul(product(x, gate_up, order // experts.per_token, starts))
+            gated = silu_mul(product(x, gate_up, order // per_token, starts))
             return product(gated, down, torch.arange(len(order), device=device), starts)
 
         found, expected = run(grouped_matmul).float(), run(grouped_matmul_reference).float()
         error = float((found - expected).norm() / expected.norm())
         if not error <= max(2 * torch.finfo(dtype).eps, 1e-5):
             raise Wrong(f"experts of {tokens} tokens are off by {error:.2g} of the norm")
-        chosen_too = [chosen, *(_chosen(tokens, count, experts.per_token, device) for _ in "abc")]
+        chosen_too = [
+            chosen,
+            *(_chosen(tokens, count, per_token, device) for _ in "abc"),
+        ]
         calls = [_calling(run, grouped_matmul, x, each) for each in chosen_too]
         taken = seconds(calls, device)
         used = sum(len(set(each.tolist())) for each in chosen_too) // len(chosen_too)

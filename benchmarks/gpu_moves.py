@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.dense_shape import dense_layer
 from benchmarks.gpu_cases import Wrong, blocks_for, make_batch, wall_seconds
 from benchmarks.gpu_graphs import make_model
 from benchmarks.gpu_plan import BLOCK_SIZE, Plan
@@ -46,14 +47,15 @@ def measure_prefill(plan: Plan, dtype: torch.dtype, device: torch.device) -> lis
 
 def parameters(config: ModelConfig) -> int:
     """Of the matrices that each token is multiplied by; the head is for a prompt's last alone."""
-    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    return config.num_layers * config.hidden_size * (heads + 3 * config.intermediate_size)
+    mixer, mlp, _ = dense_layer(config)
+    heads = (2 * mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
+    return config.num_layers * config.hidden_size * (heads + 3 * mlp.size)
 
 
 def attention_operations(config: ModelConfig, chunk: int, context: int) -> int:
     """Two products of ``head_dim`` for each pair of a query and a key it may see."""
     pairs = chunk * context + chunk * (chunk + 1) // 2
-    return 4 * config.num_layers * config.num_heads * config.head_dim * pairs
+    return 4 * config.num_layers * config.layers[0].mixer.query_size * pairs
 
 
 def measure_tiers(plan: Plan, dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.dense_shape import dense_layer
 from benchmarks.gpu_cases import wall_seconds
 from benchmarks.gpu_plan import Plan
 from runtime.model.config import ModelConfig
@@ -58,13 +59,14 @@ def _cache_of(model: Any, batch: int, context: int, device: torch.device) -> Any
 def make_peer(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Any:
     """The model of this shape in ``transformers``, its weights drawn on the device."""
     transformers: Any = importlib.import_module("transformers")
+    mixer, mlp, _ = dense_layer(config)
     shape = transformers.Qwen3Config(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=mlp.size,
         num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads,
+        num_attention_heads=mixer.heads,
+        num_key_value_heads=mixer.kv_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_context_tokens,
         tie_word_embeddings=False,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from runtime.model.config import ExpertsConfig, ModelConfig
+from runtime.model.config import Experts, Gated, ModelConfig, Router
 from runtime.model.presets import random_model_config
 
 BLOCK_SIZE = 16
@@ -43,7 +43,7 @@ class Plan:
     matrix_rows: tuple[int, ...]
     fp8_decodes: tuple[tuple[str, tuple[int, ...]], ...]
     """Decodes over keys and values in fp8: name and context lengths."""
-    experts: ExpertsConfig
+    experts: Experts
     experts_hidden: int
     expert_tokens: tuple[int, ...]
     verified_steps: tuple[int, int, tuple[int, ...]]
@@ -100,12 +100,8 @@ FULL = Plan(
         ("B64 4k", (4096,) * 64),
         ("B64 12k", (12288,) * 64),
     ),
-    experts=ExpertsConfig(
-        num_experts=128,
-        per_token=8,
-        intermediate_size=768,
-        normalise=True,
-        layers=(True,),
+    experts=Experts(
+        router=Router(num_experts=128, per_token=8, normalise=True), each=Gated(size=768)
     ),
     experts_hidden=2048,
     expert_tokens=(1, 16, 64, 2048),
@@ -123,6 +119,9 @@ FULL = Plan(
     moved_blocks=1024,
 )
 
+_TINY = random_model_config("qwen3-tiny")
+_ONE_LAYER = replace(_TINY, layers=_TINY.layers[:1])
+
 REHEARSAL = replace(
     FULL,
     heads=4,
@@ -132,7 +131,7 @@ REHEARSAL = replace(
     attention=(("B1 1k", (33,)), ("skewed", (5, 40))),
     verify=(2, 20, (1, 3)),
     shared_prefix=(3, 512, 20),
-    models=(("Qwen3-8B", replace(random_model_config("qwen3-tiny"), num_layers=1)),),
+    models=(("Qwen3-8B", _ONE_LAYER),),
     steps=((2, 20),),
     copy_bytes=1 << 16,
     round_bytes=1 << 14,
@@ -142,9 +141,7 @@ REHEARSAL = replace(
     matrices=(("gate", 48, 32),),
     matrix_rows=(1, 5),
     fp8_decodes=(("B2", (20, 33)),),
-    experts=ExpertsConfig(
-        num_experts=4, per_token=2, intermediate_size=16, normalise=True, layers=(True,)
-    ),
+    experts=Experts(router=Router(num_experts=4, per_token=2, normalise=True), each=Gated(size=16)),
     experts_hidden=32,
     expert_tokens=(1, 9),
     verified_steps=(1, 20, (1, 3)),

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.dense_shape import dense_layer
 from benchmarks.engine_loops import BLOCK_SIZE, EngineLoop, load, write_model
 from benchmarks.report import Bar, DataMissing, parser, report, report_missing
 from runtime.model.config import ModelConfig
@@ -52,16 +53,17 @@ def write_gguf(
         gguf: Any = importlib.import_module("gguf")
     except ImportError as error:
         raise DataMissing("the package gguf is missing; pip install gguf") from error
+    mixer, mlp, rope = dense_layer(config)
     writer = gguf.GGUFWriter(str(path), "qwen3")
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_context_tokens)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_heads)
-    writer.add_head_count_kv(config.num_kv_heads)
+    writer.add_feed_forward_length(mlp.size)
+    writer.add_head_count(mixer.heads)
+    writer.add_head_count_kv(mixer.kv_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_rope_freq_base(config.rope.theta)
+    writer.add_rope_freq_base(rope.theta)
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
@@ -99,7 +101,8 @@ def _add_vocabulary(
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a Qwen3 model with tied embeddings, by llama.cpp's names."""
-    hidden, query, kv = config.hidden_size, config.query_size, config.kv_size
+    mixer, mlp, _ = dense_layer(config)
+    hidden, query, kv = config.hidden_size, mixer.query_size, mixer.kv_size
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (config.vocab_size, hidden),
         "output_norm.weight": (hidden,),
@@ -115,9 +118,9 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             f"{prefix}.attn_k.weight": (kv, hidden),
             f"{prefix}.attn_v.weight": (kv, hidden),
             f"{prefix}.attn_output.weight": (hidden, query),
-            f"{prefix}.ffn_gate.weight": (config.intermediate_size, hidden),
-            f"{prefix}.ffn_up.weight": (config.intermediate_size, hidden),
-            f"{prefix}.ffn_down.weight": (hidden, config.intermediate_size),
+            f"{prefix}.ffn_gate.weight": (mlp.size, hidden),
+            f"{prefix}.ffn_up.weight": (mlp.size, hidden),
+            f"{prefix}.ffn_down.weight": (hidden, mlp.size),
         }
     return shapes
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.dense_shape import dense_layer
 from runtime.model.config import ModelConfig
 from runtime.model.layers import PackedLinear
 
@@ -35,11 +36,10 @@ class PlainDecoder:
         self._layers = [_Layer(config, dtype) for _ in range(config.num_layers)]
         self._norm = torch.ones(config.hidden_size, dtype=dtype)
         self._packed_head: PackedLinear | None = None
-        shape = (config.num_layers, 2, batch, config.num_kv_heads, capacity, config.head_dim)
+        shape = (config.num_layers, 2, batch, config.kv_heads, capacity, config.head_dim)
         self._cache = torch.randn(shape, dtype=dtype)
-        frequencies = config.rope.theta ** (
-            -torch.arange(0, config.head_dim, 2).float() / config.head_dim
-        )
+        _, _, rope = dense_layer(config)
+        frequencies = rope.theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
         angles = torch.outer(torch.arange(capacity).float(), frequencies)
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -71,13 +71,14 @@ class PlainDecoder:
 class _Layer:
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         self._config = config
-        hidden, size = config.hidden_size, config.intermediate_size
+        self._mixer, mlp, _ = dense_layer(config)
+        hidden, size, mixer = config.hidden_size, mlp.size, self._mixer
 
         def linear(inputs: int, outputs: int) -> Callable[[Tensor], Tensor]:
             return nn.Linear(inputs, outputs, bias=False, dtype=dtype)
 
-        self._qkv = linear(hidden, config.query_size + 2 * config.kv_size)
-        self._output = linear(config.query_size, hidden)
+        self._qkv = linear(hidden, mixer.query_size + 2 * mixer.kv_size)
+        self._output = linear(mixer.query_size, hidden)
         self._gate_up = linear(hidden, 2 * size)
         self._down = linear(size, hidden)
         self._norms = [torch.ones(hidden, dtype=dtype) for _ in range(2)]
@@ -96,18 +97,18 @@ class _Layer:
     ) -> Tensor:
         config, (batch, new, _) = self._config, x.shape
         heads = self._qkv(self._normed(x, self._norms[0])).view(batch, new, -1, config.head_dim)
-        sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        sizes = [self._mixer.heads, config.kv_heads, config.kv_heads]
         q, k, v = heads.transpose(1, 2).split(sizes, dim=1)
-        if config.qk_norm:
+        if self._mixer.norm == "each":
             q, k = self._normed(q, self._head_norms[0]), self._normed(k, self._head_norms[1])
         q, k = _rotated(q, *rotation), _rotated(k, *rotation)
         end = start + new
         cache[0, :, :, start:end], cache[1, :, :, start:end] = k, v
         keys, values = cache[0, :, :, :end], cache[1, :, :, :end]
         if grouped and new == 1:
-            folded = q.reshape(batch, config.num_kv_heads, -1, config.head_dim)
+            folded = q.reshape(batch, config.kv_heads, -1, config.head_dim)
             mixed = functional.scaled_dot_product_attention(folded, keys, values)
-            mixed = mixed.reshape(batch, config.num_heads, 1, config.head_dim)
+            mixed = mixed.reshape(batch, self._mixer.heads, 1, config.head_dim)
         else:
             mixed = functional.scaled_dot_product_attention(
                 q, keys, values, is_causal=new > 1, enable_gqa=True

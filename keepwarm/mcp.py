@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import orjson
+import pydantic
 
+from tools_api.exact_json import dumps, whole_pairs
 from tools_api.sdk.portal import Portal
 from tools_api.sdk.tools import Conduct, Tool
 from tools_api.tools import FunctionTool
@@ -36,6 +37,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 DEFAULT_TIMEOUT_S = 60.0
+_ANY: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
 _CONNECTION_CLOSED = -32000
 """The code with which the client reports that a server went away."""
 
@@ -263,7 +265,7 @@ async def _listed(client: Client) -> list[ListedTool]:
 
 def _arguments(text: str) -> dict[str, Any]:
     """The server checks them itself; here they only have to be an object."""
-    arguments = orjson.loads(text)
+    arguments = _ANY.validate_json(whole_pairs(text.encode()))
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are not an object")
     return arguments
@@ -273,7 +275,7 @@ def _text(result: CallToolResult) -> str:
     """What a model reads of a result: its texts, or its structured content where it has none."""
     texts = [_block(block) for block in result.content]
     if not texts and result.structured_content is not None:
-        return orjson.dumps(result.structured_content).decode()
+        return dumps(result.structured_content).decode()
     return "\n".join(texts)
 
 

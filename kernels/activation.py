@@ -1,5 +1,9 @@
-"""The gate of the MLP: SiLU(gate) * up (Shazeer 2020, arXiv:2002.05202, SwiGLU)."""
+"""The gate of the MLP (Shazeer 2020, arXiv:2002.05202): one half of the columns gates the other.
 
+SiLU(gate) * up has kernels of its own; the other two are plain torch everywhere.
+"""
+
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,3 +35,21 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         return library.silu_mul(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)
+
+
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """``silu_mul`` with GELU in its approximation by tanh (Gemma) in the place of SiLU."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.gelu(gate, approximate="tanh").mul_(up)
+
+
+SWISH_GAIN = 1.702
+"""Of ``clamped_swiglu``: x * sigmoid(1.702 x) is near GELU."""
+
+
+def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """(up + 1) * gate * sigmoid(1.702 gate), gates held below ``limit``, ups within it on both
+    sides (gpt-oss)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1).mul_(gate * torch.sigmoid(gate * SWISH_GAIN))

@@ -24,6 +24,7 @@ def paged_attention_reference(
     *,
     scale: float,
     window: int | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of each query over its sequence's context.
 
@@ -36,6 +37,8 @@ def paged_attention_reference(
         layout: the step's sequences, in the order of the query rows.
         scale: multiplies the scores.
         window: tokens a query sees, itself included; None for all.
+        sinks: [heads] float32 (float64 for float64 queries): of each head a logit that counts in
+            the softmax's sum and has no value.
 
     Returns:
         New tensor like ``queries``.
@@ -58,7 +61,12 @@ def paged_attention_reference(
         hidden = key_at > query_at
         if window is not None:
             hidden |= key_at <= query_at - window
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            beside = sinks.to(wide)[:, None, None].expand(-1, num_queries, 1)
+            weights = torch.cat((scores, beside), -1).softmax(-1)[..., :-1]
         output[rows] = torch.einsum("hqk,khd->qhd", weights, values).to(queries.dtype)
     return output
 
@@ -71,16 +79,17 @@ def paged_attention(
     *,
     scale: float,
     window: int | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See ``paged_attention_reference``."""
     gpu = triton_kernels("attention", queries)
     if gpu is not None:
         output: Tensor = gpu.paged_attention(
-            queries, k_blocks, v_blocks, layout, scale=scale, window=window
+            queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
         )
         return output
     if queries.device.type == "cpu" and k_blocks.dtype != FP8:
-        return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window)
+        return attend(queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks)
     return paged_attention_reference(
-        queries, k_blocks, v_blocks, layout, scale=scale, window=window
+        queries, k_blocks, v_blocks, layout, scale=scale, window=window, sinks=sinks
     )

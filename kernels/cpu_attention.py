@@ -51,6 +51,7 @@ def attend(
     *,
     scale: float,
     window: int | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``kernels.attention.paged_attention_reference`` on a CPU.
 
@@ -71,6 +72,7 @@ def attend(
             layout,
             scale=scale,
             window=window,
+            sinks=sinks,
             max_queries=compiled,
         )
         if library.attends_any(queries.shape[2]):
@@ -85,7 +87,7 @@ def attend(
         few = span.num_queries * group <= block_size
         way = _attend_few if few else _attend_many
         mine = (queries[rows] * scale).to(_dtype_of_products(queries.dtype))
-        way(mine, (k_blocks, v_blocks), span, window, output[rows])
+        way(mine, (k_blocks, v_blocks), span, (window, sinks), output[rows])
     return output
 
 
@@ -101,9 +103,10 @@ def _attend_few(
     queries: Tensor,
     blocks: tuple[Tensor, Tensor],
     span: SequenceSpan,
-    window: int | None,
+    seen: tuple[int | None, Tensor | None],
     output: Tensor,
 ) -> None:
+    window, sinks = seen
     num_queries, _, head_dim = queries.shape
     _, kv_heads, block_size, _ = blocks[0].shape
     first = _first_visible(span.context_length - num_queries, window) // block_size * block_size
@@ -123,7 +126,8 @@ def _attend_few(
         scores.view(kv_heads, -1, num_queries, scores.shape[2]),
         first_end=span.context_length - num_queries + 1 - first,
         window=window,
-    ).view_as(scores)
+        sinks=sinks,
+    ).reshape(scores.shape)
     mixed = torch.zeros_like(by_head)
     at = 0
     for piece, part in zip(pieces, parts, strict=True):
@@ -141,9 +145,10 @@ def _attend_many(
     queries: Tensor,
     blocks: tuple[Tensor, Tensor],
     span: SequenceSpan,
-    window: int | None,
+    seen: tuple[int | None, Tensor | None],
     output: Tensor,
 ) -> None:
+    window, sinks = seen
     num_queries, _, head_dim = queries.shape
     _, kv_heads, block_size, _ = blocks[0].shape
     start = span.context_length - num_queries
@@ -161,8 +166,9 @@ def _attend_many(
             scores.view(kv_heads, -1, count, end - begin),
             first_end=start + low + 1 - first - begin,
             window=window,
+            sinks=sinks,
         )
-        mixed = torch.bmm(weights.view_as(scores), values[:, begin:end])
+        mixed = torch.bmm(weights.reshape(scores.shape), values[:, begin:end])
         mixed = mixed.view(kv_heads, -1, count, head_dim).permute(2, 0, 1, 3)
         output[low:high].view(count, kv_heads, -1, head_dim).copy_(mixed)
 
@@ -223,12 +229,15 @@ def _by_head(blocks: Tensor, span: SequenceSpan, first: int, dtype: torch.dtype)
     return widened(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), dtype)
 
 
-def _visible_softmax(scores: Tensor, *, first_end: int, window: int | None) -> Tensor:
-    """Softmax of scores [..., queries, columns] over the columns each query sees: those below
-    ``first_end`` + its number, the last ``window`` of them. May reuse the memory."""
+def _visible_softmax(
+    scores: Tensor, *, first_end: int, window: int | None, sinks: Tensor | None = None
+) -> Tensor:
+    """Softmax of scores [kv_heads, group, queries, columns] over the columns each query sees: those
+    below ``first_end`` + its number, the last ``window`` of them, and its head's sink. May reuse
+    the memory."""
     num_queries, columns = scores.shape[-2:]
     library = native_library(scores.dtype)
-    if library is not None:
+    if library is not None and sinks is None:
         return library.visible_softmax_(
             scores, num_queries=num_queries, first_end=first_end, window=window
         )
@@ -240,4 +249,7 @@ def _visible_softmax(scores: Tensor, *, first_end: int, window: int | None) -> T
     if window is not None:
         head = min(max(first_end + num_queries - 1 - window, 0), columns)
         scores[..., :head].masked_fill_(torch.arange(head) < end - window, -torch.inf)
-    return scores.softmax(-1)
+    if sinks is None:
+        return scores.softmax(-1)
+    beside = sinks.to(scores.dtype).view(*scores.shape[:2], 1, 1).expand(-1, -1, num_queries, 1)
+    return torch.cat((scores, beside), dim=-1).softmax(-1)[..., :-1]

@@ -25,6 +25,7 @@ class AttendArgs(ctypes.Structure):
             )
         ),
         ("scale", ctypes.c_float),
+        ("sinks", ctypes.c_void_p),
     )
 
 

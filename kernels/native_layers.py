@@ -87,12 +87,15 @@ class _LayersArgs(ctypes.Structure):
 class NativeLayers:
     """The layers of one decoder."""
 
-    def __init__(self, layers: Sequence[LayerParts], *, head_dim: int, eps: float) -> None:
+    def __init__(
+        self, layers: Sequence[LayerParts], *, head_dim: int, eps: float, scale: float
+    ) -> None:
         """
         Args:
             layers: all of them, in order.
             head_dim: of queries, keys and values.
             eps: of all norms.
+            scale: multiplies the scores of attention.
         """
         library = native_library(torch.bfloat16)
         assert library is not None, "there are no tiles without it"
@@ -101,6 +104,7 @@ class NativeLayers:
         self._layers = layers
         self._head_dim = head_dim
         self._eps = eps
+        self._scale = scale
         self._most_rows = min(product.most_rows for layer in layers for product in layer.products)
         first = layers[0]
         self._query_size = first.output.weights.inputs
@@ -162,7 +166,7 @@ class NativeLayers:
             head_dim=self._head_dim,
             block_size=block_size,
             max_queries=COMPILED_QUERIES,
-            scale=self._head_dim**-0.5,
+            scale=self._scale,
         )
         step = _LayersArgs(
             layers=ctypes.addressof(arguments),

@@ -111,6 +111,7 @@ class NativeLibrary:
         *,
         scale: float,
         window: int | None,
+        sinks: Tensor | None,
         max_queries: int,
     ) -> None:
         """``paged_attention_reference`` into ``output``, for the sequences of up to
@@ -144,6 +145,7 @@ class NativeLibrary:
                 window=window or 0,
                 max_queries=max_queries,
                 scale=scale,
+                sinks=None if sinks is None else sinks.data_ptr(),
             )
         )
 

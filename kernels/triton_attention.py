@@ -18,7 +18,7 @@ from torch import Tensor
 from kernels.launching import launch
 from kernels.paged_layout import MAX_DECODE_QUERIES, PagedLayout
 from kernels.triton_decode import decode
-from kernels.triton_tiles import VALUE_UNIT, WIDE_TILING, Tiling, attend_tiles, shared_sizes
+from kernels.triton_tiles import WIDE_TILING, Tiling, attend_tiles, mean_of, shared_sizes
 
 
 def extend_tiling(element_size: int, head_dim: int) -> Tiling:
@@ -36,6 +36,7 @@ def extend_kernel(
     k_ptr,
     v_ptr,
     out_ptr,
+    sinks_ptr,
     starts_ptr,
     lengths_ptr,
     tables_ptr,
@@ -47,6 +48,7 @@ def extend_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SCALED: tl.constexpr,
+    SINKS: tl.constexpr,
     WINDOW: tl.constexpr,
     MIN_QUERIES: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -127,9 +129,7 @@ def extend_kernel(
         BLOCK_N,
         True,
     )
-    mean = acc / tl.where(mass == 0, 1.0, mass)[:, None]
-    if SCALED:
-        mean = mean / VALUE_UNIT
+    mean = mean_of(acc, top, mass, sinks_ptr, head, SCALED, SINKS)
     tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=known)
 
 
@@ -141,6 +141,7 @@ def paged_attention(
     *,
     scale: float,
     window: int | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See ``kernels.attention.paged_attention_reference``; float64 is not for this.
 
@@ -153,9 +154,9 @@ def paged_attention(
     output = _output(queries, layout)
     tensors = queries, k_blocks, v_blocks, output
     if layout.max_decode_tokens:
-        decode(tensors, layout, scale, window)
+        decode(tensors, layout, scale, window, sinks)
     if layout.max_query_tokens > MAX_DECODE_QUERIES:
-        _extend(tensors, layout, scale, window)
+        _extend(tensors, layout, scale, window, sinks)
     return output
 
 
@@ -174,6 +175,7 @@ def _extend(
     layout: PagedLayout,
     scale: float,
     window: int | None,
+    sinks: Tensor | None,
 ) -> None:
     queries, k_blocks, _, _ = tensors
     sizes = shared_sizes(queries, k_blocks, window)
@@ -182,12 +184,14 @@ def _extend(
     grid = triton.cdiv(rows, tiling.rows), sizes["KV_HEADS"], layout.block_tables.shape[0]
     launch(extend_kernel, grid)(
         *tensors,
+        layout.query_starts if sinks is None else sinks,
         layout.query_starts,
         layout.context_lengths,
         layout.block_tables,
         layout.block_tables.stride(0),
         scale / math.log(2),
         **sizes,
+        SINKS=sinks is not None,
         MIN_QUERIES=MAX_DECODE_QUERIES + 1,
         BLOCK_M=tiling.rows,
         BLOCK_N=tiling.keys,

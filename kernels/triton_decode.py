@@ -25,7 +25,7 @@ from kernels.paged_layout import PagedLayout, decode_width
 from kernels.side_stream import joined
 from kernels.triton_prefix import attend_prefixes
 from kernels.triton_split_plan import most_items, plan_item, plan_sequence, split_plan
-from kernels.triton_tiles import attend_part, decode_tiling, room_for_parts, shared_sizes
+from kernels.triton_tiles import LOG2_E, attend_part, decode_tiling, room_for_parts, shared_sizes
 
 SPLITS_AT_ONCE = 64
 """Parts that a join takes together."""
@@ -39,6 +39,7 @@ def decode_split_kernel(
     k_ptr,
     v_ptr,
     out_ptr,
+    sinks_ptr,
     part_ptr,
     peak_ptr,
     plan_ptr,
@@ -51,6 +52,7 @@ def decode_split_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SCALED: tl.constexpr,
+    SINKS: tl.constexpr,
     WINDOW: tl.constexpr,
     ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -97,6 +99,9 @@ def decode_split_kernel(
         True,
     )
     if whole:
+        if SINKS:
+            sink = tl.load(sinks_ptr + head) * LOG2_E
+            mean = mean / (1.0 + tl.exp2(sink - peak))[:, None]
         tl.store(out_ptr + place, mean.to(out_ptr.dtype.element_ty), mask=known)
     else:
         part = kv_head.to(tl.int64) * ROW_TILES * BLOCK_M + row
@@ -129,6 +134,7 @@ def decode_join_kernel(
     prefix_part_ptr,
     prefix_peak_ptr,
     out_ptr,
+    sinks_ptr,
     plan_ptr,
     items,
     HEADS: tl.constexpr,
@@ -136,6 +142,7 @@ def decode_join_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     SHARED: tl.constexpr,
+    SINKS: tl.constexpr,
     ROW_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     SPLITS_AT_ONCE: tl.constexpr,
@@ -181,6 +188,8 @@ def decode_join_kernel(
                 HEAD_DIM,
                 dims,
             )
+    if SINKS:
+        total += tl.exp2(tl.load(sinks_ptr + head) * LOG2_E - top)
     place = ((first_row + query).to(tl.int64) * HEADS + head) * HEAD_DIM + dims
     tl.store(out_ptr + place, (acc / total).to(out_ptr.dtype.element_ty), mask=dims < HEAD_DIM)
 
@@ -190,6 +199,7 @@ def decode(
     layout: PagedLayout,
     scale: float,
     window: int | None,
+    sinks: Tensor | None,
 ) -> None:
     """Attention of the sequences with at most MAX_DECODE_QUERIES query tokens.
 
@@ -199,6 +209,7 @@ def decode(
         layout: all sequences of the step.
         scale: multiplies the scores.
         window: tokens a query sees, itself included; None for all.
+        sinks: see ``kernels.attention``.
     """
     queries, k_blocks, _, output = tensors
     sizes = shared_sizes(queries, k_blocks, window)
@@ -220,6 +231,7 @@ def decode(
         layout, shares=shares, items=items, tile_keys=tiling.keys, window=sizes["WINDOW"]
     )
     shared = layout.shared if window is None else None
+    beside = plan if sinks is None else sinks
     own = {"ROW_TILES": row_tiles, "BLOCK_M": tiling.rows}
     parts = room_for_parts(queries, sizes["KV_HEADS"], row_tiles * tiling.rows, items)
     prefix_parts, prefix_splits = parts, 1
@@ -228,12 +240,14 @@ def decode(
         prefix_splits = prefix_parts[1].shape[-1]
     launch(decode_split_kernel, (shares, items))(
         *tensors,
+        beside,
         *parts,
         plan,
         layout.block_tables,
         layout.block_tables.stride(0),
         scale / math.log(2),
         **sizes,
+        SINKS=sinks is not None,
         **own,
         BLOCK_N=tiling.keys,
         num_warps=tiling.num_warps,
@@ -247,11 +261,13 @@ def decode(
             *parts,
             *prefix_parts,
             output,
+            beside,
             plan,
             items,
             **{name: sizes[name] for name in names},
             **own,
             SHARED=shared is not None,
+            SINKS=sinks is not None,
             SPLITS_AT_ONCE=SPLITS_AT_ONCE,
             PREFIX_SPLITS=prefix_splits,
             num_warps=JOIN_WARPS * triton.cdiv(sizes["BLOCK_D"], 128),

@@ -13,6 +13,7 @@ Always true: slots past a context and table entries past its blocks are never re
 Import this module only where Triton is to run; ``kernels.dispatch`` decides that.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from kernels.quantised_kv import FP8, SCALE_BYTES
 
 _SCALE_BYTES = tl.constexpr(SCALE_BYTES)
+LOG2_E = tl.constexpr(math.log2(math.e))
 VALUE_UNIT = tl.constexpr(64.0)
 """Weights times scales of values in 8 bits are this much larger while they are multiplied: in
 float16 they lose less than bfloat16 would for values of 2e-4 up to 4e5."""
@@ -211,3 +213,16 @@ def attend_part(
     if SCALED:
         mean = mean / VALUE_UNIT
     return mean, top + tl.log2(some_mass)
+
+
+@triton.jit
+def mean_of(acc, top, mass, sinks_ptr, head, SCALED: tl.constexpr, SINKS: tl.constexpr):
+    """The mean of rows that have seen all they see, a row's sink (``sinks_ptr`` + ``head``)
+    included; of rows that see nothing 0."""
+    if SINKS:
+        sink = tl.load(sinks_ptr + head) * LOG2_E
+        mass += tl.exp2(sink - tl.where(top == float("-inf"), sink, top))
+    mean = acc / tl.where(mass == 0, 1.0, mass)[:, None]
+    if SCALED:
+        mean = mean / VALUE_UNIT
+    return mean

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools_api.json_bounds import beyond_bounds
+from tools_api.json_bounds import BeyondBounds, bounded
 
 MIB = 1 << 20
 
@@ -68,9 +68,10 @@ def refuse_beyond(text: bytes, bounds: JsonBounds, path: Path) -> None:
     Raises:
         UnfitFile: it has more values or levels than ``bounds`` allow.
     """
-    fault = beyond_bounds(text, most_values=bounds.most_values, most_levels=bounds.most_levels)
-    if fault is not None:
-        raise UnfitFile(f"{path}: not JSON within bounds: {fault}")
+    try:
+        bounded(text, most_values=bounds.most_values, most_levels=bounds.most_levels)
+    except BeyondBounds as error:
+        raise UnfitFile(f"{path}: not JSON within bounds: {error}") from None
 
 
 def read_json(path: Path, bounds: JsonBounds) -> bytes:

@@ -14,6 +14,7 @@ of ``encode`` is an added token unless its segment said so.
 """
 
 import codecs
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
-import tokenizers
 
 from runtime.folder_files import DESCRIPTION, TOKENIZER, JsonBounds, UnfitFile, read_json
+from runtime.text_encoder import TextEncoder, node_types, without_prefix
+from runtime.token_bound import TokenBound
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
 
@@ -33,18 +35,11 @@ TokenArray = npt.NDArray[np.int32]
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
-_STEPS = ("normalizer", "normalizers", "pre_tokenizer", "pretokenizers")
-"""Keys of tokenizer.json under which a text's way into the model stands."""
 
 
 class TokenizerError(Exception):
     """The tokenizer's files are missing, unfit or contradict each other, or a special
     segment names no token. The model cannot be served with them."""
-
-
-class UnsplittableText(TokenizerError):
-    """A text that the library gives up on: hundreds of thousands of characters that its regular
-    expression takes for one word."""
 
 
 class Tokenizer:
@@ -54,8 +49,8 @@ class Tokenizer:
         self,
         *,
         source: str,
-        text_encoder: tokenizers.Tokenizer,
-        spelling_encoder: tokenizers.Tokenizer,
+        text_encoder: TextEncoder,
+        spelling_encoder: TextEncoder,
         token_bytes: Sequence[bytes | None],
         specials: Mapping[str, int],
         vocab_size: int,
@@ -114,7 +109,7 @@ class Tokenizer:
             )
         rows = rows if rows is not None else top + 1
         encoder = _text_encoder(raw, frozenset(specials), path)
-        exact = _without_prefix(raw)
+        exact = without_prefix(raw)
         return cls(
             source=source.decode("utf-8"),
             text_encoder=encoder,
@@ -153,19 +148,32 @@ class Tokenizer:
             if not segment.special:
                 text += segment.text
                 continue
-            ids += self._encode_text(text)
+            ids += self._text_encoder.encode(text)
             text = ""
             token = self._specials.get(segment.text)
             if token is None:
                 raise TokenizerError(f"the tokenizer has no special token {segment.text!r}")
             ids.append(token)
-        ids += self._encode_text(text)
+        ids += self._text_encoder.encode(text)
         return np.array(ids, dtype=np.int32)
+
+    def least_tokens(self, text: str) -> int:
+        """No encoding of the text has fewer; found without tokenising it."""
+        return self._bound.least(text)
+
+    @functools.cached_property
+    def _bound(self) -> TokenBound:
+        pieces = [
+            piece
+            for token, piece in enumerate(self._token_bytes)
+            if piece is not None and token not in self._special_texts
+        ]
+        return self._text_encoder.bound(pieces)
 
     def spell(self, text: str) -> list[int]:
         """Token ids that write exactly this text, as it stands behind other text: without the space
         that some tokenizers put in front of what they encode."""
-        return self._ids(self._spelling_encoder, text)
+        return self._spelling_encoder.encode(text)
 
     def special_id(self, text: str) -> int | None:
         return self._specials.get(text)
@@ -189,27 +197,6 @@ class Tokenizer:
     def text_of(self, tokens: Iterable[int]) -> str:
         """What tokens say, for people: special ones spelt out, broken characters marked."""
         return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
-
-    def _encode_text(self, text: str) -> list[int]:
-        return self._ids(self._text_encoder, text)
-
-    @staticmethod
-    def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
-        if not text:
-            return []
-        # A lone surrogate (legal in JSON, impossible in UTF-8) becomes U+FFFD.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        try:
-            # As a batch other threads run meanwhile; without offsets it takes half the time.
-            (found,) = encoder.encode_batch_fast([text], add_special_tokens=False)
-        except BaseException as error:
-            # What the Rust library gives up with is no Exception, and its type has no module.
-            if type(error).__name__ != "PanicException":
-                raise
-            raise UnsplittableText(
-                "it has a run of characters of one kind that is too long to be tokenised"
-            ) from error
-        return found.ids
 
 
 class IncrementalDecoder:
@@ -300,84 +287,16 @@ def _config_vocab_size(config: dict[str, Any]) -> int | None:
     return None if size is None else int(size)
 
 
-def _text_encoder(
-    raw: dict[str, Any], specials: frozenset[str], path: Path
-) -> tokenizers.Tokenizer:
-    """The tokenizer without added tokens, in its vocabulary as well: a BPE with
-    ``ignore_merges`` takes a whole word that is in the vocabulary, merges or no merges."""
-    model = dict(raw["model"])
-    model["vocab"] = {k: v for k, v in model["vocab"].items() if k not in specials}
-    model["merges"] = [
-        merge for merge in model.get("merges", []) if not specials & _merge_pieces(merge)
-    ]
-    if model.get("unk_token") in specials:
-        model["unk_token"] = None
-    plain = {
-        **raw,
-        "model": model,
-        "added_tokens": [],
-        "post_processor": None,
-        "truncation": None,
-        "padding": None,
-        "pre_tokenizer": _without_first_prefix(raw.get("pre_tokenizer")),
-    }
+def _text_encoder(raw: dict[str, Any], specials: frozenset[str], path: Path) -> TextEncoder:
     try:
-        # Any failure inside the Rust library arrives as a bare Exception.
-        return tokenizers.Tokenizer.from_str(orjson.dumps(plain).decode())
-    except Exception as error:
+        return TextEncoder(raw, specials)
+    except Exception as error:  # any failure inside the Rust library
         raise TokenizerError(f"{path}: {error}") from error
-
-
-def _merge_pieces(merge: str | Sequence[str]) -> set[str]:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return {left, right, left + right}
-
-
-def _without_first_prefix(node: Any) -> Any:
-    """Metaspace's ``prepend_scheme: first`` means the start of the transcript. Ours start
-    with a special token, so no text we encode is first."""
-    if not isinstance(node, dict):
-        return node
-    if node.get("type") == "Sequence":
-        return {**node, "pretokenizers": [_without_first_prefix(n) for n in node["pretokenizers"]]}
-    if node.get("type") == "Metaspace" and node.get("prepend_scheme") == "first":
-        return {**node, "prepend_scheme": "never"}
-    return node
-
-
-def _without_prefix(node: Any) -> Any:
-    """A tokenizer's description, or a part of it, with no space put in front of texts."""
-    if isinstance(node, list):
-        steps = [step for step in node if not _is_prepend(step)]
-        return [_without_prefix(step) for step in steps]
-    if not isinstance(node, dict):
-        return node
-    if _is_prepend(node):
-        return None
-    kept = {key: _without_prefix(node[key]) for key in _STEPS if key in node}
-    for key, value in (("prepend_scheme", "never"), ("add_prefix_space", False)):
-        if key in node:
-            kept[key] = value
-    return {**node, **kept}
-
-
-def _is_prepend(node: Any) -> bool:
-    return isinstance(node, dict) and node.get("type") == "Prepend"
-
-
-def _node_types(node: Any) -> dict[str, dict[str, Any]]:
-    """Steps of a pre-tokenizer or decoder by type, sequences flattened."""
-    if not isinstance(node, dict):
-        return {}
-    found = {str(node.get("type")): node}
-    for child in [*node.get("pretokenizers", []), *node.get("decoders", [])]:
-        found |= _node_types(child)
-    return found
 
 
 def _strips_first_space(raw: dict[str, Any]) -> bool:
     """Whether decoding drops the space that encoding put before the first word."""
-    steps = _node_types(raw.get("decoder"))
+    steps = node_types(raw.get("decoder"))
     if "Metaspace" in steps:
         return bool(steps["Metaspace"].get("prepend_scheme", "always") != "never")
     strip = steps.get("Strip", {})
@@ -393,7 +312,7 @@ def _byte_table(
 ) -> list[bytes | None]:
     """What each id writes. Raises TokenizerError if some byte has no token."""
     table: list[bytes | None] = [None] * vocab_size
-    if "ByteLevel" in _node_types(raw.get("decoder")):
+    if "ByteLevel" in node_types(raw.get("decoder")):
         chars = _byte_level_chars()
         for piece, token in pieces.items():
             try:

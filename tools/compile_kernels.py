@@ -121,6 +121,9 @@ def builds() -> Iterator[Build]:
         name = f"head size {head_dim} bf16"
         yield from _attention(name, "bf16", heads, kv_heads, window=0, head_dim=head_dim)
     yield from _attention("window bf16", "bf16", heads, kv_heads, window=4096)
+    for window in (0, 128):
+        name = f"sinks window {window} bf16"
+        yield from _attention(name, "bf16", 64, 8, window=window, head_dim=64, sinks=True)
     yield from _attention("qwen3-8b fp8 KV", "bf16", heads, kv_heads, window=0, fp8=True)
     for norm, fp8 in ((True, False), (False, False), (True, True)):
         yield Build(
@@ -268,8 +271,10 @@ def _attention(
     window: int,
     fp8: bool = False,
     head_dim: int = 128,
+    sinks: bool = False,
 ) -> Iterator[Build]:
-    sizes = _shared_sizes(heads, kv_heads, fp8, head_dim) | {"WINDOW": window}
+    sizes = _shared_sizes(heads, kv_heads, fp8, head_dim) | {"WINDOW": window, "SINKS": sinks}
+    beside = _pointers("fp32" if sinks else "i32", "sinks")
     kv = "fp8e4nv" if fp8 else kind
     layout = _pointers("i32", "starts", "lengths")
     wide = kind == "fp32"
@@ -285,6 +290,7 @@ def _attention(
                 name=f"decode_split {label}",
                 kernel=decode_split_kernel,
                 types=_pointers(kind, "q", "out")
+                | beside
                 | _pointers(kv, "k", "v")
                 | _pointers("fp32", "part", "peak")
                 | _pointers("i32", "plan", "tables")
@@ -302,10 +308,12 @@ def _attention(
                 kernel=decode_join_kernel,
                 types=_pointers("fp32", "part", "peak", "prefix_part", "prefix_peak")
                 | _pointers(kind, "out")
+                | beside
                 | _pointers("i32", "plan")
                 | {"items": "i32"},
                 constants={
-                    name: sizes[name] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D")
+                    name: sizes[name]
+                    for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "BLOCK_D", "SINKS")
                 }
                 | own
                 | {
@@ -324,6 +332,7 @@ def _attention(
         name=f"extend {name}",
         kernel=extend_kernel,
         types=_pointers(kind, "q", "out")
+        | beside
         | _pointers(kv, "k", "v")
         | layout
         | _pointers("i32", "tables")

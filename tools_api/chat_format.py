@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -248,7 +248,7 @@ def _open_turn(item: Message | FunctionCall | FunctionCallOutput | Reasoning) ->
 
 def to_json(value: object, indent: int | None = None) -> str:
     """JSON as the published templates write it (``tojson`` of transformers)."""
-    return exact_numbers.written(value, indent=indent)
+    return exact_json.written(value, indent=indent)
 
 
 def tool_object(tool: FunctionTool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ some clients ignore an error without them.
 """
 
 import math
+import re
 from typing import Any
 
 MAX_QUOTED = 80
@@ -166,6 +167,17 @@ def previous_response_not_found(response_id: str) -> ApiError:
     )
 
 
+def item_not_found(path: str, item_id: str) -> ApiError:
+    """An ``item_reference`` names what is unknown, forgotten, deleted, private to another
+    connection or another tenant's: a client cannot tell which. It may send the item itself."""
+    return ApiError(
+        f"'{path}': item with id {quoted(item_id)} not found; send the item itself.",
+        code="item_not_found",
+        param=path,
+        status=404,
+    )
+
+
 def response_not_found(response_id: str | None) -> ApiError:
     """A turn that was to be cancelled does not run: unknown, ended, or another tenant's."""
     what = (
@@ -301,6 +313,20 @@ def context_length_exceeded(
         code="context_length_exceeded",
         param="input",
     )
+
+
+def told_lengths(error: ApiError) -> tuple[int, int] | None:
+    """Tokens of the prompt and the most that one may have, of a ``context_length_exceeded`` as it
+    crossed the wire; None of any other."""
+    told = _LENGTHS.match(error.message) if error.code == "context_length_exceeded" else None
+    if told is None:
+        return None
+    input_tokens, holds = int(told[1]), int(told[2])
+    return input_tokens, min(holds, input_tokens - 1)
+
+
+_LENGTHS = re.compile(r"The input is (\d+) tokens long, the model's context holds (\d+) ")
+"""How ``context_length_exceeded`` begins."""
 
 
 def overloaded(reason: str) -> ApiError:

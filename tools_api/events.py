@@ -18,7 +18,7 @@ import orjson
 
 from tools_api import errors
 from tools_api.errors import ApiError
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 from tools_api.limits import DEFAULT_LIMITS, Limits
 from tools_api.requests import CreateRequest, parse_create
 from tools_api.wire import parse_json, refuse_unprintable
@@ -159,7 +159,7 @@ def _parse_steer(raw: dict[str, Any]) -> SteerRequest:
 
 def encode(event: Event) -> bytes:
     """The event as a text frame: UTF-8 JSON, its type first."""
-    return packed(event)
+    return dumps(event)
 
 
 def type_of(frame: bytes) -> bytes:

@@ -24,7 +24,7 @@ from tools_api.chat_format import (
     to_json,
 )
 from tools_api.custom_input import CustomFormat
-from tools_api.exact_numbers import written
+from tools_api.exact_json import written
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import dialect

@@ -243,7 +243,7 @@ def parse_items(raw: object, path: str = "input", limits: Bounds | None = None) 
         raise errors.invalid_type(path, "a string or an array", raw)
     if limits is not None:
         refuse_many_items(raw, path, limits)
-    return tuple(_parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
+    return tuple(parse_item(item, join(path, i), limits) for i, item in enumerate(raw))
 
 
 def refuse_many_items(raw: object, path: str, limits: Bounds) -> None:
@@ -270,7 +270,8 @@ def _count_parts(raw: list[Any]) -> int:
     )
 
 
-def _parse_item(raw: object, path: str, limits: Bounds | None) -> Item:
+def parse_item(raw: object, path: str, limits: Bounds | None = None) -> Item:
+    """Read one item; ``limits`` as ``parse_items``. Raises ApiError."""
     if not isinstance(raw, dict):
         raise errors.invalid_type(path, "an object", raw)
     kind = raw.get("type")
@@ -310,7 +311,7 @@ def _parse_item(raw: object, path: str, limits: Bounds | None) -> Item:
             )
     raise _unsupported_type(kind, join(path, "type"), "item", "message, function_call, "
                             "function_call_output, custom_tool_call, custom_tool_call_output, "
-                            "reasoning")  # fmt: skip
+                            "reasoning, item_reference")  # fmt: skip
 
 
 class _Head(TypedDict):

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 _CHUNK_BYTES = 1 << 20
 
 
-def beyond_bounds(text: bytes, *, most_values: int, most_levels: int) -> str | None:
-    """Why a text is too large or nested too deep to be parsed; None if it is not.
+class BeyondBounds(ValueError):
+    """A text is too large or nested too deep to be parsed. The message says which."""
+
+
+def bounded(text: bytes, *, most_values: int, most_levels: int) -> bytes:
+    """What stands outside the strings of a text that is within its bounds, put together.
 
     First what stands in strings is cut out, then pairs of brackets are deleted from the inside
     out, one level at a time.
@@ -20,27 +24,39 @@ def beyond_bounds(text: bytes, *, most_values: int, most_levels: int) -> str | N
     Args:
         most_values: strings; and commas and opening brackets outside of them.
         most_levels: of arrays and objects.
+
+    Raises:
+        BeyondBounds: it is not.
     """
-    text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if text.count(b'"') > 2 * most_values:
-        return f"more than {most_values} strings"
-    structure = b"".join(_outside_strings(text))
+    bare = without_escapes(text)
+    if bare.count(b'"') > 2 * most_values:
+        raise BeyondBounds(f"more than {most_values} strings")
+    structure = outside_strings(bare)
     if sum(map(structure.count, (b",", b"[", b"{"))) > most_values:
-        return f"more than {most_values} values"
+        raise BeyondBounds(f"more than {most_values} values")
     brackets = structure.translate(_TO_SQUARE, delete=_NOT_BRACKETS)
     for _ in range(most_levels):
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > most_levels:
-        return f"nested deeper than {most_levels} levels"
-    return None
+        raise BeyondBounds(f"nested deeper than {most_levels} levels")
+    return structure
 
 
-def _outside_strings(text: bytes) -> Iterator[bytes]:
-    """What stands outside strings, of a text without escaped quotes; a chunk at a time, since each
-    piece of a split takes memory of its own."""
+def without_escapes(text: bytes) -> bytes:
+    """A JSON text in which every quote opens or closes a string."""
+    return text.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def outside_strings(bare: bytes) -> bytes:
+    """What stands outside the strings of what ``without_escapes`` gave, put together."""
+    return b"".join(_outside(bare))
+
+
+def _outside(bare: bytes) -> Iterator[bytes]:
+    """A chunk at a time, since each piece of a split takes memory of its own."""
     inside = False
-    for at in range(0, len(text), _CHUNK_BYTES):
-        pieces = text[at : at + _CHUNK_BYTES].split(b'"')
+    for at in range(0, len(bare), _CHUNK_BYTES):
+        pieces = bare[at : at + _CHUNK_BYTES].split(b'"')
         yield b"".join(pieces[inside::2])
         inside ^= len(pieces) % 2 == 0
 

@@ -22,6 +22,9 @@ class Limits:
     max_json_values: int = 500_000
     """Commas and opening brackets in a frame, outside strings, and strings (keys included);
     bounds the memory that a frame of brackets can claim."""
+    max_number_digits: int = 4300
+    """Digits of a number in a frame, written without an exponent. Up to there numbers are kept to
+    the last digit; Python reads no longer ones."""
 
     max_inline_bytes: int = 8 * 1024
     """A frame or body that is larger is read in a process of its own, its turn planned and its new
@@ -41,6 +44,9 @@ class Limits:
     """Parts in all items of ``input`` together: each costs some 10 us on the event loop."""
     max_list_entries: int = 64
     """Entries of ``include``, and of ``context_management``."""
+    max_listed_responses: int = 64
+    """Responses whose lists of items one ``input`` refers to; items with ids of their own are not
+    counted."""
     max_tools: int = 128
     """Tools of a request, those of namespaces among them."""
     max_tool_name: int = 64

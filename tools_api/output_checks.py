@@ -14,7 +14,7 @@ Always true: a value that satisfies its schema is never reported.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.items import FunctionCall, Item, Message
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import Schema, dialect
@@ -88,7 +88,7 @@ def _subject(name: str, schema: Schema, lenient: bool) -> _Subject | None:
 
 def _violation(subject: _Subject, text: str) -> str | None:
     try:
-        value = exact_numbers.read(text)
+        value = exact_json.loads(text)
     except (ValueError, RecursionError):
         return None  # cut, or no JSON: others say so
     judge = Judge(subject.schema, subject.afterwards)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-from tools_api.exact_numbers import packed, read
+from tools_api.exact_json import dumps, loads
 from tools_api.items import Item
 from tools_api.requests import CreateRequest
 from tools_api.tools import FunctionTool
@@ -36,7 +36,7 @@ Restore = Callable[[Any], Any]
 def pack(request: CreateRequest) -> Iterator[bytes]:
     """The pieces of a request: its head, then its tools, then its items."""
     counts = {name: len(getattr(request, name)) for name in _LISTS}
-    yield packed({"fields": _told(request, without=_LISTS), "counts": counts})
+    yield dumps({"fields": _told(request, without=_LISTS), "counts": counts})
     for name in _LISTS:
         for piece in _in_pieces(map(_plain, getattr(request, name))):
             yield b'{"%b":[%b]}' % (name.encode(), piece)
@@ -46,13 +46,13 @@ class Unpacker:
     """Takes the pieces in their order."""
 
     def __init__(self, head: bytes) -> None:
-        told = read(head)
+        told = loads(head)
         self._fields, self._counts = told["fields"], told["counts"]
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
 
     def add(self, piece: bytes) -> None:
         """One more piece."""
-        for name, values in read(piece).items():
+        for name, values in loads(piece).items():
             restore = _restored_item if name == "input" else _restorer(FunctionTool)
             self._lists[name] += map(restore, values)
 
@@ -75,7 +75,7 @@ def _in_pieces(values: Iterable[Any]) -> Iterator[bytes]:
     piece: list[bytes] = []
     size = 0
     for value in values:
-        text = packed(value)
+        text = dumps(value)
         if piece and size + len(text) > PIECE_BYTES:
             yield b",".join(piece)
             piece, size = [], 0

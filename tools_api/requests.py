@@ -7,7 +7,7 @@ inside ``keepwarm`` are faults, null equals absent everywhere.
 """
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -15,8 +15,9 @@ from pydantic import ConfigDict, Field
 
 from tools_api import errors
 from tools_api.call_order import in_call_order
-from tools_api.exact_numbers import packed
-from tools_api.items import Item, parse_items, refuse_many_items
+from tools_api.exact_json import dumps
+from tools_api.item_references import ItemReference, parse_input
+from tools_api.items import Item, refuse_many_items
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 from tools_api.request_warnings import request_warnings
@@ -174,6 +175,8 @@ class CreateRequest(WireModel):
 
     model: Annotated[str, Field(max_length=512)] | None = None
     input: tuple[Item, ...] = ()
+    references: tuple[ItemReference, ...] = ()
+    """Entries of the input that stand for stored items; those are not among ``input`` yet."""
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     store: bool = True
@@ -252,6 +255,7 @@ def parse_create(
         if isinstance(raw.get(name), list):
             fields[name] = tuple(raw[name])
     fields["hosted_tools"], fields["warnings"], fields["body_digest"] = (), (), b""
+    fields["references"] = ()
     request = validate(CreateRequest, fields, "")
     _refuse_unprintable_ids(request)
     if request.keepwarm.on_disconnect == "continue" and not request.store:
@@ -272,19 +276,30 @@ def _refuse_unprintable_ids(request: CreateRequest) -> None:
 def _costly_fields(raw: dict[str, Any], request: CreateRequest, limits: Limits) -> dict[str, Any]:
     """Tools and items, and what is worked out of them. ``request``: the rest, checked."""
     tools = parse_tools(raw.get("tools"), "tools", limits)
-    items = in_call_order(
-        parse_items(raw.get("input", []), "input", limits),
-        complete=request.generate,
-        where=lambda index: join("input", index, "call_id"),
-    )
+    items, references = parse_input(raw.get("input", []), limits)
+    repeated: tuple[str, ...] = ()
+    if not references:  # else once what they stand for is there
+        items, repeated = ordered_input(items, complete=request.generate)
     return {
         "tools": tools,
         "tool_choice": parse_tool_choice(raw.get("tool_choice"), tools),
         "hosted_tools": hosted_types(raw.get("tools")),
-        "warnings": request_warnings(raw) + items.warnings(),
-        "input": items.items,
+        "warnings": request_warnings(raw) + repeated,
+        "input": items,
+        "references": references,
         "body_digest": _body_digest(raw, request),
     }
+
+
+def ordered_input(
+    items: Sequence[Item], *, complete: bool
+) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+    """A whole ``input`` in the order in which a model reads it, and warnings. ``complete`` and
+    errors as for ``in_call_order``."""
+    ordered = in_call_order(
+        items, complete=complete, where=lambda index: join("input", index, "call_id")
+    )
+    return ordered.items, ordered.warnings()
 
 
 def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
@@ -295,7 +310,7 @@ def _body_digest(raw: dict[str, Any], request: CreateRequest) -> bytes:
     body = {key: value for key, value in raw.items() if key not in _TRANSPORT_FIELDS}
     options = raw["keepwarm"].items()
     body["keepwarm"] = {k: v for k, v in options if k not in ("request_id", "traceparent")}
-    return hashlib.blake2b(packed(body, sort_keys=True), digest_size=16).digest()
+    return hashlib.blake2b(dumps(body, sort_keys=True), digest_size=16).digest()
 
 
 def _refuse_oversized(raw: dict[str, Any], limits: Limits) -> None:

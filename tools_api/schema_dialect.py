@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tools_api import schema_decimals
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 from tools_api.schema_formats import LIBRARY_FORMATS, PATTERNS, WEB_ADDRESS
 
 Schema = dict[str, Any]
@@ -77,7 +77,7 @@ def dialect(schema: Schema, *, lenient: bool = False) -> Dialect:
     Args:
         lenient: keywords that would be refused are left out.
     """
-    if _LOOKED_AT.search(packed(schema)) is None:
+    if _LOOKED_AT.search(dumps(schema)) is None:
         return Dialect(schema=schema)
     rewriting = _Rewriting(schema, lenient)
     result = rewriting.rewritten(schema, at="#")

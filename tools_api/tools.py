@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
-from tools_api import errors, exact_numbers
+from tools_api import errors, exact_json
 from tools_api.custom_input import INPUT_SCHEMA, CustomFormat, parse_format
 from tools_api.json_fields import Fields, depth_of, join
 from tools_api.limits import DEFAULT_LIMITS, Limits
@@ -57,7 +57,11 @@ class FunctionTool:
     """The first tool of its namespace: the model reads what the namespace is for above it."""
     custom: CustomFormat | None = None
     """A custom tool: it is given a text, not arguments."""
-    place: str = ""
+    in_header: bool = True
+    """The model reads of it before all items; otherwise where an item says what it is, if any."""
+    offered: bool = True
+    """The model may call it, if the choice among the tools lets it."""
+    place: str = field(default="", compare=False)
     """Path in the request, where it is not simply ``tools[i]``."""
 
     @property
@@ -138,9 +142,10 @@ class ToolChoice:
         """The tools that this choice lets the model call."""
         if self.mode == "none":
             return ()
+        offered = tuple(tool for tool in tools if tool.offered)
         if self.names is None:
-            return tools
-        return tuple(tool for tool in tools if tool.name in self.names)
+            return offered
+        return tuple(tool for tool in offered if tool.name in self.names)
 
 
 def parse_tools(
@@ -263,7 +268,13 @@ class _ToolReader:
             if not isinstance(parameters, dict):
                 raise errors.invalid_type(join(path, "parameters"), "an object", parameters)
             tool = replace(tool, parameters=parameters)
-        tool = replace(tool, strict=Fields(raw, path).flag("strict", True))
+        fields = Fields(raw, path)
+        tool = replace(
+            tool,
+            strict=fields.flag("strict", True),
+            in_header=fields.flag("in_header", True),
+            offered=fields.flag("offered", True),
+        )
         check_schema(tool.parameters, join(path, "parameters"), self._limits)
         if tool.parameters.get("type", "object") != "object":
             raise errors.invalid_json_schema(join(path, "parameters"), "its type is not 'object'")
@@ -309,7 +320,7 @@ def check_schema(schema: dict[str, Any], path: str, limits: Limits) -> None:
         raise errors.invalid_json_schema(
             path, f"nested deeper than {limits.max_schema_depth} levels"
         )
-    if len(exact_numbers.packed(schema)) > limits.max_schema_bytes:
+    if len(exact_json.dumps(schema)) > limits.max_schema_bytes:
         raise errors.invalid_json_schema(path, f"longer than {limits.max_schema_bytes} bytes")
 
 
@@ -327,7 +338,7 @@ def parse_tool_choice(
         case "auto" | "none" as mode:
             return ToolChoice(mode=mode)
         case "required":
-            if not tools:
+            if not any(tool.offered for tool in tools):
                 raise errors.invalid_value(path, "'required' needs at least one tool")
             return ToolChoice(mode="required")
         case str():
@@ -382,7 +393,7 @@ def _known_names(entries: list[Any], tools: tuple[FunctionTool, ...], path: str)
     A tool of a namespace is named as the model calls it, or with ``namespace`` beside its own
     name.
     """
-    known = {(tool.name, tool.custom is not None) for tool in tools}
+    known = {(tool.name, tool.custom is not None): tool.offered for tool in tools}
     names = []
     for entry in entries:
         kind = entry.get("type", "function") if isinstance(entry, dict) else None
@@ -395,7 +406,12 @@ def _known_names(entries: list[Any], tools: tuple[FunctionTool, ...], path: str)
             )
         if isinstance(entry.get("namespace"), str):
             name = f"{entry['namespace']}__{name}"
-        if (name, kind == "custom") not in known:
+        offered = known.get((name, kind == "custom"))
+        if offered is None:
             raise errors.invalid_value(path, f"{errors.quoted(name)} is not one of the tools")
+        if not offered:
+            raise errors.invalid_value(
+                path, f"{errors.quoted(name)} may not be called: no message offers it"
+            )
         names.append(name)
     return tuple(names)

@@ -1,19 +1,23 @@
 """The door for bytes from outside: JSON text to checked, frozen objects.
 
-``parse_json`` bounds depth and size of a frame before any parser sees it. ``WireModel`` is
+``parse_json`` bounds depth and size of a frame before any parser sees it, and its numbers
+before anything reckons with them. ``WireModel`` is
 the base of what pydantic reads from the wire: null equals absent, unknown keys are ignored,
 no type is converted into another. ``validate`` turns a fault into an ``ApiError`` that
 names the path. What the fields mean is said by the modules that define the models.
 """
 
+import re
+from decimal import Decimal
+from functools import cache
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from tools_api import errors
+from tools_api import errors, exact_json
 from tools_api.errors import ApiError
-from tools_api.json_bounds import beyond_bounds
+from tools_api.exact_numbers import num_digits
+from tools_api.json_bounds import bounded
 from tools_api.json_fields import join, without_nulls
 from tools_api.limits import Limits
 
@@ -73,22 +77,44 @@ def _as_api_error(fault: Any, base: str) -> ApiError:
 def parse_json(frame: str | bytes, limits: Limits, what: str = "frame") -> dict[str, Any]:
     """Parse one frame, or the body of a request (``what`` an error calls it).
 
-    Of equal keys in one object the last one counts. NaN, infinities and numbers that only
-    an infinity could hold, lone surrogates and invalid UTF-8 are faults.
+    Of equal keys in one object the last one counts. NaN, infinities and invalid UTF-8 are faults;
+    an escaped half of a surrogate pair is U+FFFD. Numbers are as ``exact_json.loads`` has them.
 
     Raises:
-        ApiError: ``invalid_json``.
+        ApiError: ``invalid_json``; ``invalid_value`` for a number that is too long.
     """
     text = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
-    fault = beyond_bounds(
-        text, most_values=limits.max_json_values, most_levels=limits.max_json_depth
-    )
-    if fault is not None:
-        raise errors.invalid_json(fault, what)
     try:
-        parsed = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        structure = bounded(
+            text, most_values=limits.max_json_values, most_levels=limits.max_json_depth
+        )
+        parsed = exact_json.loads(text, structure)
+    except ValueError as error:
         raise errors.invalid_json(str(error), what) from None
     if not isinstance(parsed, dict):
         raise errors.invalid_json(f"it is {errors.type_name(parsed)}", what)
+    if _long_number(limits.max_number_digits).search(structure) is not None:
+        _refuse_long_numbers(parsed, limits)
     return parsed
+
+
+def _refuse_long_numbers(parsed: dict[str, Any], limits: Limits) -> None:
+    """Nobody can compare, convert or write a number that is long enough in bounded time."""
+    most = limits.max_number_digits
+    values: list[tuple[str, Any]] = list(parsed.items())
+    while values:
+        path, value = values.pop()
+        if isinstance(value, dict):
+            values += ((join(path, key), inner) for key, inner in value.items())
+        elif isinstance(value, list):
+            values += ((join(path, index), inner) for index, inner in enumerate(value))
+        elif isinstance(value, int | Decimal) and num_digits(value) > most:
+            raise errors.invalid_value(
+                path, f"a number of more than {most} digits; send it as a string"
+            )
+
+
+@cache
+def _long_number(most: int) -> re.Pattern[bytes]:
+    """A number that may have more than ``most`` places."""
+    return re.compile(rb"[0-9.]{%d}|[0-9][eE]" % (most + 1))

@@ -105,10 +105,7 @@ def run_demo(
             server = stack.enter_context(child_server(serve, log=folder / "server.log"))
             print(server.ready_line)
             forced = forced or not is_trained(model)
-        if forced:
-            print(RANDOM_NOTE)
-        elif url is None and model == "default":
-            print(SMALL_NOTE)
+        _print_note(model, url, forced=forced)
         tools = shop_tools(folder / "shop.sqlite")
         client = AsyncClient(url or server.url, api_key=api_key if url else "")
         playing = play(client, tools, forced=forced, sessions=sessions)
@@ -118,3 +115,11 @@ def run_demo(
             raise TookTooLong(
                 f"the demo took longer than {limit_seconds:g} s; --limit-seconds gives it more"
             ) from None
+
+
+def _print_note(model: str, url: str | None, *, forced: bool) -> None:
+    """What to know of the model that plays."""
+    if forced:
+        print(RANDOM_NOTE)
+    elif url is None and model == "default":
+        print(SMALL_NOTE)

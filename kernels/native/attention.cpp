@@ -499,7 +499,9 @@ void finish(const AttendArgs& args, const Item* items, int64_t count, const floa
   std::vector<float> sums(dim);
   bool units = uses_units<T>(dim);
   for (int64_t row = 0; row < items[0].heads * rows; ++row) {
-    float best = -INFINITY, total = 0;
+    int64_t head = (items[0].first_head + row / rows) * group + row % rows % group;
+    float sink = args.sinks ? args.sinks[head] : -INFINITY;
+    float best = sink, total = 0;
     bool bad = false;
     for (int64_t i = 0; i < count; ++i) {
       float maximum = partials[items[i].partial + row * (2 + dim)];
@@ -516,7 +518,7 @@ void finish(const AttendArgs& args, const Item* items, int64_t count, const floa
       for (int64_t d = 0; d < dim; ++d) sums[d] += state[2 + d] * share;
     }
     int64_t token = args.query_starts[items[0].sequence] + row % rows / group;
-    int64_t head = (items[0].first_head + row / rows) * group + row % rows % group;
+    if (args.sinks) total += exponential(sink - best);
     T* out = static_cast<T*>(args.output) + (token * args.heads + head) * dim;
     for (int64_t d = 0; d < dim; ++d) narrow(sums[place(d, units)] / total, out + d);
   }

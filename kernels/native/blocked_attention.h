@@ -211,7 +211,9 @@ void finish(const AttendArgs& args, const Part& part, int64_t head, const float*
   const float* first = partials + part.partial + head * part.splits * part.rows * stride;
   alignas(64) float sums[kMostDim], ordered[kMostDim];
   for (int64_t row = 0; row < part.rows; ++row) {
-    float best = -INFINITY, total = 0;
+    int64_t r = part.first_row + row, query_head = head * group + r % group;
+    float sink = args.sinks ? args.sinks[query_head] * float(M_LOG2E) : -INFINITY;
+    float best = sink, total = 0;
     for (int64_t i = 0; i < part.splits; ++i)
       best = std::max(best, first[(i * part.rows + row) * stride]);
     std::fill(sums, sums + dim, 0.0f);
@@ -223,9 +225,9 @@ void finish(const AttendArgs& args, const Part& part, int64_t head, const float*
 #pragma omp simd
       for (int64_t d = 0; d < dim; ++d) sums[d] += state[2 + d] * share;
     }
-    int64_t r = part.first_row + row, token = args.query_starts[part.sequence] + r / group;
-    bf16* out = static_cast<bf16*>(args.output) +
-                (token * args.heads + head * group + r % group) * dim;
+    if (args.sinks) total += std::exp2(sink - best);
+    int64_t token = args.query_starts[part.sequence] + r / group;
+    bf16* out = static_cast<bf16*>(args.output) + (token * args.heads + query_head) * dim;
 #pragma omp simd
     for (int64_t d = 0; d < dim; ++d) sums[d] /= total;
     const float* result = in_order(sums, ordered, dim);

@@ -24,5 +24,6 @@ struct AttendArgs {
   int64_t window;       // tokens a query sees; 0 = all
   int64_t max_queries;  // attend(): sequences with more query tokens are left alone
   float scale;
+  const float* sinks;   // [heads], or null: of each head a logit in the softmax's sum without a value
 };
 }

@@ -23,7 +23,8 @@ from runtime.grammar.plain_schemas import NotPlain, alternatives, is_assertive
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.schema_parts import APPLICATORS, nodes, references_to, standalone
 from runtime.grammar.schemas import JsonBlock, Path, rule_blocks
-from tools_api.exact_numbers import is_number, written
+from tools_api.exact_json import written
+from tools_api.exact_numbers import is_number
 from tools_api.schema_dialect import Schema, pointed_at
 from tools_api.schema_judge import Judge
 

@@ -5,6 +5,7 @@
 """
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from runtime.model.config import LoadError
-from runtime.model.hf_config import read_json_object
+from runtime.model.config_fields import read_json_object
 from runtime.model.safetensors_file import SafetensorsFile
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -30,7 +31,7 @@ class Checkpoint:
         Raises:
             LoadError: no weights, a shard is missing or damaged, or the index is wrong.
         """
-        self._folder = folder
+        self.folder = folder
         self._dtype = dtype
         self._device = device
         self._files = _open_files(folder)
@@ -41,11 +42,22 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See ``WeightSource.tensor``."""
+    def names(self) -> Sequence[str]:
+        """Of all tensors."""
+        return list(self._files)
+
+    def tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        wide: bool = False,
+        part: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """See ``WeightSource.tensor``; ``part`` takes what is wanted from the whole."""
         file = self._files.get(name)
         if file is None:
-            raise LoadError(f"{self._folder}: tensor {name!r} is in none of the shards")
+            raise LoadError(f"{self.folder}: tensor {name!r} is in none of the shards")
         if file.shape(name) != shape:
             raise LoadError(
                 f"{file.path}: tensor {name!r} has shape {list(file.shape(name))}, "
@@ -55,11 +67,13 @@ class Checkpoint:
         if not values.is_floating_point():
             raise LoadError(f"{file.path}: tensor {name!r} is {values.dtype}, not a float type")
         self._bar.update()
-        loaded = values.to(self._device, self._dtype, copy=True)
+        dtype = torch.promote_types(self._dtype, torch.float32) if wide else self._dtype
+        wanted = values if part is None else part(values)
+        loaded = wanted.to(self._device, dtype, copy=True).contiguous()
         # One number that is not finite makes the sum so; no sum of real weights overflows.
-        total = loaded.sum(dtype=torch.promote_types(self._dtype, torch.float32))
+        total = loaded.sum(dtype=torch.promote_types(dtype, torch.float32))
         if not math.isfinite(total.item()):
-            kind = str(self._dtype).removeprefix("torch.")
+            kind = str(dtype).removeprefix("torch.")
             raise LoadError(f"{file.path}: tensor {name!r} is not finite in {kind}")
         return loaded
 

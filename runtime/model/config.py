@@ -1,8 +1,7 @@
-"""What a decoder looks like: sizes, and which of the family's options it uses.
+"""What a decoder looks like: a tuple of layers, each a mixer, a feed-forward and their norms.
 
-Llama, Qwen and Mistral differ only in these values; ``runtime.model.decoder`` has one
-implementation for all. Parsing a checkpoint's ``config.json`` is ``runtime.model.hf_config``.
-No torch here.
+Families differ only in these values; ``runtime.model.decoder`` knows none of them. From a
+checkpoint's ``config.json`` to a ``ModelConfig`` leads ``runtime.model.hf_config``. No torch here.
 
 Always true: a ``ModelConfig`` that exists describes a decoder that can be built.
 """
@@ -10,7 +9,7 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 from dataclasses import dataclass
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
 
 class LoadError(Exception):
@@ -23,10 +22,12 @@ class RopeConfig:
 
     theta: float = 10000.0
     kind: RopeKind = "default"
+    rotated: int | None = None
+    """How many dimensions of a head are rotated, its first ones; None: all."""
     factor: float = 1.0
     """How many times the original context is stretched."""
     original_max_position: int = 0
-    """Context the model was first trained at; llama3 and yarn need it."""
+    """Context the model was first trained at; llama3, yarn and ``query_beta`` need it."""
     low_freq_factor: float = 1.0
     """llama3: wavelengths above original / low_freq_factor are fully stretched."""
     high_freq_factor: float = 4.0
@@ -35,16 +36,29 @@ class RopeConfig:
     """yarn (Peng et al. 2023, arXiv:2309.00071): rotations above which nothing is stretched."""
     beta_slow: float = 1.0
     """yarn: rotations below which everything is stretched."""
+    factors: tuple[float, ...] = ()
+    """longrope (Ding et al. 2024, arXiv:2402.13753): how far each pair's wave is stretched."""
     attention_factor: float = 1.0
-    """yarn: cosines and sines are multiplied by this."""
+    """yarn, longrope: cosines and sines are multiplied by this."""
     truncate: bool = True
     """yarn: round the ramp's ends to whole dimensions."""
+    query_beta: float = 0.0
+    """Queries at position p are multiplied by 1 + query_beta * log(1 + p // original)."""
 
     def __post_init__(self) -> None:
         if self.theta <= 0 or self.factor < 1:
             raise ValueError(f"rope theta {self.theta} or factor {self.factor} out of bounds")
-        if self.kind in ("llama3", "yarn") and self.original_max_position < 1:
+        stretched = self.kind in ("llama3", "yarn") or self.query_beta
+        if stretched and self.original_max_position < 1:
             raise ValueError(f"rope {self.kind} needs original_max_position_embeddings")
+        if self.kind == "yarn" and self.theta <= 1:
+            raise ValueError(f"rope yarn needs a rope_theta above 1, not {self.theta}")
+        if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError("rope llama3 needs a high_freq_factor above low_freq_factor")
+        if self.rotated is not None and (self.rotated < 2 or self.rotated % 2):
+            raise ValueError(f"rope over {self.rotated} dimensions of a head: it turns pairs")
+        if any(factor <= 0 for factor in self.factors):
+            raise ValueError("rope stretched by a factor that is not above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,103 +78,216 @@ class LogitShaping:
     ban: float = 1024.0
 
 
+NormOfHeads = Literal["each", "all"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsConfig:
-    """MLPs of which each token takes a few (mixture of experts, Qwen3-MoE)."""
+class Attention:
+    """Causal attention of grouped heads, the one kind of mixer so far."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope: RopeConfig | None = RopeConfig()
+    """None: no positions."""
+    window: int | None = None
+    """Tokens a query sees, itself included; None: all."""
+    scale: float | None = None
+    """Multiplies the scores; None: head_dim ** -0.5."""
+    bias: bool = False
+    """Bias on the projections to queries, keys and values."""
+    output_bias: bool = False
+    norm: NormOfHeads | None = None
+    """RMSNorm of queries and of keys before the rotation: over each head (Qwen3), or over all
+    heads together (OLMo 2)."""
+    sinks: bool = False
+    """A learnt logit for each head, in the softmax's sum and without a value (gpt-oss)."""
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"num_heads {self.heads} is not a multiple of num_kv_heads {self.kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions need pairs")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window {self.window}: at least 1 is needed")
+        rope = self.rope
+        if rope is not None and (rope.rotated or 0) > self.head_dim:
+            raise ValueError(f"rope over {rope.rotated} of {self.head_dim} dimensions")
+        if rope is not None and rope.kind == "longrope":
+            pairs = (rope.rotated or self.head_dim) // 2
+            if len(rope.factors) != pairs:
+                raise ValueError(f"{len(rope.factors)} factors of longrope for {pairs} pairs")
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def num_parameters(self, hidden: int) -> int:
+        query, kv = self.query_size, self.kv_size
+        norms = {None: 0, "each": 2 * self.head_dim, "all": query + kv}[self.norm]
+        biases = (query + 2 * kv) * self.bias + hidden * self.output_bias
+        return hidden * (query + 2 * kv) + query * hidden + biases + norms + self.heads * self.sinks
+
+
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+"""What happens to the gate (``kernels.activation``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """An MLP whose inner values are gated."""
+
+    size: int
+    activation: Activation = "silu"
+    limit: float = 0.0
+    """clamped_swiglu: gates and values are held within this."""
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"intermediate_size is {self.size}, at least 1 is needed")
+        if (self.activation == "clamped_swiglu") != (self.limit > 0):
+            raise ValueError(f"{self.activation} within {self.limit}")
+
+    def num_parameters(self, hidden: int) -> int:
+        return 3 * hidden * self.size + (2 * self.size + hidden) * self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """Which experts a token takes, and how much of each."""
 
     num_experts: int
     per_token: int
-    intermediate_size: int
-    """Of each expert."""
+    scores: Literal["softmax", "sigmoid"] = "softmax"
     normalise: bool
-    """The weights of a token's experts add up to 1."""
-    layers: tuple[bool, ...]
-    """Which layers have experts; the others have one MLP."""
+    """The weights of a token's experts add up to 1, before ``scale``."""
+    bias: bool = False
+    """Added to the logits."""
+    correction: bool = False
+    """A learnt number for each expert that counts in the choice and not in the weight."""
+    groups: int = 1
+    """Experts are in so many groups of neighbours, of which ``chosen_groups`` are taken: those
+    whose two best experts have the largest sum."""
+    chosen_groups: int = 1
+    scale: float = 1.0
+    """Multiplies the weights."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_token <= self.num_experts:
             raise ValueError(f"{self.per_token} of {self.num_experts} experts per token")
-        if self.intermediate_size < 1:
-            raise ValueError(f"experts of size {self.intermediate_size}, at least 1 is needed")
+        if self.groups < 1 or self.num_experts % self.groups:
+            raise ValueError(f"{self.num_experts} experts are not in {self.groups} equal groups")
+        if not 1 <= self.chosen_groups <= self.groups:
+            raise ValueError(f"{self.chosen_groups} of {self.groups} groups of experts")
+        each = self.num_experts // self.groups
+        if self.groups > 1 and each < 2:
+            raise ValueError(f"groups of {each} experts, at least 2 are needed")
+        if self.per_token > self.chosen_groups * each:
+            raise ValueError(f"{self.per_token} experts per token of {self.chosen_groups * each}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """MLPs of which each token takes a few (mixture of experts)."""
+
+    router: Router
+    each: Gated
+    shared: Gated | None = None
+    """One more that every token takes."""
+    shared_gate: bool = False
+    """What every token takes is weighed by a sigmoid of its own (Qwen2-MoE)."""
+
+    def num_parameters(self, hidden: int) -> int:
+        router = self.router
+        total = router.num_experts * (self.each.num_parameters(hidden) + hidden)
+        total += router.num_experts * (router.bias + router.correction)
+        if self.shared is not None:
+            total += self.shared.num_parameters(hidden) + hidden * self.shared_gate
+        return total
+
+
+Norms = Literal["before", "after", "both"]
+"""Where a layer's RMSNorms are: on what goes into mixer and feed-forward, on what comes out, or
+both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A mixer, then a feed-forward, each added to the sum of all before."""
+
+    mixer: Attention
+    feed_forward: Gated | Experts
+    norms: Norms = "before"
+    residual_scale: float = 1.0
+    """Multiplies what is added."""
+
+    def num_parameters(self, hidden: int) -> int:
+        norms = (4 if self.norms == "both" else 2) * hidden
+        return norms + self.mixer.num_parameters(hidden) + self.feed_forward.num_parameters(hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer: RMSNorm, rotary positions, grouped heads, gated MLP."""
+    """A decoder-only transformer with RMSNorms."""
 
     model_type: str
-    """Family as in ``config.json``; the chat format is chosen by it."""
+    """Family as in ``config.json``."""
     vocab_size: int
     """Rows of the embedding. May exceed what the tokenizer knows (padding)."""
     hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
+    layers: tuple[Layer, ...]
     max_context_tokens: int
     norm_eps: float = 1e-6
-    rope: RopeConfig = RopeConfig()
     tie_embeddings: bool = False
     """The output projection is the embedding."""
-    qkv_bias: bool = False
-    output_bias: bool = False
-    """Bias on the attention's output projection."""
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    """RMSNorm over each query and key head before the rotation (Qwen3)."""
-    windows: tuple[int | None, ...] = ()
-    """Per layer: tokens a query sees, itself included; None = all. Empty: None for every layer."""
-    experts: ExpertsConfig | None = None
+    embedding_scale: float = 1.0
+    """Multiplies the embeddings of a step's tokens."""
+    logit_divisor: float = 1.0
     shaping: LogitShaping | None = None
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads")
-        for name in (*sizes, "head_dim", "intermediate_size", "max_context_tokens"):
+        for name in ("vocab_size", "hidden_size", "max_context_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd: rotary positions need pairs")
-        if self.windows and len(self.windows) != self.num_layers:
-            raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers")
-        if self.experts and len(self.experts.layers) != self.num_layers:
-            raise ValueError(f"{len(self.experts.layers)} experts.layers for {self.num_layers}")
-        if any(window is not None and window < 1 for window in self.windows):
-            raise ValueError(f"windows {self.windows}: at least 1 is needed")
+        if not self.layers:
+            raise ValueError("a model without layers")
+        rows = {(layer.mixer.kv_heads, layer.mixer.head_dim) for layer in self.layers}
+        if len(rows) > 1:
+            raise ValueError(f"layers whose keys differ in heads and size: {sorted(rows)}")
+        if self.logit_divisor <= 0:
+            raise ValueError(f"logits divided by {self.logit_divisor}")
 
     @property
-    def query_size(self) -> int:
-        return self.num_heads * self.head_dim
+    def num_layers(self) -> int:
+        return len(self.layers)
 
     @property
-    def kv_size(self) -> int:
-        return self.num_kv_heads * self.head_dim
+    def kv_heads(self) -> int:
+        """Of every layer."""
+        return self.layers[0].mixer.kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Of every layer's keys and values."""
+        return self.layers[0].mixer.head_dim
+
+    @property
+    def has_experts(self) -> bool:
+        return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
 
     @property
     def num_parameters(self) -> int:
         """Weights held, a tied embedding counted once."""
-        hidden, query, kv = self.hidden_size, self.query_size, self.kv_size
-        attention = hidden * (query + 2 * kv) + query * hidden
-        attention += (query + 2 * kv) * self.qkv_bias + hidden * self.output_bias
-        attention += 2 * self.head_dim * self.qk_norm
-        embeddings = self.vocab_size * hidden * (1 if self.tie_embeddings else 2)
-        mlps = sum(self._mlp_parameters(layer) for layer in range(self.num_layers))
-        return embeddings + hidden + self.num_layers * (attention + 2 * hidden) + mlps
-
-    def _mlp_parameters(self, layer: int) -> int:
-        experts = self.experts_of(layer)
-        if experts is not None:
-            return experts.num_experts * self.hidden_size * (3 * experts.intermediate_size + 1)
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        return mlp + (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-
-    def experts_of(self, layer: int) -> ExpertsConfig | None:
-        """The experts of a layer; None where it has one MLP."""
-        return self.experts if self.experts and self.experts.layers[layer] else None
-
-    def window(self, layer: int) -> int | None:
-        return self.windows[layer] if self.windows else None
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        layers = sum(layer.num_parameters(self.hidden_size) for layer in self.layers)
+        return embeddings + self.hidden_size + layers

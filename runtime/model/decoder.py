@@ -1,4 +1,4 @@
-"""The decoder: one implementation for Llama, Qwen and Mistral, steered by ``ModelConfig``.
+"""The decoder: one implementation for all families, steered by the layers of ``ModelConfig``.
 
 A step is a flat list of tokens of any mix of sequences; only attention knows which belong
 together, from the ``StepInputs`` handed down as an argument. Keys and values go straight to
@@ -11,17 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.attention import paged_attention
 from kernels.native_layers import LayerParts, NativeLayers
-from kernels.norm import add_rms_norm
+from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from kernels.qkv import norm_rope_write
 from runtime.model.config import LogitShaping, ModelConfig
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import WeightBits, WeightSource, fused_linear, in_tiles, make_linear
+from runtime.model.layers import MapLoader, WeightBits, WeightSource, in_tiles
+from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
-from runtime.model.rotary import RotaryTable
+from runtime.model.rotary import RotaryTable, Rotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,73 +42,62 @@ class StepInputs:
 
 
 class DecoderLayer:
-    """Attention and MLP of one layer, with the norms before them."""
+    """Mixer and feed-forward of one layer, with their norms."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        index: int,
-        source: WeightSource,
-        bits: WeightBits,
-        choice: ProductChoice | None,
-    ) -> None:
-        prefix, hidden = f"model.layers.{index}", config.hidden_size
-        self._config = config
+    def __init__(self, config: ModelConfig, index: int, loader: MapLoader) -> None:
+        prefix, hidden, spec = f"model.layers.{index}", config.hidden_size, config.layers[index]
         self._index = index
-        self._scale = config.head_dim**-0.5
-        self._window = config.window(index)
-        self._input_norm = source.tensor(f"{prefix}.input_layernorm.weight", (hidden,))
-        self._qkv = fused_linear(
-            source,
-            [f"{prefix}.self_attn.{part}_proj" for part in "qkv"],
-            [config.query_size, config.kv_size, config.kv_size],
-            hidden,
-            bias=config.qkv_bias,
-            bits=bits,
-            choice=choice,
+        self._eps = config.norm_eps
+        self._residual_scale = spec.residual_scale
+
+        def norm(name: str, *, there: bool) -> Tensor | None:
+            return loader.source.tensor(f"{prefix}.{name}.weight", (hidden,)) if there else None
+
+        before, after = spec.norms in ("before", "both"), spec.norms in ("after", "both")
+        self._mixer_norms = (
+            norm("input_layernorm", there=before),
+            norm("after_mixer_norm", there=after),
         )
-        self._qk_norm = self._load_qk_norm(prefix, source) if config.qk_norm else None
-        self._output = fused_linear(
-            source,
-            [f"{prefix}.self_attn.o_proj"],
-            [hidden],
-            config.query_size,
-            bias=config.output_bias,
-            bits=bits,
-            choice=choice,
+        self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        self._mlp_norms = (
+            norm("post_attention_layernorm", there=before),
+            norm("after_mlp_norm", there=after),
         )
-        self._mlp_norm = source.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,))
-        self._feed_forward = load_feed_forward(config, index, source, bits, choice)
+        self._feed_forward = load_feed_forward(spec.feed_forward, prefix, hidden, loader)
 
     @property
     def step_bytes(self) -> int:
         """Bytes of weights, norms aside, that a step of one token reads."""
-        return self._qkv.num_bytes + self._output.num_bytes + self._feed_forward.step_bytes
+        return self._mixer.step_bytes + self._feed_forward.step_bytes
 
-    def _load_qk_norm(self, prefix: str, source: WeightSource) -> Tensor:
-        """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
-        config = self._config
-        query = source.tensor(f"{prefix}.self_attn.q_norm.weight", (config.head_dim,))
-        key = source.tensor(f"{prefix}.self_attn.k_norm.weight", (config.head_dim,))
-        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
+    @property
+    def scale(self) -> float:
+        """Of the scores of attention."""
+        return self._mixer.scale
 
     def parts(self) -> LayerParts | None:
         """The layer as ``kernels.native_layers`` takes it; None where it cannot."""
-        if not isinstance(self._feed_forward, GatedMlp):
+        (input_norm, after_mixer), (mlp_norm, after_mlp) = self._mixer_norms, self._mlp_norms
+        if input_norm is None or mlp_norm is None or after_mixer is not None:
             return None
-        maps = map(in_tiles, (self._qkv, self._output, *self._feed_forward.maps))
+        if not self._mixer.is_plain or after_mlp is not None or self._residual_scale != 1:
+            return None
+        mlp = self._feed_forward
+        if not isinstance(mlp, GatedMlp) or mlp.spec.activation != "silu":
+            return None
+        maps = map(in_tiles, (self._mixer.qkv, self._mixer.output, *mlp.maps))
         qkv, output, gate_up, down = maps
         if qkv is None or output is None or gate_up is None or down is None:
             return None
         return LayerParts(
-            input_norm=self._input_norm,
+            input_norm=input_norm,
             qkv=qkv,
-            qk_norm=self._qk_norm,
+            qk_norm=self._mixer.head_norm,
             output=output,
-            mlp_norm=self._mlp_norm,
+            mlp_norm=mlp_norm,
             gate_up=gate_up,
             down=down,
-            window=self._window,
+            window=self._mixer.spec.window,
         )
 
     def forward(
@@ -117,33 +105,33 @@ class DecoderLayer:
         delta: Tensor,
         residual: Tensor,
         inputs: StepInputs,
-        rotation: tuple[Tensor, Tensor],
+        rotation: Rotation,
         pool: KVPool,
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
-        eps = self._config.norm_eps
-        normed, residual = add_rms_norm(delta, residual, self._input_norm, eps)
-        mixed = self._attend(normed, inputs, rotation, pool)
-        normed, residual = add_rms_norm(mixed, residual, self._mlp_norm, eps)
-        return self._feed_forward(normed), residual
-
-    def _attend(
-        self, x: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], pool: KVPool
-    ) -> Tensor:
-        config = self._config
-        k_blocks, v_blocks = pool.layer(self._index)
-        queries = norm_rope_write(
-            self._qkv(x).view(x.shape[0], -1, config.head_dim),
-            norm_weight=self._qk_norm,
-            eps=config.norm_eps,
+        normed, residual = self._into(delta, residual, self._mixer_norms[0])
+        mixed = self._mixer(
+            normed,
             rotation=rotation,
-            blocks=(k_blocks, v_blocks),
+            blocks=pool.layer(self._index),
             slots=inputs.slots,
+            layout=inputs.layout,
         )
-        mixed = paged_attention(
-            queries, k_blocks, v_blocks, inputs.layout, scale=self._scale, window=self._window
-        )
-        return self._output(mixed.flatten(1))
+        mixed = self._out_of(mixed, self._mixer_norms[1])
+        normed, residual = self._into(mixed, residual, self._mlp_norms[0])
+        return self._out_of(self._feed_forward(normed), self._mlp_norms[1]), residual
+
+    def _into(self, delta: Tensor, residual: Tensor, norm: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What goes into a half of the layer, and the sum so far."""
+        if norm is not None:
+            return add_rms_norm(delta, residual, norm, self._eps)
+        total = residual + delta
+        return total, total
+
+    def _out_of(self, x: Tensor, norm: Tensor | None) -> Tensor:
+        if norm is not None:
+            x = rms_norm(x, norm, self._eps)
+        return x if self._residual_scale == 1 else x * self._residual_scale
 
 
 class Decoder:
@@ -166,13 +154,16 @@ class Decoder:
         self._embedding = source.tensor(
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
-        self._layers = [
-            DecoderLayer(config, index, source, bits, choice) for index in range(config.num_layers)
-        ]
-        self._native = _native_layers(self._layers, config)
+        loader = MapLoader(source=source, bits=bits, choice=choice)
+        self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
+        ropes = [layer.mixer.rope for layer in config.layers]
+        distinct = list(dict.fromkeys(ropes))
+        self._table_of_layer = [distinct.index(rope) for rope in ropes]
+        self._tables = [RotaryTable(rope, config.head_dim, dtype, device) for rope in distinct]
+        self._native = _native_layers(self._layers, config, self._tables)
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = make_linear(self._head_weight(source), None, bits, choice)
-        self._rotary = RotaryTable(config.rope, config.head_dim, dtype, device)
+        self._head = loader.made(self._head_weight(source), None)
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
         )
@@ -195,16 +186,19 @@ class Decoder:
             [R, vocab] float32, or float64 for float64 models, in the order of
             ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
         """
-        rotation = self._rotary.at(inputs.positions, inputs.highest_position)
         delta = torch.embedding(self._embedding, inputs.token_ids)
+        if self._embedding_scale != 1:
+            delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)
-        delta, residual = self._run_layers(delta, residual, inputs, rotation, pool)
+        delta, residual = self._run_layers(delta, residual, inputs, pool)
         rows = inputs.logit_rows
         if not inputs.all_rows:
             delta, residual = delta[rows], residual[rows]
         normed, _ = add_rms_norm(delta, residual, self._norm, self.config.norm_eps)
         logits = self._head(normed)
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.config.logit_divisor != 1:
+            logits = logits / self.config.logit_divisor
         if self._shaping is not None:
             logits = self._shaping.apply(logits, inputs.positions[rows])
         return logits
@@ -222,18 +216,18 @@ class Decoder:
         delta: Tensor,
         residual: Tensor,
         inputs: StepInputs,
-        rotation: tuple[Tensor, Tensor],
         pool: KVPool,
     ) -> tuple[Tensor, Tensor]:
+        rotations = [table.at(inputs.positions, inputs.highest_position) for table in self._tables]
         native, layout = self._native, inputs.layout
         if native is None or not native.takes(len(delta), pool.layers, layout):
-            for layer in self._layers:
-                delta, residual = layer.forward(delta, residual, inputs, rotation, pool)
+            for layer, table in zip(self._layers, self._table_of_layer, strict=True):
+                delta, residual = layer.forward(delta, residual, inputs, rotations[table], pool)
             return delta, residual
         native.run(
             delta,
             residual,
-            rotation=rotation,
+            rotation=(rotations[0].cos, rotations[0].sin),
             slots=inputs.slots,
             layout=layout,
             pool=pool.layers,
@@ -241,12 +235,17 @@ class Decoder:
         return delta, residual
 
 
-def _native_layers(layers: Sequence[DecoderLayer], config: ModelConfig) -> NativeLayers | None:
-    """All of them in one call, where each allows that."""
+def _native_layers(
+    layers: Sequence[DecoderLayer], config: ModelConfig, tables: Sequence[RotaryTable]
+) -> NativeLayers | None:
+    """All of them in one call, where each allows that and all are rotated and scaled alike."""
+    scales = {layer.scale for layer in layers}
+    if len(scales) > 1 or len(tables) > 1 or not tables[0].is_plain:
+        return None
     parts = [part for part in (layer.parts() for layer in layers) if part is not None]
     if len(parts) < len(layers):
         return None
-    return NativeLayers(parts, head_dim=config.head_dim, eps=config.norm_eps)
+    return NativeLayers(parts, head_dim=config.head_dim, eps=config.norm_eps, scale=scales.pop())
 
 
 class _LogitShaper:

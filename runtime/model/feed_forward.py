@@ -1,7 +1,7 @@
 """The second half of a layer: one gated MLP, or several of which each token takes a few.
 
-Which experts a token takes follows from that token alone; how many tokens of a step meet at
-an expert changes the speed, not the results.
+Which experts a token takes follows from that token alone (``runtime.model.router``); how many
+tokens of a step meet at an expert changes the speed, not the results.
 """
 
 from typing import Protocol
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.activation import silu_mul
+from kernels.activation import clamped_swiglu, gelu_tanh_mul, silu_mul
 from kernels.grouped_matmul import grouped_matmul, multiplies_grouped, sorted_by_expert
-from runtime.model.config import ExpertsConfig, ModelConfig
-from runtime.model.layers import Linear, WeightBits, WeightSource, fused_linear
-from runtime.model.product_choice import ProductChoice
+from runtime.model.config import Experts, Gated
+from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
+from runtime.model.router import ExpertRouter
 
 
 class FeedForward(Protocol):
@@ -29,59 +29,54 @@ class FeedForward(Protocol):
 
 
 def load_feed_forward(
-    config: ModelConfig,
-    layer: int,
-    source: WeightSource,
-    bits: WeightBits,
-    choice: ProductChoice | None = None,
+    spec: Gated | Experts,
+    prefix: str,
+    hidden: int,
+    loader: MapLoader,
 ) -> FeedForward:
-    """The MLP of a layer, from ``model.layers.LAYER.mlp``.
+    """The MLP of a layer, from ``PREFIX.mlp``.
 
     Raises:
         LoadError: see ``WeightSource.tensor``.
     """
-    prefix = f"model.layers.{layer}.mlp"
-    experts = config.experts_of(layer)
-    if experts is not None:
-        router = source.tensor(f"{prefix}.gate.weight", (experts.num_experts, config.hidden_size))
-        if bits == 16 and multiplies_grouped(router):
-            return GroupedExpertMlp(prefix, router, experts, source)
-        return ExpertMlp(prefix, router, experts, source, bits=bits, choice=choice)
-    size = config.intermediate_size
-    hidden, bias = config.hidden_size, config.mlp_bias
-    return GatedMlp(prefix, hidden, size, source, bits=bits, choice=choice, bias=bias)
+    name = f"{prefix}.mlp"
+    if isinstance(spec, Gated):
+        return GatedMlp(spec, name, hidden, loader)
+    router = ExpertRouter(spec.router, name, hidden, loader.source)
+    experts: FeedForward
+    if loader.bits == 16 and multiplies_grouped(router.weight):
+        experts = GroupedExpertMlp(spec, name, router, loader.source)
+    else:
+        experts = ExpertMlp(spec, name, router, loader)
+    if spec.shared is None:
+        return experts
+    shared = GatedMlp(spec.shared, f"{name}.shared_expert", hidden, loader)
+    gate = None
+    if spec.shared_gate:
+        gate = loader.source.tensor(f"{name}.shared_expert_gate.weight", (1, hidden))
+    return SharedExpertMlp(experts, shared, gate)
+
+
+def _gate(spec: Gated, gate_up: Tensor) -> Tensor:
+    if spec.activation == "silu":
+        return silu_mul(gate_up)
+    if spec.activation == "gelu_tanh":
+        return gelu_tanh_mul(gate_up)
+    return clamped_swiglu(gate_up, spec.limit)
 
 
 class GatedMlp:
-    """down(SiLU(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
+    """down(act(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
 
-    def __init__(
-        self,
-        prefix: str,
-        hidden: int,
-        size: int,
-        source: WeightSource,
-        *,
-        bits: WeightBits,
-        choice: ProductChoice | None,
-        bias: bool,
-    ) -> None:
-        self._gate_up = fused_linear(
-            source,
-            [f"{prefix}.gate_proj", f"{prefix}.up_proj"],
-            [size, size],
-            hidden,
-            bias=bias,
-            bits=bits,
-            choice=choice,
-        )
-        self._down = fused_linear(
-            source, [f"{prefix}.down_proj"], [hidden], size, bias=bias, bits=bits, choice=choice
-        )
+    def __init__(self, spec: Gated, name: str, hidden: int, loader: MapLoader) -> None:
+        self.spec = spec
+        wide = [f"{name}.gate_proj", f"{name}.up_proj"]
+        self._gate_up = loader.linear(wide, [spec.size, spec.size], hidden, bias=spec.bias)
+        self._down = loader.linear([f"{name}.down_proj"], [hidden], spec.size, bias=spec.bias)
         self.step_bytes = self._gate_up.num_bytes + self._down.num_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(silu_mul(self._gate_up(x)))
+        return self._down(_gate(self.spec, self._gate_up(x)))
 
     @property
     def maps(self) -> tuple[Linear, Linear]:
@@ -90,48 +85,26 @@ class GatedMlp:
 
 
 class ExpertMlp:
-    """A sum of the ``per_token`` likeliest experts, weighted by how likely each is.
+    """A sum of the experts that a token takes, weighted."""
 
-    The router is a small matrix and is never quantised: its choices are not continuous.
-    """
-
-    def __init__(
-        self,
-        prefix: str,
-        router: Tensor,
-        experts: ExpertsConfig,
-        source: WeightSource,
-        *,
-        bits: WeightBits,
-        choice: ProductChoice | None,
-    ) -> None:
-        self._config = experts
+    def __init__(self, spec: Experts, name: str, router: ExpertRouter, loader: MapLoader) -> None:
         self._router = router
-        hidden = router.shape[1]
-        size = experts.intermediate_size
+        self._per_token = spec.router.per_token
+        hidden = router.weight.shape[1]
         self._experts = [
-            GatedMlp(
-                f"{prefix}.experts.{index}",
-                hidden,
-                size,
-                source,
-                bits=bits,
-                choice=choice,
-                bias=False,
-            )
-            for index in range(experts.num_experts)
+            GatedMlp(spec.each, f"{name}.experts.{index}", hidden, loader)
+            for index in range(spec.router.num_experts)
         ]
-        router_bytes = router.numel() * router.element_size()
-        self.step_bytes = router_bytes + experts.per_token * self._experts[0].step_bytes
+        self.step_bytes = router.num_bytes + self._per_token * self._experts[0].step_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = _route(x, self._router, self._config)
+        weights, chosen = self._router(x)
         order = chosen.flatten().argsort(stable=True)
         counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
         output = torch.zeros_like(x)
         for expert, picks in zip(self._experts, torch.split(order, counts), strict=True):
             if picks.numel():
-                rows = picks // self._config.per_token
+                rows = picks // self._per_token
                 output.index_add_(0, rows, expert(x[rows]) * weights.flatten()[picks, None])
         return output
 
@@ -141,37 +114,59 @@ class GroupedExpertMlp:
     a step waits for the host, and a token's parts are summed up in the order of its choice."""
 
     def __init__(
-        self, prefix: str, router: Tensor, experts: ExpertsConfig, source: WeightSource
+        self, spec: Experts, name: str, router: ExpertRouter, source: WeightSource
     ) -> None:
-        self._config = experts
+        self._spec = spec
         self._router = router
-        hidden, size, count = router.shape[1], experts.intermediate_size, experts.num_experts
-        self._gate_up = router.new_empty(count, 2 * size, hidden)
-        self._down = router.new_empty(count, hidden, size)
+        each, like = spec.each, router.like
+        hidden, size, count = router.weight.shape[1], each.size, spec.router.num_experts
+        self._gate_up = like.new_empty(count, 2 * size, hidden)
+        self._down = like.new_empty(count, hidden, size)
+        self._biases: tuple[Tensor, Tensor] | None = None
+        if each.bias:
+            self._biases = like.new_empty(count, 2 * size), like.new_empty(count, hidden)
         for index in range(count):
-            name = f"{prefix}.experts.{index}"
-            self._gate_up[index, :size] = source.tensor(f"{name}.gate_proj.weight", (size, hidden))
-            self._gate_up[index, size:] = source.tensor(f"{name}.up_proj.weight", (size, hidden))
-            self._down[index] = source.tensor(f"{name}.down_proj.weight", (hidden, size))
-        weights = experts.per_token * 3 * size * hidden
-        self.step_bytes = (router.numel() + weights) * router.element_size()
+            own = f"{name}.experts.{index}"
+            wide, narrow = [f"{own}.gate_proj", f"{own}.up_proj"], [f"{own}.down_proj"]
+            self._gate_up[index] = weights_of(source, wide, [size, size], hidden)
+            self._down[index] = weights_of(source, narrow, [hidden], size)
+            if self._biases is not None:
+                self._biases[0][index] = biases_of(source, wide, [size, size])
+                self._biases[1][index] = biases_of(source, narrow, [hidden])
+        weights = spec.router.per_token * 3 * size * hidden
+        self.step_bytes = router.num_bytes + weights * like.element_size()
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = _route(x, self._router, self._config)
-        order, starts = sorted_by_expert(chosen.flatten(), self._config.num_experts)
-        rows = order // self._config.per_token
-        gated = silu_mul(grouped_matmul(x, self._gate_up, rows, starts))
+        weights, chosen = self._router(x)
+        router = self._spec.router
+        picked = chosen.flatten()
+        order, starts = sorted_by_expert(picked, router.num_experts)
+        rows = order // router.per_token
+        gate_up = grouped_matmul(x, self._gate_up, rows, starts)
+        if self._biases is not None:
+            gate_up += self._biases[0][picked[order]]
+        gated = _gate(self._spec.each, gate_up)
         each = torch.arange(len(order), device=x.device)
+        down = grouped_matmul(gated, self._down, each, starts)
+        if self._biases is not None:
+            down += self._biases[1][picked[order]]
         parts = torch.empty(*chosen.shape, x.shape[1], dtype=x.dtype, device=x.device)
-        parts.flatten(0, 1)[order] = grouped_matmul(gated, self._down, each, starts)
+        parts.flatten(0, 1)[order] = down
         return (parts * weights[:, :, None]).sum(1)
 
 
-def _route(x: Tensor, router: Tensor, experts: ExpertsConfig) -> tuple[Tensor, Tensor]:
-    """(weights, experts), each [tokens, per_token]."""
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    likely = functional.linear(x, router).softmax(-1, dtype=wide)
-    weights, chosen = likely.topk(experts.per_token, dim=-1)
-    if experts.normalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights.to(x.dtype), chosen
+class SharedExpertMlp:
+    """Experts, and beside them one MLP that every token takes."""
+
+    def __init__(self, experts: FeedForward, shared: GatedMlp, gate: Tensor | None) -> None:
+        """``gate`` [1, hidden]: the shared one is weighed by the sigmoid of its product."""
+        self._experts = experts
+        self._shared = shared
+        self._gate = gate
+        self.step_bytes = experts.step_bytes + shared.step_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shared = self._shared(x)
+        if self._gate is not None:
+            shared = torch.sigmoid(functional.linear(x, self._gate)) * shared
+        return self._experts(x) + shared

@@ -38,7 +38,7 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        sizes = (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size)
+        sizes = (config.num_layers, 2, num_blocks, config.kv_heads, block_size)
         shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
         try:
             if device.type == "cpu":
@@ -89,4 +89,4 @@ class KVPool:
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
     row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
-    return 2 * config.num_layers * block_size * config.num_kv_heads * row_bytes
+    return 2 * config.num_layers * block_size * config.kv_heads * row_bytes

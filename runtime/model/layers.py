@@ -5,7 +5,7 @@ the number type, the device and the choice made for the model (``product_choice`
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -26,8 +26,9 @@ exponent, and rounds the inputs of products too."""
 class WeightSource(Protocol):
     """Hands out a model's weights by their names in the checkpoint."""
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The named weight in the model's dtype on its device. The caller owns it.
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
+        """The named weight in the model's dtype on its device; ``wide``: in float32, or in float64
+        for a float64 model. The caller owns it.
 
         Raises:
             LoadError: there is no such weight, or it has another shape.
@@ -189,24 +190,40 @@ def _in_layout(
     return PackedLinear(weight, bias) if layout == "packed" else PlainLinear(weight, bias)
 
 
-def fused_linear(
-    source: WeightSource,
-    names: Sequence[str],
-    outputs: Sequence[int],
-    inputs: int,
-    *,
-    bias: bool,
-    bits: WeightBits,
-    choice: ProductChoice | None = None,
-) -> Linear:
-    """One map in place of several with the same input; results lie side by side."""
-    weights = [
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapLoader:
+    """Takes linear maps from where weights come from into the form in which they are kept."""
+
+    source: WeightSource
+    bits: WeightBits = 16
+    choice: ProductChoice | None = None
+
+    def linear(
+        self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, bias: bool
+    ) -> Linear:
+        """One map in place of several with the same input; results lie side by side."""
+        weight = weights_of(self.source, names, outputs, inputs)
+        return self.made(weight, biases_of(self.source, names, outputs) if bias else None)
+
+    def made(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """See ``make_linear``."""
+        return make_linear(weight, bias, self.bits, self.choice)
+
+
+def weights_of(
+    source: WeightSource, names: Sequence[str], outputs: Sequence[int], inputs: int
+) -> Tensor:
+    """[outputs, inputs]: the weights of several maps of the same input, one below the other."""
+    parts = [
         source.tensor(f"{name}.weight", (size, inputs))
         for name, size in zip(names, outputs, strict=True)
     ]
-    biases = [
-        source.tensor(f"{name}.bias", (size,))
-        for name, size in zip(names, outputs, strict=True)
-        if bias
+    return torch.cat(parts)
+
+
+def biases_of(source: WeightSource, names: Sequence[str], outputs: Sequence[int]) -> Tensor:
+    """[outputs]: the biases of the same."""
+    parts = [
+        source.tensor(f"{name}.bias", (size,)) for name, size in zip(names, outputs, strict=True)
     ]
-    return make_linear(torch.cat(weights), torch.cat(biases) if biases else None, bits, choice)
+    return torch.cat(parts)

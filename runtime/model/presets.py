@@ -4,12 +4,18 @@ They speak the byte tokenizer of ``runtime/assets/byte_tokenizer``; larger vocab
 padding that is never emitted. See ``LogitShaping`` for how their text comes to an end.
 """
 
+from dataclasses import replace
+
 from runtime.model.config import (
-    ExpertsConfig,
+    Attention,
+    Experts,
+    Gated,
+    Layer,
     LoadError,
     LogitShaping,
     ModelConfig,
     RopeConfig,
+    Router,
 )
 
 PREFIX = "random:"
@@ -17,31 +23,57 @@ PREFIX = "random:"
 _SHAPING = LogitShaping(num_plain=256, end_of_turn=258)
 _TINY_VOCAB = 272
 
+_MILLION = RopeConfig(theta=1000000.0)
+_LLAMA3 = RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_max_position=1024)
+_QWEN3_TINY = Attention(heads=4, kv_heads=2, head_dim=16, norm="each")
+_EXPERTS_TINY = Experts(
+    router=Router(num_experts=8, per_token=3, normalise=True), each=Gated(size=64)
+)
+
+_STRETCHED = RopeConfig(theta=1000000.0, kind="linear", factor=8.0)
+_YARN = RopeConfig(kind="yarn", factor=32.0, original_max_position=64, attention_factor=1.3)
+_UNTRUNCATED = replace(_YARN, truncate=False)
+_GROWING = replace(_YARN, query_beta=0.3)
+_HALF_TURNED = Attention(heads=6, kv_heads=2, head_dim=16, rope=RopeConfig(rotated=8), norm="each")
+_GROUPED_EXPERTS = Experts(
+    router=Router(
+        num_experts=8,
+        per_token=3,
+        scores="sigmoid",
+        normalise=True,
+        correction=True,
+        groups=4,
+        chosen_groups=2,
+        scale=1.7,
+    ),
+    each=Gated(size=32),
+    shared=Gated(size=32),
+)
+
+
+def _alike(count: int, mixer: Attention, feed_forward: Gated | Experts) -> tuple[Layer, ...]:
+    return (Layer(mixer=mixer, feed_forward=feed_forward),) * count
+
+
 _PRESETS = {
     "qwen3-tiny": ModelConfig(
         model_type="qwen3",
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        intermediate_size=128,
+        layers=_alike(2, _QWEN3_TINY, Gated(size=128)),
         max_context_tokens=8192,
-        qk_norm=True,
         shaping=_SHAPING,
     ),
     "qwen2-tiny": ModelConfig(
         model_type="qwen2",
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=1,
-        head_dim=16,
-        intermediate_size=128,
+        layers=_alike(
+            2,
+            Attention(heads=4, kv_heads=1, head_dim=16, bias=True),
+            Gated(size=128),
+        ),
         max_context_tokens=8192,
-        qkv_bias=True,
         tie_embeddings=True,
         shaping=_SHAPING,
     ),
@@ -49,105 +81,233 @@ _PRESETS = {
         model_type="llama",
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=4,
-        head_dim=16,
-        intermediate_size=128,
+        layers=_alike(
+            2, Attention(heads=4, kv_heads=4, head_dim=16, rope=_LLAMA3), Gated(size=128)
+        ),
         max_context_tokens=8192,
-        rope=RopeConfig(theta=500000.0, kind="llama3", factor=8.0, original_max_position=1024),
         shaping=_SHAPING,
     ),
     "mistral-tiny": ModelConfig(
         model_type="mistral",
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        intermediate_size=128,
+        layers=_alike(
+            2,
+            Attention(heads=4, kv_heads=2, head_dim=16, window=40),
+            Gated(size=128),
+        ),
         max_context_tokens=8192,
-        windows=(40, 40),
         shaping=_SHAPING,
     ),
     "qwen3-moe-tiny": ModelConfig(
         model_type="qwen3_moe",
         vocab_size=_TINY_VOCAB,
         hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        intermediate_size=128,
-        max_context_tokens=8192,
-        qk_norm=True,
-        experts=ExpertsConfig(
-            num_experts=8,
-            per_token=3,
-            intermediate_size=64,
-            normalise=True,
-            layers=(False, True),
+        layers=(
+            Layer(mixer=_QWEN3_TINY, feed_forward=Gated(size=128)),
+            Layer(mixer=_QWEN3_TINY, feed_forward=_EXPERTS_TINY),
         ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "qwen2-moe-tiny": ModelConfig(
+        model_type="qwen2_moe",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(
+            2,
+            Attention(heads=3, kv_heads=1, head_dim=16, bias=True),
+            Experts(
+                router=Router(num_experts=6, per_token=2, normalise=False),
+                each=Gated(size=32),
+                shared=Gated(size=48),
+                shared_gate=True,
+            ),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "gemma3-tiny": ModelConfig(
+        model_type="gemma3_text",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=Attention(
+                    heads=4,
+                    kv_heads=2,
+                    head_dim=24,
+                    rope=rope,
+                    window=window,
+                    scale=0.25,
+                    norm="each",
+                ),
+                feed_forward=Gated(size=96, activation="gelu_tanh"),
+                norms="both",
+            )
+            for rope, window in ((RopeConfig(), 20), (RopeConfig(), 20), (_STRETCHED, None))
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
+        embedding_scale=0.5,
+        shaping=_SHAPING,
+    ),
+    "smollm3-tiny": ModelConfig(
+        model_type="smollm3",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *_alike(2, Attention(heads=4, kv_heads=1, head_dim=16), Gated(size=96)),
+            *_alike(1, Attention(heads=4, kv_heads=1, head_dim=16, rope=None), Gated(size=96)),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "granite-tiny": ModelConfig(
+        model_type="granite",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(
+                mixer=Attention(heads=4, kv_heads=2, head_dim=16, scale=0.1),
+                feed_forward=Gated(size=96),
+                residual_scale=0.4,
+            ),
+        )
+        * 2,
+        max_context_tokens=8192,
+        embedding_scale=3.0,
+        logit_divisor=2.0,
+        shaping=_SHAPING,
+    ),
+    "ministral3-tiny": ModelConfig(
+        model_type="ministral3",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(
+            2, Attention(heads=6, kv_heads=2, head_dim=16, rope=_GROWING), Gated(size=96)
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "glm4-moe-tiny": ModelConfig(
+        model_type="glm4_moe",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            *_alike(1, _HALF_TURNED, Gated(size=96)),
+            *_alike(2, _HALF_TURNED, _GROUPED_EXPERTS),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "minimax-m2-tiny": ModelConfig(
+        model_type="minimax_m2",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=_alike(
+            2,
+            replace(_HALF_TURNED, norm="all"),
+            Experts(
+                router=Router(
+                    num_experts=8, per_token=2, scores="sigmoid", normalise=True, correction=True
+                ),
+                each=Gated(size=32),
+            ),
+        ),
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "olmo2-tiny": ModelConfig(
+        model_type="olmo2",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=(
+            Layer(
+                mixer=Attention(heads=4, kv_heads=4, head_dim=16, norm="all"),
+                feed_forward=Gated(size=96),
+                norms="after",
+            ),
+        )
+        * 2,
+        max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "gpt-oss-tiny": ModelConfig(
+        model_type="gpt_oss",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=Attention(
+                    heads=8,
+                    kv_heads=2,
+                    head_dim=16,
+                    rope=_UNTRUNCATED,
+                    window=window,
+                    bias=True,
+                    output_bias=True,
+                    sinks=True,
+                ),
+                feed_forward=Experts(
+                    router=Router(num_experts=8, per_token=2, normalise=True, bias=True),
+                    each=Gated(size=32, activation="clamped_swiglu", limit=7.0, bias=True),
+                ),
+            )
+            for window in (18, None)
+        ),
+        max_context_tokens=8192,
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
         hidden_size=768,
-        num_layers=12,
-        num_heads=12,
-        num_kv_heads=4,
-        head_dim=64,
-        intermediate_size=2048,
+        layers=_alike(
+            12,
+            Attention(heads=12, kv_heads=4, head_dim=64, rope=_MILLION, norm="each"),
+            Gated(size=2048),
+        ),
         max_context_tokens=32768,
-        rope=RopeConfig(theta=1000000.0),
         tie_embeddings=True,
-        qk_norm=True,
         shaping=_SHAPING,
     ),
     "qwen3-0.6b": ModelConfig(
         model_type="qwen3",
         vocab_size=151936,
         hidden_size=1024,
-        num_layers=28,
-        num_heads=16,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=3072,
+        layers=_alike(
+            28,
+            Attention(heads=16, kv_heads=8, head_dim=128, rope=_MILLION, norm="each"),
+            Gated(size=3072),
+        ),
         max_context_tokens=40960,
-        rope=RopeConfig(theta=1000000.0),
         tie_embeddings=True,
-        qk_norm=True,
         shaping=_SHAPING,
     ),
     "qwen3-8b": ModelConfig(
         model_type="qwen3",
         vocab_size=151936,
         hidden_size=4096,
-        num_layers=36,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        intermediate_size=12288,
+        layers=_alike(
+            36,
+            Attention(heads=32, kv_heads=8, head_dim=128, rope=_MILLION, norm="each"),
+            Gated(size=12288),
+        ),
         max_context_tokens=40960,
-        rope=RopeConfig(theta=1000000.0),
-        qk_norm=True,
         shaping=_SHAPING,
     ),
     "qwen3-500m": ModelConfig(
         model_type="qwen3",
         vocab_size=32768,
         hidden_size=896,
-        num_layers=24,
-        num_heads=14,
-        num_kv_heads=2,
-        head_dim=64,
-        intermediate_size=4864,
+        layers=_alike(
+            24,
+            Attention(heads=14, kv_heads=2, head_dim=64, rope=_MILLION, norm="each"),
+            Gated(size=4864),
+        ),
         max_context_tokens=32768,
-        rope=RopeConfig(theta=1000000.0),
         tie_embeddings=True,
-        qk_norm=True,
         shaping=_SHAPING,
     ),
 }

@@ -20,7 +20,7 @@ from kernels.native_library import build_name
 from kernels.quant_matmul import GROUP
 from kernels.tiled_matrix import fits_tiles
 from runtime.machine_files import MachineFile, processor
-from runtime.model.config import ModelConfig
+from runtime.model.config import Experts, ModelConfig
 from runtime.model.layers import Linear, WeightBits, make_linear, packs
 from runtime.model.product_choice import (
     RANK,
@@ -122,12 +122,13 @@ def _can_be_had(choice: ProductChoice, copies: Copies) -> bool:
 
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     """(outputs, inputs) of the linear maps of one layer; of experts, of one."""
-    hidden, size = config.hidden_size, config.intermediate_size
-    if config.experts is not None and any(config.experts.layers):
-        size = config.experts.intermediate_size
+    hidden = config.hidden_size
+    layer = next((each for each in config.layers if isinstance(each.feed_forward, Experts)), None)
+    mixer, mlp = (layer or config.layers[0]).mixer, (layer or config.layers[0]).feed_forward
+    size = mlp.each.size if isinstance(mlp, Experts) else mlp.size
     return [
-        (config.query_size + 2 * config.kv_size, hidden),
-        (hidden, config.query_size),
+        (mixer.query_size + 2 * mixer.kv_size, hidden),
+        (hidden, mixer.query_size),
         (2 * size, hidden),
         (hidden, size),
     ]

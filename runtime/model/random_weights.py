@@ -26,17 +26,18 @@ class RandomWeights:
         self._dtype = dtype
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
         """See ``WeightSource.tensor``; every name exists."""
+        dtype = torch.promote_types(self._dtype, torch.float32) if wide else self._dtype
         key = [self._seed, zlib.crc32(name.encode())]
         most = math.sqrt(3) * _deviation(name, shape)
         if self._device.type == "cpu":
             values = _drawn_on_host(key, shape, most)
         else:
-            values = drawn_on_device(key, shape, most, self._dtype, self._device)
+            values = drawn_on_device(key, shape, most, dtype, self._device)
         if name.endswith("norm.weight"):
             values += 1
-        return values.to(self._device, self._dtype)
+        return values.to(self._device, dtype)
 
 
 def _drawn_on_host(key: list[int], shape: tuple[int, ...], most: float) -> Tensor:

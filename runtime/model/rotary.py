@@ -5,6 +5,7 @@ float64 for float64 models. The rotation itself is ``kernels.rope``.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +14,16 @@ from runtime.model.config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int, dtype: torch.dtype) -> Tensor:
-    """[head_dim / 2] radians per position, in float32 or float64."""
+    """[head_dim / 2] radians per position, in float32 or float64; of ``head_dim`` dimensions that
+    are all rotated."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(dtype) / head_dim
     plain = 1.0 / rope.theta**exponents
     if rope.kind == "default":
         return plain
     if rope.kind == "linear":
         return plain / rope.factor
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.factors, dtype=dtype) * rope.theta**exponents)
     if rope.kind == "llama3":
         return _llama3(rope, plain)
     return _yarn(rope, plain, head_dim)
@@ -54,31 +58,67 @@ def _yarn(rope: RopeConfig, plain: Tensor, head_dim: int) -> Tensor:
     return plain / rope.factor * stretched + plain * (1 - stretched)
 
 
+def angle_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What angles of a model in ``dtype`` are computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class Rotation(NamedTuple):
+    """What a step's positions do to queries and keys."""
+
+    cos: Tensor
+    """[tokens, head_dim / 2]"""
+    sin: Tensor
+    """Likewise."""
+    query_scale: Tensor | None
+    """[tokens]: queries are multiplied by it; None: they are not."""
+
+
 class RotaryTable:
-    """Cosines and sines of positions, made when first asked for and kept."""
+    """Cosines and sines of positions, made when first asked for and kept. Dimensions that are not
+    rotated have an angle of 0, whatever the position; without a ``rope`` all have."""
 
     def __init__(
-        self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device
+        self, rope: RopeConfig | None, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self._wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self._frequencies = inverse_frequencies(rope, head_dim, self._wide)
-        self._scale = rope.attention_factor
+        self._rope = rope
+        self._wide = angle_dtype(dtype)
         self._dtype = dtype
         self._device = device
-        self._table = torch.empty(2, 0, head_dim // 2, dtype=dtype, device=device)
+        self._pairs = head_dim // 2
+        self._table = torch.empty(2, 0, self._pairs, dtype=dtype, device=device)
 
-    def at(self, positions: Tensor, highest: int) -> tuple[Tensor, Tensor]:
-        """(cosines, sines), each [tokens, head_dim / 2], of ``positions`` [tokens] int64,
-        none of which is above ``highest``."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether it rotates and does nothing else."""
+        return self._rope is None or not self._rope.query_beta
+
+    def at(self, positions: Tensor, highest: int) -> Rotation:
+        """The rotation of ``positions`` [tokens] int64, none of which is above ``highest``."""
         if highest >= self._table.shape[1]:
             self._grow(highest + 1)
         cos, sin = self._table.index_select(1, positions)
-        return cos, sin
+        return Rotation(cos, sin, self._query_scale(positions))
+
+    def _query_scale(self, positions: Tensor) -> Tensor | None:
+        rope = self._rope
+        if rope is None or not rope.query_beta:
+            return None
+        times = positions // rope.original_max_position
+        scale = 1 + rope.query_beta * torch.log1p(times.to(self._wide))
+        return scale.to(self._dtype)
 
     def _grow(self, num_positions: int) -> None:
         size = 1024
         while size < num_positions:
             size *= 2
-        angles = torch.outer(torch.arange(size, dtype=self._wide), self._frequencies)
-        table = torch.stack((angles.cos(), angles.sin())) * self._scale
+        table = torch.zeros(2, size, self._pairs, dtype=self._wide)
+        table[0] = 1
+        rope = self._rope
+        if rope is not None:
+            rotated = rope.rotated or 2 * self._pairs
+            frequencies = inverse_frequencies(rope, rotated, self._wide)
+            angles = torch.outer(torch.arange(size, dtype=self._wide), frequencies)
+            turned = torch.stack((angles.cos(), angles.sin())) * rope.attention_factor
+            table[:, :, : rotated // 2] = turned
         self._table = table.to(self._device, self._dtype)

@@ -207,7 +207,7 @@ def _tell(done: int, of: int) -> None:
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
     tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
-    experts = quantised and any(map(model.config.experts_of, range(model.config.num_layers)))
+    experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
     return model.device.type == "cuda" and on_triton and not experts
 

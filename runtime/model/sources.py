@@ -48,8 +48,13 @@ def folder_of(name: str) -> Path | None:
     return DEFAULT_MODEL if name == "default" else Path(os.path.expanduser(name))
 
 
-def find_source(name: str) -> ModelSource:
+def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSource:
     """Read what a name stands for.
+
+    Args:
+        name: of the model.
+        max_context_tokens: the longest context that is to be served, which positions of some models
+            follow; None: the model's own.
 
     Raises:
         LoadError: there is no such model, or it is none that can be served; the message names
@@ -67,7 +72,7 @@ def find_source(name: str) -> ModelSource:
         if _HUB_NAME.fullmatch(name):
             fault += f"; nothing is downloaded here: hf download {name} --local-dir DIR does that"
         raise LoadError(fault)
-    config = read_model_config(folder)
+    config = read_model_config(folder, max_context_tokens=max_context_tokens)
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
     return ModelSource(config=config, folder=folder, tokenizer_folder=folder)

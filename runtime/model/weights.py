@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import torch
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
+from runtime.model.family_weights import FamilyWeights
+from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
@@ -78,7 +80,7 @@ def load_model(
     """
     started = time.perf_counter()
     name = str(source)
-    found = find_source(name)
+    found = find_source(name, max_context_tokens=max_context_tokens)
     config, tokenizer_folder = found.config, found.tokenizer_folder
     check_context(name, config, max_context_tokens)
     _check_memory(name, config, dtype, device, bits)
@@ -86,7 +88,7 @@ def load_model(
         weights: WeightSource = RandomWeights(seed, dtype, device)
         if found.folder is not None:
             stored = Checkpoint(found.folder, dtype, device, progress=progress)
-            weights = stack.enter_context(contextlib.closing(stored))
+            weights = stack.enter_context(_family_weights(stored, config))
         folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
@@ -108,6 +110,15 @@ def load_model(
         device=device,
         load_s=load_s,
     )
+
+
+@contextlib.contextmanager
+def _family_weights(stored: Checkpoint, config: ModelConfig) -> Iterator[WeightSource]:
+    """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
+    with contextlib.closing(stored):
+        weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
+        yield weights
+        weights.check_all_read()
 
 
 def peak_rss_bytes() -> int:

@@ -219,6 +219,13 @@ def _info(
     limits = [capacity, model.config.max_context_tokens]
     if config.max_context_tokens is not None:
         limits.append(config.max_context_tokens)
+        if capacity < config.max_context_tokens:
+            log.warning(
+                "--max-context-tokens is %d, the KV memory holds %d tokens, and no context is "
+                "longer: give a larger --kv-cache-mib, or --num-blocks",
+                config.max_context_tokens,
+                capacity,
+            )
     return EngineInfo(
         model_name=model.name,
         device=str(model.device),

@@ -55,6 +55,10 @@ _WORDS = {
     MissReason.NOT_KEPT: "no longer in the cache",
 }
 
+CHANGES = frozenset(
+    {MissReason.TOOLS_CHANGED, MissReason.INSTRUCTIONS_CHANGED, MissReason.OPTIONS_CHANGED}
+)
+"""Another header than before: all that stands behind it is computed."""
 OWN = frozenset({MissReason.NEW_INPUT, MissReason.NEW_SESSION, MissReason.PARTIAL_BLOCK})
 """Nobody could have avoided these."""
 

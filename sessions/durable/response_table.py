@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sessions.durable.item_ids import ItemIndex
 from sessions.durable.packing import unpack
 from sessions.durable.session import Session
 from sessions.durable.transcript import ROOT_DIGEST, Entry, chain, holds
@@ -61,6 +62,7 @@ class ResponseTable:
         self._by_digest: dict[bytes, list[str]] = {}
         self._by_entry: dict[Entry, str] = {}
         self._holders: dict[Entry, int] = {}
+        self._items = ItemIndex()
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -101,6 +103,11 @@ class ResponseTable:
         """The response of an entry, if it is here."""
         return self._by_entry.get(entry)
 
+    def item(self, item_id: str) -> Item | None:
+        """An item of that id which a response here holds or stands on, and which was not deleted;
+        that does not count as using a response."""
+        return self._items.find(item_id)
+
     def knows(self, digest: bytes) -> bool:
         """Whether there may be a response whose history has this digest."""
         return digest in self._by_digest
@@ -128,10 +135,13 @@ class ResponseTable:
             self._drop(response_id)
 
     def delete(self, response_id: str) -> bool:
-        """Drop a response; what continues it goes on. False: there is none of that id."""
+        """Drop a response, and the ids of its own items; what continues it goes on. False: there
+        is none of that id."""
         self.expire()
-        if response_id not in self._responses:
+        found = self._responses.get(response_id)
+        if found is None:
             return False
+        self._items.remove(found[0].entry)
         self._drop(response_id)
         return True
 
@@ -154,12 +164,16 @@ class ResponseTable:
 
     def _hold(self, entry: Entry) -> None:
         """Count a holder of ``entry``: a response, or an entry that continues it."""
+        new: list[Entry] = []
         for link in chain(entry):
             holders = self._holders.get(link, 0)
             self._holders[link] = holders + 1
             if holders:
                 break
+            new.append(link)
             self.num_bytes += link.size_bytes
+        for link in reversed(new):
+            self._items.add(link)
 
     def _let_go(self, entry: Entry) -> None:
         for link in chain(entry):
@@ -167,6 +181,7 @@ class ResponseTable:
             if self._holders[link]:
                 break
             del self._holders[link]
+            self._items.remove(link)
             self.num_bytes -= link.size_bytes
 
 

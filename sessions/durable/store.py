@@ -398,6 +398,12 @@ class ConnectionStore:
         """The response of an entry, if the tenant's connections may continue it."""
         return None if entry is None else self._shared.id_of(entry)
 
+    def item(self, item_id: str) -> tuple[Item, bool] | None:
+        """The stored item of that id, and whether it is not for the whole tenant."""
+        private = self._private.item(item_id)
+        found = private or self._shared.item(item_id)
+        return None if found is None else (found, private is not None)
+
     def history(
         self, items: Sequence[Item], digests: Sequence[bytes] | None = None
     ) -> tuple[StoredResponse, int] | None:

@@ -18,7 +18,9 @@ import numpy as np
 import orjson
 
 from runtime.messages import TokenArray
-from runtime.tokenizer import Tokenizer, UnsplittableText
+from runtime.text_encoder import UnsplittableText
+from runtime.tokenizer import Tokenizer
+from sessions.durable.shortened import is_shortened
 from sessions.durable.weights import item_bytes, text_held, tool_bytes
 from tools_api import errors
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
@@ -72,6 +74,20 @@ class Header:
         return self is other or np.array_equal(self.ids, other.ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What truncation has taken out of a context, in all its cuts together."""
+
+    turns: int = 0
+    tokens: int = 0
+    """Each item counted on its own, as truncation counts them."""
+    behind: int = 0
+    """It is missing behind so many items, those that no cut takes out."""
+
+
+NOTHING = LeftOut()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
     """One turn of a chain. Compared by identity; several entries may share a parent."""
@@ -96,6 +112,8 @@ class Entry:
     """Rolling digest over all items up to here; see ``roll``."""
     frame_bytes: int = 0
     """Of the frame it came from, unless that repeated what is held already."""
+    left_out: LeftOut = NOTHING
+    """Of the chain up to here; ``digest`` counts it."""
 
     @property
     def own_tokens(self) -> int:
@@ -114,6 +132,11 @@ class Entry:
             + (self.header.size_bytes if own_header else 0)
         )
         return max(held, self.frame_bytes)
+
+
+def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
+    """Those of a request's tools that stand in its header."""
+    return tuple(tool for tool in tools if tool.in_header)
 
 
 def chain(entry: Entry | None) -> Iterator[Entry]:
@@ -137,6 +160,13 @@ def split_opening(items: tuple[Item, ...]) -> tuple[Message | None, tuple[Item, 
     if items and isinstance(items[0], Message) and items[0].role in ("system", "developer"):
         return items[0], items[1:]
     return None, items
+
+
+def by_model(item: Item) -> bool:
+    """Whether a model says such items; clients may send them back."""
+    if isinstance(item, Message):
+        return item.role == "assistant"
+    return isinstance(item, Call | Reasoning)
 
 
 def check_calls(parent: Entry | None, items: Sequence[Item], *, complete: bool) -> frozenset[str]:
@@ -190,13 +220,31 @@ def roll_all(digest: bytes, items: Iterable[Item]) -> bytes:
 
 
 def holds(entry: Entry, items: Sequence[Item]) -> bool:
-    """Whether ``items`` end like the chain up to ``entry``, compared one by one. Together
-    with an equal digest: whether they are its history (a truncated chain is shorter)."""
-    links = list(chain(entry))[::-1]
-    ours = [item for link in links for item in (*link.input_items, *link.output_items)]
-    kept = [normal for normal in map(normalised, ours) if normal is not None]
-    theirs = [normal for normal in map(normalised, items) if normal is not None]
-    return len(kept) <= len(theirs) and kept == theirs[len(theirs) - len(kept) :]
+    """Whether ``items`` end like the chain up to ``entry``, compared one by one from the end.
+    Together with an equal digest: whether they are its history, of which the chain may lack what
+    truncation left out, and the middle of what it cut."""
+    ours = _normals(item for link in chain(entry) for item in _backwards(link))
+    theirs = _normals(reversed(items))
+    if entry.left_out == NOTHING:
+        return all(_is_left_of(own, next(theirs, None)) for own in ours)
+    return all(any(_is_left_of(own, other) for other in theirs) for own in ours)
+
+
+def _normals(items: Iterable[Item]) -> Iterator[tuple[str, ...]]:
+    return (normal for item in items if (normal := normalised(item)) is not None)
+
+
+def _backwards(entry: Entry) -> Iterator[Item]:
+    yield from reversed(entry.output_items)
+    yield from reversed(entry.input_items)
+
+
+def _is_left_of(own: tuple[str, ...], other: tuple[str, ...] | None) -> bool:
+    """Whether they are equal, or ``own`` was cut out of ``other``."""
+    if other is None or own[:-1] != other[:-1]:
+        return False
+    cut = own[0] in ("message", "output") and is_shortened(own[-1], other[-1])
+    return cut or own[-1] == other[-1]
 
 
 class Renderer:
@@ -255,6 +303,7 @@ class Renderer:
         Raises:
             ApiError: by its length it cannot fit the context; it is not tokenised.
         """
+        tools = header_tools(tools)
         if parent is not None:
             header = parent.header
             if (instructions, opening, tools, options) == (

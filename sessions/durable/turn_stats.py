@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from runtime.messages import SequenceOutput, SequenceStart
 from sessions.durable.account import Account
 from sessions.durable.ledger import Ledger, TurnUsage, block_seconds, dollars, wire_bounds
-from sessions.durable.miss_reasons import Miss
+from sessions.durable.miss_reasons import CHANGES, Miss, MissReason
 from tools_api import responses
 from tools_api.events import Event
 
@@ -99,6 +99,8 @@ class TurnStats:
     """Block-microseconds settled with this turn."""
     misses: tuple[Miss, ...] = ()
     """Why prompt tokens had to be computed."""
+    cut: bool = False
+    """Truncation left something out for this turn."""
     warnings: tuple[str, ...] = ()
     """What the client should know of the turn, a short sentence each."""
     exhausted: bool = field(default=False)
@@ -174,7 +176,7 @@ class TurnStats:
             "kv": {
                 "cached": usage.cached_tokens,
                 "written": usage.uncached_tokens,
-                "miss": {} if self.start is None else dict(self.start.miss_causes),
+                "miss": self._miss_causes(),
                 "block_seconds": block_seconds(usage.residency),
             },
             "timing": self._timing(usage),
@@ -205,6 +207,18 @@ class TurnStats:
         if self.stop is not None:
             brief["stop"] = self.stop
         return brief if reason is None else brief | {"reason": reason}
+
+    def _miss_causes(self) -> dict[str, int]:
+        """The cache's own account, but for what truncation made of the prompt: there the cache
+        knows only that something else stood in its place, or that it never saw it."""
+        causes = {} if self.start is None else dict(self.start.miss_causes)
+        if not self.cut:
+            return causes
+        truncated = sum(m.tokens for m in self.misses if m.reason is MissReason.TRUNCATED)
+        if truncated or not any(miss.reason in CHANGES for miss in self.misses):
+            unseen = sum(causes.pop(cause, 0) for cause in ("header_changed", "first_sight"))
+            causes |= {"first_sight": unseen - truncated} if unseen > truncated else {}
+        return causes | {"truncated": truncated}
 
     def _budget(self) -> Event:
         """What is left of the session's budgets, and of the turn's own and those above where there

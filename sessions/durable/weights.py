@@ -16,7 +16,7 @@ from sys import getsizeof
 
 from tools_api import errors
 from tools_api.errors import ApiError
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from tools_api.limits import MIB, Limits
 from tools_api.requests import CreateRequest
@@ -55,7 +55,7 @@ def tool_bytes(tool: FunctionTool) -> int:
     custom = tool.custom
     texts = (tool.name, tool.description, tool.place, custom and custom.definition)
     held = sum(getsizeof(text) for text in texts if text is not None)
-    return 3 * _OBJECT_BYTES + held + json_bytes(packed(tool.parameters))
+    return 3 * _OBJECT_BYTES + held + json_bytes(dumps(tool.parameters))
 
 
 def json_bytes(text: bytes) -> int:
@@ -79,7 +79,7 @@ def request_bytes(request: CreateRequest) -> int:
     return (
         REQUEST_BYTES
         + sum(map(text_held, texts))
-        + (0 if schema is None else json_bytes(packed(schema)))
+        + (0 if schema is None else json_bytes(dumps(schema)))
         + sum(map(item_bytes, request.input))
         + sum(map(tool_bytes, request.tools))
     )

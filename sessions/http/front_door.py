@@ -32,6 +32,7 @@ from sessions.http.message import (
 )
 from sessions.tenants import Principal, Tenants
 from tools_api import errors
+from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
@@ -45,6 +46,8 @@ _READ_ONLY = (
 )
 _LONGEST_ROUTE = 4
 """Parts between slashes."""
+ANTHROPIC_HEADER = "anthropic-version"
+"""Every client of that API sends it."""
 ANONYMOUS = Principal(tenant="")
 """Handed to what is PUBLIC; nobody's tenant."""
 
@@ -161,21 +164,23 @@ class FrontDoor:
         """The answer, or leave to go on with the request."""
         route, argument = self._find(request.path)
         if route is None:
-            return refusal(http_error(HTTPStatus.NOT_FOUND, self._nothing_at(request.path)))
+            error = http_error(HTTPStatus.NOT_FOUND, self._nothing_at(request.path))
+            return refusal(error, words_of(request))
+        words = words_of(request, route)
         foreign = self._refuse_foreign(request)
         if foreign is not None:
-            return refusal(foreign, route.dialect)
+            return refusal(foreign, words)
         if cross_origin.is_preflight(request):
             return cross_origin.preflight(request, route.methods)
         principal = self._principal(route, request)
         if principal is None:
-            return _unauthorized(route)
+            return _unauthorized(route, words)
         if route.access is Access.OPERATOR and not principal.operator:
             error = http_error(HTTPStatus.FORBIDDEN, "This page needs an operator's key.")
-            return refusal(error, route.dialect)
+            return refusal(error, words)
         if principal.read_only and not _only_looks(route, request):
             error = http_error(HTTPStatus.FORBIDDEN, _READ_ONLY)
-            return refusal(error, route.dialect)
+            return refusal(error, words)
         method = "GET" if request.method == "HEAD" else request.method
         handler = route.calls.get(method)
         if handler is None and not _opens_websocket(route, request):
@@ -183,10 +188,10 @@ class FrontDoor:
                 return Admission(
                     route=route, principal=principal, argument=argument, page=route.page
                 )
-            return _wrong_method(route, request)
+            return _wrong_method(route, request, words)
         if request.has_body and not request.is_json:
             error = http_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body has to be JSON.")
-            return refusal(error, route.dialect)
+            return refusal(error, words)
         return Admission(route=route, principal=principal, argument=argument, handler=handler)
 
     def readable_by_page(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
@@ -243,7 +248,15 @@ class FrontDoor:
         return self._tenants.authenticate(key)
 
 
-def _unauthorized(route: Route) -> HttpResponse:
+def words_of(request: HttpRequest | None, route: Route | None = None) -> Dialect:
+    """In whose words a request's errors are told: its route's, but of a route that is nobody's
+    own those of the API whose header the request has."""
+    own = RESPONSES if route is None else route.dialect
+    speaks = request is not None and ANTHROPIC_HEADER in request.headers
+    return MESSAGES if own is RESPONSES and speaks else own
+
+
+def _unauthorized(route: Route, words: Dialect) -> HttpResponse:
     scheme = "Basic" if route.for_browsers else "Bearer"
     return refusal(
         http_error(
@@ -251,7 +264,7 @@ def _unauthorized(route: Route) -> HttpResponse:
             "Incorrect or missing API key; send it as 'Authorization: Bearer KEY'.",
             code="invalid_api_key",
         ),
-        route.dialect,
+        words,
         (("WWW-Authenticate", f'{scheme} realm="keepwarm"'),),
     )
 
@@ -266,19 +279,19 @@ def _opens_websocket(route: Route, request: HttpRequest) -> bool:
     return route.websocket and request.method == "GET" and upgrade == "websocket"
 
 
-def _wrong_method(route: Route, request: HttpRequest) -> HttpResponse:
+def _wrong_method(route: Route, request: HttpRequest, words: Dialect) -> HttpResponse:
     if route.websocket and request.method == "GET":
         return refusal(
             http_error(
                 HTTPStatus.UPGRADE_REQUIRED,
                 "With GET this path speaks WebSocket: one JSON event per text frame.",
             ),
-            route.dialect,
+            words,
             (("Upgrade", "websocket"), ("Connection", "Upgrade")),
         )
     return refusal(
         http_error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not possible here."),
-        route.dialect,
+        words,
         (("Allow", ", ".join(route.methods)),),
     )
 

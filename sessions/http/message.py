@@ -22,7 +22,7 @@ from websockets.datastructures import Headers
 from tools_api.dialects.dialect import Dialect
 from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 100
@@ -149,7 +149,7 @@ def read_request(head: h11.Request) -> HttpRequest:
 
 def json_response(body: dict[str, Any] | bytes, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     """An answer in JSON; bytes are JSON already."""
-    text = body if isinstance(body, bytes) else packed(body)
+    text = body if isinstance(body, bytes) else dumps(body)
     return HttpResponse(status=status, content_type="application/json", body=text)
 
 

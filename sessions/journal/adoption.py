@@ -15,13 +15,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sessions.durable.item_ids import item_at, item_with_id, place_of, read_items
 from sessions.durable.transcript import Entry, Header, Renderer, Tail, chain
-from sessions.journal.encoding import Link, TurnBody, decode_header, decode_links, decode_turn
+from sessions.durable.weights import item_bytes
+from sessions.journal.encoding import (
+    Link,
+    TurnBody,
+    decode_header,
+    decode_links,
+    decode_turn,
+    link_items,
+)
 from sessions.journal.journal import Journal
 from sessions.journal.records import SessionRecord, StoredTurn
 from tools_api.items import Item
 
 _HEADERS_KEPT = 256
+_MOST_HOLDERS = 8
+"""Turns that are looked at for an item, the newest first."""
 
 
 class LoadedTurn(NamedTuple):
@@ -99,6 +110,47 @@ class Loader:
         rows = self._journal.turns_with_digest(tenant, digest, most)
         return [row.response_id for row in rows if row.fingerprint == self._fingerprint]
 
+    def items(self, tenant: str, ids: Sequence[str], most_bytes: int) -> dict[str, Item]:
+        """The items of these ids that are known, in their order. It ends with the one that makes
+        them more than ``most_bytes``: whoever asks for so much has to refuse it.
+
+        Raises:
+            JournalError: it cannot be read.
+        """
+        found: dict[str, Item] = {}
+        entries: dict[str, list[Item] | None] = {}
+        num_bytes = 0
+        for id_ in ids:
+            item = self._item(tenant, id_) or self._item_at(tenant, id_, entries)
+            if item is not None:
+                found[id_] = item
+                num_bytes += item_bytes(item)
+                if num_bytes > most_bytes:
+                    break
+        return found
+
+    def _item(self, tenant: str, id_: str) -> Item | None:
+        for row in self._journal.turns_with_item(tenant, id_, _MOST_HOLDERS):
+            if not self._means_something(row):
+                continue
+            for link in reversed(decode_links(row)):
+                item = item_with_id(link_items(link), id_)
+                if item is not None:
+                    return item
+        return None
+
+    def _item_at(self, tenant: str, id_: str, read: dict[str, list[Item] | None]) -> Item | None:
+        """One that is listed under that id; ``read`` keeps what responses have read."""
+        place = place_of(id_)
+        if place is None:
+            return None
+        if place.response_id not in read:
+            chain = self.load(tenant, place.response_id)
+            entry = None if chain is None else _head_entry(chain)
+            read[place.response_id] = None if entry is None else read_items(entry)
+        items = read[place.response_id]
+        return None if items is None else item_at(items, place, id_)
+
     def _read(self, row: StoredTurn) -> LoadedTurn:
         links = decode_links(row)
         headers = tuple([self._header(link.header) for link in links])
@@ -111,6 +163,9 @@ class Loader:
                 self._headers.clear()
             found = self._headers[digest] = decode_header(self._journal.header(digest))
         return found
+
+    def _means_something(self, row: StoredTurn) -> bool:
+        return row.fingerprint == self._fingerprint or self._retokenise is not None
 
     def _foreign(self, tenant: str, response_id: str) -> LoadedChain | None:
         if self._retokenise is None:
@@ -138,6 +193,10 @@ def link_up(turns: Sequence[LoadedTurn], known: Callable[[str], Entry | None]) -
         entries[turn.row.response_id] = entry
     assert entry is not None
     return entry
+
+
+def _head_entry(loaded: LoadedChain) -> Entry:
+    return loaded.foreign or link_up(loaded.turns, lambda _: None)
 
 
 def _entry(links: Sequence[Link], headers: Sequence[Header], parent: Entry | None) -> Entry:
@@ -172,4 +231,5 @@ def rendered_anew(entry: Entry, renderer: Renderer) -> Entry:
         num_tokens=len(ids),
         open_calls=entry.open_calls,
         digest=entry.digest,
+        left_out=entry.left_out,
     )

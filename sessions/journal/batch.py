@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import TypeVar
 
 import orjson
 
 from sessions.durable.account import Amount
+from sessions.durable.item_ids import own_items
 from sessions.durable.reservation import amount_of
 from sessions.journal import request_ids, rows, shares
 from sessions.journal.encoding import decode_reservation, encode_reservation
@@ -47,6 +49,7 @@ class Batch:
         self._rows: list[Row] = []
         """Of new turns."""
         self._names: list[Row] = []
+        self._items: list[Row] = []
         self._reserved: dict[tuple[str, str], Row | None] = {}
         """What becomes of reservations; None: they go."""
         self._left: set[tuple[str, str]] = set()
@@ -268,6 +271,8 @@ class Batch:
         key = (record.tenant, record.response_id)
         self._rows.append(row)
         self._names.append((*key, record.session, session.head_seq))
+        items = chain.from_iterable(map(own_items, record.links))
+        self._items += rows.item_columns(*key, record.created_s, items)
         self._there[key] = session.epoch
         self._reserved[key] = None
         for name in (session_account(record.session), *record.accounts):
@@ -290,7 +295,8 @@ class Batch:
         """Write the new turns."""
         self._put("turn", rows.TURN, self._rows)
         self._put("name", "tenant, response_id, session, seq", self._names)
-        self._rows, self._names = [], []
+        self._put("item", rows.ITEM, self._items)
+        self._rows, self._names, self._items = [], [], []
 
     def _put(
         self, table: str, columns: str, found: Sequence[Row], key: tuple[str, ...] = ()

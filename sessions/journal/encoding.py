@@ -22,10 +22,10 @@ from pydantic import TypeAdapter, ValidationError
 from runtime.messages import TokenArray
 from sessions.durable.ledger import PriceTable, TurnUsage
 from sessions.durable.packing import deflate
-from sessions.durable.transcript import Entry, Header, Tail
+from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import DIGEST_BYTES, SERVER_DIED, StoredTurn, TurnRecord
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.chat_format import TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.items import Item, Message, parse_items
@@ -65,6 +65,7 @@ class Link(NamedTuple):
     num_tokens: int
     open_calls: frozenset[str]
     digest: bytes
+    left_out: LeftOut
 
     def entry(self, parent: Entry | None, header: Header) -> Entry:
         """The entry, where it belongs."""
@@ -80,7 +81,14 @@ class Link(NamedTuple):
             num_tokens=self.num_tokens,
             open_calls=self.open_calls,
             digest=self.digest,
+            left_out=self.left_out,
         )
+
+
+def link_items(link: Link) -> tuple[Item, ...]:
+    """What it added to its chain, and what led that."""
+    own = (*link.input_items, *link.output_items)
+    return own if link.opening is None else (link.opening, *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,7 +142,7 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
-    tools = exact_numbers.packed(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
+    tools = exact_json.dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
 
@@ -146,7 +154,7 @@ def decode_header(data: bytes) -> Header:
         return Header(
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
-            tools=_TOOLS.validate_python(exact_numbers.read(bytes(tools))),
+            tools=_TOOLS.validate_python(exact_json.loads(bytes(tools))),
             options=TemplateOptions(thinking=parts["thinking"]),
             ids=_ids(ids),
         )
@@ -208,7 +216,8 @@ def _read_consumed(
 
 
 def _link_parts(entry: Entry, headers: HeaderCache) -> dict[str, Any]:
-    return {
+    left_out = entry.left_out
+    parts = {
         "header": headers.encoded(entry.header)[0].hex(),
         "opening": None if entry.opening is None else entry.opening.to_wire(),
         "input": [item.to_wire() for item in entry.input_items],
@@ -219,6 +228,9 @@ def _link_parts(entry: Entry, headers: HeaderCache) -> dict[str, Any]:
         "calls": sorted(entry.open_calls),
         "digest": entry.digest.hex(),
     }
+    if left_out == NOTHING:
+        return parts
+    return parts | {"left_out": [left_out.turns, left_out.tokens, left_out.behind]}
 
 
 def decode_turn(turn: StoredTurn) -> TurnBody:
@@ -315,11 +327,19 @@ def _links(parts: list[dict[str, Any]], ids: TokenArray) -> tuple[Link, ...]:
                 num_tokens=part["tokens"],
                 open_calls=frozenset(part["calls"]),
                 digest=digest,
+                left_out=_left_out(part),
             )
         )
     if at != len(ids):
         raise ValueError("there are ids that belong to nothing")
     return tuple(links)
+
+
+def _left_out(part: dict[str, Any]) -> LeftOut:
+    if "left_out" not in part:
+        return NOTHING
+    turns, tokens, behind = part["left_out"]
+    return LeftOut(turns=turns, tokens=tokens, behind=behind)
 
 
 def _opening(parts: dict[str, Any] | None) -> Message | None:

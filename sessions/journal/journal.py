@@ -170,6 +170,10 @@ class Journal(Protocol):
         """Rows whose history has that digest, the newest first."""
         ...
 
+    def turns_with_item(self, tenant: str, item_id: str, most: int) -> list[StoredTurn]:
+        """Rows that brought an item of that id and can be named, the newest first."""
+        ...
+
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False
     ) -> list[StoredTurn]:

@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import chain
 from pathlib import Path
 
 from sessions.journal import rows
-from sessions.journal.encoding import decode_turn
+from sessions.journal.encoding import decode_links, decode_turn, link_items
 from sessions.journal.errors import (
     JournalDamaged,
     JournalError,
@@ -214,6 +215,8 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
                     "INSERT INTO name (tenant, response_id, session, seq) VALUES (?, ?, ?, ?)",
                     (turn.tenant, turn.response_id, turn.session, turn.seq),
                 )
+                for item in _items(turn):
+                    cursor.execute(f"INSERT INTO item ({rows.ITEM}) VALUES (?, ?, ?, ?)", item)
             for header in found.headers.items():
                 cursor.execute("INSERT INTO header (digest, body) VALUES (?, ?)", header)
             for reservation in found.reservations:
@@ -234,6 +237,12 @@ def _write(found: _Found, target: Path, report: Recovered) -> None:
             report.turns, report.sessions = len(found.turns), len(found.sessions | by_session)
     finally:
         journal.close()
+
+
+def _items(turn: StoredTurn) -> list[Row]:
+    """Where the turn's items are looked for by their ids."""
+    items = chain.from_iterable(map(link_items, decode_links(turn)))
+    return rows.item_columns(turn.tenant, turn.response_id, turn.created_s, items)
 
 
 def _session(

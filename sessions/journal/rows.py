@@ -7,6 +7,7 @@ Always true: what ``read_*`` returns is what ``*_columns`` was given, or Journal
 raised.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from sessions.durable.ledger import TurnUsage
 from sessions.journal.encoding import HeaderCache, encode_turn
 from sessions.journal.errors import JournalDamaged
 from sessions.journal.records import Account, SessionRecord, StoredTurn, TurnRecord
+from tools_api.items import Item
 
 Row = tuple[Any, ...]
 _VIEWS = frozenset({memoryview, bytearray})
@@ -35,6 +37,8 @@ ACCOUNT = (
 
 RESERVATION = "tenant, session, response_id, accounts, amount, checksum"
 SHARE = "tenant, name, owner, amount, checksum"
+ITEM = "tenant, digest, created_ms, response_id"
+"""No more than a hint: what it leads to is read from its turn, whose row has a checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +242,20 @@ def _checksum(columns: Row) -> bytes:
     else:
         state.update(repr(columns).encode("utf-8", "surrogatepass"))
     return state.digest()
+
+
+def item_columns(
+    tenant: str, response_id: str, created_s: float, items: Iterable[Item]
+) -> list[Row]:
+    """Rows of ``ITEM``, one for each id that an item of the turn has."""
+    ids = {item.id for item in items if item.id is not None}
+    created_ms = round(created_s * 1000)
+    return [(tenant, item_digest(id_), created_ms, response_id) for id_ in sorted(ids)]
+
+
+def item_digest(item_id: str) -> bytes:
+    """What an item is looked up by: ids are a client's, and may be any text."""
+    return xxhash.xxh3_128_digest(item_id.encode())
 
 
 def content_digest(body: bytes) -> bytes:

@@ -4,8 +4,9 @@ All of an ``append`` is one transaction, read, changed and written back: the row
 locked, by the whole file or one by one. A response is found by two ways, its row's own index and
 the table ``name``: where one of them is damaged they contradict each other, and that is said
 instead of "not found". So do a session, its turns and its account. Until a file is looked through a
-damaged index can hide that a request id was used, that a history was said before, a session that
-has had no turn, an account of many sessions while the server runs, and what a turn holds that runs.
+damaged index can hide that a request id was used, that a history or an item was said before, a
+session that has had no turn, an account of many sessions while the server runs, and what a turn
+holds that runs.
 
 Always true: what is read has the checksum that it was written with.
 """
@@ -204,6 +205,18 @@ class SqlJournal(SqlTables):
         with self.reading() as cursor:
             found = cursor.execute(sql, (tenant, digest, most)).fetchall()
         return [turn for turn in map(rows.read_turn, found) if turn.continuable]
+
+    def turns_with_item(self, tenant: str, item_id: str, most: int) -> list[StoredTurn]:
+        """See ``Journal``."""
+        sql = (
+            "SELECT response_id FROM item WHERE tenant = ? AND digest = ? "
+            "ORDER BY created_ms DESC, response_id LIMIT ?"
+        )
+        with self.reading() as cursor:
+            found = cursor.execute(sql, (tenant, rows.item_digest(item_id), most)).fetchall()
+            turns = [self._turn_row(cursor, tenant, response_id) for (response_id,) in found]
+        read = [rows.read_turn(row) for row in turns if row is not None]
+        return [turn for turn in read if turn.continuable]
 
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False

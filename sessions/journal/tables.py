@@ -73,7 +73,14 @@ CREATE TABLE request (
     PRIMARY KEY (tenant, request_id));
 CREATE INDEX request_owner ON request (owner);
 """
-MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS)
+ITEMS = """
+CREATE TABLE IF NOT EXISTS item (
+    tenant TEXT NOT NULL, digest {blob} NOT NULL, created_ms BIGINT NOT NULL,
+    response_id TEXT NOT NULL, PRIMARY KEY (tenant, digest, created_ms, response_id));
+CREATE INDEX IF NOT EXISTS item_turn ON item (tenant, response_id);
+"""
+"""Of turns that were written before it there are no rows."""
+MIGRATIONS = (SCHEMA, CURVES, RESIDENCY, SHARES, REQUESTS, ITEMS)
 """What brings a database from each version to the next."""
 VERSION = len(MIGRATIONS)
 FIRST_EPOCH = 1

@@ -31,7 +31,7 @@ from sessions.journal.records import (
 from sessions.journal.writer import Verdict
 from sessions.turns.sharing import Bounded, SharedAccounts, account_names
 from sessions.turns.turn_plan import TurnPlan
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.events import encode
 
 _FOREIGN_KEPT = 4096
@@ -232,7 +232,7 @@ def session_options(session: Session) -> bytes:
 def refused(ending: Ending, verdict: Verdict) -> Ending:
     """The turn failed after all: its record is not in the journal, so nobody may continue it. What
     it consumed is spent, unless it is for the session's next owner to say what that is."""
-    event: dict[str, Any] = exact_numbers.read(ending.terminal)
+    event: dict[str, Any] = exact_json.loads(ending.terminal)
     reason = _REASONS.get(verdict.reason, JOURNAL_FAILED)
     response: dict[str, Any] = event["response"] | {
         "status": "failed",

@@ -29,6 +29,7 @@ from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.planning import grammar_param
 from sessions.turns.reading import Prepared, Read, read_frame
 from sessions.turns.recollection import Recalled, journal_error
+from sessions.turns.references import Whole
 from sessions.turns.running import Running
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
@@ -189,10 +190,14 @@ class Connection:
             self._running.refuse(job, errors.overloaded("the grammar cannot be tried just now"))
         return self._effects()
 
-    def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
+    def planned(self, planning_id: str, outcome: TurnPlan | Whole | Exception) -> Effects:
         """Take what a plan's work gave or raised. An unknown id (its turn is gone) is ignored."""
         job = self._running.long_plans.returned(planning_id)
-        if job is not None:
+        if job is None:
+            return self._effects()
+        if isinstance(outcome, Whole):
+            self._running.referred(job, outcome)
+        else:
             self._running.begin(job, outcome)
         return self._effects()
 
@@ -216,6 +221,8 @@ class Connection:
             elif job.id_looked_up and not job.taken_up:
                 self._forget_deleted(job.known, outcome)
                 self._running.take_up(job)
+            elif job.found is not None:
+                self._running.found_items(job, outcome.items)
             else:
                 self._running.enter_session(job)
         return self._effects()

@@ -11,6 +11,7 @@ from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
 from sessions.durable.turn_logs import TurnLog
 from sessions.turns.commits import Commit, Reserve
+from sessions.turns.references import Whole
 from sessions.turns.turn_plan import TurnPlan
 from sessions.turns.wanted import Wanted
 from tools_api.grammar import GrammarSpec
@@ -27,11 +28,11 @@ class GrammarCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """A turn to be planned in a thread of its own: its prompt is long."""
+    """A turn to be planned in a thread of its own, or its request to be read first: it is long."""
 
     planning_id: str
     """To be handed back to ``Connection.planned``."""
-    work: Callable[[], TurnPlan]
+    work: Callable[[], TurnPlan | Whole]
     """Reads only what never changes. May raise, ApiError for what the client did wrong."""
 
 

@@ -21,6 +21,7 @@ from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.planning import Lineage
 from sessions.turns.reading import Prepared
+from sessions.turns.references import Found
 from sessions.turns.sharing import Bounded
 from sessions.turns.turn import Turn
 from sessions.turns.turn_plan import TurnPlan
@@ -52,6 +53,8 @@ class Job:
     """What the journal was told that the turn may consume."""
     ending: Ending | None = None
     """The turn has ended and waits for its record to be committed."""
+    found: Found | None = None
+    """While the items that the request refers to are looked for: what memory had of them."""
     lookup_id: str | None = None
     id_looked_up: bool = False
     """The journal was asked whether the request's id was used."""

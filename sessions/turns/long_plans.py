@@ -1,7 +1,8 @@
 """Turns of one connection whose plans take long: to be worked out beside the event loop.
 
-A long prompt takes seconds to be tokenised. Such a plan is given away as work that touches
-nothing that changes, and its turn begins when it comes back. Knows neither threads nor what
+A long prompt takes seconds to be tokenised, and a long history that was put together of stored
+items takes a while to be read. Such a plan, or its beginning, is given away as work that touches
+nothing that changes, and its turn goes on when it comes back. Knows neither threads nor what
 a plan is of.
 
 Always true: one plan of a connection is worked out at a time, so that others get theirs in
@@ -12,9 +13,10 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from sessions.durable.transcript import Entry, Tail, chain, text_bytes
+from sessions.durable.transcript import Entry, Tail, chain, header_tools, text_bytes
 from sessions.turns.effects import Planning
 from sessions.turns.planning import Lineage, template_options
+from sessions.turns.references import Whole
 from sessions.turns.service import Service
 from sessions.turns.turn_plan import TurnPlan
 from tools_api.items import CallOutput
@@ -39,7 +41,7 @@ def takes_long(
     if frame_bytes <= most:
         return False
     header, options = parent.entry.header, template_options(service.model, request)
-    if (request.instructions, request.tools, options) != (
+    if (request.instructions, header_tools(request.tools), options) != (
         header.instructions,
         header.tools,
         header.options,
@@ -61,10 +63,10 @@ class LongPlans(Generic[Key]):
         """``name`` sets the ids apart from those of other connections."""
         self._name = name
         self._numbers = itertools.count(1)
-        self._waiting: dict[Key, Callable[[], TurnPlan]] = {}
+        self._waiting: dict[Key, Callable[[], TurnPlan | Whole]] = {}
         self._given: tuple[str, Key | None] | None = None
 
-    def add(self, key: Key, work: Callable[[], TurnPlan]) -> None:
+    def add(self, key: Key, work: Callable[[], TurnPlan | Whole]) -> None:
         self._waiting[key] = work
 
     def take(self) -> Planning | None:

@@ -43,6 +43,8 @@ class Prompt:
     """What is continued was said to another model."""
     idle_s: float | None
     """Since the session's last turn ended; None: it is the first."""
+    cut: bool = False
+    """Truncation left something out for this turn, be it of what the client resent."""
 
     def ids(self) -> TokenArray:
         """The whole of it, int32 [tokens]."""
@@ -60,6 +62,7 @@ def prompt_of(plan: TurnPlan, branches: Branches) -> Prompt:
         lost_with_engine=branches.lost_with_engine(plan.continued),
         foreign=branches.is_foreign(plan.continued),
         idle_s=plan.past.idle_s,
+        cut=plan.cut,
     )
 
 
@@ -132,7 +135,8 @@ def _what_changed(prompt: Prompt, before: Entry) -> MissReason:
         if (now.instructions, now.opening) != (then.instructions, then.opening):
             return MissReason.INSTRUCTIONS_CHANGED
         return MissReason.OPTIONS_CHANGED
-    if prompt.continued is not None and prompt.parent is not prompt.continued:
+    shortened = prompt.continued is not None and prompt.parent is not prompt.continued
+    if shortened or prompt.cut:
         return MissReason.TRUNCATED
     return MissReason.HISTORY_CHANGED
 

@@ -17,6 +17,7 @@ from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
 from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import (
+    NOTHING,
     ROOT_DIGEST,
     Entry,
     Renderer,
@@ -31,7 +32,8 @@ from sessions.turns.cache_diagnostics import Comparison
 from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
-from sessions.turns.truncation import Context, Room, truncated
+from sessions.turns.shortening import Room
+from sessions.turns.truncation import Context, truncations, without_lost
 from sessions.turns.turn_plan import Past, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
@@ -227,13 +229,13 @@ def plan_turn(
         parent=context.parent,
         rebuilt=_rebuilt(whole, context),
         header=context.header,
-        opening=context.opening,
         input_items=context.items,
         input_ids=prompt.ids,
         tail=prompt.tail,
         open_calls=context.open_calls,
         digest=context.digest,
-        options=options,
+        left_out=context.left_out,
+        cut=context is not whole,
         max_output=max_output,
         context_limited=context_limited,
         grammar=grammar,
@@ -319,7 +321,8 @@ def _whole_context(
         ApiError: calls and outputs do not match, or the input is hopelessly long.
     """
     held = lineage.parent.entry if lineage.parent is not None else None
-    put = placed(held, lineage.items, complete=request.generate)
+    given, lost = (lineage.items, ()) if held is None else without_lost(held, lineage.items)
+    put = placed(held, given, complete=request.generate)
     parent, items = put.parent, put.items
     if held is None:
         opening, items = split_opening(items)
@@ -342,11 +345,11 @@ def _whole_context(
     return Context(
         parent=parent,
         items=items,
-        opening=opening,
         header=header,
         open_calls=open_calls,
-        digest=roll_all(digest, items),
-        cuts=put.warnings,
+        digest=roll_all(digest, lineage.items if lost else items),
+        left_out=NOTHING if parent is None else parent.left_out,
+        cuts=lost + put.warnings,
     )
 
 
@@ -365,17 +368,17 @@ def _fitting_prompt(
     Raises:
         ApiError: the prompt is empty or does not fit.
     """
-    most = model.max_context_tokens
-    room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes)
+    most, reply = model.max_context_tokens, _wanted_room(request, model)
+    room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes, reply_tokens=reply)
     may_cut = request.truncation == "auto"
-    context = whole
-    if may_cut and room.is_hopeless(whole.items):
-        context = truncated(whole, model.renderer, options, room)
-    prompt = _render(context, model.renderer, request, options)
-    too_long = prompt.num_tokens + _wanted_room(request, model) > most
-    if may_cut and context is whole and too_long:
-        shorter = truncated(whole, model.renderer, options, room)
-        prompt = _render(shorter, model.renderer, request, options)
+    hopeless = may_cut and room.is_hopeless(whole.items)
+    prompt = None if hopeless else _render(whole, model.renderer, request, options)
+    if may_cut and (prompt is None or prompt.num_tokens + reply > most):
+        for shorter in truncations(whole, model.renderer, options, room):
+            prompt = _render(shorter, model.renderer, request, options)
+            if prompt.num_tokens <= room.left_by_cut(len(whole.header.ids)):
+                break
+    assert prompt is not None
     least = 1 if request.generate else 0
     if prompt.num_tokens + least > most:
         raise _too_long(request, prompt.num_tokens, most)

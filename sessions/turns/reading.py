@@ -18,7 +18,7 @@ import orjson
 
 from sessions.durable.transcript import ROOT_DIGEST, roll
 from sessions.durable.weights import request_bytes
-from tools_api import events, exact_numbers
+from tools_api import events, exact_json
 from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.dialects.dialect_fields import NamedError
 from tools_api.errors import ApiError
@@ -126,7 +126,7 @@ def to_pieces(read: Read) -> Iterator[Piece]:
     if isinstance(content, ApiError):
         yield EVENT, orjson.dumps({"ApiError": error_fields(content)})
     elif not isinstance(content, CreateRequest):
-        yield EVENT, exact_numbers.packed({type(content).__name__: asdict(content)})
+        yield EVENT, exact_json.dumps({type(content).__name__: asdict(content)})
     else:
         head, *parts = pack(content)
         yield HEAD, head
@@ -159,7 +159,7 @@ class FromPieces:
             ValueError: there is no such kind, or it is out of order.
         """
         if kind == EVENT and self._event is None and self._unpacker is None:
-            self._event = _event(exact_numbers.read(data))
+            self._event = _event(exact_json.loads(data))
         elif kind == HEAD and self._event is None and self._unpacker is None:
             self._unpacker = Unpacker(data)
         elif kind == PART and self._unpacker is not None and self._ready is None:

@@ -11,8 +11,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ from sessions.turns.sharing import SharedAccounts
 from sessions.turns.wanted import Wanted
 from tools_api import errors
 from tools_api.events import encode, failed, response_of
+from tools_api.items import Item
 from tools_api.requests import CreateRequest
 from tools_api.responses import FailureCode, ResponseObject
 
@@ -70,6 +71,8 @@ class Recalled:
     """With each its response object, deflated."""
     ended: tuple[StoredTurn, TurnBody] | None = None
     """The turn whose last event is wanted."""
+    items: Mapping[str, Item] = field(default_factory=dict)
+    """Those that are referred to, by their ids."""
     shares: tuple[Share, ...] = ()
     """What was given; ``Connection.recalled`` sees to it."""
     claimed: tuple[str, ...] = ()
@@ -134,6 +137,9 @@ class Recollection:
             ownership = self._journal.ownership
             assert ownership is not None
             return Recalled(shares=ownership.take_shares(tenant, wanted.shares))
+        if wanted.item_ids:
+            most = self._store.limits.max_frame_bytes
+            return Recalled(items=self._loader.items(tenant, wanted.item_ids, most))
         sessions: list[SessionRecord] = []
         chains: list[LoadedChain] = []
         ended, taken_id = None, None

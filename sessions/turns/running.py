@@ -11,7 +11,7 @@ and then is no longer among the jobs; its lane is free from then on.
 
 import itertools
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +29,8 @@ from sessions.turns.lanes import Lanes
 from sessions.turns.long_plans import LongPlans, takes_long
 from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import find_lineage, plan_turn
-from sessions.turns.reading import grammar_of
+from sessions.turns.reading import Prepared, grammar_of
+from sessions.turns.references import Whole, digested, refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service
 from sessions.turns.sharing import wants
 from sessions.turns.turn import Turn, TurnStep
@@ -39,6 +40,7 @@ from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import encode, response_of
 from tools_api.grammar import GrammarSpec
+from tools_api.items import Item
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,48 @@ class Running:
         except Exception as error:
             self.begin(job, error)
             return
+        self._look_for_items(job)
+
+    def _look_for_items(self, job: Job) -> None:
+        """Find what the request refers to, in memory or else in the journal."""
+        references, commits = job.request.references, self._service.commits
+        if not references:
+            self._recall(job)
+            return
+        try:
+            refuse_many_lists(references, self._service.limits)
+        except ApiError as error:
+            self.refuse(job, error)
+            return
+        job.found = remembered(references, self._visible)
+        if job.found.missing and commits is not None:
+            job.lookup_id = self.look_up(Wanted(item_ids=tuple(job.found.missing)))
+        else:
+            self.found_items(job, {})
+
+    def found_items(self, job: Job, recalled: Mapping[str, Item]) -> None:
+        """Put the items where the request refers to them; ``recalled`` were in the journal."""
+        found, job.found = job.found, None
+        assert found is not None
+        try:
+            request, brought = with_stored(job.request, found, recalled, self._service.limits)
+            if job.hold is not None:
+                job.hold.resize(job.hold.num_bytes + brought)
+        except ApiError as error:
+            self.refuse(job, error)
+            return
+        job.num_bytes += brought
+        work = partial(digested, request)
+        if job.num_bytes > self._service.limits.max_inline_bytes:
+            self.long_plans.add(job, work)
+        else:
+            self.referred(job, work())
+
+    def referred(self, job: Job, whole: Whole) -> None:
+        """Go on with a request that has the items it referred to."""
+        job.request = whole.request
+        held_bytes = job.num_bytes if job.hold is None else job.hold.num_bytes
+        job.prepared = Prepared(digests=whole.digests, grammar=job.grammar, held_bytes=held_bytes)
         self._recall(job)
 
     def _recall(self, job: Job) -> None:

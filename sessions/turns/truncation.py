@@ -1,39 +1,32 @@
 """``truncation: auto``: what is left of a context that does not fit.
 
-The oldest turns go first, then the oldest of the new items. What the request ends with stays,
-and so does what answers an open call; if that alone does not fit, its text is cut in the
-middle, with a note where something is missing. Pure decisions over items and their sizes.
+What was asked first stays, and what is newest; between them the oldest goes, up to one of the
+lines that lie half a window apart over all that was said. So the next many turns only add to what
+is left, and a history that is resent is cut where it was cut before. Pure decisions over items
+and their sizes.
 
-Always true: an output never stays without its call, nor a call of the new items without its
-output; turns that stay keep their token ids, but for the input of the first of them.
+Always true: no output stays without its call and no call without its output, in whichever turns
+they are; what awaits an output stays; turns that stay keep their token ids, but for the input of
+those that lost some of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
 
-from sessions.durable.transcript import Entry, Header, Renderer, Tail, chain, text_bytes
+from sessions.durable.transcript import (
+    NOTHING,
+    Entry,
+    Header,
+    LeftOut,
+    Renderer,
+    Tail,
+    by_model,
+    chain,
+)
+from sessions.turns.shortening import Room, Shortening, Sizes
 from tools_api.chat_format import TemplateOptions
-from tools_api.items import Call, CallOutput, Item, Message, TextPart
-
-_CHARS_PER_TOKEN = 8
-"""Of a text that is cut, no more is looked at."""
-_ATTEMPTS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How much a model reads."""
-
-    max_tokens: int
-    longest_token_bytes: int
-
-    def least_tokens(self, item: Item) -> int:
-        """No tokenisation of the item has fewer."""
-        return text_bytes(item) // self.longest_token_bytes
-
-    def is_hopeless(self, items: Sequence[Item]) -> bool:
-        """One of them cannot fit, so that no seconds should go into tokenising it."""
-        return any(self.least_tokens(item) > self.max_tokens for item in items)
+from tools_api.items import Call, CallOutput, Item, Message, Reasoning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,227 +35,307 @@ class Context:
 
     parent: Entry | None
     items: tuple[Item, ...]
-    opening: Message | None
     header: Header
     open_calls: frozenset[str]
     digest: bytes
     """Over all items as they came, those included that truncation leaves out."""
+    left_out: LeftOut = NOTHING
+    """Of all that was said, this turn's input included."""
     cuts: tuple[str, ...] = ()
-    """What was cut, a sentence for each item."""
+    """What was cut for this turn, a sentence for each item, and one for what was left out."""
 
 
-def truncated(
-    context: Context, renderer: Renderer, options: TemplateOptions, room: Room
-) -> Context:
-    """A context of at most three quarters of the room, if what has to stay allows it.
-
-    The slack keeps the next turns from truncating, and so missing the cache, each time.
-    """
-    target = room.max_tokens * 3 // 4 - len(context.header.ids)
-    pinned = _pinned(context.items)
-    lost = _calls_of(context, pinned)
-    sizes = _Sizes(renderer, options, room)
-    context, pinned = _with_shorter(context, pinned, sizes, target - sizes.of(lost))
-    kept = _newest_turns(context, target - sizes.of(context.items))
-    if kept:
-        known = frozenset(item.call_id for entry in kept for item in _calls(entry))
-        lost = [call for call in lost if call.call_id not in known]
-        parent = context.parent if _is_whole(kept) else _rechained(kept[::-1], renderer)
-        return replace(context, parent=parent, items=(*lost, *context.items))
-    items = _newest_items((*lost, *context.items), {*pinned, *map(id, lost)}, sizes, target)
-    return replace(context, parent=None, items=items)
-
-
-class _Sizes:
-    """Tokens of items on their own, counted once for each; of those that are hopelessly long as
-    few as they can be."""
-
-    def __init__(self, renderer: Renderer, options: TemplateOptions, room: Room) -> None:
-        self._renderer = renderer
-        self._options = options
-        self._room = room
-        self._known: dict[int, tuple[Item, int]] = {}
-
-    def of(self, items: Sequence[Item]) -> int:
-        return sum(map(self.of_one, items))
-
-    def of_one(self, item: Item) -> int:
-        if id(item) not in self._known:
-            least = self._room.least_tokens(item)
-            if least <= self._room.max_tokens:
-                least = self._renderer.count((item,), self._options)
-            self._known[id(item)] = (item, least)
-        return self._known[id(item)][1]
-
-
-# What has to stay
-
-
-def _pinned(items: Sequence[Item]) -> set[int]:
-    """Ids of the objects that must stay: the last one, the outputs at the end, and outputs whose
-    call is not among ``items``."""
-    pinned = {id(item) for item in _orphans(items)}
-    for position, item in enumerate(reversed(items)):
-        if position > 0 and not isinstance(item, CallOutput):
-            break
-        pinned.add(id(item))
-        if not isinstance(item, CallOutput):
-            break
-    answered = {i.call_id for i in items if id(i) in pinned and isinstance(i, CallOutput)}
-    calls = (item for item in items if isinstance(item, Call) and item.call_id in answered)
-    return pinned | {id(call) for call in calls}
-
-
-def _calls_of(context: Context, pinned: set[int]) -> list[Call]:
-    """The calls of held turns that pinned outputs answer, the oldest first."""
-    wanted = {item.call_id for item in _orphans(context.items) if id(item) in pinned}
-    held = [call for entry in chain(context.parent) for call in reversed(_calls(entry))]
-    return [call for call in reversed(held) if call.call_id in wanted]
-
-
-def _calls(entry: Entry) -> list[Call]:
-    items = (*entry.input_items, *entry.output_items)
-    return [item for item in items if isinstance(item, Call)]
-
-
-def _orphans(items: Sequence[Item]) -> list[CallOutput]:
-    """Outputs among ``items`` whose call is not before them."""
-    calls, orphans = set[str](), list[CallOutput]()
+def without_lost(
+    parent: Entry, items: tuple[Item, ...]
+) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+    """What of ``items`` a chain can take that was cut: no late output of a call that was left out
+    there. And a sentence for each of these."""
+    if parent.left_out == NOTHING:
+        return items, ()
+    called = set(parent.open_calls)
+    for entry in chain(parent):
+        called |= _called((*entry.input_items, *entry.output_items))
+    called |= _called(items)
+    kept, cuts = list[Item](), list[str]()
     for item in items:
-        if isinstance(item, Call):
-            calls.add(item.call_id)
-        elif isinstance(item, CallOutput) and item.call_id not in calls:
-            orphans.append(item)
-    return orphans
-
-
-# Cutting texts
-
-
-def _with_shorter(
-    context: Context, pinned: set[int], sizes: _Sizes, room: int
-) -> tuple[Context, set[int]]:
-    """Cut the longest of the pinned items until all of them fit into ``room`` tokens; where there
-    is more to read than these, into half of it. Returns the ids of the new objects as well."""
-    staying = [item for item in context.items if id(item) in pinned]
-    if sizes.of(staying) <= room:
-        return context, pinned
-    alone = context.parent is None and len(staying) == len(context.items)
-    fixed = sizes.of([item for item in staying if not _can_be_cut(item)])
-    texts = [sizes.of_one(item) for item in staying if _can_be_cut(item)]
-    most = _level(texts, (room if alone else room // 2) - fixed)
-    items, cuts, still_pinned = list[Item](), list(context.cuts), set[int]()
-    for item in context.items:
-        kept = item
-        if id(item) in pinned:
-            if _can_be_cut(item) and sizes.of_one(item) > most:
-                kept = _fitting(item, sizes, most)
-                cuts.append(_sentence(item, kept))
-            still_pinned.add(id(kept))
-        items.append(kept)
-    return replace(context, items=tuple(items), cuts=tuple(cuts)), still_pinned
-
-
-def _level(sizes: Sequence[int], room: int) -> int:
-    """The largest size to which each may be cut so that all together fit into ``room``."""
-    left = max(room, 0)
-    for position, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - position)
-        if size > share:
-            return share
-        left -= size
-    return max(sizes, default=0)
-
-
-def _fitting(item: Item, sizes: _Sizes, most: int) -> Item:
-    """``item`` cut in the middle until it has at most ``most`` tokens, or nothing but the note."""
-    by_share = len(_text(item)) * most // max(sizes.of_one(item), 1)
-    keep = min(by_share, most * _CHARS_PER_TOKEN)
-    for _ in range(_ATTEMPTS):
-        shorter = _cut(item, keep)
-        if sizes.of_one(shorter) <= most:
-            return shorter
-        keep = keep * 3 // 4
-    return _cut(item, 0)
-
-
-def _cut(item: Item, keep: int) -> Item:
-    """``item`` with ``keep`` characters of its text, from both ends, and a note between them."""
-    text = _text(item)
-    head, tail = (keep + 1) // 2, keep // 2
-    note = f"\n[... {len(text) - keep} characters left out ...]\n"
-    shorter = text[:head] + note + (text[-tail:] if tail else "")
-    if isinstance(item, Message):
-        part = TextPart(type=item.content[0].type, text=shorter)
-        return replace(item, content=(part,))
-    assert isinstance(item, CallOutput)
-    return replace(item, output=shorter)
-
-
-def _can_be_cut(item: Item) -> bool:
-    return isinstance(item, CallOutput) or (isinstance(item, Message) and bool(item.content))
-
-
-def _text(item: Item) -> str:
-    assert isinstance(item, CallOutput | Message)
-    return item.text if isinstance(item, Message) else item.output
-
-
-def _sentence(item: Item, shorter: Item) -> str:
-    before, after = len(_text(item)), len(_text(shorter))
-    return f"truncation: a {item.type} of {before} characters was cut in the middle to {after}"
-
-
-# Leaving out what is oldest
-
-
-def _newest_turns(context: Context, room: int) -> list[Entry]:
-    """The newest held turns that fit, the newest first; none that begins with an output whose
-    call is gone."""
-    kept: list[Entry] = []
-    for entry in chain(context.parent):
-        room -= entry.own_tokens
-        if room < 0:
-            break
-        kept.append(entry)
-    while kept and kept[-1].parent is not None and _orphans(kept[-1].input_items):
-        kept.pop()
-    return kept
-
-
-def _is_whole(kept: Sequence[Entry]) -> bool:
-    return kept[-1].parent is None
-
-
-def _newest_items(
-    items: Sequence[Item], staying: set[int], sizes: _Sizes, room: int
-) -> tuple[Item, ...]:
-    """``items`` without the oldest that need not stay, as many as have to go; with a call goes
-    its output."""
-    excess = sizes.of(items) - room
-    gone: set[str] = set()
-    kept = list[Item]()
-    for item in items:
-        follows = isinstance(item, CallOutput) and item.call_id in gone
-        if id(item) not in staying and (excess > 0 or follows):
-            excess -= sizes.of_one(item)
-            if isinstance(item, Call):
-                gone.add(item.call_id)
+        if isinstance(item, CallOutput) and item.call_id not in called:
+            cuts.append(f"truncation: left out the output of {item.call_id!r}, like its call")
         else:
             kept.append(item)
-    return tuple(kept)
+    return tuple(kept), tuple(cuts)
 
 
-def _rechained(entries: Sequence[Entry], renderer: Renderer) -> Entry:
-    """Copies of ``entries``, the first of them at the start of a chain."""
-    first = entries[0]
+def _called(items: Iterable[Item]) -> set[str]:
+    return {item.call_id for item in items if isinstance(item, Call)}
+
+
+def truncations(
+    context: Context, renderer: Renderer, options: TemplateOptions, room: Room
+) -> Iterator[Context]:
+    """What may be left of ``context``, the longest first: the first that is as short as a cut
+    leaves it (``Room.left_by_cut``) is to be taken. The last has no more than has to stay."""
+    history = _History(context, Sizes(renderer, options, room), room)
+    for start in history.starts():
+        kept = history.kept(start)
+        left_out = history.left_out(kept)
+        rebuilt = _rebuilt(context, history.text.items, kept, left_out, renderer)
+        cuts = history.text.sentences(kept) + _sentence(context.left_out, left_out)
+        yield replace(rebuilt, left_out=left_out, cuts=(*context.cuts, *cuts))
+
+
+class _History:
+    """All that was said, item by item: what of it has to stay, and where it may be cut."""
+
+    def __init__(self, context: Context, sizes: Sizes, room: Room) -> None:
+        self._before = context.left_out
+        self._items, self._written = _flat(context)
+        self._by_model = list(map(by_model, self._items))
+        header = len(context.header.ids)
+        beside_header = max(room.max_tokens - header, 0)
+        self._most = room.left_by_cut(header) - header
+        self.text = Shortening(self._items, sizes)
+        self._task = self._first_asked(beside_header // 4)
+        self._shorten_turns(beside_header)
+        self._newest = self._newest_turn(context.open_calls)
+        self.text.fit(sorted(self._task | self._newest), beside_header - room.reply_tokens)
+        # Nothing of this turn alone is in it, as the room for its reply: lines stay where they are.
+        self._step = max((beside_header * 3 // 4 - self.text.size(self._task)) // 2, 1)
+
+    # What has to stay
+
+    def _first_asked(self, room: int) -> set[int]:
+        """Places of the first user message, and of the newest of the other messages before the
+        model's first word that have ``room`` together."""
+        if self._before.behind:
+            return set(range(self._before.behind))
+        users = (place for place, item in enumerate(self._items) if _is_of_user(item))
+        first = next(users, None)
+        if first is None:
+            return set()
+        task = {first}
+        for place in reversed(range(self._first_answer)):
+            if place == first:
+                continue
+            room -= self.text.size([place])
+            if room < 0 and len(task) > 1:
+                break
+            task.add(place)
+        return task
+
+    @property
+    def _first_answer(self) -> int:
+        """The place of the model's first word; 0 if it has said nothing."""
+        return self._by_model.index(True) if any(self._by_model) else 0
+
+    def _shorten_turns(self, room: int) -> None:
+        """Cut what is too long of each turn's input, whichever turn is the newest now: in
+        ``room`` tokens the first user message has a quarter, what a turn ends with a half."""
+        inputs = [turn for turn in self._runs() if not self._by_model[turn[0]]]
+        if not any(self._by_model):
+            ends = sorted(self._task.union(*map(self._end, inputs)))
+            self.text.fit(ends, self._most if len(ends) == len(self._items) else room // 2)
+        else:
+            first = [p for p in sorted(self._task) if _is_of_user(self._items[p])][:1]
+            self.text.fit(first, room // 4)
+            self.text.fit(sorted(self._task.difference(first)), room // 4)
+            for turn in inputs:
+                self.text.fit(sorted(self._end(turn) - self._task), room // 2)
+        for turn in inputs:
+            for place in set(turn) - self._end(turn) - self._task:
+                self.text.fit([place], room // 4)
+
+    def _newest_turn(self, open_calls: frozenset[str]) -> set[int]:
+        """Places of what the history ends with, of the calls that this answers, and of those
+        that await their outputs."""
+        runs = list(self._runs())
+        newest = self._end(runs[-1]) if runs else set()
+        awaited = set(open_calls)
+        for place in reversed(range(len(self._items))):
+            item = self._items[place]
+            if place in newest and isinstance(item, CallOutput):
+                awaited.add(item.call_id)
+            elif isinstance(item, Call) and item.call_id in awaited:
+                awaited.discard(item.call_id)
+                newest.add(place)
+        return newest
+
+    def _runs(self) -> Iterator[list[int]]:
+        """Places by turns, now what the model was told, now what it said."""
+        for _, run in groupby(range(len(self._items)), self._by_model.__getitem__):
+            yield list(run)
+
+    def _end(self, run: Sequence[int]) -> set[int]:
+        """Of what the model was told at once: outputs, and what is last. All that it said."""
+        if self._by_model[run[0]]:
+            return set(run)
+        outputs = {place for place in run if isinstance(self._items[place], CallOutput)}
+        return outputs | {run[-1]}
+
+    # What goes
+
+    def starts(self) -> Iterator[int]:
+        """The places from which on all may stay, ascending: where the history crosses a line,
+        and its end."""
+        sizes = [self._own_size(place) for place in range(len(self._items))]
+        before = list(accumulate(sizes, initial=0))
+        has_to_stay = self.text.size(self._task | self._newest)
+        whole = self.text.size(self._task) + before[-1]
+        crossed = -1
+        for place, gone in enumerate(before[:-1]):
+            line = (self._before.tokens + gone) // self._step
+            if line == crossed or not self._may_part(place):
+                continue
+            crossed = line
+            # What stands in one turn takes less than each of its items on its own.
+            if max(whole - gone, has_to_stay) * 3 // 4 <= self._most:
+                yield place
+        yield len(self._items)
+
+    def _own_size(self, place: int) -> int:
+        return 0 if place in self._task else self.text.size([place])
+
+    def _may_part(self, place: int) -> bool:
+        """Whether what stands before ``place`` may go alone: what a model says goes with what it
+        was told, as far as there is one answer to that."""
+        if place == 0 or not self._by_model[place]:
+            return True
+        if not self._by_model[place - 1] or self._written[place]:
+            return False
+        last, item = self._items[place - 1], self._items[place]
+        message = isinstance(item, Message) and not isinstance(last, Reasoning)
+        return message or isinstance(item, Reasoning)
+
+    def kept(self, start: int) -> list[int]:
+        """Places of what stays if the newest begins at ``start``."""
+        stays = self._task | self._newest
+        called, kept = set[str](), list[int]()
+        for place, item in enumerate(self._items):
+            if place < start and place not in stays:
+                continue
+            if isinstance(item, Call):
+                called.add(item.call_id)
+            elif isinstance(item, CallOutput) and item.call_id not in called:
+                continue
+            kept.append(place)
+        return kept
+
+    def left_out(self, kept: Sequence[int]) -> LeftOut:
+        """What is missing in all if only this is kept."""
+        gone = sorted(set(range(len(self._items))).difference(kept))
+        if not gone:
+            return self._before
+        answers = [run[0] for run in self._runs() if self._by_model[run[0]]]
+        turns = max(len(set(answers).intersection(gone)), 1)
+        task = sorted(self._task)
+        return LeftOut(
+            turns=self._before.turns + turns,
+            tokens=self._before.tokens + self.text.size(gone),
+            behind=len(task) if list(kept[: len(task)]) == task else 0,
+        )
+
+
+def _flat(context: Context) -> tuple[list[Item], list[bool]]:
+    """All items, and which of them the model wrote here, so that their token ids are held."""
+    items, written = list[Item](), list[bool]()
+    for entry in reversed(list(chain(context.parent))):
+        items += (*entry.input_items, *entry.output_items)
+        written += [False] * len(entry.input_items) + [True] * len(entry.output_items)
+    return [*items, *context.items], written + [False] * len(context.items)
+
+
+def _is_of_user(item: Item) -> bool:
+    return isinstance(item, Message) and item.role == "user"
+
+
+def _sentence(before: LeftOut, now: LeftOut) -> tuple[str, ...]:
+    if now == before:
+        return ()
+    turns, tokens = now.turns - before.turns, now.tokens - before.tokens
+    so_far = f"; {_counted(now.turns, now.tokens)} so far" if before != NOTHING else ""
+    return (f"truncation: left out {_counted(turns, tokens)} to fit the context{so_far}",)
+
+
+def _counted(turns: int, tokens: int) -> str:
+    return f"{turns} turn{'' if turns == 1 else 's'} of {tokens} tokens"
+
+
+def _rebuilt(
+    context: Context,
+    items: Sequence[Item],
+    kept: Sequence[int],
+    left_out: LeftOut,
+    renderer: Renderer,
+) -> Context:
+    """``context`` of the items at the places ``kept``. An entry stays if all that the model said
+    there does; what else is kept of others leads the input of the next one that stays."""
+    stays = set(kept)
+    at, parent = 0, None
+    carried: list[Item] = []
+    before_stayed = True
+    for entry in reversed(list(chain(context.parent))):
+        told = range(at, at + len(entry.input_items))
+        said = range(told.stop, told.stop + len(entry.output_items))
+        at = said.stop
+        inputs = [items[place] for place in told if place in stays]
+        outputs = [items[place] for place in said if place in stays]
+        if said:
+            entry_stays = len(outputs) == len(said)
+        else:
+            entry_stays = bool(inputs) or (before_stayed and not told)
+        if not entry_stays:
+            carried += inputs + outputs
+        elif before_stayed and not carried and _same(inputs, entry.input_items):
+            parent = entry if parent is entry.parent else _behind(parent, entry, left_out)
+        else:
+            parent = _retold(parent, entry, (*carried, *inputs), left_out, renderer)
+            carried = []
+        before_stayed = entry_stays
+    if carried and context.parent is not None:
+        parent = _told_alone(parent, context.parent, tuple(carried), left_out, renderer)
+    new = [items[place] for place in range(at, len(items)) if place in stays]
+    return replace(context, parent=parent, items=tuple(new))
+
+
+def _same(inputs: Sequence[Item], before: Sequence[Item]) -> bool:
+    return len(inputs) == len(before) and all(map(_is, inputs, before))
+
+
+def _is(one: Item, other: Item) -> bool:
+    return one is other
+
+
+def _behind(parent: Entry | None, entry: Entry, left_out: LeftOut) -> Entry:
+    """``entry`` behind another parent."""
+    before = 0 if parent is None else parent.num_tokens
+    return replace(entry, parent=parent, num_tokens=before + entry.own_tokens, left_out=left_out)
+
+
+def _told_alone(
+    parent: Entry | None,
+    entry: Entry,
+    inputs: tuple[Item, ...],
+    left_out: LeftOut,
+    renderer: Renderer,
+) -> Entry:
+    """What is kept of ``entry`` and of those before it, none of whose outputs stays: no part of
+    what is new."""
+    silent = replace(entry, output_items=(), output_ids=entry.output_ids[:0], tail=Tail.INPUT)
+    return _retold(parent, silent, inputs, left_out, renderer)
+
+
+def _retold(
+    parent: Entry | None,
+    entry: Entry,
+    inputs: tuple[Item, ...],
+    left_out: LeftOut,
+    renderer: Renderer,
+) -> Entry:
+    """``entry`` behind another parent and with other input."""
     ids, _ = renderer.input(
-        first.input_items,
-        Tail.START,
-        generate=first.tail is not Tail.INPUT,
-        options=first.header.options,
+        inputs,
+        Tail.START if parent is None else parent.tail,
+        generate=entry.tail is not Tail.INPUT,
+        options=entry.header.options,
     )
-    copy = replace(first, parent=None, input_ids=ids, num_tokens=len(ids) + len(first.output_ids))
-    for entry in entries[1:]:
-        copy = replace(entry, parent=copy, num_tokens=copy.num_tokens + entry.own_tokens)
-    return copy
+    told = replace(entry, input_items=inputs, input_ids=ids)
+    return _behind(parent, told, left_out)

@@ -99,6 +99,7 @@ class Turn:
             ledger=ledger,
             clock=self._clock,
             own=needs.own,
+            cut=plan.cut,
             warnings=plan.warnings,
         )
         self._attempts = 0
@@ -432,7 +433,7 @@ class Turn:
         return Entry(
             parent=plan.parent,
             header=plan.header,
-            opening=plan.opening,
+            opening=plan.header.opening,
             input_items=plan.input_items,
             input_ids=plan.input_ids,
             output_items=output_items,
@@ -442,6 +443,7 @@ class Turn:
             open_calls=plan.open_calls | calls,
             digest=roll_all(plan.digest, output_items),
             frame_bytes=plan.frame_bytes,
+            left_out=plan.left_out,
         )
 
 

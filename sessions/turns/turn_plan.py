@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from runtime.messages import GenerationRequest, SamplingParams, TokenArray
 from sessions.durable.branches import Claim
-from sessions.durable.transcript import Entry, Header, Tail, chain_ids
+from sessions.durable.transcript import NOTHING, Entry, Header, LeftOut, Tail, chain_ids
 from sessions.turns.cache_diagnostics import Comparison
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec
-from tools_api.items import Item, Message
+from tools_api.items import Item
 from tools_api.output_checks import OutputChecks
 from tools_api.requests import CreateRequest
 
@@ -70,7 +70,6 @@ class TurnPlan:
     """The context differs from that of ``continued`` from its first tokens on: another
     header, or truncation."""
     header: Header
-    opening: Message | None
     input_items: tuple[Item, ...]
     input_ids: TokenArray
     tail: Tail
@@ -78,7 +77,6 @@ class TurnPlan:
     open_calls: frozenset[str]
     digest: bytes
     """Over all items of the context."""
-    options: TemplateOptions
     max_output: int
     """Output tokens without a budget: what the client and the context allow. 0: warm-up."""
     context_limited: bool
@@ -93,10 +91,18 @@ class TurnPlan:
     past: Past = NO_PAST
     checks: OutputChecks = NO_CHECKS
     """What the grammar does not hold the output to."""
+    left_out: LeftOut = NOTHING
+    """By truncation, of all that was said."""
+    cut: bool = False
+    """Truncation left something out for this turn, or cut a text."""
     frame_bytes: int = 0
     """Of the frame that asked for it, unless that repeated a history."""
     warnings: tuple[str, ...] = ()
     """What the client should know of the turn, a short sentence each: ``keepwarm.warnings``."""
+
+    @property
+    def options(self) -> TemplateOptions:
+        return self.header.options
 
     @property
     def prompt_tokens(self) -> int:

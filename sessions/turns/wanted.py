@@ -6,9 +6,9 @@ from itertools import accumulate
 
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import ConnectionStore
-from sessions.durable.transcript import ROOT_DIGEST, roll
+from sessions.durable.transcript import ROOT_DIGEST, by_model, roll
 from sessions.journal.shares import Want
-from tools_api.items import Call, Item, Message, Reasoning
+from tools_api.items import Item
 from tools_api.requests import CreateRequest
 
 
@@ -37,11 +37,13 @@ class Wanted:
     """Lengths of beginnings of ``items`` that a response may have said, and their digests; the
     longest first."""
 
+    item_ids: tuple[str, ...] = ()
+    """Of items that are referred to; nothing else is wanted then."""
     shares: tuple[Want, ...] = ()
     """Of accounts that other servers draw on too; nothing else is wanted then."""
 
     def __bool__(self) -> bool:
-        turn = self.request_id or self.ended or self.shares
+        turn = self.request_id or self.ended or self.shares or self.item_ids
         return bool(self.session or self.parent or self.responses or self.histories or turn)
 
 
@@ -94,10 +96,4 @@ def _histories(
 ) -> list[tuple[int, bytes]]:
     """Beginnings longer than ``known`` that end in what a model says."""
     lengths = range(len(items), known, -1)
-    return [(length, digests[length]) for length in lengths if _by_model(items[length - 1])]
-
-
-def _by_model(item: Item) -> bool:
-    if isinstance(item, Message):
-        return item.role == "assistant"
-    return isinstance(item, Call | Reasoning)
+    return [(length, digests[length]) for length in lengths if by_model(items[length - 1])]

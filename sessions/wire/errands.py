@@ -21,6 +21,7 @@ from sessions.fair_slots import FairSlots
 from sessions.pages.metrics import Metrics
 from sessions.turns.effects import Effects, GrammarCheck, Lookup, Planning
 from sessions.turns.recollection import Recalled
+from sessions.turns.references import Whole
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
@@ -129,7 +130,7 @@ class Errands:
     async def _plan(self, link: Link, planning: Planning) -> None:
         planned = partial(link.connection.planned, planning.planning_id)
         try:
-            plan: TurnPlan = await self.beside(link.tenant, planning.work)
+            plan: TurnPlan | Whole = await self.beside(link.tenant, planning.work)
         except Exception as error:
             self._run([(link, partial(planned, error))])
         else:

@@ -25,7 +25,7 @@ from websockets.server import ServerProtocol
 from sessions.durable.weights import Hold
 from sessions.http.exchange import Call, Pending
 from sessions.http.framing import HttpFraming
-from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor
+from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
 from sessions.http.message import (
     HttpError,
     HttpRequest,
@@ -41,8 +41,6 @@ from sessions.wire.arriving import TURN_S, Arriving
 from sessions.wire.socket_state import has_come
 from sessions.wire.websocket_peer import OpenSocket, SocketTimes
 from tools_api import errors
-from tools_api.dialects.dialect import Dialect
-from tools_api.dialects.responses_http import RESPONSES
 from tools_api.errors import ApiError
 
 log = logging.getLogger(__name__)
@@ -379,7 +377,8 @@ class HttpConnection(asyncio.Protocol):
     def _refuse(self, error: ApiError, *, last: bool = False) -> None:
         """Answer with an error in the words of the request's API, if an answer is possible."""
         self._last = self._last or last
-        dialect: Dialect = RESPONSES if self._admission is None else self._admission.route.dialect
+        route = None if self._admission is None else self._admission.route
+        dialect = words_of(self._request, route)
         if self._framing.may_answer:
             self.answer(refusal(error, dialect))
         else:

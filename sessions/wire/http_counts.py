@@ -5,8 +5,8 @@ What the request continues is found as for a turn, in the journal too where memo
 Always true: nothing is claimed, and no session is made or taken in.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sessions.durable.store import ConnectionStore
@@ -17,11 +17,13 @@ from sessions.journal.errors import JournalError
 from sessions.turns.long_plans import takes_long
 from sessions.turns.planning import Lineage, count_prompt, find_parent
 from sessions.turns.recollection import journal_error
+from sessions.turns.references import digested, refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service
 from sessions.turns.wanted import Wanted, wanted_by
 from sessions.wire.http_dialects import Served
 from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
+from tools_api.items import Item
 from tools_api.requests import CreateRequest
 
 
@@ -49,7 +51,10 @@ class Counting:
             ApiError: what a turn would be refused for.
         """
         self.service.check_model(self.tenant, self.request.model)
-        journal = self.hub.journal
+        journal, references = self.hub.journal, self.request.references
+        if references:
+            refuse_many_lists(references, self.service.limits)
+            return Later(exchange, self._referred(journal), self.served.dialect)
         if journal is not None:
             wanted = wanted_by(self.request, self.visible, self.digests)
             if wanted:
@@ -61,19 +66,43 @@ class Counting:
         exchange.answer(self._answer(work()))
         return None
 
-    async def _recalled(self, journal: JournalDesk, wanted: Wanted) -> HttpResponse:
-        responses, head_id = wanted.responses, None
-        try:
-            if wanted.session is not None and wanted.with_head and self.continues_heads:
-                head_id = await journal.head(self.tenant, wanted.session)
-                responses = responses if head_id is None else [*responses, head_id]
-            alone = Wanted(responses=responses, items=wanted.items, histories=wanted.histories)
-            if alone:
-                journal.take(self.tenant, await journal.recall(self.tenant, alone))
-        except JournalError as error:
-            raise journal_error(error) from error
+    async def _referred(self, journal: JournalDesk | None) -> HttpResponse:
+        """Of a request that refers to stored items."""
+        found = remembered(self.request.references, self.visible)
+        items: Mapping[str, Item] = {}
+        if journal is not None and found.missing:
+            wanted = Wanted(item_ids=tuple(found.missing))
+            try:
+                items = (await journal.recall(self.tenant, wanted)).items
+            except JournalError as error:
+                raise journal_error(error) from error
+        request, brought = with_stored(self.request, found, items, self.service.limits)
+        whole = await self.hub.beside(self.tenant, partial(digested, request))
+        num_bytes = self.num_bytes + brought
+        counted = replace(self, request=request, digests=whole.digests, num_bytes=num_bytes)
+        wanted = wanted_by(request, self.visible, whole.digests)
+        return await counted._recalled(journal, wanted)
+
+    async def _recalled(self, journal: JournalDesk | None, wanted: Wanted) -> HttpResponse:
+        head_id = None
+        if journal is not None:
+            try:
+                head_id = await self._fetched(journal, wanted)
+            except JournalError as error:
+                raise journal_error(error) from error
         work, long = self._work(head_id)
         return await self._beside(work) if long else self._answer(work())
+
+    async def _fetched(self, journal: JournalDesk, wanted: Wanted) -> str | None:
+        """Have in memory what is wanted; returns the head of a session that memory lacks."""
+        responses, head_id = wanted.responses, None
+        if wanted.session is not None and wanted.with_head and self.continues_heads:
+            head_id = await journal.head(self.tenant, wanted.session)
+            responses = responses if head_id is None else [*responses, head_id]
+        alone = Wanted(responses=responses, items=wanted.items, histories=wanted.histories)
+        if alone:
+            journal.take(self.tenant, await journal.recall(self.tenant, alone))
+        return head_id
 
     def _work(self, head_id: str | None = None) -> tuple[Callable[[], int], bool]:
         """What counts, and whether it takes long.

@@ -4,15 +4,20 @@ Says nothing of any tenant; no page loads anything from elsewhere.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
 from sessions.http.exchange import Call
+from sessions.http.front_door import ANTHROPIC_HEADER
 from sessions.http.message import HttpResponse, json_response
 from sessions.turns.service import ServedModel, Service
 from tools_api import errors
+
+LISTED, MAX_LISTED = 20, 1000
+"""Models of a page of Anthropic's API: if its client does not say how many, and at most."""
 
 DESCRIPTIONS = {
     "/": "this page; as JSON with Accept: application/json",
@@ -75,8 +80,11 @@ class Models:
         self._models = {name: _model(name, model, created) for name in names}
 
     def show_all(self, call: Call) -> HttpResponse:
-        """All of them, the server's own name first."""
-        return json_response({"object": "list", "data": list(self._of(call).values())})
+        """All of them, the server's own name first; in pages for who speaks Anthropic's API."""
+        models = self._of(call)
+        if _is_for_anthropic(call):
+            return json_response(_page(models, call))
+        return json_response({"object": "list", "data": list(models.values())})
 
     def show(self, call: Call) -> HttpResponse:
         """One of them."""
@@ -89,7 +97,11 @@ class Models:
     def _of(self, call: Call) -> dict[str, dict[str, Any]]:
         names = self._service.model.aliases
         allowed = self._service.quotas.allows_model(call.principal.tenant, names)
-        return self._models if allowed else {}
+        if not allowed:
+            return {}
+        if _is_for_anthropic(call):
+            return {name: _anthropic_model(model) for name, model in self._models.items()}
+        return self._models
 
 
 def _model(name: str, model: ServedModel, created: int) -> dict[str, Any]:
@@ -100,6 +112,61 @@ def _model(name: str, model: ServedModel, created: int) -> dict[str, Any]:
         "owned_by": "keepwarm",
         "max_model_len": model.max_context_tokens,
     }
+
+
+def _is_for_anthropic(call: Call) -> bool:
+    return ANTHROPIC_HEADER in call.request.headers
+
+
+def _anthropic_model(model: dict[str, Any]) -> dict[str, Any]:
+    """As the Models API of Anthropic tells it, beside OpenAI's fields: some clients read those and
+    send its header."""
+    created = datetime.fromtimestamp(model["created"], UTC)
+    return model | {
+        "type": "model",
+        "display_name": model["id"],
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": model["max_model_len"],
+        "max_tokens": model["max_model_len"],
+    }
+
+
+def _page(models: dict[str, dict[str, Any]], call: Call) -> dict[str, Any]:
+    """Those behind ``after_id``, or the last ones before ``before_id``.
+
+    Raises:
+        ApiError: a parameter is none.
+    """
+    names = list(models)
+    most = _most(call)
+    first, end = 0, len(names)
+    for name in ("after_id", "before_id"):
+        cursor = call.request.query(name)
+        if cursor is not None and cursor not in models:
+            raise errors.invalid_value(name, f"no model has the id {errors.quoted(cursor)}")
+        if cursor is not None and name == "after_id":
+            first = names.index(cursor) + 1
+        elif cursor is not None:
+            end = names.index(cursor)
+            first = max(first, end - most)
+    shown = names[first:end][:most]
+    more = first > 0 if call.request.query("before_id") is not None else first + most < end
+    return {
+        "data": [models[name] for name in shown],
+        "has_more": more,
+        "first_id": shown[0] if shown else None,
+        "last_id": shown[-1] if shown else None,
+    }
+
+
+def _most(call: Call) -> int:
+    text = call.request.query("limit")
+    if text is None:
+        return LISTED
+    if len(text) > 4 or not text.isdecimal() or not 1 <= int(text) <= MAX_LISTED:
+        raise errors.invalid_value("limit", f"not a number from 1 to {MAX_LISTED}")
+    return int(text)
 
 
 def _row(listed: dict[str, Any]) -> str:

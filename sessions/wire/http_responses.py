@@ -5,12 +5,12 @@ was never stored, is not found, and a client cannot tell which. What is only in 
 fetched first. Knows no socket.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from sessions.durable.item_ids import Place, listed_id, read_items
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
-from sessions.durable.transcript import Entry, chain
 from sessions.http.exchange import Call, Exchange, Handler, Pending
 from sessions.http.later import Later
 from sessions.http.message import HttpResponse, json_response
@@ -20,13 +20,10 @@ from sessions.wire.hub import Hub
 from sessions.wire.journal_desk import JournalDesk
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
-from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
 
 MAX_LISTED = 100
 LISTED = 20
 """Items of a page, if the client does not say how many."""
-
-_ID_PREFIX = {Message: "msg", FunctionCall: "fc", FunctionCallOutput: "fco"}
 
 
 class StoredResponses:
@@ -138,22 +135,11 @@ async def _ended(terminal: Awaitable[bytes]) -> HttpResponse:
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:
-    """With an id each, the item's own or one made of its place."""
-    suffix = stored.id.partition("_")[2]
+    """With an id each, by which a later request may refer to it."""
     return [
-        item.to_wire() | {"id": item.id or f"{_ID_PREFIX.get(type(item), 'rs')}_{place}_{suffix}"}
-        for place, item in enumerate(_context(stored.entry))
+        item.to_wire() | {"id": listed_id(item, Place(stored.id, number))}
+        for number, item in enumerate(read_items(stored.entry))
     ]
-
-
-def _context(entry: Entry) -> list[Item]:
-    """What stands before the output of ``entry``, oldest first."""
-    parts: list[Sequence[Item]] = [entry.input_items]
-    for earlier in chain(entry.parent):
-        parts += [earlier.output_items, earlier.input_items]
-    if entry.opening is not None:
-        parts.append((entry.opening,))
-    return [item for part in reversed(parts) for item in part]
 
 
 def _page(items: list[dict[str, Any]], *, after: str | None, limit: int) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from sessions.http.message import HttpResponse, json_response, refusal
 from sessions.turns.reading import Read
 from sessions.wire.hub import Connect, Hub
 from sessions.wire.links import Link
-from tools_api import errors, exact_numbers
+from tools_api import errors, exact_json
 from tools_api.dialects.dialect import Dialect, DialectWriter
 from tools_api.dialects.responses_http import ResponsesWriter
 from tools_api.errors import ApiError
-from tools_api.events import TERMINAL, type_of
+from tools_api.events import TERMINAL, response_of, type_of
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +159,9 @@ class HttpTurn:
         self._exchange.answer(answer)
 
     def _whole(self, frame: bytes) -> HttpResponse:
-        response = exact_numbers.read(frame)["response"]
-        return json_response(self._asked.writer.whole(response))
+        if isinstance(self._asked.writer, ResponsesWriter):
+            return json_response(response_of(frame))
+        return json_response(self._asked.writer.whole(exact_json.loads(frame)["response"]))
 
     def _refuse(self, error: ApiError) -> None:
         self._end()

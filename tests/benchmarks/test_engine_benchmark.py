@@ -149,7 +149,7 @@ def test_prefill_flops_are_those_that_torch_counts() -> None:
         if operation in (torch.ops.aten.mm, torch.ops.aten.addmm)
     )
     head = 2 * config.vocab_size * config.hidden_size
-    attention = 2.0 * config.query_size * length * (length + 1) * config.num_layers
+    attention = 2.0 * config.layers[0].mixer.query_size * length * (length + 1) * config.num_layers
     assert prefill_flops(config, length) == linear - head + attention
 
 

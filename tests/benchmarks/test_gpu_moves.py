@@ -1,7 +1,5 @@
 """What is counted of a prefill on a GPU, and that blocks which come back changed are noticed."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +14,7 @@ from runtime.model.decoder import Decoder
 from runtime.model.random_weights import RandomWeights
 from runtime.offload.copies import Copy, ThreadCopies
 from runtime.offload.disk import ByteRows
+from tests.support.model_shapes import changed
 
 CPU = torch.device("cpu")
 
@@ -33,7 +32,7 @@ def test_parameters_are_those_of_the_layers_matrices() -> None:
 def test_each_query_meets_the_keys_before_it_and_its_own(
     chunk: int, context: int, pairs: int
 ) -> None:
-    config = replace(shrunk(1), num_heads=1, head_dim=2, num_kv_heads=1)
+    config = changed(shrunk(1), mixer={"heads": 1, "head_dim": 2, "kv_heads": 1})
     assert attention_operations(config, chunk, context) == 8 * pairs
 
 

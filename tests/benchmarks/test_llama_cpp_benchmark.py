@@ -25,7 +25,7 @@ def test_both_engines_get_the_same_matrices() -> None:
     config = benchmark_config("100m")
     shapes = tensor_shapes(config)
     assert sum(len(shape) == 2 for shape in shapes.values()) == 1 + 7 * config.num_layers
-    assert shapes["blk.3.attn_k.weight"] == (config.kv_size, config.hidden_size)
+    assert shapes["blk.3.attn_k.weight"] == (config.layers[0].mixer.kv_size, config.hidden_size)
 
 
 def test_without_the_binary_nothing_is_measured() -> None:

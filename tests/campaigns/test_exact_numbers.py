@@ -19,7 +19,8 @@ from runtime.tokenizer import Tokenizer
 from tests.support.exact_schemas import Schemas, satisfies
 from tests.support.grammars import compiler, decode, encode, random_output, schema_spec
 from tests.support.vocabularies import vocabulary
-from tools_api.exact_numbers import is_number, written
+from tools_api.exact_json import written
+from tools_api.exact_numbers import is_number
 from tools_api.schema_dialect import dialect
 
 SCHEMAS = int(os.environ.get("KEEPWARM_EXACT_SCHEMAS", "250"))

@@ -20,3 +20,13 @@ def test_every_kind_of_step_agrees_with_the_reference(
     dtype: torch.dtype, shapes: list[tuple[int, int]], device: torch.device
 ) -> None:
     compare(make_contexts(shapes, seed=3, dtype=dtype, head_dim=32), device, heads=8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("shapes", [DECODE, MIXED], ids=["decode", "mixed"])
+def test_sinks_take_their_share_of_every_kind_of_step(
+    dtype: torch.dtype, window: int | None, shapes: list[tuple[int, int]], device: torch.device
+) -> None:
+    contexts = make_contexts(shapes, seed=4, dtype=dtype, head_dim=32)
+    compare(contexts, device, heads=8, window=window, sinks=True)

@@ -16,6 +16,7 @@ from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.sources import BYTE_TOKENIZER
 from runtime.model.weights import LoadedModel, load_model
+from tests.support.preset_kinds import EVERY_KIND
 
 NUM_BLOCKS = 24
 
@@ -47,8 +48,8 @@ class Moved:
         self._drawn = RandomWeights(0, torch.float32, torch.device("cpu"))
         self._device = device
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return self._drawn.tensor(name, shape).to(self._device)
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> torch.Tensor:
+        return self._drawn.tensor(name, shape, wide=wide).to(self._device)
 
 
 def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
@@ -69,9 +70,7 @@ def logits_of(family: str, device: torch.device) -> list[torch.Tensor]:
     return [runner.run(step).cpu() for step in steps()]
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
-)
+@pytest.mark.parametrize("family", EVERY_KIND)
 def test_logits_are_those_of_torch(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,34 @@ def test_what_shares_its_first_blocks_with_others_does_not_notice(group: int, ne
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("window", [None, 19])
+@pytest.mark.parametrize("head_dim", [64, 20])
+@pytest.mark.parametrize("height", [-300.0, 0.0, 5.0, 300.0])
+def test_sinks_take_their_share_and_give_nothing(
+    dtype: torch.dtype, window: int | None, head_dim: int, height: float
+) -> None:
+    """Of few rows and of many, over short contexts and long ones; far above all scores a sink
+    leaves nothing to the values, far below it takes nothing."""
+    shapes = [(1, 1), (700, 1), (40, 5), (300, 150), (33, 33)]
+    contexts = make_contexts(shapes, seed=8, dtype=dtype, head_dim=head_dim)
+    generator = torch.Generator().manual_seed(8)
+    queries = torch.randn(sum(new for _, new in shapes), 6, head_dim, generator=generator)
+    queries, sinks = queries.to(dtype), height + torch.randn(6, generator=generator)
+    arguments = {"scale": head_dim**-0.5, "window": window}
+    found = attend(queries, *contexts.blocks, contexts.layout, **arguments, sinks=sinks)
+    expected = paged_attention_reference(
+        queries, *contexts.blocks, contexts.layout, **arguments, sinks=sinks
+    )
+    assert torch.allclose(found, expected, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    plain = attend(queries, *contexts.blocks, contexts.layout, **arguments)
+    if height == 300.0:
+        assert found.abs().max() < 1e-30
+    near = torch.allclose(found, plain, rtol=2 * TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert near == (height == -300.0)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_window_longer_than_a_block_begins_within_one(dtype: torch.dtype) -> None:
     """Of 16 rows some see what lies at the beginning of a block, and others must not."""
     contexts = make_contexts([(1000, 300)], seed=6, dtype=dtype, head_dim=64)

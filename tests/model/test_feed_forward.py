@@ -1,51 +1,60 @@
 """Experts: which are taken, with which weights, and that tokens stay apart."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from runtime.model.config import ExpertsConfig
-from runtime.model.feed_forward import FeedForward, load_feed_forward
-from runtime.model.layers import WeightBits
+from runtime.model.config import Activation, Experts, Gated
+from runtime.model.feed_forward import (
+    FeedForward,
+    GatedMlp,
+    GroupedExpertMlp,
+    load_feed_forward,
+)
+from runtime.model.layers import MapLoader, WeightBits
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
+from runtime.model.router import ExpertRouter
 
 CPU = torch.device("cpu")
 PRESET = random_model_config("qwen3-moe-tiny")
+HIDDEN = PRESET.hidden_size
 
 
 def made(
-    experts: ExpertsConfig | None, dtype: torch.dtype = torch.float64, bits: WeightBits = 16
+    spec: Experts | Gated, dtype: torch.dtype = torch.float64, bits: WeightBits = 16
 ) -> FeedForward:
-    config = replace(PRESET, experts=experts)
-    return load_feed_forward(config, 1, RandomWeights(0, dtype, CPU), bits)
+    loader = MapLoader(source=RandomWeights(0, dtype, CPU), bits=bits)
+    return load_feed_forward(spec, "model.layers.1", HIDDEN, loader)
 
 
-def experts(**changes: object) -> ExpertsConfig:
-    assert PRESET.experts is not None
-    return replace(PRESET.experts, **changes)  # type: ignore[arg-type]
+def experts(**changes: Any) -> Experts:
+    found = PRESET.layers[1].feed_forward
+    assert isinstance(found, Experts)
+    return replace(found, router=replace(found.router, **changes))
 
 
-def each_by_hand(x: Tensor, config: ExpertsConfig) -> Tensor:
+def each_by_hand(x: Tensor, spec: Experts) -> Tensor:
     """Every expert on every token, then all but the taken ones thrown away."""
-    source = RandomWeights(0, torch.float64, CPU)
-    prefix, hidden, size = "model.layers.1.mlp", PRESET.hidden_size, config.intermediate_size
-    likely = (x @ source.tensor(f"{prefix}.gate.weight", (config.num_experts, hidden)).T).softmax(1)
+    source, router = RandomWeights(0, torch.float64, CPU), spec.router
+    prefix, size = "model.layers.1.mlp", spec.each.size
+    likely = (x @ source.tensor(f"{prefix}.gate.weight", (router.num_experts, HIDDEN)).T).softmax(1)
     rows = []
     for row, shares in zip(x, likely, strict=True):
-        best = sorted(range(config.num_experts), key=lambda index: -float(shares[index]))
-        taken = best[: config.per_token]
-        total = sum(float(shares[index]) for index in taken) if config.normalise else 1.0
-        mixed = torch.zeros(hidden, dtype=torch.float64)
+        best = sorted(range(router.num_experts), key=lambda index: -float(shares[index]))
+        taken = best[: router.per_token]
+        total = sum(float(shares[index]) for index in taken) if router.normalise else 1.0
+        mixed = torch.zeros(HIDDEN, dtype=torch.float64)
         for index in taken:
             gate, up, down = (
                 source.tensor(f"{prefix}.experts.{index}.{part}_proj.weight", shape)
                 for part, shape in (
-                    ("gate", (size, hidden)),
-                    ("up", (size, hidden)),
-                    ("down", (hidden, size)),
+                    ("gate", (size, HIDDEN)),
+                    ("up", (size, HIDDEN)),
+                    ("down", (HIDDEN, size)),
                 )
             )
             a, b = gate @ row, up @ row
@@ -60,14 +69,14 @@ def test_a_token_gets_the_weighted_sum_of_its_likeliest_experts(
     normalise: bool, per_token: int
 ) -> None:
     config = experts(normalise=normalise, per_token=per_token)
-    x = torch.randn(9, PRESET.hidden_size, dtype=torch.float64)
+    x = torch.randn(9, HIDDEN, dtype=torch.float64)
     assert torch.allclose(made(config)(x), each_by_hand(x, config), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 2, 50])
 def test_a_token_does_not_notice_which_others_meet_it_at_an_expert(tokens: int) -> None:
     mlp = made(experts())
-    x = torch.randn(tokens, PRESET.hidden_size, dtype=torch.float64)
+    x = torch.randn(tokens, HIDDEN, dtype=torch.float64)
     alone = [mlp(row[None]) for row in x]
     together = mlp(x)
     assert together.shape == x.shape
@@ -76,7 +85,7 @@ def test_a_token_does_not_notice_which_others_meet_it_at_an_expert(tokens: int) 
 
 def test_a_nan_stays_with_its_token() -> None:
     mlp = made(experts())
-    x = torch.randn(5, PRESET.hidden_size, dtype=torch.float64)
+    x = torch.randn(5, HIDDEN, dtype=torch.float64)
     expected = mlp(x)
     x[2] = torch.nan
     output = mlp(x)
@@ -87,15 +96,40 @@ def test_a_nan_stays_with_its_token() -> None:
 
 @pytest.mark.parametrize(("bits", "bound"), [(8, 0.02), (4, 0.2)])
 def test_quantised_experts_stay_near(bits: WeightBits, bound: float) -> None:
-    x = torch.randn(40, PRESET.hidden_size)
+    x = torch.randn(40, HIDDEN)
     plain = made(experts(), torch.float32)(x)
     quantised = made(experts(), torch.float32, bits)(x)
     assert 0 < (quantised - plain).norm() / plain.norm() < bound
 
 
 def test_a_step_reads_the_router_and_the_experts_of_one_token() -> None:
-    hidden, config = PRESET.hidden_size, experts()
-    read = config.num_experts + 3 * config.per_token * config.intermediate_size
-    assert made(config).step_bytes == 8 * hidden * read
-    assert made(None).step_bytes == 8 * hidden * 3 * PRESET.intermediate_size
-    assert made(replace(config, layers=(True, False))).step_bytes == made(None).step_bytes
+    spec = experts()
+    read = spec.router.num_experts + 3 * spec.router.per_token * spec.each.size
+    assert made(spec).step_bytes == 8 * HIDDEN * read
+    assert made(Gated(size=100)).step_bytes == 8 * HIDDEN * 3 * 100
+    shared = replace(spec, shared=Gated(size=20))
+    assert made(shared).step_bytes == made(spec).step_bytes + made(Gated(size=20)).step_bytes
+
+
+def test_a_shared_expert_is_added_by_a_weight_of_its_own() -> None:
+    x = torch.randn(9, HIDDEN, dtype=torch.float64)
+    source = RandomWeights(0, torch.float64, CPU)
+    loader = MapLoader(source=source)
+    alone = GatedMlp(Gated(size=20), "model.layers.1.mlp.shared_expert", HIDDEN, loader)(x)
+    shared = replace(experts(), shared=Gated(size=20))
+    assert torch.allclose(made(shared)(x), made(experts())(x) + alone)
+    gate = source.tensor("model.layers.1.mlp.shared_expert_gate.weight", (1, HIDDEN))
+    weighed = made(experts())(x) + alone / (1 + (-x @ gate.T).exp())
+    assert torch.allclose(made(replace(shared, shared_gate=True))(x), weighed)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_stacked_experts_compute_what_single_ones_do(activation: Activation, bias: bool) -> None:
+    limit = 0.5 if activation == "clamped_swiglu" else 0.0
+    each = Gated(size=24, activation=activation, limit=limit, bias=bias)
+    spec = replace(experts(), each=each)
+    x, source = torch.randn(9, HIDDEN, dtype=torch.float64), RandomWeights(0, torch.float64, CPU)
+    router = ExpertRouter(spec.router, "model.layers.1.mlp", HIDDEN, source)
+    stacked = GroupedExpertMlp(spec, "model.layers.1.mlp", router, source)
+    assert torch.allclose(stacked(x), made(spec)(x), rtol=0, atol=1e-12)

@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from runtime.model.config import ExpertsConfig, LoadError, RopeConfig
-from runtime.model.hf_config import read_json_object, read_model_config
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    LoadError,
+    ModelConfig,
+    RopeConfig,
+    Router,
+)
+from runtime.model.config_fields import read_json_object
+from runtime.model.hf_config import read_model_config
 
 BASE = {
     "model_type": "llama",
@@ -31,19 +41,27 @@ def read(folder: Path, **fields: Any) -> Any:
 
 def test_absent_fields_have_the_family_defaults(tmp_path: Path) -> None:
     llama = read(tmp_path)
-    assert (llama.num_kv_heads, llama.head_dim, llama.windows) == (8, 8, ())
-    assert (llama.qkv_bias, llama.qk_norm, llama.tie_embeddings) == (False, False, False)
-    assert llama.rope == RopeConfig(theta=10000.0)
-    qwen2 = read(tmp_path, model_type="qwen2")
-    assert (qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
-    qwen3 = read(tmp_path, model_type="qwen3")
-    assert (qwen3.head_dim, qwen3.qk_norm, qwen3.qkv_bias) == (128, True, False)
-    assert read(tmp_path, model_type="mistral").windows == (4096,) * 4
-    moe = read(tmp_path, model_type="qwen3_moe")
-    assert (moe.head_dim, moe.qk_norm, moe.windows) == (8, True, ())
-    assert moe.experts == ExpertsConfig(
-        num_experts=128, per_token=8, intermediate_size=768, normalise=False, layers=(True,) * 4
+    assert (
+        llama.layers
+        == (Layer(mixer=Attention(heads=8, kv_heads=8, head_dim=8), feed_forward=Gated(size=32)),)
+        * 4
     )
+    assert not llama.tie_embeddings
+    qwen2 = read(tmp_path, model_type="qwen2").layers[0].mixer
+    assert (qwen2.bias, qwen2.output_bias, qwen2.norm) == (True, False, None)
+    qwen3 = read(tmp_path, model_type="qwen3").layers[0].mixer
+    assert (qwen3.head_dim, qwen3.norm, qwen3.bias) == (128, "each", False)
+    assert windows_of(read(tmp_path, model_type="mistral")) == (4096,) * 4
+    moe = read(tmp_path, model_type="qwen3_moe")
+    mixer = Attention(heads=8, kv_heads=8, head_dim=8, norm="each")
+    experts = Experts(
+        router=Router(num_experts=128, per_token=8, normalise=False), each=Gated(size=768)
+    )
+    assert moe.layers == (Layer(mixer=mixer, feed_forward=experts),) * 4
+
+
+def windows_of(config: ModelConfig) -> tuple[int | None, ...]:
+    return tuple(layer.mixer.window for layer in config.layers)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +76,9 @@ def test_layers_with_experts(
     fields: dict[str, Any], layers: tuple[bool, ...], tmp_path: Path
 ) -> None:
     config = read(tmp_path, model_type="qwen3_moe", num_local_experts=16, **fields)
-    assert config.experts.layers == layers
-    assert config.experts.num_experts == 16
+    found = [layer.feed_forward for layer in config.layers]
+    assert tuple(isinstance(mlp, Experts) for mlp in found) == layers
+    assert {mlp.router.num_experts for mlp in found if isinstance(mlp, Experts)} == {16}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +100,9 @@ def test_experts_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("fields", "windows"),
     [
-        ({"model_type": "mistral", "sliding_window": None}, ()),
+        ({"model_type": "mistral", "sliding_window": None}, (None,) * 4),
         ({"model_type": "mistral", "sliding_window": 7}, (7, 7, 7, 7)),
-        ({"model_type": "qwen2", "sliding_window": 7}, ()),
+        ({"model_type": "qwen2", "sliding_window": 7}, (None,) * 4),
         (
             {
                 "model_type": "qwen2",
@@ -105,7 +124,7 @@ def test_experts_that_cannot_be_are_refused(
     ],
 )
 def test_windows(fields: dict[str, Any], windows: tuple[int | None, ...], tmp_path: Path) -> None:
-    assert read(tmp_path, **fields).windows == windows
+    assert windows_of(read(tmp_path, **fields)) == windows
 
 
 def test_layer_types_that_are_unknown_are_refused(tmp_path: Path) -> None:
@@ -150,7 +169,13 @@ def test_layer_types_that_are_unknown_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_rope_in_both_spellings(fields: dict[str, Any], rope: RopeConfig, tmp_path: Path) -> None:
-    assert read(tmp_path, **fields).rope == rope
+    assert rope_of(read(tmp_path, **fields)) == rope
+
+
+def rope_of(config: ModelConfig) -> RopeConfig:
+    rope = config.layers[0].mixer.rope
+    assert rope is not None
+    return rope
 
 
 LLAMA3 = {"low_freq_factor": 1, "high_freq_factor": 4}
@@ -188,7 +213,7 @@ def test_the_context_is_what_the_scaling_makes_of_what_is_stated(
     if scaling is not None:
         new = {"rope_theta": 5.0, "rope_type": scaling.get("type"), **scaling}
         again = read(tmp_path, max_position_embeddings=stated, rope_parameters=new)
-        assert (again.max_context_tokens, again.rope) == (context, old.rope)
+        assert (again.max_context_tokens, again.layers) == (context, old.layers)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -219,9 +244,9 @@ def test_a_factor_beyond_reason_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_yarn_tempers_attention_by_its_factor(tmp_path: Path) -> None:
     scaling = {"rope_type": "yarn", "factor": 2.718281828459045}
-    assert read(tmp_path, rope_scaling=scaling).rope.attention_factor == pytest.approx(1.1)
+    assert rope_of(read(tmp_path, rope_scaling=scaling)).attention_factor == pytest.approx(1.1)
     both = {**scaling, "mscale": 2.0, "mscale_all_dim": 1.0}
-    assert read(tmp_path, rope_scaling=both).rope.attention_factor == pytest.approx(1.2 / 1.1)
+    assert rope_of(read(tmp_path, rope_scaling=both)).attention_factor == pytest.approx(1.2 / 1.1)
 
 
 def test_a_file_of_unreasonable_size_is_not_read(tmp_path: Path) -> None:

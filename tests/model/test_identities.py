@@ -22,6 +22,7 @@ from runtime.scheduling.draft import Draft
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.step_plan import Chunk, Schedule, StepPlan
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
+from tests.support.preset_kinds import MIXERS, ROUTERS
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 from tools_api.grammar import GrammarSpec
 
@@ -153,6 +154,15 @@ def test_random_schedules_give_the_tokens_of_a_plain_run(
     _play(reference, seed, None, 16, plant=_plant_failures)
 
 
+@pytest.mark.parametrize("kind", [*MIXERS, *ROUTERS])
+def test_random_schedules_give_the_tokens_of_a_plain_run_whatever_the_layers_are(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """With the engine's own drafter."""
+    seed = request.config.getoption("--seed")
+    _play(ReferenceModel.random(kind), seed, None, 16, kind=kind)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_schedules_of_several_tenants_give_the_tokens_of_a_plain_run(
     reference: ReferenceModel, seed: int
@@ -224,10 +234,12 @@ def _play(
     most_drafts: int,
     plant: Callable[[EngineDriver, int], None] = lambda driver, seed: None,
     tenants: int = 1,
+    kind: str = "qwen3-tiny",
 ) -> list[list[int]]:
     """Play the schedule of ``seed``; returns the transcripts. ``plant`` spoils the engine."""
     rng = random.Random(seed)
     driver = EngineDriver.load(
+        model=f"random:{kind}",
         drafter=guesser,
         max_draft_tokens=most_drafts,
         num_blocks=rng.choice([14, 24, 60, 400]),

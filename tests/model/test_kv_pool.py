@@ -19,7 +19,7 @@ def test_layers_are_separate_and_the_size_is_what_blocks_take() -> None:
     pool = KVPool(config, num_blocks=3, block_size=8, dtype=torch.float32, device=cpu)
     for index in range(config.num_layers):
         for number, tensor in enumerate(pool.layer(index)):
-            assert tensor.shape == (3, config.num_kv_heads, 8, config.head_dim)
+            assert tensor.shape == (3, config.kv_heads, 8, config.head_dim)
             tensor.fill_(10 * index + number)
     for index in range(config.num_layers):
         for number, tensor in enumerate(pool.layer(index)):
@@ -31,7 +31,7 @@ def test_rows_in_8_bits_take_about_half_of_16() -> None:
     config = random_model_config("qwen3-100m")
     cpu = torch.device("cpu")
     pool = KVPool(config, num_blocks=2, block_size=16, dtype=torch.int8, device=cpu)
-    assert pool.layer(0)[0].shape == (2, config.num_kv_heads, 16, config.head_dim + 4)
+    assert pool.layer(0)[0].shape == (2, config.kv_heads, 16, config.head_dim + 4)
     assert pool.num_bytes == 2 * block_bytes(config, 16, torch.int8)
     assert pool.num_bytes / block_bytes(config, 32, torch.bfloat16) == (64 + 4) / 128
 

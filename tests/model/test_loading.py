@@ -1,5 +1,6 @@
 """From a configuration to an engine, or to one clear error."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ def test_the_context_is_the_smallest_of_model_pool_and_setting() -> None:
         model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=100, threads=1
     )
     assert load_engine(config).info.max_context_tokens == 100
+
+
+@pytest.mark.parametrize(("asked", "warnings"), [(None, 0), (640, 0), (641, 1)])
+def test_a_context_that_the_kv_memory_does_not_hold_is_a_warning_with_both_numbers(
+    asked: int | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(
+        model="random:qwen3-tiny", device="cpu", num_blocks=40, max_context_tokens=asked, threads=1
+    )
+    with caplog.at_level(logging.WARNING, "runtime.process.loading"):
+        assert load_engine(config).info.max_context_tokens == 640
+    assert len(caplog.records) == warnings
+    if warnings:
+        assert "--max-context-tokens is 641, the KV memory holds 640 tokens" in caplog.text
 
 
 def test_a_context_that_the_model_does_not_have_is_refused_with_both_numbers() -> None:

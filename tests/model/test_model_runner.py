@@ -18,10 +18,12 @@ from runtime.model.kv_pool import block_bytes
 from runtime.model.runner import ModelRunner, _records, load_runner
 from runtime.model.sampler import SampleRow, sample
 from runtime.model.weights import load_model
+from tests.support.model_shapes import changed
+from tests.support.preset_kinds import EVERY_KIND
 from tests.support.reference import ReferenceModel, ReferenceTurn, first_difference
 
 CPU = torch.device("cpu")
-FAMILIES = ["qwen3-tiny", "qwen2-tiny", "llama-tiny", "mistral-tiny", "qwen3-moe-tiny"]
+FAMILIES = EVERY_KIND
 
 
 def make_runner(name: str, num_blocks: int = 64) -> ModelRunner:
@@ -249,7 +251,7 @@ def test_torch_has_one_thread_where_compiled_kernels_have_the_others(
     """Its threads would keep the cores that theirs need: what torch multiplies needs them."""
     theirs: list[int | None] = []
     monkeypatch.setattr(model_runner, "own_threads", theirs.append)
-    wide = replace(presets._PRESETS["llama-tiny"], head_dim=32)  # which our attention takes whole
+    wide = changed(presets._PRESETS["llama-tiny"], mixer={"head_dim": 32})  # taken whole
     monkeypatch.setitem(presets._PRESETS, "wide-tiny", wide)
     config = EngineConfig(
         model="random:wide-tiny",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +10,22 @@ import torch
 
 from kernels.native_library import native_library
 from runtime.model.batch import SequenceInput
-from runtime.model.config import ExpertsConfig, ModelConfig
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    RopeConfig,
+    Router,
+)
 from runtime.model.decoder import Decoder
 from runtime.model.layers import WeightBits
 from runtime.model.product_choice import ProductChoice
 from runtime.model.random_weights import RandomWeights
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import LoadedModel, load_model
+from tests.support.model_shapes import changed
 
 CPU = torch.device("cpu")
 LIBRARY = native_library(torch.bfloat16)
@@ -25,21 +35,34 @@ PLAIN = ModelConfig(
     model_type="llama",
     vocab_size=272,
     hidden_size=64,
-    num_layers=3,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=32,
-    intermediate_size=96,
+    layers=(Layer(mixer=Attention(heads=6, kv_heads=2, head_dim=32), feed_forward=Gated(size=96)),)
+    * 3,
     max_context_tokens=4096,
 )
 CONFIGS = {
     "plain": PLAIN,
-    "norms of heads": replace(PLAIN, qk_norm=True),
-    "biases": replace(PLAIN, qkv_bias=True, output_bias=True, mlp_bias=True),
-    "windows": replace(PLAIN, windows=(None, 40, 17)),
-    "a wide MLP": replace(PLAIN, intermediate_size=320),
-    "narrow heads": replace(PLAIN, head_dim=16),
+    "norms of heads": changed(PLAIN, mixer={"norm": "each"}),
+    "biases": changed(PLAIN, mixer={"bias": True, "output_bias": True}, mlp={"bias": True}),
+    "windows": replace(
+        PLAIN,
+        layers=tuple(
+            replace(layer, mixer=replace(layer.mixer, window=window))
+            for layer, window in zip(PLAIN.layers, (None, 40, 17), strict=True)
+        ),
+    ),
+    "a wide MLP": changed(PLAIN, mlp={"size": 320}),
+    "narrow heads": changed(PLAIN, mixer={"head_dim": 16}),
+    "a part of each head turned": changed(PLAIN, mixer={"rope": RopeConfig(rotated=16)}),
+    "no positions": changed(PLAIN, mixer={"rope": None}),
+    "a scale of its own": changed(PLAIN, mixer={"scale": 0.3}),
 }
+
+
+def with_layer(**changes: Any) -> ModelConfig:
+    """The second of its layers differs."""
+    first, second, third = PLAIN.layers
+    return replace(PLAIN, layers=(first, replace(second, **changes), third))
+
 
 pytestmark = pytest.mark.skipif(not HAS_PRODUCTS, reason="no compiled products here")
 
@@ -158,20 +181,23 @@ def test_keys_and_values_in_8_bits_go_layer_by_layer(monkeypatch: pytest.MonkeyP
     "config",
     [
         replace(PLAIN, hidden_size=48),
-        replace(
-            PLAIN,
-            experts=ExpertsConfig(
-                num_experts=4,
-                per_token=2,
-                intermediate_size=32,
-                normalise=True,
-                layers=(False, True, False),
-            ),
+        with_layer(
+            feed_forward=Experts(
+                router=Router(num_experts=4, per_token=2, normalise=True), each=Gated(size=32)
+            )
         ),
+        with_layer(feed_forward=Gated(size=96, activation="gelu_tanh")),
+        with_layer(norms="after"),
+        with_layer(norms="both"),
+        with_layer(residual_scale=0.5),
+        with_layer(mixer=replace(PLAIN.layers[0].mixer, sinks=True)),
+        with_layer(mixer=replace(PLAIN.layers[0].mixer, norm="all")),
+        with_layer(mixer=replace(PLAIN.layers[0].mixer, rope=None)),
+        with_layer(mixer=replace(PLAIN.layers[0].mixer, scale=0.5)),
+        changed(PLAIN, mixer={"rope": RopeConfig(query_beta=0.1, original_max_position=16)}),
     ],
-    ids=["inputs that fit no tiles", "experts"],
 )
-def test_what_has_no_tiles_goes_layer_by_layer(config: ModelConfig) -> None:
+def test_what_compiled_layers_do_not_know_goes_layer_by_layer(config: ModelConfig) -> None:
     model = model_of(config)
     assert model.decoder._native is None
     assert all(logits.isfinite().all() for logits in logits_of(runner_of(model)))

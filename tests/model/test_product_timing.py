@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 import runtime.model.product_timing as timing
-from runtime.model.config import ExpertsConfig, ModelConfig
+from runtime.model.config import Experts, Gated, ModelConfig, Router
 from runtime.model.layers import Linear, PlainLinear, WeightBits, make_linear
 from runtime.model.presets import random_model_config
 from runtime.model.product_choice import RULES, Layout, ProductChoice
 from runtime.model.product_timing import layer_shapes, linear_weights, measured_choice, product_in
+from tests.support.model_shapes import changed
 
 CPU = torch.device("cpu")
 TINY = random_model_config("qwen3-tiny")
-LARGE = replace(TINY, hidden_size=256, intermediate_size=512)
+LARGE = changed(TINY, hidden_size=256, mlp={"size": 512})
 SMALL_RULES = replace(RULES, least_bytes=0, seconds=1e6)
 
 
@@ -202,10 +203,11 @@ def test_one_disturbed_round_changes_nothing(machine: Machine) -> None:
 
 def test_shapes_are_those_of_a_layer_and_of_one_expert() -> None:
     assert layer_shapes(LARGE) == [(128, 256), (256, 64), (1024, 256), (256, 512)]
-    experts = ExpertsConfig(
-        num_experts=4, per_token=2, intermediate_size=32, normalise=True, layers=(True, False)
+    experts = Experts(
+        router=Router(num_experts=4, per_token=2, normalise=True), each=Gated(size=32)
     )
-    assert layer_shapes(replace(LARGE, experts=experts))[2:] == [(64, 256), (256, 32)]
+    layers = LARGE.layers[0], replace(LARGE.layers[1], feed_forward=experts)
+    assert layer_shapes(replace(LARGE, layers=layers))[2:] == [(64, 256), (256, 32)]
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from runtime.model.random_weights import drawn_on_device
 from runtime.model.runner import ModelRunner
 from runtime.model.weights import load_model
 from tests.support.hf_models import FAMILIES, make_model, save
+from tests.support.model_shapes import changed
 
 CPU = torch.device("cpu")
 PROMPT_TOKENS = 2048
@@ -237,7 +237,7 @@ def test_the_flag_that_is_offered_would_do(
     free_gib: float, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model has 0.62G parameters in float32 on a machine with less and less memory."""
-    config = replace(random_model_config("qwen3-500m"), num_layers=40)
+    config = changed(random_model_config("qwen3-500m"), count=40)
     monkeypatch.setattr("runtime.model.sources.random_model_config", lambda _: config)
     monkeypatch.setattr(
         "runtime.model.weights.free_memory_bytes", lambda _: int(free_gib * (1 << 30))
@@ -273,7 +273,8 @@ def test_what_a_gpu_draws_has_the_same_law_and_hangs_on_seed_and_name_alone() ->
 @pytest.mark.parametrize(("name", "billions"), [("qwen3-0.6b", 0.596), ("qwen3-8b", 8.19)])
 def test_large_random_models_have_the_sizes_of_their_names(name: str, billions: float) -> None:
     config = random_model_config(name)
-    attention = (config.num_heads * 2 + config.num_kv_heads * 2) * config.head_dim
-    layer = config.hidden_size * (attention + 3 * config.intermediate_size)
+    mixer, mlp = config.layers[0].mixer, config.layers[0].feed_forward
+    attention = (mixer.heads * 2 + mixer.kv_heads * 2) * mixer.head_dim
+    layer = config.hidden_size * (attention + 3 * mlp.size)
     embeddings = config.vocab_size * config.hidden_size * (1 if config.tie_embeddings else 2)
     assert abs((config.num_layers * layer + embeddings) / 1e9 - billions) < 0.01

@@ -45,12 +45,14 @@ def compare(
     heads: int,
     window: int | None = None,
     fp8: bool = False,
+    sinks: bool = False,
 ) -> None:
     blocks = contexts.blocks
     rows = int(contexts.layout.query_starts[-1])
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(rows, heads, blocks[0].shape[3], generator=generator)
     queries = queries.to(blocks[0].dtype)
+    beside = 3 * torch.randn(heads, generator=generator) if sinks else None
     if fp8:
         blocks = (in_fp8(blocks[0]), in_fp8(blocks[1]))
     assert (contexts.layout.block_tables == -1).any()
@@ -64,10 +66,11 @@ def compare(
         on(device, contexts.layout),
         scale=0.3,
         window=window,
+        sinks=None if beside is None else beside.to(device),
     )
 
     expected = paged_attention_reference(
-        queries, *blocks, contexts.layout, scale=0.3, window=window
+        queries, *blocks, contexts.layout, scale=0.3, window=window, sinks=beside
     )
     limit = TOLERANCE[queries.dtype] * (4 if fp8 else 1)
     assert torch.allclose(output.cpu(), expected, rtol=limit, atol=limit)

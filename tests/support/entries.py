@@ -12,8 +12,10 @@ from tools_api.items import Item, parse_items
 SESSION = Session(name="s", tenant="t", ledger=Ledger(PriceTable()), now=0.0)
 
 
-def entry(parent: Entry | None = None, answer: str = "a", size: int = 10) -> Entry:
-    said: tuple[Item, ...] = parse_items([{"role": "assistant", "content": answer}])
+def entry(
+    parent: Entry | None = None, answer: str = "a", size: int = 10, item_id: str | None = None
+) -> Entry:
+    said: tuple[Item, ...] = parse_items([{"role": "assistant", "content": answer, "id": item_id}])
     ids = np.zeros(size, dtype=np.int32)
     header = Header(
         instructions=None,

@@ -12,7 +12,8 @@ from typing import Any
 
 import jsonschema
 
-from tools_api.exact_numbers import Number, exact, is_whole, plain, written
+from tools_api.exact_json import written
+from tools_api.exact_numbers import Number, exact, is_whole, plain
 
 _LONG_EXPONENT = re.compile(r"([eE][-+]?[0-9]{6})[0-9]+")
 Draw = Callable[[random.Random], Any]

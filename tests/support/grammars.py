@@ -14,7 +14,7 @@ from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.tokenizers import byte_level_json, write_tokenizer
 from tools_api.chat_format import Segment
-from tools_api.exact_numbers import written
+from tools_api.exact_json import written
 from tools_api.grammar import GrammarSpec
 
 GUIDANCE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

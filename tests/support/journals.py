@@ -27,10 +27,11 @@ def record(
     size: int = 10,
     accounts: tuple[str, ...] = (),
     shares: tuple[tuple[str, tuple[str, ...]], ...] = (),
+    item_id: str | None = None,
 ) -> TurnRecord:
     """A completed turn; ``said`` False: one that left its usage only."""
     before = None if parent is None else parent.entry
-    links = (entry(before, answer or response_id, size),) if said else ()
+    links = (entry(before, answer or response_id, size, item_id),) if said else ()
     usage = TurnUsage(input_tokens=20, cached_tokens=8, output_tokens=5)
     return TurnRecord(
         tenant=tenant,

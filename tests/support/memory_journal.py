@@ -6,7 +6,8 @@ Always true: it keeps every promise of ``Journal`` except that of lasting.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sessions.journal.encoding import HeaderCache, encode_turn
+from sessions.durable.item_ids import item_with_id
+from sessions.journal.encoding import HeaderCache, decode_links, encode_turn, link_items
 from sessions.journal.errors import JournalDamaged, JournalParentGone
 from sessions.journal.records import (
     Account,
@@ -174,6 +175,17 @@ class MemoryJournal:
             if turn.digest == digest and turn.response_id not in state.hidden
         ]
         return twins[::-1][:most]
+
+    def turns_with_item(self, tenant: str, item_id: str, most: int) -> list[StoredTurn]:
+        state = self._tenant(tenant)
+        holders = [
+            turn
+            for turn in state.turns.values()
+            if turn.continuable and turn.response_id not in state.hidden
+            for link in decode_links(turn)
+            if item_with_id(link_items(link), item_id) is not None
+        ]
+        return holders[::-1][:most]
 
     def chain(
         self, tenant: str, response_id: str, known: Callable[[str], bool] = lambda _: False

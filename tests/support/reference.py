@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.model.config import ModelConfig, RopeConfig
+from runtime.model.config import Gated, Layer, ModelConfig, RopeConfig, Router
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 
@@ -52,15 +52,22 @@ class ReferenceModel:
         with torch.inference_mode():
             x = self._get("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
             embedding = x
-            x = x[torch.as_tensor(np.asarray(tokens), dtype=torch.long)]
-            for layer in range(config.num_layers):
-                x = x + self._attention(layer, x)
-                x = x + self._mlp(layer, x)
+            x = x[torch.as_tensor(np.asarray(tokens), dtype=torch.long)] * config.embedding_scale
+            for index, layer in enumerate(config.layers):
+                name = f"model.layers.{index}"
+                for half, before, after in (
+                    (self._attention, "input_layernorm", "after_mixer_norm"),
+                    (self._feed_forward, "post_attention_layernorm", "after_mlp_norm"),
+                ):
+                    y = x if layer.norms == "after" else self._norm(f"{name}.{before}", x)
+                    y = half(layer, name, y)
+                    y = y if layer.norms == "before" else self._norm(f"{name}.{after}", y)
+                    x = x + layer.residual_scale * y
             x = self._norm("model.norm", x)
             if not config.tie_embeddings:
                 shape = (config.vocab_size, config.hidden_size)
                 embedding = self._get("lm_head.weight", *shape)
-            return self._shape(x @ embedding.T)
+            return self._shape(x @ embedding.T / config.logit_divisor)
 
     def _shape(self, logits: Tensor) -> Tensor:
         shaping = self.config.shaping
@@ -88,65 +95,101 @@ class ReferenceModel:
         x = x @ self._get(f"{name}.weight", size, x.shape[-1]).T
         return x + self._get(f"{name}.bias", size) if bias else x
 
-    def _attention(self, layer: int, x: Tensor) -> Tensor:
-        config, name = self.config, f"model.layers.{layer}.self_attn"
-        x = self._norm(f"model.layers.{layer}.input_layernorm", x)
+    def _attention(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name = layer.mixer, f"{prefix}.self_attn"
         parts = []
-        for part, heads in (
-            ("q", config.num_heads),
-            ("k", config.num_kv_heads),
-            ("v", config.num_kv_heads),
-        ):
-            y = self._linear(f"{name}.{part}_proj", x, heads * config.head_dim, config.qkv_bias)
-            y = y.view(len(x), heads, config.head_dim)
-            if config.qk_norm and part != "v":
+        for part, heads in (("q", spec.heads), ("k", spec.kv_heads), ("v", spec.kv_heads)):
+            y = self._linear(f"{name}.{part}_proj", x, heads * spec.head_dim, spec.bias)
+            if spec.norm == "all" and part != "v":
                 y = self._norm(f"{name}.{part}_norm", y)
-            parts.append(_rotate(y, config.rope) if part != "v" else y)
+            y = y.view(len(x), heads, spec.head_dim)
+            if spec.norm == "each" and part != "v":
+                y = self._norm(f"{name}.{part}_norm", y)
+            parts.append(y if part == "v" or spec.rope is None else _rotate(y, spec.rope))
         queries, keys, values = parts
+        if spec.rope is not None and spec.rope.query_beta:
+            for at in range(len(x)):
+                times = at // spec.rope.original_max_position
+                queries[at] *= 1 + spec.rope.query_beta * math.log(1 + times)
         position = torch.arange(len(x))
         distance = position[:, None] - position[None, :]
         visible = distance >= 0
-        window = config.window(layer)
-        if window is not None:
-            visible &= distance < window
+        if spec.window is not None:
+            visible &= distance < spec.window
+        scale = 1 / math.sqrt(spec.head_dim) if spec.scale is None else spec.scale
         outputs = []
-        for head in range(config.num_heads):
-            shared = head * config.num_kv_heads // config.num_heads
-            scores = queries[:, head] @ keys[:, shared].T / math.sqrt(config.head_dim)
-            weights = torch.where(visible, scores, -torch.inf).softmax(-1)
-            outputs.append(weights @ values[:, shared])
+        for head in range(spec.heads):
+            shared = head * spec.kv_heads // spec.heads
+            scores = queries[:, head] @ keys[:, shared].T * scale
+            scores = torch.where(visible, scores, -torch.inf)
+            most = scores.max(-1, keepdim=True).values
+            weights = (scores - most).exp()
+            total = weights.sum(-1, keepdim=True)
+            if spec.sinks:
+                total = total + (self._get(f"{name}.sinks", spec.heads)[head] - most).exp()
+            outputs.append(weights / total @ values[:, shared])
         return self._linear(
-            f"{name}.o_proj", torch.cat(outputs, -1), config.hidden_size, config.output_bias
+            f"{name}.o_proj", torch.cat(outputs, -1), self.config.hidden_size, spec.output_bias
         )
 
-    def _mlp(self, layer: int, x: Tensor) -> Tensor:
-        config, name = self.config, f"model.layers.{layer}.mlp"
-        x = self._norm(f"model.layers.{layer}.post_attention_layernorm", x)
-        experts = config.experts_of(layer)
-        if experts is None:
-            return self._gated(name, x, config.intermediate_size)
-        likely = self._linear(f"{name}.gate", x, experts.num_experts, False).softmax(-1)
-        least = likely.sort(-1, descending=True).values[:, experts.per_token - 1, None]
-        weights = torch.where(likely >= least, likely, 0)
-        if experts.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+    def _feed_forward(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name = layer.feed_forward, f"{prefix}.mlp"
+        if isinstance(spec, Gated):
+            return self._gated(name, x, spec)
+        weights = self._routed(f"{name}.gate", spec.router, x)
         total = torch.zeros_like(x)
-        for index in range(experts.num_experts):
-            one = self._gated(f"{name}.experts.{index}", x, experts.intermediate_size)
+        for index in range(spec.router.num_experts):
+            one = self._gated(f"{name}.experts.{index}", x, spec.each)
             total = total + weights[:, index, None] * one
-        return total
+        if spec.shared is None:
+            return total
+        shared = self._gated(f"{name}.shared_expert", x, spec.shared)
+        if spec.shared_gate:
+            gate = self._linear(f"{name}.shared_expert_gate", x, 1, False)
+            shared = shared / (1 + (-gate).exp())
+        return total + shared
 
-    def _gated(self, name: str, x: Tensor, size: int) -> Tensor:
-        bias = self.config.mlp_bias
-        gate = self._linear(f"{name}.gate_proj", x, size, bias)
-        up = self._linear(f"{name}.up_proj", x, size, bias)
-        gated = gate / (1 + (-gate).exp()) * up
-        return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, bias)
+    def _routed(self, name: str, router: Router, x: Tensor) -> Tensor:
+        """[tokens, experts]: the weight of each, 0 for those not taken."""
+        scores = self._linear(name, x, router.num_experts, router.bias)
+        sigmoid = router.scores == "sigmoid"
+        scores = 1 / (1 + (-scores).exp()) if sigmoid else scores.softmax(-1)
+        choice = scores
+        if router.correction:
+            choice = choice + self._get(f"{name}.e_score_correction_bias", router.num_experts)
+        rows = []
+        for score, chance in zip(scores.tolist(), choice.tolist(), strict=True):
+            each = router.num_experts // router.groups
+            groups = [list(range(g * each, g * each + each)) for g in range(router.groups)]
+            groups.sort(key=lambda group: -sum(sorted(chance[e] for e in group)[-2:]))
+            allowed = [expert for group in groups[: router.chosen_groups] for expert in group]
+            taken = sorted(allowed, key=lambda expert: -chance[expert])[: router.per_token]
+            total = sum(score[expert] for expert in taken) if router.normalise else 1.0
+            row = [0.0] * router.num_experts
+            for expert in taken:
+                row[expert] = score[expert] / total * router.scale
+            rows.append(row)
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def _gated(self, name: str, x: Tensor, spec: Gated) -> Tensor:
+        gate = self._linear(f"{name}.gate_proj", x, spec.size, spec.bias)
+        up = self._linear(f"{name}.up_proj", x, spec.size, spec.bias)
+        if spec.activation == "clamped_swiglu":
+            gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit) + 1
+            gated = gate / (1 + (-1.702 * gate).exp()) * up
+        elif spec.activation == "gelu_tanh":
+            inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+            gated = gate * (1 + inner.tanh()) / 2 * up
+        else:
+            gated = gate / (1 + (-gate).exp()) * up
+        return self._linear(f"{name}.down_proj", gated, self.config.hidden_size, spec.bias)
 
 
 def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:
-    half = x.shape[-1] // 2
-    scale = rope.attention_factor if rope.kind == "yarn" else 1.0
+    rotated = rope.rotated or x.shape[-1]
+    x, rest = x[..., :rotated], x[..., rotated:]
+    half = rotated // 2
+    scale = rope.attention_factor if rope.kind in ("yarn", "longrope") else 1.0
     frequencies = [_frequency(rope, pair, 2 * half) for pair in range(half)]
     angles = torch.outer(
         torch.arange(len(x), dtype=torch.float64), torch.tensor(frequencies, dtype=torch.float64)
@@ -154,7 +197,7 @@ def _rotate(x: Tensor, rope: RopeConfig) -> Tensor:
     turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(
         torch.full_like(angles, scale), angles
     )
-    return torch.cat((turned.real, turned.imag), -1)
+    return torch.cat((turned.real, turned.imag, rest), -1)
 
 
 def _frequency(rope: RopeConfig, pair: int, head_dim: int) -> float:
@@ -165,6 +208,8 @@ def _frequency(rope: RopeConfig, pair: int, head_dim: int) -> float:
         return plain
     if rope.kind == "linear":
         return stretched
+    if rope.kind == "longrope":
+        return plain / rope.factors[pair]
     turns = rope.original_max_position * plain / (2 * math.pi)
     if rope.kind == "llama3":
         low, high = rope.low_freq_factor, rope.high_freq_factor

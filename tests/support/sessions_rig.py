@@ -264,8 +264,10 @@ class Rig:
         return self.deliver(self.engine.output(request, token_ids(text), finish, **fields))
 
     def reply(self, text: str, request: GenerationRequest | None = None) -> list[Event]:
-        """The whole output in one step, ended as the model or the limit would."""
+        """The whole output in one step, ended as the model, a stop string or the limit would."""
         finish = FinishReason.STOP if text.endswith(END) else FinishReason.LENGTH
+        if text.endswith((request or self.engine.last).sampling.stop or ("\0",)):
+            finish = FinishReason.STOP_STRING
         if (request or self.engine.last).max_new_tokens == 0:
             finish = FinishReason.PREFILLED
             text = ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from tools_api.exact_numbers import written
+from tools_api.exact_json import written
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 

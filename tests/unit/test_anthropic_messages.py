@@ -90,7 +90,7 @@ def test_a_warm_up_prefills_and_says_nothing() -> None:
 
 def test_the_stop_sequence_that_ended_the_text_is_named() -> None:
     body = {"max_tokens": 50, "stop_sequences": ["###", "END"], "messages": [asked("hi")]}
-    _, answer = over_http(Rig(), MESSAGES, body, "Yes.END" + END)
+    _, answer = over_http(Rig(), MESSAGES, body, "Yes.END")
     assert answer["content"] == [{"type": "text", "text": "Yes."}]
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "END")
 

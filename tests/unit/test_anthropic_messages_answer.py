@@ -303,9 +303,16 @@ def test_an_error_names_the_field_as_it_is_called_here() -> None:
 
 
 def test_a_prompt_that_is_too_long_is_said_so_that_clients_shorten_it() -> None:
+    """In the published words and no others: Claude Code looks for the whole of them."""
     message = error_body(errors.context_length_exceeded(5000, 4096))["error"]["message"]
-    assert message.startswith("prompt is too long: ")
-    assert "5000" in message
+    assert message == "prompt is too long: 5000 tokens > 4096 maximum"
+    advised = errors.context_length_exceeded(5000, 4096, "leave some out")
+    assert error_body(advised)["error"]["message"] == message
+
+
+def test_a_prompt_that_leaves_no_room_for_a_token_is_longer_than_the_most() -> None:
+    message = error_body(errors.context_length_exceeded(4096, 4096))["error"]["message"]
+    assert message == "prompt is too long: 4096 tokens > 4095 maximum"
 
 
 def test_an_error_in_a_stream_is_named() -> None:

@@ -8,6 +8,7 @@ import pytest
 from sessions.durable.account import Account
 from sessions.durable.budgets import HeldBudget, held_budget, tightest
 from sessions.durable.ledger import PriceTable
+from sessions.pages.metrics import Metrics
 from sessions.tenants import TenantPolicy, Tenants
 from tests.support.sessions_rig import END, Client, Rig
 from tools_api.limits import Limits
@@ -217,3 +218,28 @@ def test_budgets_that_hold_at_once_are_joined_to_the_least_of_each_kind() -> Non
     assert tightest([held("tree", 100, 40), held("tenant", 50, 45)]) == {"output": (40, 100)}
     assert tightest([held("tenant", 50, 5), held("tree", 100, 40)]) == {"output": (5, 50)}
     assert held_budget("tree", "o", Account(scope="tree")) is None
+
+
+@pytest.mark.parametrize("scope", ["turn", "session", "tree", "tree above", "tenant"])
+def test_whosever_budget_ends_a_turn_the_metrics_count_it(scope: str) -> None:
+    bound = Bounds(output=2) if scope == "tenant" else Bounds()
+    rig = Rig(tenants=Tenants([], {"acme": TenantPolicy(budget=bound)}))
+    client, metrics = rig.connect("acme"), Metrics()
+    options: dict[str, Any] = {}
+    if scope in {"turn", "session", "tree"}:
+        options = {"budget": {"scope": scope, "output": 2}}
+    if scope == "tree above":
+        turn(client, "root", words=0, budget={"scope": "tree", "output": 3})
+        options = {"parent_session": "root"}
+    for _ in range(2):
+        client.create(input="hi", keepwarm={"session": "s"} | options)
+        if client.last["type"] != "response.failed":
+            rig.reply("xx")  # all that it leaves
+    ends = ["cut", "cut"] if scope == "turn" else ["cut", "refused"]
+    assert [report.out_of_budget for report in rig.reports][-2:] == ends
+    for report in rig.reports:
+        metrics.turn_finished(report)
+    text = metrics.text().decode()
+    for outcome in ("cut", "refused"):
+        counted = f'keepwarm_budget_refusals_total{{outcome="{outcome}"}} {ends.count(outcome)}.0'
+        assert counted in text

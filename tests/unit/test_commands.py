@@ -1,5 +1,6 @@
 """The commands as they are typed: help, failures in one line, where values come from."""
 
+import asyncio
 import errno
 import io
 import os
@@ -268,6 +269,38 @@ def test_a_file_of_the_former_form_is_converted(
     assert "tenant ops, operator" in out
     status, _, err = told(capsys, "keys", "check", str(tmp_path / "absent"))
     assert (status, "No such file" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--url", "127.0.0.1:8080"], "--url '127.0.0.1:8080' is not of the form http://host:port"),
+        (["--url", "http://h:x"], "--url 'http://h:x' is not of the form http://host:port"),
+        (["--url", "http://127.0.0.1:1"], "does a server ('keepwarm serve') run at this address?"),
+        (["--limit-seconds", "0"], "--limit-seconds 0.0 is not in 1..86400"),
+    ],
+)
+def test_a_demo_elsewhere_is_refused_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = told(capsys, "demo", *words)
+    assert status in (1, 2)
+    (line,) = err.splitlines()
+    assert said in line
+
+
+def test_a_demo_that_takes_too_long_is_ended_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("keepwarm.demo.play.play", never)
+    words = ("--url", "http://127.0.0.1:1", "--limit-seconds", "1")
+    status, _, err = told(capsys, "demo", *words)
+    assert (status, err) == (
+        *(1, "keepwarm: error: the demo took longer than 1 s; --limit-seconds gives it more\n"),
+    )
 
 
 def test_a_demo_without_its_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

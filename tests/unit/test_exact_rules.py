@@ -12,7 +12,7 @@ from runtime.grammar.exact_rules import with_exact_numbers
 from runtime.grammar.refusal import GrammarRefused
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, schema_spec, small_tokenizer
-from tools_api.exact_numbers import written
+from tools_api.exact_json import written
 
 ID = 1190000000000000001
 IDS = {"type": "integer", "enum": [ID, ID + 2]}

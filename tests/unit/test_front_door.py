@@ -281,6 +281,29 @@ def test_a_wrong_method_is_told_the_right_ones(path: str, method: str, allowed: 
     assert dict(verdict.headers)["Allow"] == allowed
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "kind"),
+    [
+        ("/nothing", "GET", "not_found_error"),
+        ("/socket", "PUT", "authentication_error"),
+        ("/public", "POST", "invalid_request_error"),
+    ],
+)
+def test_who_speaks_anthropics_api_is_told_errors_in_its_words(
+    path: str, method: str, kind: str
+) -> None:
+    answer = keyed().answer(request(path, method, anthropic_version="2023-06-01"))
+    assert isinstance(answer, HttpResponse)
+    told = orjson.loads(answer.body)
+    assert (told["type"], told["error"]["type"]) == ("error", kind)
+
+
+def test_a_route_with_words_of_its_own_keeps_them() -> None:
+    answer = unkeyed().answer(request("/terse", "PUT", anthropic_version="2023-06-01"))
+    assert isinstance(answer, HttpResponse)
+    assert orjson.loads(answer.body) == {"terse": 405}
+
+
 def test_a_path_may_open_a_websocket_and_answer_posts() -> None:
     assert status(unkeyed(), request("/both", Upgrade="websocket")) == 101
     assert status(unkeyed(), request("/both", "POST")) == 100

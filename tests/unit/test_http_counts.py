@@ -63,6 +63,29 @@ def test_a_prompt_is_counted_behind_what_only_the_journal_has(tmp_path: Path, sh
     run(scenario)
 
 
+def test_a_prompt_that_names_stored_items_is_counted_as_if_it_held_them(tmp_path: Path) -> None:
+    path = "/v1/responses/input_tokens"
+
+    async def scenario() -> None:
+        ids = iter(range(1000))
+        bench = Bench(tmp_path / "j", ids)
+        first = (await Client(bench).turn(input="x" * 100))["response"]
+        ask: dict[str, Any] = {"role": "user", "content": "x" * 100}
+        more = {"role": "user", "content": "more"}
+        whole = await counted(bench, path, model="m", input=[ask, *first["output"], more])
+        named = [ask, {"type": "item_reference", "id": first["output"][0]["id"]}, more]
+        assert await counted(bench, path, model="m", input=named) == whole
+        unknown = await counted(bench, path, model="m", input=[{"id": "none"}, more])
+        assert unknown["error"]["code"] == "item_not_found"
+        assert unknown["error"]["param"] == "input[0].id"
+        await bench.close()
+        bench = Bench(tmp_path / "j", ids)
+        assert await counted(bench, path, model="m", input=named) == whole
+        await bench.close()
+
+    run(scenario)
+
+
 def test_counting_makes_no_session_in_place_of_one_that_fell_out(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", iter(range(1000)))

@@ -53,6 +53,58 @@ def test_every_name_is_a_model_the_servers_own_first() -> None:
     assert orjson.loads(models.show(call("m")).body) == listed["data"][1]
 
 
+def anthropic(target: str, argument: str = "") -> Call:
+    headers = Headers({"anthropic-version": "2023-06-01"})
+    request = HttpRequest(method="GET", target=target, headers=headers)
+    return Call(principal=Principal(tenant="t"), request=request, argument=argument, body=b"")
+
+
+def test_who_speaks_anthropics_api_gets_its_models() -> None:
+    models = Models(Rig().service, created=5)
+    listed = orjson.loads(models.show_all(anthropic("/v1/models")).body)
+    assert listed.keys() == {"data", "has_more", "first_id", "last_id"}
+    assert listed["data"][0] == {
+        "type": "model",
+        "id": "default",
+        "object": "model",
+        "created": 5,
+        "owned_by": "keepwarm",
+        "max_model_len": 4096,
+        "display_name": "default",
+        "created_at": "1970-01-01T00:00:05Z",
+        "lifecycle": "active",
+        "max_input_tokens": 4096,
+        "max_tokens": 4096,
+    }
+    one = orjson.loads(models.show(anthropic("/v1/models/m", "m")).body)
+    assert one == listed["data"][1]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "more"),
+    [
+        ("", ["default", "m"], False),
+        ("?limit=1", ["default"], True),
+        ("?limit=1&after_id=default", ["m"], False),
+        ("?limit=1&before_id=m", ["default"], False),
+        ("?after_id=m", [], False),
+        ("?limit=1000", ["default", "m"], False),
+    ],
+)
+def test_its_pages_are_turned(query: str, ids: list[str], more: bool) -> None:
+    models = Models(Rig().service, created=5)
+    page = orjson.loads(models.show_all(anthropic("/v1/models" + query)).body)
+    assert ([model["id"] for model in page["data"]], page["has_more"]) == (ids, more)
+    assert (page["first_id"], page["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
+
+
+@pytest.mark.parametrize("query", ["?limit=0", "?limit=x", "?limit=1001", "?after_id=none"])
+def test_a_page_that_there_is_not_is_refused_by_its_parameter(query: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        Models(Rig().service, created=5).show_all(anthropic("/v1/models" + query))
+    assert caught.value.param == query[1:].partition("=")[0]
+
+
 @pytest.mark.parametrize("name", ["other", "M", "m/", "%6D%00"])
 def test_any_other_name_is_not_found(name: str) -> None:
     with pytest.raises(ApiError) as caught:

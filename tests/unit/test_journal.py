@@ -13,6 +13,7 @@ import pytest
 from sessions.durable.account import Amount, Budget
 from sessions.durable.ledger import TurnUsage
 from sessions.durable.transcript import Header
+from sessions.durable.weights import item_bytes
 from sessions.journal import encoding
 from sessions.journal.adoption import Loader, link_up
 from sessions.journal.encoding import HeaderCache, _join, decode_header, decode_turn, encode_header
@@ -40,6 +41,7 @@ from tests.support.journals import (
     reservation,
 )
 from tests.support.memory_journal import MemoryJournal
+from tests.support.sessions_rig import Rig
 from tools_api.chat_format import TemplateOptions
 from tools_api.items import parse_items
 from tools_api.tools import parse_tools
@@ -282,6 +284,56 @@ def test_a_resent_history_is_found_by_its_digest(journal: Journal) -> None:
     assert [row.response_id for row in found] == ["r2", "r1"]
     assert loader(journal).with_history("t", first.entry.digest, 1) == ["r2"]
     assert journal.turns_with_digest("t", b"x" * 16, 8) == []
+
+
+def test_an_item_is_found_by_its_id_the_newest_first(journal: Journal) -> None:
+    first = record("r1", answer="old", item_id="i")
+    later = record("r2", answer="new", item_id="i", session="other", created_s=1001.0)
+    journal.append([first, later, record("r3", tenant="u", item_id="i")])
+    assert [row.response_id for row in journal.turns_with_item("t", "i", 8)] == ["r2", "r1"]
+    (item,) = loader(journal).items("t", ["i", "none"], 10_000).values()
+    assert later.entry is not None
+    assert item == later.entry.output_items[0]
+    journal.hide("t", "r2")
+    (item,) = loader(journal).items("t", ["i"], 10_000).values()
+    assert first.entry is not None
+    assert item == first.entry.output_items[0]
+
+
+def test_an_item_of_another_tokenizer_is_unknown_unless_it_is_taken_over(journal: Journal) -> None:
+    journal.append([record("r1", item_id="i")])
+    assert Loader(journal, fingerprint=b"g").items("t", ["i"], 10_000) == {}
+    renderer = Rig().model.renderer
+    assert Loader(journal, fingerprint=b"g", retokenise=renderer).items("t", ["i"], 10_000)
+
+
+def test_items_are_not_fetched_beyond_their_bound(journal: Journal) -> None:
+    ids = [f"i{n}" for n in range(9)]
+    turns = [record(f"r{n}", answer="x" * 1000, item_id=ids[n]) for n in range(9)]
+    journal.append(turns)
+    assert turns[0].entry is not None
+    each = item_bytes(turns[0].entry.output_items[0])
+    assert list(loader(journal).items("t", ids, 2 * each)) == ids[:3]
+
+
+def test_an_items_id_may_be_any_text(journal: Journal) -> None:
+    ids = ["nul \0", "\U0001f600", "x" * 512, "''; --"]
+    journal.append([record(f"r{n}", item_id=id_) for n, id_ in enumerate(ids)])
+    for n, id_ in enumerate(ids):
+        assert [row.response_id for row in journal.turns_with_item("t", id_, 8)] == [f"r{n}"]
+
+
+def test_with_its_turn_an_item_goes(journal: Journal) -> None:
+    turns = [record(f"r{n}", item_id=f"i{n}", created_s=float(n)) for n in range(4)]
+    journal.append([*turns, record("s1", session="other", item_id="j", created_s=90.0)])
+    assert journal.expire(1.5) == 2
+    assert [bool(journal.turns_with_item("t", f"i{n}", 8)) for n in range(4)] == [0, 0, 1, 1]
+    journal.delete_session("t", "s")
+    assert [bool(journal.turns_with_item("t", f"i{n}", 8)) for n in range(4)] == [0] * 4
+    assert journal.turns_with_item("t", "j", 8)
+    if isinstance(journal, SqliteJournal):
+        with journal.reading() as cursor:
+            assert cursor.execute("SELECT COUNT(*) FROM item").fetchone() == (1,)
 
 
 def test_a_response_of_another_tokenizer_is_unknown(journal: Journal) -> None:

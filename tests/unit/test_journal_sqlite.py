@@ -116,6 +116,7 @@ def test_a_file_of_the_first_version_is_brought_up_with_all_it_has(tmp_path: Pat
         database.execute("ALTER TABLE account DROP COLUMN residency")
         database.execute("DROP TABLE share")
         database.execute("DROP TABLE request")
+        database.execute("DROP TABLE item")
         database.execute("PRAGMA user_version=1")
     database.close()
     journal = opened(tmp_path / "j")

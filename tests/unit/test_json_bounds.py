@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tools_api import json_bounds
-from tools_api.json_bounds import beyond_bounds
+from tools_api.json_bounds import BeyondBounds, bounded
 
 
 def random_value(rng: random.Random, depth: int) -> Any:
@@ -45,11 +45,13 @@ def test_bounds_are_met_to_the_value_and_the_level(
     text = json.dumps(value, ensure_ascii=seed % 2 == 0).encode()
     strings, values, levels = counted(value)
     most = max(strings, values)
-    assert beyond_bounds(text, most_values=most, most_levels=levels) is None
-    assert beyond_bounds(text, most_values=most - 1, most_levels=levels) is not None
-    assert beyond_bounds(text, most_values=most, most_levels=levels - 1) is not None
+    bounded(text, most_values=most, most_levels=levels)
+    with pytest.raises(BeyondBounds, match="more than"):
+        bounded(text, most_values=most - 1, most_levels=levels)
+    with pytest.raises(BeyondBounds, match="nested deeper"):
+        bounded(text, most_values=most, most_levels=levels - 1)
 
 
 @pytest.mark.parametrize("text", [b"", b'"', b'{"a', b"]]", b'"\\', b"[[[", b'["]"'])
 def test_text_that_is_no_json_is_looked_at_without_harm(text: bytes) -> None:
-    assert beyond_bounds(text, most_values=10, most_levels=10) is None
+    bounded(text, most_values=10, most_levels=10)

@@ -38,7 +38,10 @@ THIRD_PARTY = {
     "keepwarm": {"click", "pydantic", "mcp", "httpx2", "orjson"},
 }
 """What these may take from outside; the base install has only tools_api's."""
-CLIENT_CLOSURE = {f"tools_api.{name}" for name in ("errors", "items", "json_fields")}
+CLIENT_CLOSURE = {
+    f"tools_api.{name}"
+    for name in ("errors", "exact_json", "exact_numbers", "items", "json_bounds", "json_fields")
+}
 LATE_IMPORTS = {
     "sessions.command.journal_options",
     "keepwarm.__main__",

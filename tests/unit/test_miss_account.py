@@ -151,6 +151,12 @@ def test_a_truncated_context_is_named() -> None:
     assert found == {"truncated": (1, 3), "new_input": (2, None)}
 
 
+def test_a_resent_history_that_truncation_cut_is_named() -> None:
+    resent = ids(4, 9, 6, 7, 7)
+    found = missed(4, {"first_sight": 4}, said_before=SAID, header=HEAD, input_ids=resent, cut=True)
+    assert found == {"truncated": (2, 4), "new_input": (2, None)}
+
+
 def test_a_history_that_was_resent_with_a_change_is_named() -> None:
     resent = ids(4, 9, 6, 7, 7)
     found = missed(4, {"first_sight": 4}, said_before=SAID, header=HEAD, input_ids=resent)

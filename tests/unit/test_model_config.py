@@ -1,48 +1,76 @@
 """What a decoder's description refuses, and what it adds up to."""
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runtime.model.config import ExpertsConfig, ModelConfig, RopeConfig
+from runtime.model.config import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    RopeConfig,
+    Router,
+)
+from tests.support.model_shapes import changed
 
 SMALL = ModelConfig(
     model_type="qwen3",
     vocab_size=100,
     hidden_size=12,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=6,
-    intermediate_size=20,
+    layers=(Layer(mixer=Attention(heads=4, kv_heads=2, head_dim=6), feed_forward=Gated(size=20)),)
+    * 2,
     max_context_tokens=64,
 )
-
-EXPERTS = ExpertsConfig(
-    num_experts=4, per_token=2, intermediate_size=10, normalise=True, layers=(True, False)
-)
+ROUTER = Router(num_experts=4, per_token=2, normalise=True)
+EXPERTS = Experts(router=ROUTER, each=Gated(size=10))
+LONGROPE = RopeConfig(kind="longrope", factors=(1.0, 2.0))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_layers": 0}, "num_layers is 0, at least 1"),
-        ({"num_kv_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
-        ({"head_dim": 5}, "head_dim 5 is odd"),
-        ({"windows": (1,)}, "1 windows for 2 layers"),
-        ({"windows": (4, 0)}, "at least 1 is needed"),
-        ({"experts": dataclasses.replace(EXPERTS, layers=())}, "0 experts.layers for 2"),
+        ({"layers": ()}, "without layers"),
+        ({"count": 1, "hidden_size": 0}, "hidden_size is 0, at least 1"),
+        ({"logit_divisor": 0}, "logits divided by 0"),
+        ({"mixer": {"kv_heads": 3}}, "num_heads 4 is not a multiple of num_kv_heads 3"),
+        ({"mixer": {"heads": 0}}, "heads is 0, at least 1"),
+        ({"mixer": {"head_dim": 5}}, "head_dim 5 is odd"),
+        ({"mixer": {"window": 0}}, "at least 1 is needed"),
+        ({"mixer": {"rope": RopeConfig(rotated=8)}}, "rope over 8 of 6 dimensions"),
+        ({"mixer": {"rope": LONGROPE}}, "2 factors of longrope for 3 pairs"),
+        ({"mlp": {"size": 0}}, "intermediate_size is 0"),
+        ({"mlp": {"activation": "clamped_swiglu"}}, "clamped_swiglu within 0"),
+        ({"mlp": {"limit": 1.0}}, r"silu within 1\.0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(SMALL, **changes)
+        changed(SMALL, **changes)
+
+
+def test_layers_keep_keys_of_one_shape() -> None:
+    other = replace(SMALL.layers[0], mixer=Attention(heads=4, kv_heads=1, head_dim=6))
+    with pytest.raises(ValueError, match=r"keys differ in heads and size: \[\(1, 6\), \(2, 6\)\]"):
+        replace(SMALL, layers=(SMALL.layers[0], other))
 
 
 @pytest.mark.parametrize(
     "rope",
-    [{"theta": 0}, {"factor": 0.5}, {"kind": "llama3", "factor": 8.0}, {"kind": "yarn"}],
+    [
+        {"theta": 0},
+        {"factor": 0.5},
+        {"kind": "llama3", "factor": 8.0},
+        {"kind": "llama3", "original_max_position": 9, "high_freq_factor": 1.0},
+        {"kind": "yarn"},
+        {"kind": "yarn", "original_max_position": 9, "theta": 1.0},
+        {"query_beta": 0.1},
+        {"rotated": 3},
+        {"rotated": 0},
+        {"kind": "longrope", "factors": (1.0, 0.0)},
+    ],
 )
 def test_rope_without_what_it_needs_is_refused(rope: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="rope"):
@@ -53,27 +81,42 @@ def test_parameters_add_up() -> None:
     attention = 12 * (24 + 2 * 12) + 24 * 12
     layer = attention + 3 * 12 * 20 + 2 * 12
     assert SMALL.num_parameters == 2 * layer + 2 * 100 * 12 + 12
-    biased = dataclasses.replace(
-        SMALL, qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True, tie_embeddings=True
+    biased = changed(
+        SMALL,
+        mixer={"bias": True, "output_bias": True, "norm": "each"},
+        mlp={"bias": True},
+        tie_embeddings=True,
     )
     extra = 48 + 12 + 2 * 20 + 12 + 2 * 6
     assert biased.num_parameters == 2 * (layer + extra) + 100 * 12 + 12
-
-
-def test_layers_without_windows_see_everything() -> None:
-    assert SMALL.window(1) is None
-    assert dataclasses.replace(SMALL, windows=(None, 8)).window(1) == 8
+    others = changed(SMALL, mixer={"norm": "all", "sinks": True})
+    both = replace(others, layers=tuple(replace(each, norms="both") for each in others.layers))
+    assert both.num_parameters == SMALL.num_parameters + 2 * (24 + 12 + 4 + 2 * 12)
 
 
 def test_experts_count_all_though_a_token_takes_few() -> None:
-    config = dataclasses.replace(SMALL, experts=EXPERTS)
-    assert config.experts_of(0) is EXPERTS
-    assert config.experts_of(1) is None
+    layers = replace(SMALL.layers[0], feed_forward=EXPERTS), SMALL.layers[1]
+    config = replace(SMALL, layers=layers)
+    assert config.has_experts
+    assert not SMALL.has_experts
     more = 4 * 3 * 12 * 10 + 4 * 12 - 3 * 12 * 20
     assert config.num_parameters == SMALL.num_parameters + more
+    corrected = replace(EXPERTS, router=replace(ROUTER, bias=True, correction=True))
+    corrected = replace(corrected, shared=Gated(size=5), shared_gate=True)
+    assert corrected.num_parameters(12) == EXPERTS.num_parameters(12) + 8 + 3 * 12 * 5 + 12
 
 
-@pytest.mark.parametrize("changes", [{"per_token": 0}, {"per_token": 5}, {"intermediate_size": 0}])
-def test_experts_that_cannot_be_chosen_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="experts"):
-        dataclasses.replace(EXPERTS, **changes)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"per_token": 0}, "0 of 4 experts"),
+        ({"per_token": 5}, "5 of 4 experts"),
+        ({"groups": 3}, "4 experts are not in 3 equal groups"),
+        ({"groups": 4}, "groups of 1 experts"),
+        ({"groups": 2, "chosen_groups": 3}, "3 of 2 groups"),
+        ({"groups": 2, "per_token": 3}, "3 experts per token of 2"),
+    ],
+)
+def test_experts_that_cannot_be_chosen_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(ROUTER, **changes)

@@ -8,7 +8,7 @@ import pytest
 from runtime.grammar.plain_schemas import NotPlain, alternatives, is_assertive
 from runtime.grammar.schema_parts import APPLICATORS
 from tests.support.exact_schemas import Schemas, satisfies, some_value
-from tools_api.exact_numbers import written
+from tools_api.exact_json import written
 
 ID = 1190000000000000001
 PATTERN_BESIDE_NAME = {"allOf": [{"patternProperties": {"a": {}}}, {"properties": {"b": {}}}]}

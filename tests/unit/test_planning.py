@@ -459,7 +459,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("turns", [3, 6, 9])
-def test_truncation_drops_the_oldest_turns(turns: int) -> None:
+def test_truncation_drops_the_oldest_turns_but_for_the_first_message(turns: int) -> None:
     rig = Rig(max_context_tokens=400)
     client = rig.connect()
     chain: dict[str, Any] = {}
@@ -476,8 +476,9 @@ def test_truncation_drops_the_oldest_turns(turns: int) -> None:
         text = spelled(rig.engine.sessions[rig.engine.last.branch_id])
         assert text.startswith("<|im_start|>system\nKeep this.<|im_end|>\n<|im_start|>user\nq")
         assert f"question {number}" in text
+        assert "question 0" in text
     oldest = 0 if turns == 3 else turns - 4
-    assert ("question 0" in text) == (turns == 3)
+    assert ("answer 0" in text) == (turns == 3)
     assert f"answer {oldest + 2}" in text
 
 
@@ -491,7 +492,8 @@ def test_a_truncated_chain_is_continued_in_place(rig: Rig) -> None:
     client.create(input="e", previous_response_id=second["id"], truncation="auto")
     assert rig.engine.requests[1].base_offset == 0
     assert rig.engine.last.base_branch_id == rig.engine.requests[1].branch_id
-    assert "bbb" not in context(rig)
+    assert rig.engine.last.base_offset > 0
+    assert "b" * 51 not in context(rig), "a quarter of the context is left of it"
     assert "ccc" in context(rig)
 
 
@@ -499,18 +501,24 @@ def test_a_truncated_chain_is_continued_in_place(rig: Rig) -> None:
 def test_truncation_leaves_no_output_without_its_call(length: int) -> None:
     rig = Rig(max_context_tokens=1500)
     client = rig.connect()
-    client.turn("a" * 5 * length + END, input="hi")
+    first = client.turn("a" * 5 * length + END, input="hi", tools=[G])
     chain: dict[str, Any] = {"truncation": "auto", "tools": [G], "max_output_tokens": 60}
+    chain["previous_response_id"] = first["id"]
+    cuts = []
     for _ in range(4):
         response = client.turn(call("g") + END, input="go on", **chain)
         chain["previous_response_id"] = response["id"]
         call_id = response["output"][0]["call_id"]
+        cuts += response["keepwarm"]["warnings"]
         response = client.turn("b" * 50 + END, input=[result(call_id, "c" * length)], **chain)
+        cuts += response["keepwarm"]["warnings"]
         chain["previous_response_id"] = response["id"]
         text = context(rig, done=True).split("</tool_call><|im_end|>\n<|im_start|>user", 1)[-1]
         assert text.count("<tool_response>") <= text.count("<tool_call>")
     assert "go on" in text
-    assert "hi<|im_end|>" not in text, "nothing was truncated"
+    assert "hi<|im_end|>" in context(rig, done=True)
+    assert ("aaa" in context(rig, done=True)) == (not cuts)
+    assert cuts or length < 60, "nothing was truncated"
 
 
 def test_of_one_long_input_truncation_drops_the_oldest_items() -> None:

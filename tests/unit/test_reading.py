@@ -157,3 +157,9 @@ def test_an_event_stays_an_event() -> None:
     read = carried(Read(content=CancelTurn(response_id="r", stream_id=None)))
     assert read.content == CancelTurn(response_id="r", stream_id=None)
     assert isinstance(CONTEXT, ReadContext)
+
+
+def test_an_event_keeps_its_numbers_to_the_last_digit() -> None:
+    steered = [10**30, Decimal("0.1000000000000000000001"), 0.1, "1e400"]
+    sent = SteerRequest(previous_response_id="r", input=steered)
+    assert repr(carried(Read(content=sent)).content) == repr(sent)

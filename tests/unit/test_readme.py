@@ -1,5 +1,6 @@
 """What the README says of the tree is so."""
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -53,6 +54,20 @@ def test_every_command_it_names_is_there() -> None:
     named = set(re.findall(r"(?:^|`)keepwarm (\w+)", README, re.MULTILINE))
     assert {"serve", "chat", "demo", "doctor"} <= named
     assert named <= COMMANDS.keys()
+
+
+def test_what_it_has_installed_for_the_stock_client_can_open_a_websocket() -> None:
+    extra = re.search(r"`pip install 'openai\[(\w+)\]'`", README)
+    assert extra is not None
+    needed = importlib.metadata.requires("openai") or []
+    assert any(line.startswith("websockets") and extra[1] in line for line in needed)
+
+
+def test_its_two_commands_do_the_set_up_and_ci_runs_them_as_they_stand_there() -> None:
+    typed = set(re.findall(r"^(make \w+)", README, re.MULTILINE))
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert typed == {"make demo", "make test"}
+    assert typed <= set(ci)
 
 
 def test_the_tools_file_it_shows_has_a_tool() -> None:

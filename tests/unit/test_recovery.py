@@ -31,6 +31,16 @@ def test_of_a_whole_journal_everything_is_saved(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_items_are_found_by_their_ids_in_what_was_saved(tmp_path: Path) -> None:
+    journal = opened(tmp_path / "j")
+    journal.append([record("r1", item_id="i")])
+    journal.close()
+    recover(tmp_path / "j", tmp_path / "new")
+    journal = SqliteJournal(tmp_path / "new", fingerprint=b"f")
+    assert list(Loader(journal, fingerprint=b"f").items("t", ["i"], 10_000)) == ["i"]
+    journal.close()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_of_a_damaged_one_what_is_saved_is_exact_and_the_rest_is_named(
     tmp_path: Path, seed: int

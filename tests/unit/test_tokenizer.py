@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import tokenizers
 
-from runtime.tokenizer import IncrementalDecoder, Tokenizer, TokenizerError, UnsplittableText
+from runtime.text_encoder import UnsplittableText
+from runtime.tokenizer import IncrementalDecoder, Tokenizer, TokenizerError
 from tests.support.tokenizers import (
     CHATML_SPECIALS,
     MISTRAL_SPECIALS,

@@ -2,7 +2,9 @@
 
 import pytest
 
+from runtime.messages import SequenceStart
 from sessions.durable.ledger import Ledger, PriceTable, TurnUsage
+from sessions.durable.miss_reasons import Miss, MissReason
 from sessions.durable.turn_stats import Pace, TurnClock, TurnStats
 
 
@@ -42,6 +44,47 @@ def test_a_turn_that_was_never_admitted_consumed_nothing() -> None:
     assert shown is not None
     assert shown["kv"] == {"cached": 0, "written": 0, "miss": {}, "block_seconds": 0.0}
     assert shown["reason"] == "budget_exhausted"
+
+
+CUT = MissReason.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("cut", "causes", "misses", "told"),
+    [
+        (False, {"header_changed": 30}, [(MissReason.NEW_INPUT, 30)], {"header_changed": 30}),
+        (True, {"header_changed": 30}, [(CUT, 20)], {"truncated": 20, "first_sight": 10}),
+        (True, {"first_sight": 30}, [(CUT, 20)], {"truncated": 20, "first_sight": 10}),
+        (True, {"evicted": 9, "first_sight": 3}, [(CUT, 3)], {"evicted": 9, "truncated": 3}),
+        (True, {"header_changed": 5}, [], {"truncated": 0, "first_sight": 5}),
+        (
+            True,
+            {"header_changed": 30},
+            [(MissReason.TOOLS_CHANGED, 20)],
+            {"header_changed": 30, "truncated": 0},
+        ),
+    ],
+)
+def test_what_a_cut_costs_is_told_beside_the_caches_own_account(
+    cut: bool,
+    causes: dict[str, int],
+    misses: list[tuple[MissReason, int]],
+    told: dict[str, int],
+) -> None:
+    turn = TurnStats(
+        session="s",
+        number=2,
+        shown=True,
+        ledger=Ledger(PriceTable()),
+        clock=TurnClock(arrival_s=0.0),
+        cut=cut,
+    )
+    turn.begin(SequenceStart(input_tokens=100, cached_tokens=50, queue_s=0.0, miss_causes=causes))
+    turn.misses = tuple(Miss(reason=reason, tokens=tokens) for reason, tokens in misses)
+    shown = turn.full(TurnUsage(), None)
+    assert shown is not None
+    assert shown["kv"]["miss"] == told
+    assert sum(told.values()) == sum(causes.values())
 
 
 def test_the_pace_of_the_server_follows_the_intervals_between_ends() -> None:

@@ -1,5 +1,6 @@
 import json
 import random
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -63,9 +64,10 @@ def test_a_message_does_not_repeat_long_client_text() -> None:
         "null",
         '{"a": NaN}',
         '{"a": Infinity}',
-        '{"a": 1e999}',
+        '{"a": 1e9999999999999999999}',
+        '{"a": 1e400, "b": NaN}',
         '{"a": 1,}',
-        '{"a": "\\ud800"}',
+        '{"a": "\\ud80"}',
         "\ufeff{}",
         '{"a": "\ud800"}',
         b'{"a": "\xff"}',
@@ -134,3 +136,60 @@ def test_a_frame_of_empty_arrays_is_refused_before_it_takes_memory() -> None:
     strings = b'{"a":[' + b'"",' * 1_000_000 + b'""]}'
     with pytest.raises(ApiError, match="more than 500000 strings"):
         parse_json(strings, DEFAULT_LIMITS)
+
+
+HALVES = [
+    ("cut \\ud83d", "cut \ufffd"),
+    ("\\ude00 rest", "\ufffd rest"),
+    ("\\ude00\\ud83d", "\ufffd\ufffd"),
+    ("a\\uD83Db", "a\ufffdb"),
+    ("\\\\ud83d", "\\ud83d"),
+    ("\\\\\\ud83d", "\\\ufffd"),
+    ("\\ud83d\\ud83d\\ude00", "\ufffd\U0001f600"),
+]
+
+
+@pytest.mark.parametrize("number", ["1", "1190000000000000000001"])
+@pytest.mark.parametrize(("written", "text"), HALVES)
+def test_half_a_surrogate_pair_is_a_replacement_character(
+    written: str, text: str, number: str
+) -> None:
+    frame = f'{{"a": "{written}", "{written}": {number}}}'
+    assert parse_json(frame, DEFAULT_LIMITS) == {"a": text, text: int(number)}
+    assert parse_json(frame.encode(), DEFAULT_LIMITS) == {"a": text, text: int(number)}
+
+
+def test_a_number_is_kept_to_the_last_digit() -> None:
+    frame = '{"a": [18446744073709551617, 0.12345678901234567890, 1e400, 0.1, 1e23]}'
+    assert parse_json(frame, DEFAULT_LIMITS)["a"] == [
+        18446744073709551617,
+        Decimal("0.12345678901234567890"),
+        Decimal("1e400"),
+        0.1,
+        1e23,
+    ]
+
+
+LONG = [21 * "1", "-" + 21 * "1", "0." + 20 * "1", "1E+99999", "-1.2e-400", "1e400"]
+SHORT = [20 * "1", "-" + 20 * "1", "0." + 19 * "1", "1e22", "0e99999", 18 * "1" + ".50", "1.5e-9"]
+
+
+@pytest.mark.parametrize("number", LONG)
+def test_a_number_that_is_too_long_is_refused_with_its_path(number: str) -> None:
+    limits = Limits(max_number_digits=20)
+    with pytest.raises(ApiError, match="more than 20 digits; send it as a string") as refused:
+        parse_json(f'{{"tools": [{{"const": {number}}}]}}', limits)
+    assert (refused.value.code, refused.value.param) == ("invalid_value", "tools[0].const")
+
+
+@pytest.mark.parametrize("number", SHORT)
+def test_a_number_of_as_many_digits_is_not(number: str) -> None:
+    text = f'{{"a": {number}, "b": "{30 * "1"} 1e99999"}}'
+    found = parse_json(text, Limits(max_number_digits=20))["a"]
+    assert Decimal(repr(found) if isinstance(found, float) else found) == Decimal(number)
+
+
+def test_a_number_of_a_million_digits_is_refused_by_its_path_before_anything_is_reckoned() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_json('{"a": {"b": -' + "1" * 1_000_000 + "}}", DEFAULT_LIMITS)
+    assert refused.value.param == "a.b"

@@ -10,13 +10,11 @@ time; a stream that did not fail ends with ``message_stop``.
 
 from typing import Any
 
-from pydantic_core import from_json
-
-from tools_api import exact_numbers
+from tools_api import exact_json
 from tools_api.dialects import dialect_events
 from tools_api.dialects.anthropic_messages_request import NAMES
 from tools_api.dialects.dialect_events import retold
-from tools_api.errors import ApiError
+from tools_api.errors import ApiError, told_lengths
 from tools_api.events import Event
 
 Block = dict[str, Any]
@@ -32,8 +30,6 @@ _TYPES = {
 }
 """Types of errors by status; any other is ``invalid_request_error`` below 500, else
 ``api_error``."""
-_TOO_LONG = "prompt is too long: "
-"""What clients look for in a message before they shorten the history and try again."""
 _NOTHING_USED = {
     "input_tokens": 0,
     "cache_creation_input_tokens": 0,
@@ -48,10 +44,13 @@ def error_status(error: ApiError) -> int:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """An error in Anthropic's shape."""
-    message = NAMES.error(error).message
-    if error.code == "context_length_exceeded":
-        message = _TOO_LONG + message
+    """An error in Anthropic's shape. Of a prompt that is too long it says what is published and no
+    more: clients read the numbers before they shorten the history and try again."""
+    lengths = told_lengths(error)
+    if lengths is None:
+        message = NAMES.error(error).message
+    else:
+        message = f"prompt is too long: {lengths[0]} tokens > {lengths[1]} maximum"
     other = "invalid_request_error" if error.status < 500 else "api_error"
     shown = {"type": _TYPES.get(error.status, other), "message": message}
     return {"type": "error", "error": shown}
@@ -212,7 +211,7 @@ def _input(arguments: str) -> Block:
     """The arguments as an object; of those that were cut short what a client makes of the
     deltas."""
     try:
-        parsed = exact_numbers.read(arguments)
+        parsed = exact_json.loads(arguments)
     except (ValueError, RecursionError):
         parsed = _beginning(arguments)
     return parsed if isinstance(parsed, dict) else {}
@@ -220,7 +219,7 @@ def _input(arguments: str) -> Block:
 
 def _beginning(arguments: str) -> Any:
     try:
-        return from_json(arguments, allow_partial=True)
+        return exact_json.beginning(arguments)
     except ValueError:
         return None
 

@@ -9,10 +9,12 @@ Always true: what a message becomes depends on nothing behind it, so that the it
 are those of any longer one's beginning; a call's ``input`` has one spelling.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from tools_api import errors
 from tools_api.chat_format import to_json
+from tools_api.dialects.anthropic_messages_tools import Toolbox
 from tools_api.dialects.dialect_fields import (
     Fields,
     a_flag,
@@ -30,7 +32,7 @@ _ROLES = ("user", "assistant", "system")
 _BLOCKS = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
-    "system": ("text",),
+    "system": ("text", "tool_addition", "tool_removal"),
 }
 _ACCOUNTING = "x-anthropic-billing-header:"
 """Begins a system block of Claude Code's that is not meant for a model and differs from request
@@ -45,20 +47,21 @@ def instructions_of(system: object) -> str | None:
     return "\n".join(texts) or None
 
 
-def items_of(messages: object, *, whole: bool) -> list[Item]:
+def items_of(messages: object, *, whole: bool, tools: Toolbox | None = None) -> list[Item]:
     """Items as ``response.create`` takes them.
 
     Args:
         whole: no other history stands before these messages.
+        tools: learns which of them the messages refer to; None: there are none.
 
     Raises:
         ApiError: a message cannot be served, or a result answers a use that nobody made.
     """
     items: list[Item] = []
-    calls: set[str] | None = set() if whole else None
+    said = _Said(set() if whole else None, tools or Toolbox())
     for path, message in objects(messages, "messages"):
         role = one_of(message.get("role"), join(path, "role"), "role", _ROLES)
-        items += _items_of(role, message.get("content"), join(path, "content"), calls)
+        items += _items_of(role, message.get("content"), join(path, "content"), said)
     if not items:
         raise errors.invalid_value("messages", "it holds nothing to answer")
     return items
@@ -74,20 +77,32 @@ def refuse_prefill(messages: list[Fields]) -> None:
         )
 
 
-def _items_of(role: str, content: object, path: str, calls: set[str] | None) -> list[Item]:
-    """``calls`` are the uses so far, to which those of this message are added; None: any use
-    may have been made."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the messages so far have said that later ones may refer to."""
+
+    calls: set[str] | None
+    """Uses; None: any may have been made."""
+    tools: Toolbox
+
+
+def _items_of(role: str, content: object, path: str, said: _Said) -> list[Item]:
+    """The items of one message, which adds to ``said``."""
     items: list[Item] = []
     for at, block in parts_of(content, path):
         match one_of(block.get("type"), join(at, "type"), "content", _BLOCKS[role]):
             case "text":
                 _add_text(items, role, a_string(block.get("text"), join(at, "text")))
             case "tool_result":
-                items.append(_result(block, at, calls))
+                items.append(_result(block, at, said))
             case "tool_use":
                 items.append(_use(block, at))
-                if calls is not None:
-                    calls.add(items[-1]["call_id"])
+                if said.calls is not None:
+                    said.calls.add(items[-1]["call_id"])
+            case "tool_addition":
+                _add_text(items, role, said.tools.offer(*_changed(block, at)))
+            case "tool_removal":
+                _add_text(items, role, said.tools.withdraw(*_changed(block, at)))
             case "thinking":
                 items.append(_thinking(block, at))
     return items
@@ -127,24 +142,39 @@ def _thinking(block: Fields, path: str) -> Item:
     return {"type": "reasoning", "summary": [], "content": [part] if text else []}
 
 
-def _result(block: Fields, path: str, calls: set[str] | None) -> Item:
+def _changed(block: Fields, path: str) -> tuple[str, str]:
+    """The name of the tool that a change is about, and its path."""
+    at = join(path, "tool")
+    tool = an_object(block.get("tool"), at)
+    one_of(tool.get("type"), join(at, "type"), "tool", ("tool_reference",))
+    return a_name(tool.get("name"), join(at, "name")), join(at, "name")
+
+
+def _result(block: Fields, path: str, said: _Said) -> Item:
     """A failure is text here, so the text says that it is one."""
     call_id = a_name(block.get("tool_use_id"), join(path, "tool_use_id"))
-    if calls is not None and call_id not in calls:
+    if said.calls is not None and call_id not in said.calls:
         raise errors.invalid_value(
             join(path, "tool_use_id"),
             f"no message before this one has the tool_use {errors.quoted(call_id)}",
         )
-    output = "\n".join(_texts(block.get("content", ""), join(path, "content")))
+    content = block.get("content", "")
+    output = "\n".join(_texts(content, join(path, "content"), said.tools))
     failed = a_flag(block.get("is_error"), join(path, "is_error"))
     if failed and not output.startswith("Error"):
         output = f"Error: {output}"
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def _texts(content: object, path: str) -> list[str]:
+def _texts(content: object, path: str, tools: Toolbox | None = None) -> list[str]:
+    """``tools``: may be referred to."""
+    kinds = ("text",) if tools is None else ("text", "tool_reference")
     texts = []
     for at, block in parts_of(content, path):
-        one_of(block.get("type"), join(at, "type"), "content", ("text",))
-        texts.append(a_string(block.get("text"), join(at, "text")))
+        kind = one_of(block.get("type"), join(at, "type"), "content", kinds)
+        if tools is not None and kind == "tool_reference":
+            named = join(at, "tool_name")
+            texts.append(tools.offer(a_name(block.get("tool_name"), named), named))
+        else:
+            texts.append(a_string(block.get("text"), join(at, "text")))
     return texts

@@ -10,8 +10,8 @@ in ``_WITHOUT_EFFECT``.
 
 from typing import Any
 
-from tools_api import errors
 from tools_api.dialects.anthropic_messages_history import instructions_of, items_of, refuse_prefill
+from tools_api.dialects.anthropic_messages_tools import Toolbox
 from tools_api.dialects.dialect_fields import (
     FieldNames,
     Fields,
@@ -101,7 +101,7 @@ def counted_fields(body: object) -> Fields:
 
 def _create(fields: Fields) -> Fields:
     create = picked(fields, _SAME)
-    create |= _who(fields) | _pace(fields) | _tools(fields) | _tool_choice(fields)
+    create |= _who(fields) | _pace(fields) | _tool_choice(fields)
     create |= _thought(fields) | _system(fields)
     _refuse_edits(fields)
     sampling = picked(fields, ("top_k",))
@@ -110,7 +110,11 @@ def _create(fields: Fields) -> Fields:
     options = vendor_options(fields, sampling)
     if options:
         create["keepwarm"] = options
-    create["input"] = items_of(fields.get("messages"), whole=not names_session(create))
+    whole = not names_session(create)
+    tools = Toolbox(fields.get("tools"), whole=whole)
+    create["input"] = items_of(fields.get("messages"), whole=whole, tools=tools)
+    if "tools" in fields:
+        create["tools"] = tools.entries()
     return create
 
 
@@ -133,30 +137,6 @@ def _pace(fields: Fields) -> Fields:
     tiers = {"auto": "auto", "standard_only": "default"}
     tier = one_of(fields["service_tier"], "service_tier", "tier", tuple(tiers))
     return {"service_tier": tiers[tier]}
-
-
-def _tools(fields: Fields) -> Fields:
-    if "tools" not in fields:
-        return {}
-    return {"tools": [_tool(tool, path) for path, tool in objects(fields["tools"], "tools")]}
-
-
-def _tool(tool: Fields, path: str) -> Fields:
-    """Tools are not strict unless they say so: this is the endpoint's default."""
-    one_of(tool.get("type", "custom"), join(path, "type"), "tool type", ("custom",))
-    if a_flag(tool.get("defer_loading"), join(path, "defer_loading")):
-        raise errors.unsupported_parameter(
-            join(path, "defer_loading"), "there is no search for tools here"
-        )
-    at = join(path, "allowed_callers")
-    for index, caller in enumerate(an_array(tool.get("allowed_callers", []), at)):
-        one_of(caller, join(at, index), "caller", ("direct",))
-    schema = an_object(tool.get("input_schema"), join(path, "input_schema"))
-    if "input_examples" in tool:
-        examples = an_array(tool["input_examples"], join(path, "input_examples"))
-        schema = schema | {"examples": examples}
-    told = picked(tool, ("name", "description", "strict"))
-    return {"type": "function", "strict": False} | told | {"parameters": schema}
 
 
 def _tool_choice(fields: Fields) -> Fields:

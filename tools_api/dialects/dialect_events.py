@@ -10,7 +10,7 @@ from typing import Any
 
 from tools_api.errors import ApiError
 from tools_api.events import Event
-from tools_api.exact_numbers import packed
+from tools_api.exact_json import dumps
 
 _FAILURES = {
     "rate_limit_exceeded": (429, "rate_limit_error"),
@@ -21,13 +21,13 @@ _FAILURES = {
 
 def data(value: dict[str, Any]) -> bytes:
     """An event without a name."""
-    return b"data: " + packed(value) + b"\n\n"
+    return b"data: " + dumps(value) + b"\n\n"
 
 
 def named(value: dict[str, Any]) -> bytes:
     """An event that is named by its ``type``."""
     name: str = value["type"]
-    return b"event: " + name.encode() + b"\ndata: " + packed(value) + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + dumps(value) + b"\n\n"
 
 
 def failure(response: Event) -> ApiError:

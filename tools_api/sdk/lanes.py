@@ -13,11 +13,11 @@ import heapq
 from contextlib import suppress
 from typing import Any
 
-import orjson
 from websockets.asyncio.client import ClientConnection as AsyncSocket
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.frames import Close, CloseCode
 
+from tools_api.exact_json import loads
 from tools_api.sdk.turn import Turn, answers_cancel, ends_turn
 
 NUM_LANES = 16
@@ -104,7 +104,7 @@ class Lanes:
     async def _read(self) -> None:
         try:
             while True:
-                self._dispatch(orjson.loads(await self._socket.recv()))
+                self._dispatch(loads(await self._socket.recv()))
         except ConnectionClosed as closed:
             self._end(closed)
         except (

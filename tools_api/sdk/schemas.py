@@ -4,9 +4,12 @@
 and a client whose answers are text never asks.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import pydantic
+
+from tools_api.exact_json import loads, may_have_decimals, whole_pairs
 
 
 def strict_schema(model: Any) -> dict[str, Any]:
@@ -28,12 +31,16 @@ def json_format(model: Any) -> dict[str, Any]:
 
 
 def read_json(model: Any, text: str) -> Any:
-    """JSON text as a value of ``model``.
+    """JSON text as a value of ``model``, a ``Decimal`` in it to the last digit.
 
     Raises:
         ValidationError: it is none.
     """
-    return pydantic.TypeAdapter(model).validate_json(text)
+    adapter = pydantic.TypeAdapter(model)
+    if may_have_decimals(text):
+        with suppress(ValueError):
+            return adapter.validate_python(loads(text))
+    return adapter.validate_json(whole_pairs(text.encode("utf-8", "replace")))
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tools_api.sdk.schemas import strict_schema
+from tools_api.sdk.schemas import read_json, strict_schema
 from tools_api.sdk.tools import (
     DEFAULT_MAX_OUTPUT_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -98,7 +98,7 @@ def _binder(arguments: type[BaseModel]) -> Callable[[str], dict[str, Any]]:
     fields = arguments.model_fields
 
     def bind(text: str) -> dict[str, Any]:
-        checked = arguments.model_validate_json(text)
+        checked = read_json(arguments, text)
         return {str(field.alias): getattr(checked, name) for name, field in fields.items()}
 
     return bind

@@ -5,7 +5,9 @@ something was left out the text says how much.
 """
 
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from tools_api.exact_json import dumps, whole_text
 
 _NOTE = "\n[... {} bytes left out here by the tool's max_output_bytes ...]\n"
 
@@ -17,8 +19,14 @@ def output_text(value: object) -> str:
         ValueError: it contains itself, or nothing of it can be written.
     """
     if isinstance(value, str):
-        return value
-    return to_json(value, serialize_unknown=True, bytes_mode="utf8").decode()
+        return whole_text(value)
+    try:
+        return to_json(value, serialize_unknown=True, bytes_mode="utf8").decode()
+    except PydanticSerializationError as error:
+        if "surrogates" not in str(error):
+            raise
+    plain = to_jsonable_python(_whole_keys(value), serialize_unknown=True, bytes_mode="utf8")
+    return dumps(plain).decode()
 
 
 def error_text(error: BaseException) -> str:
@@ -56,5 +64,15 @@ def cut(text: str, max_bytes: int) -> tuple[str, int]:
     return head + _NOTE.format(left_out) + tail, left_out
 
 
+def _whole_keys(value: object) -> object:
+    """``value``; pydantic has whole texts for any key."""
+    if isinstance(value, dict):
+        return {
+            whole_text(key) if isinstance(key, str) else key: _whole_keys(inner)
+            for key, inner in value.items()
+        }
+    return list(map(_whole_keys, value)) if isinstance(value, list | tuple) else value
+
+
 def _json(value: object) -> str:
-    return to_json(value, serialize_unknown=True).decode()
+    return dumps(value).decode()

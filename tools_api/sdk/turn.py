@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-import orjson
-
 from tools_api.errors import ApiError
+from tools_api.exact_json import dumps
 from tools_api.items import Call, parse_items
 from tools_api.sdk.answers import (
     ArgumentsDelta,
@@ -112,7 +111,7 @@ class Turn:
         request = self._request
         if self._traits.request_ids:
             request = request | {"keepwarm": self._kept()}
-        return orjson.dumps(request | lane).decode()
+        return dumps(request | lane).decode()
 
     def _kept(self) -> dict[str, Any]:
         """What makes a turn that is sent twice run once, and go on while nobody listens."""
@@ -128,7 +127,7 @@ class Turn:
             cancel["response_id"] = self._cancel_id
         if stream_id is not None:
             cancel["stream_id"] = stream_id
-        return orjson.dumps(cancel).decode()
+        return dumps(cancel).decode()
 
     def ask_to_cancel(self) -> None:
         """Have the server end the turn, if it is there; it then ends ``incomplete``."""

@@ -1,0 +1,208 @@
+"""Fields of a ``config.json``, read with their types: every error names file, field and remedy.
+
+Knows no family. What changes the arithmetic of some family and was not read by the one at hand has
+to have the value that changes nothing.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.folder_files import DESCRIPTION, UnfitFile, read_json
+from runtime.model.config import LoadError
+
+MOST_SIZE = 1 << 31
+"""Sizes and positions are counted in 32 bits."""
+
+_MOST = {
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 65_536,
+    "num_key_value_heads": 65_536,
+    "num_experts": 65_536,
+    "num_local_experts": 65_536,
+    "n_routed_experts": 65_536,
+    "n_shared_experts": 65_536,
+    "hidden_size": 1 << 20,
+    "head_dim": 1 << 20,
+    "intermediate_size": 1 << 24,
+    "moe_intermediate_size": 1 << 24,
+    "shared_expert_intermediate_size": 1 << 24,
+    "vocab_size": 1 << 24,
+}
+"""Beyond these no model is: one that says so would be built for minutes before it fails."""
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logits_soft_cap": (),
+    "clip_qkv": (),
+    "qk_layernorm": (False,),
+    "use_qk_norm": (False,),
+    "use_bidirectional_attention": (False,),
+    "is_causal": (True,),
+    "alibi": (False,),
+    "parallel_attn": (False,),
+    "use_parallel_residual": (False,),
+    "partial_rotary_factor": (1,),
+    "rotary_pct": (1,),
+    "rotary_dim": (),
+    "no_rope_layers": (),
+    "attention_chunk_size": (),
+    "attention_sink_bias": (False,),
+    "attn_output_gate": (False,),
+    "kv_lora_rank": (),
+    "index_topk": (),
+    "linear_num_value_heads": (),
+    "mamba_n_heads": (),
+    "num_kv_shared_layers": (0,),
+    "hidden_size_per_layer_input": (0,),
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "attention_multiplier": (),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "scale_emb": (1,),
+    "scale_depth": (),
+    "query_pre_attn_scalar": (),
+    "swiglu_limit": (),
+    "scoring_func": ("softmax",),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "n_shared_experts": (0,),
+    "shared_expert_intermediate_size": (0,),
+    "shared_intermediate_size": (0,),
+    "n_group": (1,),
+    "topk_group": (1,),
+    "routed_scaling_factor": (1,),
+    "first_k_dense_replace": (0,),
+    "use_routing_bias": (False,),
+}
+"""Fields that change the arithmetic of some family, and the values with which they change nothing;
+null is always one."""
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        LoadError: no such file, too large, or not a JSON object.
+    """
+    try:
+        value = json.loads(read_json(path, DESCRIPTION))
+    except FileNotFoundError as error:
+        raise LoadError(f"{path}: {error.strerror}") from error
+    except UnfitFile as error:
+        raise LoadError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise LoadError(f"{path}: a JSON object is needed, found {type(value).__name__}")
+    return value
+
+
+class Fields:
+    """A JSON object's fields, read with their types; errors name file and field."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.path = path
+        self._values = values
+        self._prefix = prefix
+        self._read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._values
+
+    def error(self, name: str, found: object, wanted: str) -> LoadError:
+        shown = repr(found)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return LoadError(f"{self.path}: field {self._prefix}{name} is {shown}, not {wanted}")
+
+    def within(self, name: str) -> "Fields | None":
+        """The fields of an object in this one; None where it is absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, value, "an object")
+        return Fields(self.path, value, prefix=f"{self._prefix}{name}.")
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
+        """The same with values for fields that are absent; what is read of it is read of this."""
+        fuller = Fields(self.path, {**defaults, **self._values}, self._prefix)
+        fuller._read = self._read
+        return fuller
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._read.add(name)
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self.get(name, default)
+        if not isinstance(value, str):
+            raise self.error(name, value, "a string")
+        return value
+
+    def one_of(self, name: str, choices: Mapping[str, Any], default: str | None = None) -> Any:
+        """What ``choices`` has for the field."""
+        value = self.get(name, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.error(name, value, " or ".join(choices))
+        return choices[value]
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, value, "true or false")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < MOST_SIZE:
+            raise self.error(name, value, "a whole number of at least 1")
+        if value > _MOST.get(name, value):
+            raise self.error(name, value, f"at most {_MOST[name]}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(name, value, "a number")
+        if not 0 <= value <= sys.float_info.max:
+            raise self.error(name, value, "a finite number of at least 0")
+        return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        value = self.get(name)
+        if not isinstance(value, list) or not all(map(_is_positive, value)):
+            raise self.error(name, value, "a list of numbers above 0")
+        return tuple(map(float, value))
+
+    def whole(self, name: str, wanted: Any, why: str) -> None:
+        """Insist on one value of a field that may be absent."""
+        if self.get(name, wanted) != wanted:
+            raise self.error(name, self.get(name), why)
+
+    def check_rest(self) -> None:
+        """Look at what nobody has read.
+
+        Raises:
+            LoadError: it would change the arithmetic.
+        """
+        for name, neutral in _NEUTRAL.items():
+            value = self._values.get(name)
+            if name in self._read or value is None or value in neutral:
+                continue
+            shown = " or ".join(json.dumps(each) for each in (*neutral, None))
+            raise self.error(name, value, f"{shown}: this model type computes without it")
+
+
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= sys.float_info.max

@@ -1,0 +1,106 @@
+"""What a family is: how its ``config.json`` is read, and how its checkpoints name tensors.
+
+Here is what the readers share. Which families there are is ``runtime.model.dense_families``' and
+``runtime.model.expert_families``' to say.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.model.config import Activation, Attention, Gated, Layer, ModelConfig
+from runtime.model.config_fields import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorNames:
+    """How a checkpoint names what the decoder asks for."""
+
+    replaced: tuple[tuple[str, str], ...] = ()
+    """Within a layer, one after the other: parts of the decoder's names, and the checkpoint's."""
+    fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Tensors whose rows are those of several, in their order; names as the decoder's."""
+    stacks_experts: bool = False
+    """Experts are in one tensor of each kind, inputs first, gates and ups taking turns."""
+    norms_from_zero: bool = False
+    """Norms are kept less 1 (Gemma)."""
+    predicts_more: bool = False
+    """Layers behind the last one predict more tokens at once; they are knowingly not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A ``model_type``."""
+
+    read: Callable[[Fields, int | None], ModelConfig]
+    """From its fields and the longest context that is served, None for the model's own, to the
+    decoder. Raises LoadError."""
+    names: TensorNames = TensorNames()
+
+
+def read_activation(fields: Fields, name: str = "hidden_act") -> Activation:
+    """Of the gate."""
+    found: Activation = fields.one_of(name, {"silu": "silu"}, "silu")
+    return found
+
+
+def read_attention(fields: Fields, head_dim: int | None = None, **own: Any) -> Attention:
+    """Heads as most families spell them; ``own``: what else there is to the mixer."""
+    heads = fields.size("num_attention_heads")
+    default = fields.size("hidden_size") // heads if head_dim is None else head_dim
+    return Attention(
+        heads=heads,
+        kv_heads=fields.size("num_key_value_heads", heads),
+        head_dim=fields.size("head_dim", default),
+        **own,
+    )
+
+
+def read_mlp(fields: Fields, **own: Any) -> Gated:
+    """The one MLP of a layer."""
+    return Gated(size=fields.size("intermediate_size"), **own)
+
+
+def read_decoder(
+    fields: Fields,
+    layers: Sequence[Layer],
+    context: int,
+    *,
+    norm_eps: float = 1e-6,
+    tied: bool = False,
+    **own: Any,
+) -> ModelConfig:
+    """What is left to read once the layers are; ``norm_eps`` and ``tied`` are the defaults."""
+    return ModelConfig(
+        model_type=fields.text("model_type"),
+        vocab_size=fields.size("vocab_size"),
+        hidden_size=fields.size("hidden_size"),
+        layers=tuple(layers),
+        max_context_tokens=context,
+        norm_eps=fields.number("rms_norm_eps", norm_eps),
+        tie_embeddings=fields.flag("tie_word_embeddings", tied),
+        **own,
+    )
+
+
+def read_layer_types(fields: Fields, default: Sequence[bool]) -> tuple[bool, ...]:
+    """Which layers have a window; ``default`` where ``layer_types`` is absent."""
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        return tuple(default)
+    known = {"sliding_attention": True, "full_attention": False}
+    right = isinstance(kinds, list) and len(kinds) == len(default)
+    if not right or not all(isinstance(kind, str) and kind in known for kind in kinds):
+        raise fields.error("layer_types", kinds, f"{len(default)} of {', '.join(known)}")
+    return tuple(known[kind] for kind in kinds)
+
+
+def rotated_dimensions(fields: Fields, rope: Fields, head_dim: int, default: float) -> int:
+    """How many dimensions of a head are rotated: a part that either object may state."""
+    share = rope.number("partial_rotary_factor", fields.number("partial_rotary_factor", default))
+    rotated = int(head_dim * min(share, 1.0))
+    if share > 1 or rotated < 2 or rotated % 2:
+        raise rope.error(
+            "partial_rotary_factor", share, f"one that rotates pairs of {head_dim} dimensions"
+        )
+    return rotated

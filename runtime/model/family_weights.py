@@ -1,0 +1,196 @@
+"""A family's weights by the decoder's names, whatever the checkpoint calls them and keeps together.
+
+Always true: when the decoder has taken what it needs, every tensor of the checkpoint was read or
+is one that is knowingly left.
+"""
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from runtime.model.config import Experts, LoadError, ModelConfig
+from runtime.model.family import TensorNames
+
+_PREFIXES = (
+    ("model.", ""),
+    ("model.language_model.", ""),
+    ("language_model.model.", "language_model."),
+    ("model.text_model.", ""),
+)
+"""Where the text part's tensors are, and its output projection."""
+
+_UNREAD = (
+    "*.rotary_emb.inv_freq",  # follows from config.json
+    "mtp.*",
+    "model.mtp.*",
+    "*vision_tower.*",
+    "*vision_model.*",
+    "*vision_encoder.*",
+    "*visual.*",
+    "*audio_tower.*",
+    "*multi_modal_projector.*",
+    "*vision_adapter.*",
+    "*connector.*",
+)
+"""What no family's decoder computes with: other parts of a wrapper, predictions further ahead."""
+
+_IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_OF_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
+
+
+class NamedTensors(Protocol):
+    """A checkpoint."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], *, wide: bool = False, part: "Part | None" = None
+    ) -> Tensor:
+        """See ``Checkpoint.tensor``."""
+        ...
+
+
+class Part(Protocol):
+    """Takes what is wanted from a whole tensor, without copying."""
+
+    def __call__(self, whole: Tensor) -> Tensor: ...
+
+
+class FamilyWeights:
+    """A ``WeightSource`` over a checkpoint of a family."""
+
+    def __init__(self, checkpoint: NamedTensors, names: TensorNames, config: ModelConfig) -> None:
+        self._checkpoint = checkpoint
+        self._names = names
+        self._config = config
+        self._prefix, self._head_prefix = _text_prefix(checkpoint)
+        self._fused = {part: fused for fused, parts in names.fused for part in parts}
+        self._read: set[str] = set()
+
+    def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
+        """See ``WeightSource.tensor``."""
+        values = self._taken(name, shape, wide)
+        if self._names.norms_from_zero and name.endswith("norm.weight"):
+            values += 1
+        return values
+
+    def _taken(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
+        within = _IN_LAYER.fullmatch(name)
+        if within is None:
+            return self._whole(name, shape, wide)
+        layer, rest = int(within[1]), within[2]
+        expert = _OF_EXPERT.fullmatch(rest) if self._names.stacks_experts else None
+        if expert is not None:
+            return self._of_stack(layer, expert, shape, wide)
+        module, _, kind = rest.rpartition(".")
+        if module in self._fused:
+            return self._of_fused(layer, module, kind, shape, wide)
+        return self._whole(self._in_layer(layer, rest), shape, wide)
+
+    def _whole(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
+        return self._checkpoint.tensor(self._noted(name), shape, wide=wide)
+
+    def _noted(self, name: str) -> str:
+        """The checkpoint's name for one that begins as in a folder without a wrapper."""
+        if name.startswith("model."):
+            name = self._prefix + name.removeprefix("model.")
+        else:
+            name = self._head_prefix + name
+        self._read.add(name)
+        return name
+
+    def _in_layer(self, layer: int, rest: str) -> str:
+        for ours, theirs in self._names.replaced:
+            rest = rest.replace(ours, theirs)
+        return f"model.layers.{layer}.{rest}"
+
+    def _of_fused(
+        self, layer: int, module: str, kind: str, shape: tuple[int, ...], wide: bool
+    ) -> Tensor:
+        """Rows of a tensor that several share."""
+        fused = self._fused[module]
+        parts = dict(self._names.fused)[fused]
+        sizes = [_rows(self._config, layer, part) for part in parts]
+        place = parts.index(module)
+        low = sum(sizes[:place])
+        name = self._noted(self._in_layer(layer, f"{fused}.{kind}"))
+        return self._checkpoint.tensor(
+            name,
+            (sum(sizes), *shape[1:]),
+            wide=wide,
+            part=lambda whole: whole[low : low + sizes[place]],
+        )
+
+    def _of_stack(
+        self, layer: int, expert: re.Match[str], shape: tuple[int, ...], wide: bool
+    ) -> Tensor:
+        """One expert's matrix or bias. Gates and ups take turns in theirs; matrices have their
+        inputs first."""
+        index, which, kind = int(expert[1]), expert[2], expert[3]
+        experts = self._config.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        stack = "down_proj" if which == "down" else "gate_up_proj"
+        columns = slice(None) if which == "down" else slice(int(which == "up"), None, 2)
+        outputs = shape[0] if which == "down" else 2 * shape[0]
+        suffix = "_bias" if kind == "bias" else ""
+        name = self._noted(f"model.layers.{layer}.mlp.experts.{stack}{suffix}")
+        return self._checkpoint.tensor(
+            name,
+            (experts.router.num_experts, *shape[1:], outputs),
+            wide=wide,
+            part=lambda whole: whole[index][..., columns].movedim(-1, 0),
+        )
+
+    def check_all_read(self) -> None:
+        """Look at what is left over.
+
+        Raises:
+            LoadError: a tensor that this family is not known to have.
+        """
+        left = (name for name in self._checkpoint.names() if name not in self._read)
+        strange = next((name for name in left if not self._is_knowingly_left(name)), None)
+        if strange is not None:
+            raise LoadError(
+                f"{self._checkpoint.folder}: tensor {strange!r} is nothing that model_type "
+                f"{self._config.model_type!r} computes with as config.json describes it; is that "
+                "the config.json of these weights?"
+            )
+
+    def _is_knowingly_left(self, name: str) -> bool:
+        if any(fnmatchcase(name, pattern) for pattern in _UNREAD):
+            return True
+        if self._config.tie_embeddings and name == f"{self._head_prefix}lm_head.weight":
+            return True
+        further = re.match(re.escape(self._prefix) + r"layers\.(\d+)\.", name)
+        behind = further is not None and int(further[1]) >= self._config.num_layers
+        return behind and self._names.predicts_more
+
+
+def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
+    for prefixes in _PREFIXES:
+        if f"{prefixes[0]}embed_tokens.weight" in checkpoint:
+            return prefixes
+    return _PREFIXES[0]
+
+
+def _rows(config: ModelConfig, layer: int, module: str) -> int:
+    """Outputs of one of the decoder's linear maps."""
+    spec = config.layers[layer]
+    sizes = {
+        "self_attn.q_proj": spec.mixer.query_size,
+        "self_attn.k_proj": spec.mixer.kv_size,
+        "self_attn.v_proj": spec.mixer.kv_size,
+    }
+    if module in sizes:
+        return sizes[module]
+    mlp = spec.feed_forward
+    return mlp.each.size if isinstance(mlp, Experts) else mlp.size

@@ -1,0 +1,146 @@
+"""The first half of a layer: what mixes tokens with those before them.
+
+One kind so far, attention over the paged pool. How a head's dimensions lie in it is decided here:
+where only a part of a head is rotated, its pairs are laid as far apart as those of a whole head,
+so that every kernel rotates whole heads, the rest by nothing. Scores do not notice the order.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.attention import paged_attention
+from kernels.norm import rms_norm
+from kernels.paged_layout import PagedLayout
+from kernels.qkv import norm_rope_write
+from runtime.model.config import Attention
+from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
+from runtime.model.rotary import Rotation
+
+
+class AttentionMixer:
+    """See ``config.Attention``. Weights are those of ``PREFIX.self_attn``."""
+
+    def __init__(
+        self, spec: Attention, prefix: str, hidden: int, loader: MapLoader, *, eps: float
+    ) -> None:
+        self.spec = spec
+        self._eps = eps
+        self._scale = spec.head_dim**-0.5 if spec.scale is None else spec.scale
+        name = f"{prefix}.self_attn"
+        source, order = loader.source, _order_of_dimensions(spec)
+        self.qkv = _load_qkv(spec, name, hidden, loader, order)
+        self.head_norm = _head_norms(spec, name, source, order) if spec.norm == "each" else None
+        """[heads + kv_heads, head_dim]: queries and keys are normed in one go."""
+        self._norm_of_all: tuple[Tensor, Tensor] | None = None
+        if spec.norm == "all":
+            self._norm_of_all = (
+                _reordered(source.tensor(f"{name}.q_norm.weight", (spec.query_size,)), order),
+                _reordered(source.tensor(f"{name}.k_norm.weight", (spec.kv_size,)), order),
+            )
+        self._sinks: Tensor | None = None
+        if spec.sinks:
+            self._sinks = source.tensor(f"{name}.sinks", (spec.heads,), wide=True)
+        self.output = loader.linear(
+            [f"{name}.o_proj"], [hidden], spec.query_size, bias=spec.output_bias
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``kernels.native_layers`` knows all that it does."""
+        return self._norm_of_all is None and self._sinks is None
+
+    @property
+    def scale(self) -> float:
+        """Of the scores."""
+        return self._scale
+
+    @property
+    def step_bytes(self) -> int:
+        return self.qkv.num_bytes + self.output.num_bytes
+
+    def __call__(
+        self,
+        x: Tensor,
+        *,
+        rotation: Rotation,
+        blocks: tuple[Tensor, Tensor],
+        slots: Tensor,
+        layout: PagedLayout,
+    ) -> Tensor:
+        """[T, hidden] -> [T, hidden]; writes the rows' keys and values.
+
+        Args:
+            x: the step's tokens.
+            rotation: of their positions.
+            blocks: the layer's keys and values, each [blocks, kv_heads, block_size, head_dim].
+            slots: [T] where each row's go.
+            layout: the step's sequences.
+        """
+        spec, qkv = self.spec, self.qkv(x)
+        if self._norm_of_all is not None:
+            qkv = self._normed(qkv, *self._norm_of_all)
+        queries = norm_rope_write(
+            qkv.view(x.shape[0], -1, spec.head_dim),
+            norm_weight=self.head_norm,
+            eps=self._eps,
+            rotation=(rotation.cos, rotation.sin),
+            blocks=blocks,
+            slots=slots,
+        )
+        if rotation.query_scale is not None:
+            queries = queries * rotation.query_scale[:, None, None]
+        mixed = paged_attention(
+            queries, *blocks, layout, scale=self._scale, window=spec.window, sinks=self._sinks
+        )
+        return self.output(mixed.flatten(1))
+
+    def _normed(self, qkv: Tensor, query_norm: Tensor, key_norm: Tensor) -> Tensor:
+        sizes = [self.spec.query_size, self.spec.kv_size, self.spec.kv_size]
+        queries, keys, values = torch.split(qkv, sizes, dim=1)
+        queries = rms_norm(queries, query_norm, self._eps)
+        return torch.cat((queries, rms_norm(keys, key_norm, self._eps), values), dim=1)
+
+
+def _load_qkv(
+    spec: Attention, name: str, hidden: int, loader: MapLoader, order: Tensor | None
+) -> Linear:
+    names = [f"{name}.{part}_proj" for part in "qkv"]
+    outputs = [spec.query_size, spec.kv_size, spec.kv_size]
+    source = loader.source
+    weight = weights_of(source, names, outputs, hidden)
+    bias = biases_of(source, names, outputs) if spec.bias else None
+    if order is not None:
+        turned = spec.query_size + spec.kv_size
+        weight[:turned] = _reordered(weight[:turned], order)
+        if bias is not None:
+            bias[:turned] = _reordered(bias[:turned], order)
+    return loader.made(weight, bias)
+
+
+def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:
+    shape = (spec.head_dim,)
+    query = _reordered(source.tensor(f"{name}.q_norm.weight", shape), order)
+    key = _reordered(source.tensor(f"{name}.k_norm.weight", shape), order)
+    return torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
+
+
+def _order_of_dimensions(spec: Attention) -> Tensor | None:
+    """Which dimension of a head of the checkpoint lies at each place; None: as they are.
+
+    8 dimensions of which 4 are rotated, in pairs 0-2 and 1-3: 0 1 4 5 | 2 3 6 7, in which a pair's
+    two are 4 apart like those of a head that is rotated whole.
+    """
+    if spec.rope is None or spec.rope.rotated in (None, spec.head_dim):
+        return None
+    half, rest = spec.rope.rotated // 2, (spec.head_dim - spec.rope.rotated) // 2
+    dims = torch.arange(spec.head_dim)
+    first, second, unturned, last = torch.split(dims, [half, half, rest, rest])
+    return torch.cat((first, unturned, second, last))
+
+
+def _reordered(rows: Tensor, order: Tensor | None) -> Tensor:
+    """Rows [heads * head_dim, ...] with each head's dimensions in ``order``."""
+    if order is None:
+        return rows
+    by_head = rows.view(-1, len(order), *rows.shape[1:])
+    return by_head[:, order.to(rows.device)].reshape(rows.shape)

@@ -1,0 +1,121 @@
+"""Under which ids the items of stored responses are known.
+
+An item has the id that it was made with or that its client gave it; one without is listed under
+an id made of its place in what a response's model read. Knows neither tenants nor tables.
+
+Always true: an index finds the items of the entries that were added and not removed, the newest
+where several have one id.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sessions.durable.transcript import Entry, chain
+from tools_api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+)
+
+_PREFIXES: dict[type[Item], str] = {
+    Message: "msg",
+    FunctionCall: "fc",
+    FunctionCallOutput: "fco",
+    CustomToolCall: "ctc",
+    CustomToolCallOutput: "ctco",
+    Reasoning: "rs",
+}
+_LISTED = re.compile(r"(?:msg|fc|fco|ctc|ctco|rs)_(\d{1,9})_(.+)", re.ASCII)
+_RESPONSE = "resp"
+
+
+class Place(NamedTuple):
+    """Where an item without an id of its own stands."""
+
+    response_id: str
+    number: int
+    """Of the items that the response's model read."""
+
+
+def own_items(entry: Entry) -> Iterator[Item]:
+    """What an entry adds to its chain."""
+    if entry.parent is None and entry.opening is not None:
+        yield entry.opening
+    yield from entry.input_items
+    yield from entry.output_items
+
+
+def read_items(entry: Entry) -> list[Item]:
+    """What stands before the output of ``entry``, oldest first."""
+    parts = [entry.input_items]
+    for earlier in chain(entry.parent):
+        parts += [earlier.output_items, earlier.input_items]
+    if entry.opening is not None:
+        parts.append((entry.opening,))
+    return [item for part in reversed(parts) for item in part]
+
+
+def listed_id(item: Item, place: Place) -> str:
+    """The id under which an item is listed."""
+    if item.id is not None:
+        return item.id
+    return f"{_PREFIXES[type(item)]}_{place.number}_{place.response_id.partition('_')[2]}"
+
+
+def place_of(id_: str) -> Place | None:
+    """What an id says that was made of a place; None: it is no such id."""
+    found = _LISTED.fullmatch(id_)
+    if found is None:
+        return None
+    return Place(response_id=f"{_RESPONSE}_{found[2]}", number=int(found[1]))
+
+
+def item_at(items: list[Item], place: Place, id_: str) -> Item | None:
+    """The item of ``read_items`` that is listed under ``id_`` at that place."""
+    if place.number >= len(items):
+        return None
+    item = items[place.number]
+    return item if item.id is None and listed_id(item, place) == id_ else None
+
+
+class ItemIndex:
+    """Items of entries by their own ids."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, dict[Entry, None]] = {}
+        """The newest last."""
+
+    def add(self, entry: Entry) -> None:
+        """From now on its items are found, before those of others with the same ids."""
+        for id_ in _ids(entry):
+            self._holders.setdefault(id_, {})[entry] = None
+
+    def remove(self, entry: Entry) -> None:
+        """Its items are not found any more. One that is not there is ignored."""
+        for id_ in _ids(entry):
+            holders = self._holders.get(id_, {})
+            if entry in holders:
+                del holders[entry]
+                if not holders:
+                    del self._holders[id_]
+
+    def find(self, id_: str) -> Item | None:
+        """The newest item of that id."""
+        holders = self._holders.get(id_)
+        if holders is None:
+            return None
+        return item_with_id(tuple(own_items(next(reversed(holders)))), id_)
+
+
+def item_with_id(items: Sequence[Item], id_: str) -> Item | None:
+    """The last of them that has the id."""
+    return next((item for item in reversed(items) if item.id == id_), None)
+
+
+def _ids(entry: Entry) -> set[str]:
+    return {item.id for item in own_items(entry) if item.id is not None}

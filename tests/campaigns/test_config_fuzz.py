@@ -1,0 +1,115 @@
+"""Folders whose ``config.json`` is spoiled: read, or refused in one line that names file and field.
+
+Every family's own fields, one to three of them replaced by what people and programs write wrongly,
+left out, or nested. Nothing is built: a description either exists or is refused, soon and in little
+memory. ``KEEPWARM_CONFIG_CASES`` says how many, ``KEEPWARM_CONFIG_SEED`` which.
+"""
+
+import copy
+import json
+import os
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.hf_config import FAMILIES, read_model_config
+from tests.support.config_folders import BASE
+
+CASES = int(os.environ.get("KEEPWARM_CONFIG_CASES", "10000"))
+SEED = int(os.environ.get("KEEPWARM_CONFIG_SEED", "0"))
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+KINDS = ["sliding_attention", "full_attention"] * 3
+OWN: dict[str, dict[str, Any]] = {
+    "llama": {"rope_scaling": {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0,
+                               "high_freq_factor": 4.0}, "mlp_bias": True},
+    "mistral": {"sliding_window": 64, "layer_types": KINDS},
+    "ministral3": {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+                                       "mscale_all_dim": 1.0, "rope_theta": 1e6}},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3},
+    "qwen3": {"head_dim": 16, "attention_bias": True, "rope_scaling": YARN},
+    "smollm3": {"no_rope_layers": [1, 1, 0] * 2, "no_rope_layer_interval": 3},
+    "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.2, "logits_scaling": 8.0,
+                "attention_multiplier": 0.1},
+    "olmo2": {"rope_theta": 5e5},
+    "olmo3": {"layer_types": KINDS, "sliding_window": 64, "rope_scaling": YARN},
+    "phi3": {"rope_scaling": LONGROPE, "original_max_position_embeddings": 1024,
+             "partial_rotary_factor": 1.0},
+    "gemma3_text": {"layer_types": KINDS, "query_pre_attn_scalar": 16, "sliding_window": 64,
+                    "rope_parameters": {"full_attention": YARN,
+                                        "sliding_attention": {"rope_type": "default"}},
+                    "attn_logit_softcapping": None},
+    "qwen2_moe": {"num_experts": 8, "mlp_only_layers": [1], "decoder_sparse_step": 2},
+    "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax_m2": {"num_local_experts": 16, "rotary_dim": 4, "head_dim": 8,
+                   "scoring_func": "sigmoid"},
+    "glm4_moe": {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
+                 "first_k_dense_replace": 1, "partial_rotary_factor": 0.5},
+    "gpt_oss": {"num_local_experts": 8, "swiglu_limit": 7.0, "rope_scaling": YARN,
+                "layer_types": KINDS},
+}  # fmt: skip
+STRANGE: list[Any] = [
+    None, True, False, 0, 1, -1, 3, 7, 10**6, 2**31, 2**63, 10**400, 0.0, -0.5, 0.3, 1.5, 1e-320,
+    1e300, 1e308, float("inf"), float("nan"), "", "yarn", "silu", "9" * 10_000, "\n", "\u0000",
+    [], [1], [0] * 6, [True] * 6, [1.0] * 100_000, [[]], {}, {"a": {}}, {"rope_type": "yarn"},
+    {"rope_type": ["yarn"]}, {"rope_type": "dynamic", "factor": 2}, {"factor": 1e-9},
+]  # fmt: skip
+
+
+def spoil(draw: random.Random, fields: dict[str, Any]) -> None:
+    """One field, at whatever depth, is another or none."""
+    name = draw.choice(list(fields))
+    inner = fields[name]
+    if isinstance(inner, dict) and inner and draw.random() < 0.6:
+        return spoil(draw, inner)
+    if draw.random() < 0.15:
+        del fields[name]
+    elif isinstance(inner, list) and inner and draw.random() < 0.4:
+        inner[draw.randrange(len(inner))] = draw.choice(STRANGE)
+    elif isinstance(inner, int | float) and inner < 1 << 62 and draw.random() < 0.4:
+        fields[name] = draw.choice([inner + 1, inner - 1, inner * 2, inner * 3, inner / 2, -inner])
+    else:
+        fields[name] = copy.deepcopy(draw.choice(STRANGE))
+    return None
+
+
+def wrapped(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(draw.choice([1, 1, 2, 10])):
+        fields = {"model_type": draw.choice(["mistral3", "gemma3", "x"]), "text_config": fields}
+    return fields
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_spoiled_config_is_read_or_refused_in_one_line(model_type: str, tmp_path: Path) -> None:
+    draw = random.Random(f"{SEED}/{model_type}")
+    path, whole = tmp_path / "config.json", {"model_type": model_type, **BASE, **OWN[model_type]}
+    path.write_text(json.dumps(whole))
+    read_model_config(tmp_path)
+    refused = 0
+    for case in range(-(-CASES // len(FAMILIES))):
+        fields = copy.deepcopy(whole)
+        for _ in range(draw.randint(1, 3)):
+            spoil(draw, fields)
+        if draw.random() < 0.1:
+            fields = wrapped(draw, fields)
+        path.write_text(json.dumps(fields))
+        began = time.process_time()
+        serves = draw.choice([None, None, 16, 2000])
+        try:
+            assert isinstance(read_model_config(tmp_path, max_context_tokens=serves), ModelConfig)
+        except LoadError as error:
+            refused += 1
+            text = str(error)
+            assert text.startswith(f"{path}: "), (case, text)
+            assert len(text.splitlines()) == 1, (case, text)
+            assert len(text) < len(str(path)) + 600, (case, text)
+            assert re.search(r"[a-z_]{3,}", text.removeprefix(f"{path}: ")), (case, text)
+        assert time.process_time() - began < 2, (case, fields)
+    assert refused > 0

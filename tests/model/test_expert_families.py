@@ -1,0 +1,26 @@
+"""Fields that only some families with experts have; their arithmetic is
+``test_family_parity``'s."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.model.config import Gated, LoadError, RopeConfig
+from tests.support.config_folders import read_folder
+
+
+def test_minimax_spells_the_part_that_is_turned_as_a_number(tmp_path: Path) -> None:
+    changes = {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 16}
+    rope = read_folder(tmp_path, "minimax_m2", **changes).layers[0].mixer.rope
+    assert rope == RopeConfig(theta=5000000.0, rotated=8)
+    with pytest.raises(LoadError, match="partial_rotary_factor"):
+        read_folder(tmp_path, "minimax_m2", **changes | {"rotary_dim": 7})
+
+
+def test_glm_has_one_mlp_in_its_first_layers_and_half_heads_turned(tmp_path: Path) -> None:
+    config = read_folder(tmp_path, "glm4_moe", first_k_dense_replace=2, n_routed_experts=16)
+    kinds = [isinstance(layer.feed_forward, Gated) for layer in config.layers]
+    assert kinds == [True, True, False, False, False, False]
+    rope = config.layers[0].mixer.rope
+    assert rope is not None
+    assert rope.rotated == 4

@@ -1,0 +1,80 @@
+"""Every family's logits beside those of ``transformers``, in float64."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from runtime.model.batch import SequenceInput
+from runtime.model.runner import ModelRunner
+from runtime.model.weights import load_model
+from tests.support.family_shapes import (
+    FAMILIES,
+    SHAPES,
+    VOCABULARY,
+    WRAPPERS,
+    make,
+    make_wrapper,
+    save,
+)
+
+CPU = torch.device("cpu")
+PROMPTS = (1, 17, 600)
+LIMIT = 1e-5
+
+
+def logits(folder: Path, tokens: np.ndarray, serves: int | None) -> torch.Tensor:
+    model = load_model(folder, dtype=torch.float64, device=CPU, max_context_tokens=serves)
+    runner = ModelRunner(model, num_blocks=40, block_size=16)
+    table = np.arange(40, dtype=np.int32)[::-1].copy()
+    return runner.run(
+        [SequenceInput(tokens=tokens, start=0, block_table=table, num_logits=len(tokens))]
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(
+    family: str,
+    shape: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Angles are in float32, as ``transformers`` has them in every number type: at position 600
+    they are off by more than all else together (those in float64 are ``test_rotary``'s)."""
+    monkeypatch.setattr("runtime.model.rotary.angle_dtype", lambda dtype: torch.float32)
+    seed = request.config.getoption("--seed")
+    model = make(family, SHAPES[shape], seed=seed)
+    compare(model, tmp_path, seed, SHAPES[shape].original)
+
+
+@pytest.mark.parametrize("shape", ["below", "uneven"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_logits_of_a_wrappers_text_part_are_those_of_transformers(
+    wrapper: str,
+    shape: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.model.rotary.angle_dtype", lambda dtype: torch.float32)
+    seed = request.config.getoption("--seed")
+    model = make_wrapper(wrapper, SHAPES[shape], seed=seed)
+    compare(model, tmp_path, seed, SHAPES[shape].original)
+
+
+def compare(model: transformers.PreTrainedModel, folder: Path, seed: int, original: int) -> None:
+    """``original``: positions of longrope's shorter factors. ``transformers`` takes factors by the
+    prompt's length, we by what is served."""
+    save(model, folder)
+    model.double()
+    for length in PROMPTS:
+        tokens = np.random.default_rng(seed).integers(0, VOCABULARY, length, dtype=np.int32)
+        with torch.inference_mode():
+            expected = model(torch.from_numpy(tokens).long()[None]).logits[0].double()
+        found = logits(folder, tokens, original if length <= original else None)
+        difference = (found - expected).norm() / expected.norm()
+        assert difference <= LIMIT, f"{length} tokens, seed {seed}"

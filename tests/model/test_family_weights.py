@@ -1,0 +1,196 @@
+"""Tensors by the decoder's names out of checkpoints with names of their own."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime.model.config import Attention, Experts, Gated, Layer, LoadError, ModelConfig, Router
+from runtime.model.family import TensorNames
+from runtime.model.family_weights import FamilyWeights
+from runtime.model.hf_config import FAMILIES
+
+HIDDEN = 6
+
+
+def config_of(*feed_forwards: Gated | Experts, tied: bool = False) -> ModelConfig:
+    mixer = Attention(heads=3, kv_heads=1, head_dim=2)
+    return ModelConfig(
+        model_type="test",
+        vocab_size=9,
+        hidden_size=HIDDEN,
+        layers=tuple(Layer(mixer=mixer, feed_forward=each) for each in feed_forwards),
+        max_context_tokens=8,
+        tie_embeddings=tied,
+    )
+
+
+CONFIG = config_of(Gated(size=4))
+
+
+class Tensors:
+    """A checkpoint in memory."""
+
+    folder = Path("folder")
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def names(self) -> Sequence[str]:
+        return list(self.tensors)
+
+    def tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        wide: bool = False,
+        part: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        whole = self.tensors[name]
+        assert whole.shape == shape, name
+        return (whole if part is None else part(whole)).clone().to(torch.float64 if wide else None)
+
+
+def weights(names: TensorNames, config: ModelConfig = CONFIG, **tensors: Tensor) -> FamilyWeights:
+    return FamilyWeights(Tensors(**tensors), names, config)
+
+
+def test_rows_of_fused_tensors_are_those_of_their_parts() -> None:
+    qkv, gate_up = torch.arange(60.0).view(10, 6), torch.arange(48.0).view(8, 6)
+    source = weights(
+        FAMILIES["phi3"].names,
+        model__layers__0__self_attn__qkv_proj__weight=qkv,
+        model__layers__0__mlp__gate_up_proj__weight=gate_up,
+    )
+    for name, expected in (
+        ("self_attn.q_proj", qkv[:6]),
+        ("self_attn.k_proj", qkv[6:8]),
+        ("self_attn.v_proj", qkv[8:]),
+        ("mlp.gate_proj", gate_up[:4]),
+        ("mlp.up_proj", gate_up[4:]),
+    ):
+        found = source.tensor(f"model.layers.0.{name}.weight", tuple(expected.shape))
+        assert torch.equal(found, expected), name
+    source.check_all_read()
+
+
+def test_stacked_experts_are_taken_apart() -> None:
+    experts = Experts(
+        router=Router(num_experts=2, per_token=1, normalise=True),
+        each=Gated(size=4, bias=True, activation="clamped_swiglu", limit=7.0),
+    )
+    gate_up, down = torch.randn(2, HIDDEN, 8), torch.randn(2, 4, HIDDEN)
+    gate_up_bias, down_bias = torch.randn(2, 8), torch.randn(2, HIDDEN)
+    source = weights(
+        FAMILIES["gpt_oss"].names,
+        config_of(experts),
+        model__layers__0__mlp__experts__gate_up_proj=gate_up,
+        model__layers__0__mlp__experts__gate_up_proj_bias=gate_up_bias,
+        model__layers__0__mlp__experts__down_proj=down,
+        model__layers__0__mlp__experts__down_proj_bias=down_bias,
+    )
+    for index in range(2):
+        for name, expected in (
+            ("gate_proj.weight", gate_up[index, :, ::2].T),
+            ("up_proj.weight", gate_up[index, :, 1::2].T),
+            ("down_proj.weight", down[index].T),
+            ("gate_proj.bias", gate_up_bias[index, ::2]),
+            ("up_proj.bias", gate_up_bias[index, 1::2]),
+            ("down_proj.bias", down_bias[index]),
+        ):
+            full = f"model.layers.0.mlp.experts.{index}.{name}"
+            assert torch.equal(source.tensor(full, tuple(expected.shape)), expected), name
+    source.check_all_read()
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "theirs"),
+    [
+        ("gemma3_text", "post_attention_layernorm", "pre_feedforward_layernorm"),
+        ("gemma3_text", "after_mixer_norm", "post_attention_layernorm"),
+        ("gemma3_text", "after_mlp_norm", "post_feedforward_layernorm"),
+        ("gemma3_text", "self_attn.q_norm", "self_attn.q_norm"),
+        ("olmo2", "after_mixer_norm", "post_attention_layernorm"),
+        ("mixtral", "mlp.experts.3.up_proj", "block_sparse_moe.experts.3.w3"),
+        ("mixtral", "mlp.gate", "block_sparse_moe.gate"),
+        ("minimax_m2", "mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2"),
+        ("glm4_moe", "mlp.shared_expert.up_proj", "mlp.shared_experts.up_proj"),
+        ("gpt_oss", "mlp.gate", "mlp.router"),
+    ],
+)
+def test_names_within_a_layer_are_the_familys_own(family: str, name: str, theirs: str) -> None:
+    names, stored = FAMILIES[family].names, torch.randn(3)
+    source = weights(names, **{f"model__layers__0__{theirs.replace('.', '__')}__weight": stored})
+    added = 1 if family == "gemma3_text" else 0
+    assert torch.equal(source.tensor(f"model.layers.0.{name}.weight", (3,)), stored + added)
+
+
+def test_a_correction_of_minimax_lies_beside_its_router() -> None:
+    stored = torch.randn(3)
+    tensors = {"model__layers__0__block_sparse_moe__e_score_correction_bias": stored}
+    source = weights(FAMILIES["minimax_m2"].names, **tensors)
+    name = "model.layers.0.mlp.gate.e_score_correction_bias"
+    assert torch.equal(source.tensor(name, (3,), wide=True), stored.double())
+
+
+@pytest.mark.parametrize(
+    ("prefix", "head"),
+    [
+        ("model", "lm_head"),
+        ("model.language_model", "lm_head"),
+        ("language_model.model", "language_model.lm_head"),
+    ],
+)
+def test_the_text_part_of_a_wrapper_is_found_and_the_rest_left(prefix: str, head: str) -> None:
+    tensors = {
+        f"{prefix}.embed_tokens.weight": torch.zeros(9, 6),
+        f"{prefix}.norm.weight": torch.ones(6),
+        f"{head}.weight": torch.ones(9, 6),
+        "model.vision_tower.patch.weight": torch.zeros(1),
+        "multi_modal_projector.linear_1.weight": torch.zeros(1),
+        "model.visual.blocks.0.norm.weight": torch.zeros(1),
+        "mtp.norm.weight": torch.zeros(1),
+    }
+    checkpoint = Tensors()
+    checkpoint.tensors = tensors
+    source = FamilyWeights(checkpoint, TensorNames(), CONFIG)
+    for name, shape in (
+        ("model.embed_tokens.weight", (9, 6)),
+        ("model.norm.weight", (6,)),
+        ("lm_head.weight", (9, 6)),
+    ):
+        source.tensor(name, shape)
+    source.check_all_read()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.self_attn.q_proj.bias",
+        "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.1.mlp.up_proj.weight",
+        "model.embed_tokens.weight_scale_inv",
+        "lm_head.weight",
+        "lm_head.bias",
+    ],
+)
+def test_a_tensor_that_nobody_computes_with_is_an_error(name: str) -> None:
+    source = weights(TensorNames(), **{name.replace(".", "__"): torch.zeros(1)})
+    with pytest.raises(LoadError, match=f"folder: tensor '{name}' is nothing that model_type"):
+        source.check_all_read()
+
+
+def test_a_head_is_left_where_the_embedding_is_one_and_so_are_layers_that_predict_more() -> None:
+    tied = config_of(Gated(size=4), tied=True)
+    weights(TensorNames(), tied, lm_head__weight=torch.zeros(1)).check_all_read()
+    beyond = {"model__layers__1__eh_proj__weight": torch.zeros(1)}
+    weights(FAMILIES["glm4_moe"].names, tied, **beyond).check_all_read()
+    within = {"model__layers__0__eh_proj__weight": torch.zeros(1)}
+    with pytest.raises(LoadError, match="eh_proj"):
+        weights(FAMILIES["glm4_moe"].names, tied, **within).check_all_read()

@@ -1,0 +1,94 @@
+"""Which experts a token takes, beside the same worked out one token at a time."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime.model.config import Router
+from runtime.model.random_weights import RandomWeights
+from runtime.model.router import ExpertRouter
+from tests.support.reference import ReferenceModel
+
+CPU = torch.device("cpu")
+HIDDEN = 20
+KINDS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "softmax with biases": {"bias": True},
+    "sigmoid": {"scores": "sigmoid"},
+    "corrected": {"scores": "sigmoid", "correction": True},
+    "groups": {"scores": "sigmoid", "correction": True, "groups": 4, "chosen_groups": 2},
+    "scaled": {"scores": "sigmoid", "groups": 2, "chosen_groups": 1, "scale": 2.5},
+}
+
+
+def made(spec: Router, dtype: torch.dtype = torch.float64) -> ExpertRouter:
+    return ExpertRouter(spec, "model.layers.1.mlp", HIDDEN, RandomWeights(0, dtype, CPU))
+
+
+def by_hand(spec: Router, x: Tensor) -> Tensor:
+    """[tokens, experts]: what each weighs."""
+    reference = ReferenceModel.random("qwen3-tiny")
+    return reference._routed("model.layers.1.mlp.gate", spec, x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("per_token", [1, 3, 4])
+def test_weights_and_choices_are_those_worked_out_by_hand(
+    kind: str, normalise: bool, per_token: int
+) -> None:
+    spec = Router(num_experts=12, per_token=per_token, normalise=normalise, **KINDS[kind])
+    x = torch.randn(40, HIDDEN, dtype=torch.float64)
+    weights, chosen = made(spec)(x)
+    spread = torch.zeros(40, 12, dtype=torch.float64).scatter_(1, chosen, weights)
+    assert torch.allclose(spread, by_hand(spec, x), rtol=1e-12, atol=1e-12)
+
+
+def test_a_correction_counts_in_the_choice_and_not_in_the_weight() -> None:
+    spec = Router(num_experts=12, per_token=2, scores="sigmoid", normalise=False, correction=True)
+    router = made(spec)
+    assert router._correction is not None
+    router._correction.zero_()
+    router._correction[[3, 7]] = 1e6
+    x = torch.randn(9, HIDDEN, dtype=torch.float64)
+    weights, chosen = router(x)
+    assert chosen.sort(dim=-1).values.tolist() == [[3, 7]] * 9
+    assert (weights < 1).all()
+
+
+def test_no_expert_of_a_group_that_is_not_taken_is_taken_even_where_all_others_are_below_zero() -> (
+    None
+):
+    """Sigmoids are above 0, but with their corrections they need not be."""
+    spec = Router(
+        num_experts=8,
+        per_token=4,
+        scores="sigmoid",
+        normalise=True,
+        correction=True,
+        groups=4,
+        chosen_groups=2,
+    )
+    router = made(spec)
+    assert router._correction is not None
+    router._correction.fill_(-50.0)
+    router._correction[[2, 3]] = -10.0  # the second group has the best two
+    router._correction[[0, 6]] = torch.tensor([-49.0, -5.0], dtype=torch.float64)
+    _, chosen = router(torch.randn(9, HIDDEN, dtype=torch.float64))
+    assert chosen.sort(dim=-1).values.tolist() == [[2, 3, 6, 7]] * 9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_sigmoids_and_corrections_are_in_float32_whatever_the_model_is_in(
+    dtype: torch.dtype,
+) -> None:
+    spec = Router(num_experts=6, per_token=2, scores="sigmoid", normalise=True, correction=True)
+    router = made(spec, dtype)
+    assert router.weight.dtype == torch.float32
+    assert router._correction is not None
+    assert router._correction.dtype == torch.float32
+    assert router.like.dtype == dtype
+    weights, _ = router(torch.randn(5, HIDDEN).to(dtype))
+    assert weights.dtype == dtype

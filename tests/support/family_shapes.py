@@ -1,0 +1,323 @@
+"""Random small models of every family in ``transformers``, three shapes each.
+
+Between them the shapes have odd numbers of heads, tied and untied embeddings, and windows and
+original rope lengths below and above the longest prompt.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.support.byte_tokenizer import files
+
+VOCABULARY = 320
+SPREAD = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    tied: bool
+    window: int
+    original: int
+    """Positions of the model's first training, of which rope has ``factor`` times as many."""
+    factor: float
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        return {
+            "rope_type": "yarn",
+            "rope_theta": 5000.0,
+            "factor": self.factor,
+            "original_max_position_embeddings": self.original,
+        }
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {
+            "vocab_size": VOCABULARY,
+            "hidden_size": self.heads * self.head_dim,
+            "intermediate_size": 56,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "max_position_embeddings": int(self.original * self.factor),
+            "tie_word_embeddings": self.tied,
+            "pad_token_id": None,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+
+
+SHAPES = {
+    "below": Shape(
+        heads=3, kv_heads=1, head_dim=16, layers=4, tied=True, window=40, original=128, factor=8.0
+    ),
+    "above": Shape(
+        heads=5, kv_heads=5, head_dim=8, layers=3, tied=False, window=900, original=2048, factor=2.5
+    ),
+    "uneven": Shape(
+        heads=9, kv_heads=3, head_dim=12, layers=5, tied=False, window=17, original=64, factor=32.0
+    ),
+}
+
+Own = Callable[[Shape], dict[str, Any]]
+
+
+def _experts(shape: Shape) -> dict[str, Any]:
+    return {"num_experts_per_tok": 2 + shape.layers % 2, "norm_topk_prob": shape.tied}
+
+
+def _longrope(shape: Shape) -> dict[str, Any]:
+    share = {16: 0.75, 8: 1.0, 12: 0.5}[shape.head_dim]
+    pairs = int(shape.head_dim * share) // 2
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 5000.0,
+        "short_factor": [1 + 0.1 * each for each in range(pairs)],
+        "long_factor": [1.5 + each for each in range(pairs)],
+        "partial_rotary_factor": share,
+    }
+    return {
+        "rope_parameters": rope,
+        "original_max_position_embeddings": shape.original,
+        "sliding_window": None if shape.tied else shape.window,
+    }
+
+
+def _two_ropes(shape: Shape) -> dict[str, Any]:
+    kinds = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+        "full_attention": shape.rope,
+    }
+    return {"rope_parameters": kinds, "sliding_window": shape.window}
+
+
+def _part(shape: Shape, share: float) -> dict[str, Any]:
+    return {"rope_parameters": {**shape.rope, "partial_rotary_factor": share}}
+
+
+def _windowed(shape: Shape) -> dict[str, Any]:
+    return {
+        "rope_parameters": shape.rope,
+        "use_sliding_window": not shape.tied,
+        "sliding_window": shape.window,
+        "max_window_layers": 1,
+    }
+
+
+FAMILIES: Mapping[str, tuple[str, Own]] = {
+    "llama": (
+        "Llama",
+        lambda shape: {
+            "rope_parameters": {
+                **shape.rope,
+                "rope_type": "llama3",
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            },
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
+    "mistral": (
+        "Mistral",
+        lambda shape: (
+            {"rope_parameters": shape.rope, "sliding_window": shape.window} | {"head_dim": 14}
+        ),
+    ),
+    "qwen2": ("Qwen2", _windowed),
+    "qwen3": ("Qwen3", lambda shape: {**_windowed(shape), "head_dim": 10}),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "head_dim": 12,
+            "num_experts": 7,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "smollm3": (
+        "SmolLM3",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "no_rope_layer_interval": 3,
+            "use_sliding_window": not shape.tied,
+            "sliding_window": shape.window,
+            "attention_bias": shape.tied,
+            "mlp_bias": shape.tied,
+        },
+    ),
+    "granite": (
+        "Granite",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 2.0,
+            "attention_bias": shape.tied,
+            "mlp_bias": not shape.tied,
+        },
+    ),
+    "olmo2": (
+        "Olmo2",
+        lambda shape: {"rope_parameters": shape.rope, "attention_bias": shape.tied},
+    ),
+    "olmo3": ("Olmo3", _two_ropes),
+    "phi3": ("Phi3", _longrope),
+    "ministral3": (
+        "Ministral3",
+        lambda shape: {
+            "rope_parameters": {
+                **shape.rope,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.3,
+            },
+            "head_dim": 10,
+            "sliding_window": None if shape.tied else shape.window,
+        },
+    ),
+    "gemma3_text": (
+        "Gemma3",
+        lambda shape: {
+            **_two_ropes(shape),
+            "head_dim": 20,
+            "query_pre_attn_scalar": 12,
+            "attention_bias": shape.tied,
+        },
+    ),
+    "mixtral": (
+        "Mixtral",
+        lambda shape: {
+            "rope_parameters": shape.rope,
+            "head_dim": 18,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "sliding_window": None if shape.tied else shape.window,
+        },
+    ),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        lambda shape: {
+            **_experts(shape),
+            "rope_parameters": shape.rope,
+            "num_experts": 7,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 36,
+            "decoder_sparse_step": 1 + shape.tied,
+            "mlp_only_layers": [2],
+            "use_sliding_window": not shape.tied,
+            "sliding_window": shape.window,
+        },
+    ),
+    "glm4_moe": (
+        "Glm4Moe",
+        lambda shape: {
+            **_experts(shape),
+            **_part(shape, 0.5),
+            "head_dim": 12,
+            "n_routed_experts": 8,
+            "n_group": 4 if shape.tied else 2,
+            "topk_group": 2,
+            "n_shared_experts": 1 + shape.tied,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.7,
+            "first_k_dense_replace": 1 + shape.tied,
+            "attention_bias": shape.tied,
+            "use_qk_norm": not shape.tied,
+        },
+    ),
+    "minimax_m2": (
+        "MiniMaxM2",
+        lambda shape: {
+            **_part(shape, 0.5),
+            "head_dim": 16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    "gpt_oss": (
+        "GptOss",
+        lambda shape: {
+            "rope_parameters": {**shape.rope, "truncate": shape.tied},
+            "head_dim": 14,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": shape.window,
+            "attention_bias": not shape.tied,
+        },
+    ),
+}
+"""Of each ``model_type``, what its classes are called and what else it is given."""
+
+
+def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedModel:
+    """A random model in float32, of which nothing is as it was first set."""
+    config = _config(family, shape)
+    config._experts_implementation = "eager"
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
+    return _disturbed(model, seed)
+
+
+def _config(family: str, shape: Shape) -> Any:
+    name, own = FAMILIES[family]
+    suffix = "TextConfig" if family == "gemma3_text" else "Config"
+    return getattr(transformers, f"{name}{suffix}")(**{**shape.fields, **own(shape)})
+
+
+WRAPPERS = {
+    "mistral3 around mistral": ("mistral", "Mistral3"),
+    "mistral3 around ministral3": ("ministral3", "Mistral3"),
+    "gemma3": ("gemma3_text", "Gemma3"),
+}
+"""The text part of each, and what its classes are called."""
+
+
+def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTrainedModel:
+    """Likewise, of a text part and a small one for images."""
+    text, name = WRAPPERS[wrapper]
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16}
+    kind = "pixtral" if name == "Mistral3" else "siglip_vision_model"
+    vision = {"model_type": kind, **sizes, "num_attention_heads": 1, "patch_size": 4}
+    if kind == "pixtral":
+        vision["head_dim"] = 8
+    config = getattr(transformers, f"{name}Config")(
+        text_config=_config(text, shape).to_dict(),
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+    )
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    return _disturbed(model, seed)
+
+
+def _disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor_name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            fixed = "inv_freq", "embed_scale", "position_ids"
+            if any(name in tensor_name for name in fixed):
+                continue
+            noise = SPREAD * torch.randn(tensor.shape, generator=generator)
+            tensor.copy_(tensor + noise if "norm" in tensor_name else noise)
+    return model
+
+
+def save(model: transformers.PreTrainedModel, folder: Path) -> Path:
+    """The model as a Hugging Face folder with the byte tokenizer."""
+    model.save_pretrained(folder)
+    for name, text in files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder

@@ -1,0 +1,115 @@
+"""The tools of a body of ``/v1/messages``, and what its messages say of them.
+
+A tool that is deferred stands in no header: where a message refers to it (a ``tool_reference`` in
+a result, a ``tool_addition``) its definition is written, and from there on the model may call it.
+So a tool that is loaded late leaves what stands before it as it was, with its KV. Knows nothing of
+the rest of the messages.
+
+Always true: a definition is written once, where it is referred to first; a tool that is offered
+stands in the header or in the messages.
+"""
+
+from tools_api import errors
+from tools_api.chat_format import to_json, tool_object
+from tools_api.dialects.dialect_fields import (
+    Fields,
+    a_flag,
+    an_array,
+    an_object,
+    objects,
+    one_of,
+    picked,
+)
+from tools_api.json_fields import join
+from tools_api.tools import FunctionTool
+
+_SEARCHES = tuple(
+    f"tool_search_tool_{kind}{dated}" for kind in ("bm25", "regex") for dated in ("_20251119", "")
+)
+"""Server tools that would look for deferred ones. None runs here, so that whoever sends one has
+all tools shown from the start."""
+_KINDS = ("custom", *_SEARCHES)
+
+
+class Toolbox:
+    """The tools of one body, as far as its messages were read."""
+
+    def __init__(self, tools: object = None, *, whole: bool = True) -> None:
+        """
+        Args:
+            tools: the body's field; None: it has none.
+            whole: no other history stands before the messages. In another one deferred tools may
+                have been referred to: all are offered then.
+
+        Raises:
+            ApiError: a tool cannot be served.
+        """
+        listed = list(objects([] if tools is None else tools, "tools"))
+        kinds = [_kind(tool, path) for path, tool in listed]
+        searched = any(kind in _SEARCHES for kind in kinds)
+        self._entries: list[Fields] = []
+        """As ``response.create`` takes them, in the body's order."""
+        self._by_name: dict[str, Fields] = {}
+        self._written: set[str] = set()
+        """Names of those whose definition stands above."""
+        for (path, tool), kind in zip(listed, kinds, strict=True):
+            entry = {"type": "tool_search"} if kind in _SEARCHES else _entry(tool, path)
+            if entry.get("defer_loading") and not searched:
+                entry |= {"in_header": False, "offered": not whole, "defer_loading": False}
+            self._entries.append(entry)
+            name = entry.get("name")
+            if isinstance(name, str):
+                self._by_name[name] = entry
+                if entry.get("in_header", True):
+                    self._written.add(name)
+
+    def entries(self) -> list[Fields]:
+        """The tools as a ``response.create`` takes them, once all messages are read."""
+        return self._entries
+
+    def offer(self, name: str, path: str) -> str:
+        """From here on the model may call the tool; returns what it is to read of that.
+
+        Raises:
+            ApiError: there is no such tool.
+        """
+        entry = self._known(name, path)
+        if "offered" in entry:
+            entry["offered"] = True
+        if name in self._written:
+            return f"The tool {to_json(name)} is available; it is defined above."
+        self._written.add(name)
+        tool = FunctionTool(
+            name=name, description=entry.get("description"), parameters=entry["parameters"]
+        )
+        return to_json(tool_object(tool))
+
+    def withdraw(self, name: str, path: str) -> str:
+        """From here on the model may not call the tool; returns and raises as ``offer``."""
+        self._known(name, path)["offered"] = False
+        return f"The tool {to_json(name)} is not available any more."
+
+    def _known(self, name: str, path: str) -> Fields:
+        entry = self._by_name.get(name)
+        if entry is None:
+            raise errors.invalid_value(path, f"{errors.quoted(name)} is not one of the tools")
+        return entry
+
+
+def _kind(tool: Fields, path: str) -> str:
+    return one_of(tool.get("type", "custom"), join(path, "type"), "tool type", _KINDS)
+
+
+def _entry(tool: Fields, path: str) -> Fields:
+    """Tools are not strict unless they say so: this is the endpoint's default."""
+    at = join(path, "allowed_callers")
+    for index, caller in enumerate(an_array(tool.get("allowed_callers", []), at)):
+        one_of(caller, join(at, index), "caller", ("direct",))
+    schema = an_object(tool.get("input_schema"), join(path, "input_schema"))
+    if "input_examples" in tool:
+        examples = an_array(tool["input_examples"], join(path, "input_examples"))
+        schema = schema | {"examples": examples}
+    told = picked(tool, ("name", "description", "strict"))
+    if a_flag(tool.get("defer_loading"), join(path, "defer_loading")):
+        told["defer_loading"] = True
+    return {"type": "function", "strict": False} | told | {"parameters": schema}
