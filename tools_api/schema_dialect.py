@@ -4,8 +4,9 @@ What a grammar cannot hold a model to is either refused by name or checked when 
 finished (``tools_api.output_checks``); what only describes is left out. Nothing else changes:
 keys keep their places, so that the path to a keyword in what comes out is the client's own.
 
-Knows JSON Schema and which of it the library leaves open. Compiles nothing; a schema that makes
-no sense comes out as it is, for whoever compiles it to say what is wrong.
+Knows JSON Schema and which of it the library leaves open, but for the numbers that it rounds: they
+come out as they are, and ``runtime.grammar.exact_rules`` keeps them. Compiles nothing; a schema
+that makes no sense comes out as it is, for whoever compiles it to say what is wrong.
 
 Always true: a value that the client's schema accepts, its strings of a known format written as
 ``schema_formats`` has them, is accepted by what comes out.
