@@ -1,8 +1,11 @@
 """Small files of a model's folder, read within bounds.
 
 Whoever made a folder does not decide what reading it costs: a file is a regular one (links are
-followed), no larger than its bound while it is read, and its JSON has no more values and levels
-than what is published needs. Knows files and JSON. Knows no model and no tokenizer.
+followed) or a pipe, no larger than its bound while it is read, and its JSON has no more values and
+levels than what is published needs. Who waits for a pipe is found by the watch over
+loading.
+
+Knows files and JSON. Knows no model and no tokenizer.
 
 Always true: what is refused is refused before it is parsed, by the file's name.
 """
@@ -40,17 +43,16 @@ HEADER = JsonBounds(most_bytes=16 * MIB, most_values=1_200_000)
 
 
 def read_within(path: Path, most_bytes: int) -> bytes:
-    """The whole content of a regular file.
+    """The whole content of a file, or of a pipe, which is waited for.
 
     Raises:
         FileNotFoundError: there is no such file.
         UnfitFile: it cannot be read, is no regular file, or is larger.
     """
     try:
-        # Without waiting: a pipe that nobody writes to would hold up the open.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
                 raise UnfitFile(f"{path}: not a regular file")
             content = file.read(most_bytes + 1)
     except FileNotFoundError:

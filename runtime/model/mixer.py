@@ -143,4 +143,4 @@ def _reordered(rows: Tensor, order: Tensor | None) -> Tensor:
     if order is None:
         return rows
     by_head = rows.view(-1, len(order), *rows.shape[1:])
-    return by_head[:, order.to(rows.device)].reshape(rows.shape)
+    return by_head[:, order].reshape(rows.shape)

@@ -400,9 +400,9 @@ class ConnectionStore:
 
     def item(self, item_id: str) -> tuple[Item, bool] | None:
         """The stored item of that id, and whether it is not for the whole tenant."""
-        private = self._private.item(item_id)
-        found = private or self._shared.item(item_id)
-        return None if found is None else (found, private is not None)
+        shared = self._shared.item(item_id)
+        found = shared or self._private.item(item_id)
+        return None if found is None else (found, shared is None)
 
     def history(
         self, items: Sequence[Item], digests: Sequence[bytes] | None = None

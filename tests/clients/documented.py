@@ -27,8 +27,20 @@ class Example:
 
 def examples() -> list[Example]:
     """All of them, in the document's order."""
-    text = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
     return [
         Example(name=name, code=code, is_for_node=language == "js")
-        for name, language, code in _EXAMPLE.findall(text)
+        for name, language, code in _EXAMPLE.findall(_text())
     ]
+
+
+def block_of(section: str, language: str) -> str:
+    """The first block of that language in the section of that name."""
+    found = re.search(
+        rf"^## {section}\n(?:(?!^## ).*\n)*?```{language}\n(.*?)```", _text(), re.M | re.S
+    )
+    assert found, f"no {language} in {section}"
+    return found[1]
+
+
+def _text() -> str:
+    return (ROOT / "docs/clients.md").read_text(encoding="utf-8")

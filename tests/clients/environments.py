@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.clients.table import NPM, REQUIREMENTS, SCRIPTS, Client
+from tests.clients.table import LARGE_NPM, NPM, REQUIREMENTS, SCRIPTS, Agent, Client
 from tests.support.architecture import ROOT
 
 FOLDER = ROOT / ".venv-clients"
@@ -41,7 +41,7 @@ class Environment:
     """Node looks for packages from here upwards."""
 
 
-def environment(client: Client) -> Environment:
+def environment(client: Client | Agent) -> Environment:
     """The client's, made if there is none or its pins have changed.
 
     Raises:
@@ -49,9 +49,21 @@ def environment(client: Client) -> Environment:
         OtherThanPinned: it must not be made.
     """
     if client.is_for_node:
-        folder = _npm_environment()
+        folder = _npm_environment(NPM, "npm")
         return Environment(interpreter=_node(folder), scripts=folder)
-    return Environment(interpreter=_python_environment(client.package), scripts=SCRIPTS)
+    return Environment(interpreter=_python_environment(client.environment), scripts=SCRIPTS)
+
+
+def large_binary(package: str, name: str) -> Path:
+    """A coding agent's program, as the package for this machine has it. Raises as
+    ``environment``."""
+    folder = _npm_environment(LARGE_NPM, "npm_large")
+    binaries = folder / f"node_modules/{package}-linux-x64"
+    found = next((path for path in binaries.rglob(name) if path.is_file()), None)
+    if found is None:
+        raise NotToBeHad(f"{package} has no program for this machine")
+    found.chmod(0o755)
+    return found
 
 
 def _python_environment(name: str) -> Path:
@@ -67,9 +79,9 @@ def _python_environment(name: str) -> Path:
     return python
 
 
-def _npm_environment() -> Path:
-    folder = FOLDER / "npm"
-    pinned = [NPM / name for name in ("package.json", "package-lock.json", ".npmrc")]
+def _npm_environment(pins: Path, name: str) -> Path:
+    folder = FOLDER / name
+    pinned = [pins / file for file in ("package.json", "package-lock.json", ".npmrc")]
     wanted = _fingerprint(*[path.read_bytes() for path in pinned])
     if not _is_ready(folder, wanted):
         npm = shutil.which("npm")

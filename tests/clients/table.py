@@ -2,19 +2,23 @@
 
 Knows names and versions; runs nothing.
 
-Always true: ``matrix`` is what the document shows, and every row is a script that
-``tests/clients/test_clients.py`` runs.
+Always true: ``matrix`` and ``conversations`` are what the document shows; every row of the first
+is a script that ``tests/clients/test_clients.py`` runs, of the second one of
+``test_conversations.py`` or ``test_coding_agents.py``.
 """
 
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements"
 SCRIPTS = HERE / "scripts"
 NPM = HERE / "npm"
+LARGE_NPM = HERE / "npm_large"
+"""Coding agents, a gigabyte of binaries."""
 CAPABILITIES = ("tool_loop", "streaming", "structured", "error", "cancel")
 
 
@@ -38,6 +42,11 @@ class Client:
     @property
     def is_for_node(self) -> bool:
         return self.script.endswith(".mjs")
+
+    @property
+    def environment(self) -> str:
+        """The name of its requirements, and of what is made of them."""
+        return self.package
 
     @property
     def heading(self) -> str:
@@ -100,15 +109,70 @@ CLIENTS: list[Client] = [
 ]
 
 
-def version(client: Client) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """One way of an agent to the server, over three turns of its user with tools in them."""
+
+    package: str
+    script: str
+    """Of a coding agent: what its test calls it."""
+    way: str
+    tried: str
+    """The day on which this version was first tried."""
+    shares: str | None = None
+    """The client in whose environment it is."""
+    large: bool = False
+    """It has no script, and a gigabyte of binaries."""
+    lacks: str | None = None
+    """Why the answers are not what they should be: the server is not at fault."""
+
+    @property
+    def is_for_node(self) -> bool:
+        return self.large or self.script.endswith(".mjs")
+
+    @property
+    def environment(self) -> str:
+        return self.shares or self.package
+
+    @property
+    def heading(self) -> str:
+        return f"`{self.package}` ({'npm' if self.is_for_node else 'PyPI'})"
+
+
+TRIED = "2026-11-28"
+REWRITES = "the package rewrites calls and results as text, which the default model cannot read"
+
+
+def _agent(package: str, script: str, *ways: str, **fields: Any) -> list[Agent]:
+    return [Agent(package=package, script=script, way=w, tried=TRIED, **fields) for w in ways]
+
+
+AGENTS: list[Agent] = [
+    *_agent("langgraph", "langgraph_agent.py", "chat", "responses", shares="langchain-openai"),
+    *_agent("google-adk", "google_adk_agent.py", "chat"),
+    *_agent("strands-agents", "strands_agent.py", "chat"),
+    *_agent("llama-index-core", "llama_index_agent.py", "chat"),
+    *_agent("agno", "agno_agent.py", "chat", "responses"),
+    *_agent("autogen-agentchat", "autogen_agent.py", "chat"),
+    *_agent("agent-framework-core", "agent_framework_agent.py", "chat", "responses"),
+    *_agent("smolagents", "smolagents_agent.py", "chat", lacks=REWRITES),
+    *_agent("ai", "ai_sdk_conversation.mjs", "responses", "unstored", "chat", "messages"),
+    *_agent("@openai/codex", "Codex", "websocket", large=True),
+    *_agent("@anthropic-ai/claude-code", "Claude Code", "messages", large=True),
+]
+
+
+def version(client: Client | Agent) -> str:
     """The version that is tried, from the file that pins it."""
     if client.is_for_node:
-        pinned: str = json.loads((NPM / "package.json").read_text())["dependencies"][client.package]
+        folder = LARGE_NPM if isinstance(client, Agent) and client.large else NPM
+        pins = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+        pinned: str = pins["dependencies"][client.package]
         return pinned
     distribution = {"pydantic-ai": "pydantic-ai-slim"}.get(client.package, client.package)
-    text = (REQUIREMENTS / f"{client.package}.txt").read_text(encoding="utf-8")
+    text = (REQUIREMENTS / f"{client.environment}.txt").read_text(encoding="utf-8")
     found = re.search(rf"^{distribution}==(\S+)", text, re.MULTILINE)
-    assert found, f"{client.package}.txt does not pin {distribution}"
+    assert found, f"{client.environment}.txt does not pin {distribution}"
     return found[1]
 
 
@@ -133,5 +197,19 @@ def matrix() -> str:
     return "\n".join(rows)
 
 
+def conversations() -> str:
+    """The table of agents over three turns of their user."""
+    rows = [
+        "| agent | version | tried | script, way | three turns of a user, each with tools |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for agent in AGENTS:
+        name = agent.script if agent.large else f"`{agent.script}`"
+        works = "yes" if agent.lacks is None else f"served; {agent.lacks}"
+        cells = [agent.heading, version(agent), agent.tried, f"{name} {agent.way}", works]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 if __name__ == "__main__":
-    print(matrix())
+    print(matrix(), conversations(), sep="\n\n")

@@ -5,60 +5,22 @@ A client's script runs once and says what it saw; the tests below judge it.
 """
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keepwarm.demo.child_server import ChildServer, child_server
+from keepwarm.demo.child_server import ChildServer
 from tests.clients.documented import Example, examples
-from tests.clients.environments import Environment, NotToBeHad, environment
+from tests.clients.playing import made, run
 from tests.clients.table import CAPABILITIES, CLIENTS, Client
-
-KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
-"""What a script gets of our own environment: no keys, no proxies, no import paths."""
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-"""LiteLLM fetches a list of prices when it is imported; this one ships with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     client: Client
     report: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildServer]:
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with child_server(["--kv-cache-mib", "256", "--threads", "1"], log=log) as serving:
-        yield serving
-
-
-def made(client: Client) -> Environment:
-    """Its environment; where it cannot be had its tests are skipped."""
-    try:
-        return environment(client)
-    except NotToBeHad as reason:
-        pytest.skip(f"{client.heading}: {reason}")
-
-
-def run(where: Environment, script: Path, *arguments: str) -> str:
-    """Run a script to its end; what it printed."""
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-    done = subprocess.run(
-        [where.interpreter, script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=kept | OFFLINE,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(

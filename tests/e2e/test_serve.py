@@ -294,7 +294,7 @@ def test_a_loader_that_stands_still_after_a_crash_is_given_up_and_another_one_lo
     lines = log.read_text().splitlines()
     (told,) = [line for line in lines if "--load-hung-after-s 3" in line]
     assert "engine did not start retry_s=" in told
-    assert "while loading the model" in told
+    assert "while reading the folder" in told
     assert not [line for line in lines if "Traceback" in line]
 
 
@@ -323,7 +323,7 @@ def test_a_loader_that_stands_still_at_the_start_is_told_in_one_line(tmp_path: P
     text = log.read_text()
     (line,) = [line for line in text.splitlines() if "--load-hung-after-s" in line]
     assert line.startswith("keepwarm: error: the engine process was killed: no sign of life for ")
-    assert "while loading the model" in line
+    assert "while reading the folder" in line
     assert "Traceback" not in text
 
 

@@ -109,9 +109,12 @@ def test_the_angles_of_the_whole_window_are_those_of_transformers() -> None:
     positions = torch.tensor([0, 2047, 16_383, FIRST_TURN, last])
     theirs = Qwen3RotaryEmbedding(AutoConfig.from_pretrained(DEFAULT_MODEL))
     expected = theirs(torch.zeros(1), positions[None])
-    table = RotaryTable(config.rope, config.head_dim, torch.float32, torch.device("cpu"))
-    for ours, angles in zip(table.at(positions, last), expected, strict=True):
-        assert torch.allclose(ours, angles[0, :, : config.head_dim // 2], atol=1e-5, rtol=0)
+    mixer = config.layers[0].mixer
+    table = RotaryTable(mixer.rope, mixer.head_dim, torch.float32, torch.device("cpu"))
+    rotation = table.at(positions, last)
+    assert rotation.query_scale is None
+    for ours, angles in zip((rotation.cos, rotation.sin), expected, strict=True):
+        assert torch.allclose(ours, angles[0, :, : mixer.head_dim // 2], atol=1e-5, rtol=0)
 
 
 def test_tokens_do_not_depend_on_how_large_the_window_is(tmp_path: Path) -> None:

@@ -244,10 +244,10 @@ def _stalls(folder: Path, *, hung_after_s: int = 300, limit_s: int = 0) -> Engin
     [
         (
             signal.SIGSTOP,
-            r"was killed: no sign of life for \S+ s while loading the model \(--load-",
+            r"was killed: no sign of life for \S+ s while reading the folder \(--load-",
         ),
-        (signal.SIGKILL, "was killed by SIGKILL, as .*, while loading the model"),
-        (None, r"was killed: no sign of life for \S+ s while loading the model \(--load-hung"),
+        (signal.SIGKILL, "was killed by SIGKILL, as .*, while reading the folder"),
+        (None, r"was killed: no sign of life for \S+ s while reading the folder \(--load-hung"),
     ],
 )
 def test_a_loader_that_hangs_or_dies_is_told_with_its_stage(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runtime.model.layers import LinearByRows, WeightBits, fused_linear, make_linear, packs
+from runtime.model.layers import LinearByRows, MapLoader, WeightBits, make_linear, packs
 from runtime.model.product_choice import RANK, Layout, ProductChoice
 from runtime.model.random_weights import RandomWeights
 
@@ -109,7 +109,7 @@ def test_fewer_bits_take_less_memory_and_keep_the_bias(bits: WeightBits) -> None
 
 def test_fused_maps_lie_side_by_side() -> None:
     source = RandomWeights(0, torch.float64, CPU)
-    fused = fused_linear(source, ["a", "b"], [3, 5], 4, bias=True, bits=16)
+    fused = MapLoader(source=source).linear(["a", "b"], [3, 5], 4, bias=True)
     x = torch.randn(2, 4, dtype=torch.float64)
     for name, size, columns in (("a", 3, slice(0, 3)), ("b", 5, slice(3, 8))):
         weight, bias = (

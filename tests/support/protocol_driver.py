@@ -67,7 +67,8 @@ class ProtocolDriver:
     OPERATIONS = (
         *("create",) * 4,
         *("drawn",) * 3,
-        *("go_on", "other", "mutated", "mutated", "broken", "emit", "emit", "emit", "finish"),
+        *("go_on", "refer", "other", "mutated", "mutated", "broken"),
+        *("emit", "emit", "emit", "finish"),
         *("finish", "verdict", "plan", "late", "tick", "kill", "leave"),
     )
 
@@ -118,6 +119,20 @@ class ProtocolDriver:
                 {"type": "function_call_output", "call_id": self._one(calls), "output": "1"}
                 for _ in range(1 + self.choose(3))
             ]
+        client.send(**fields)
+
+    def refer(self) -> None:
+        """Name items that somebody was told of, or nobody, among those that are sent."""
+        client, fields = self._frame()
+        said = [
+            item["id"]
+            for each in self.clients
+            for event in each.events[-20:]
+            for item in event.get("response", {}).get("output", [])
+        ]
+        ids = [self._one([*said[-6:], "msg_unknown", "msg_0_1"]) for _ in range(self.choose(4))]
+        named = [{"type": "item_reference", "id": id_} for id_ in ids]
+        fields["input"] = [*named, {"role": "user", "content": "hi"}, *named[: self.choose(2)]]
         client.send(**fields)
 
     def other(self) -> None:

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.clients import environments
-from tests.clients.environments import NotToBeHad, OtherThanPinned, environment
+from tests.clients.environments import (
+    NotToBeHad,
+    OtherThanPinned,
+    environment,
+    large_binary,
+)
 from tests.clients.table import CLIENTS
 
 FOR_NODE = next(client for client in CLIENTS if client.is_for_node)
@@ -56,6 +61,15 @@ def test_without_node_or_with_an_old_one_the_reason_is_told(folder: Path) -> Non
     made = environment(FOR_NODE)
     assert made.interpreter == folder / "node"
     assert (made.scripts / FOR_NODE.script).is_file()
+
+
+def test_a_coding_agent_is_found_in_what_npm_fetched_for_this_machine(folder: Path) -> None:
+    inside = "node_modules/@openai/codex-linux-x64/vendor/bin"
+    program(folder, "npm", f"/bin/mkdir -p {inside}; echo > {inside}/codex")
+    found = large_binary("@openai/codex", "codex")
+    assert found.stat().st_mode & stat.S_IXUSR
+    with pytest.raises(NotToBeHad, match="@openai/codex has no program for this machine"):
+        large_binary("@openai/codex", "claude")
 
 
 def test_an_environment_is_made_again_only_for_other_pins(

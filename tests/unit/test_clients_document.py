@@ -2,11 +2,22 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.clients.documented import examples
-from tests.clients.table import CLIENTS, NPM, REQUIREMENTS, SCRIPTS, matrix, version
+from tests.clients.table import (
+    AGENTS,
+    CLIENTS,
+    LARGE_NPM,
+    NPM,
+    REQUIREMENTS,
+    SCRIPTS,
+    conversations,
+    matrix,
+    version,
+)
 from tests.support.architecture import ROOT
 
 DOCUMENT = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
@@ -16,17 +27,19 @@ SHARED = {"common.py", "common.mjs"}
 
 def test_the_matrix_is_that_of_the_table_with_the_versions_that_are_pinned() -> None:
     assert f"\n\n{matrix()}\n\n" in DOCUMENT
+    assert f"\n\n{conversations()}\n\n" in DOCUMENT
 
 
 def test_every_script_is_a_row_and_every_row_a_script() -> None:
-    assert {client.script for client in CLIENTS} == {
+    played = [*CLIENTS, *(agent for agent in AGENTS if not agent.large)]
+    assert {each.script for each in played} == {
         path.name for path in SCRIPTS.iterdir() if path.suffix in {".py", ".mjs"}
     } - SHARED
-    assert len({(client.script, client.way) for client in CLIENTS}) == len(CLIENTS)
+    assert len({(each.script, each.way) for each in played}) == len(played)
 
 
 def test_every_requirement_file_is_that_of_a_client() -> None:
-    assert {client.package for client in CLIENTS if not client.is_for_node} == {
+    assert {each.environment for each in [*CLIENTS, *AGENTS] if not each.is_for_node} == {
         path.stem for path in PINNED
     }
 
@@ -43,12 +56,18 @@ def test_every_package_is_pinned_with_hashes_and_without_an_address(path) -> Non
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_what_is_asked_for_is_what_is_pinned(path) -> None:
-    asked = path.with_suffix(".in").read_text(encoding="utf-8").splitlines()[0]
-    assert asked.endswith(f"=={version(next(c for c in CLIENTS if c.package == path.stem))}")
+    asked = path.with_suffix(".in").read_text(encoding="utf-8").splitlines()
+    scripted = [each for each in [*CLIENTS, *AGENTS] if not each.is_for_node]
+    shown = [each for each in scripted if each.environment == path.stem]
+    own = next(each for each in shown if each.package == path.stem)
+    assert asked[0].endswith(f"=={version(own)}")
+    others = {f"{each.package}=={version(each)}" for each in shown if each.package != path.stem}
+    assert others <= set(asked)
 
 
-def test_the_lock_of_npm_has_checksums_and_no_address() -> None:
-    text = (NPM / "package-lock.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize("folder", [NPM, LARGE_NPM], ids=lambda path: path.name)
+def test_the_lock_of_npm_has_checksums_and_no_address(folder: Path) -> None:
+    text = (folder / "package-lock.json").read_text(encoding="utf-8")
     assert "://" not in text
     assert text.count('"integrity": "sha512-') == text.count('"node_modules/') > 0
 

@@ -4,6 +4,7 @@ import { z } from "zod";
 
 export const LOOP = "Multiply the price of desk by 3.";
 export const TALK = "What is the price of desk?";
+export const QUESTIONS = [LOOP, "What is the price of lamp?", "Multiply the price of chair by 2."];
 export const UNKNOWN_MODEL = "other";
 export const PRODUCTS = ["lamp", "desk", "chair"];
 export const [URL_OF_SERVER, WAY] = process.argv.slice(2);

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 import urllib.request
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -17,6 +18,8 @@ PRICES = {"lamp": 24, "desk": 180, "chair": 75}
 LOOP = "Multiply the price of desk by 3."
 """Two tools one after the other, then the answer: three turns."""
 TALK = "What is the price of desk?"
+QUESTIONS = (LOOP, "What is the price of lamp?", "Multiply the price of chair by 2.")
+"""Three turns of a user, each with tools."""
 UNKNOWN_MODEL = "other"
 CANCELLED = re.compile(r'^keepwarm_turns_total\{.*"cancelled".*\} (\S+)$', re.MULTILINE)
 
@@ -94,6 +97,53 @@ class Loop:
 
     def seen(self, answer: Any) -> dict[str, Any]:
         return {"turns": self.turns, "calls": self.calls, "answer": answer}
+
+
+def plain_tools(loop: Loop) -> tuple[Callable[[str], str], Callable[[int, int], str]]:
+    """The same tools for clients that read plain types and the arguments' meaning from text."""
+
+    def get_price(product: str) -> str:
+        """Get the price of a product.
+
+        Args:
+            product: lamp, desk or chair
+        """
+        return loop.get_price(product)
+
+    def multiply(a: int, b: int) -> str:
+        """Multiply two numbers.
+
+        Args:
+            a: one of them
+            b: the other one
+        """
+        return loop.multiply(a, b)
+
+    return get_price, multiply
+
+
+class Conversation:
+    """Asks the ``QUESTIONS`` one after the other, and notes what came of each."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._seen: list[dict[str, Any]] = []
+
+    def asked(self, ask: Callable[[str], Any]) -> list[dict[str, Any]]:
+        """``ask`` returns the answer to a question."""
+        for question in QUESTIONS:
+            self._note(ask(question))
+        return self._seen
+
+    async def asked_async(self, ask: Callable[[str], Awaitable[Any]]) -> list[dict[str, Any]]:
+        """The same of a coroutine function."""
+        for question in QUESTIONS:
+            self._note(await ask(question))
+        return self._seen
+
+    def _note(self, answer: Any) -> None:
+        self._seen.append({"calls": self._loop.calls[:], "answer": answer})
+        self._loop.calls.clear()
 
 
 def streamed(pieces: list[str], final: Any) -> dict[str, Any]:
