@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.grammar.lark_json import RuleBook, TooLong, array, key, pair, several
+from runtime.grammar.lark_json import RuleBook, TooLong, key, pair, several
 from runtime.grammar.library_numbers import keeps, keeps_value
 from runtime.grammar.number_rules import KEYWORDS, NotExact, Terminal, literal, numbers
 from runtime.grammar.plain_schemas import NotPlain, alternatives, is_assertive
@@ -30,8 +30,11 @@ from tools_api.schema_judge import Judge
 
 _NUMBERS = re.compile(r'"(?:m\w+imum|exclusiveM\w+|multipleOf)"|[0-9.]{16}|[0-9][eE][-+0-9]')
 """What a block has in it of which the library could round a number."""
-_MAX_TIMES, _MAX_CHARS = 4, 64 * 1024
+_MAX_TIMES, _MAX_CHARS = 16, 64 * 1024
 """Times the block that its rules may be long, and what they may be beyond."""
+_MAX_DEPTH = 200
+"""Rules that the library compiles inside each other: each takes some kB of a thread's stack."""
+_TOO_DEEP = "it is nested too deep for its numbers to be enforced"
 _CHOICES = (["anyOf"], ["oneOf"])
 _WITH_NUMBERS = frozenset({*KEYWORDS, "const", "enum"})
 _ANY_TYPE = ["null", "boolean", "number", "string", "array", "object"]
@@ -156,7 +159,9 @@ class _Rules:
         except TooLong:
             raise self._refused("it is too long for its numbers to be enforced") from None
         except RecursionError:
-            raise self._refused("it is nested too deep for its numbers to be enforced") from None
+            raise self._refused(_TOO_DEEP) from None
+        if self._book.depth(body) > _MAX_DEPTH:
+            raise self._refused(_TOO_DEEP)
         return body
 
     def _refused(self, message: str, keyword: str | None = None, path: Path = ()) -> GrammarRefused:
@@ -295,7 +300,7 @@ class _Rules:
             return self._book.rule(self._book.object(pairs))
         if isinstance(value, list):
             items = [*map(self._constant, value)]
-            return self._book.rule(array(items, None, len(items), None))
+            return self._book.rule(self._book.array(items, None, len(items), None))
         return self._book.one_of([literal(value)])
 
     # Objects
@@ -374,7 +379,7 @@ class _Rules:
                 other = self._symbol(node.get("items", True), (*path, "items"))
         if other is None and least > len(items):
             raise _Empty
-        return array(items, other, least, most)
+        return self._book.array(items, other, least, most)
 
 
 def _of_type(node: Schema, kinds: Sequence[str]) -> Schema:

@@ -11,11 +11,15 @@ nowhere else.
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 _COMMA, _COLON = '", "', '": "'
 _CHARS = r'[^"\\\x00-\x1F\x7F]|\\["\\bfnrt]|\\u00(?:0[0-7bef]|1[0-9a-f])'
 """Each character in one spelling alone, so that no name is a second one for another."""
+
+
+_NAMES = re.compile(r"\b(?:exact|EXACT)_\d+_\d+\b")
 
 
 class TooLong(Exception):
@@ -79,18 +83,85 @@ class RuleBook:
 
     def object(self, pairs: Sequence[tuple[str, bool]]) -> str:
         """An object with those pairs in their order, of which some have to come."""
-        first = next((at for at, (_, needed) in enumerate(pairs) if needed), len(pairs))
-        behind = ""
-        for text, needed in reversed(pairs[first + 1 :]):
-            comma = f"{_COMMA} {text}"
-            behind = f"{comma} {behind}" if needed else self.rule(f"({comma})? {behind}")
-        inner = f"{pairs[first][0]} {behind}" if pairs[first:] else ""
-        behind = self.rule(f"{_COMMA} {inner}") if inner else '""'
-        inner = inner or '""'
-        for text, _ in reversed(pairs[:first]):
-            inner = self.rule(f"{text} {behind} | {inner}")
-            behind = self.rule(f"({_COMMA} {text})? {behind}")
-        return f'"{{" {inner} "}}"'
+        named = [(self.rule(text), needed) for text, needed in pairs]
+        behind = [f"{_COMMA} {name}" if needed else f"({_COMMA} {name})?" for name, needed in named]
+        first = next((at for at, (_, needed) in enumerate(named) if needed), len(named))
+        halves = _Halves(self, behind)
+        ways = [
+            f"{named[at][0]} {halves.part(at + 1, len(named))}"
+            for at in range(min(first + 1, len(named)))
+        ]
+        return _enclosed("{", ways, "}", may_be_empty=first == len(named))
+
+    def array(self, items: Sequence[str], other: str | None, least: int, most: int | None) -> str:
+        """An array of those items in their order, as many of ``other`` behind them as fit.
+
+        Args:
+            least, most: how many there may be in all; ``most`` is None where there is no bound.
+        """
+        if not items:
+            ways = [] if other is None else [several(other, least, most)]
+            return _enclosed("[", ways, "]", may_be_empty=not least)
+        parts = [item if at == 0 else f"{_COMMA} {item}" for at, item in enumerate(items)]
+        counts = range(max(least, 1), len(items) + 1)
+        halves = _Halves(self, parts)
+        ways = [halves.part(0, count) for count in counts]
+        if other is not None:
+            left = None if most is None else most - len(items)
+            whole = ways.pop() if ways else halves.part(0, len(items))
+            ways.append(f"{whole} {_repeated(other, max(least - len(items), 0), left)}")
+        return _enclosed("[", ways, "]", may_be_empty=not least)
+
+    def depth(self, start: str) -> int:
+        """How many rules are compiled inside each other, from the one called ``start`` on."""
+        bodies = dict(line.rstrip("\n").split(": ", 1) for line in self.lines)
+        seen, deepest = {start}, 1
+        stack = [iter(_NAMES.findall(bodies.get(start, "")))]
+        while stack:
+            name = next((name for name in stack[-1] if name not in seen), None)
+            if name is None:
+                stack.pop()
+                continue
+            seen.add(name)
+            stack.append(iter(_NAMES.findall(bodies.get(name, ""))))
+            deepest = max(deepest, len(stack))
+        return deepest
+
+
+class _Halves:
+    """Runs of some bodies, put together of halves of halves: the library compiles rules in as many
+    calls inside each other as they refer to each other, and would not survive a chain of
+    thousands."""
+
+    def __init__(self, book: RuleBook, bodies: Sequence[str]) -> None:
+        self._book = book
+        self._bodies = bodies
+        self._known: dict[tuple[int, int], str] = {}
+
+    def part(self, first: int, end: int) -> str:
+        """The bodies from ``first`` to before ``end``."""
+        pieces: list[str] = []
+        while first < end:
+            size = 1
+            while first % (2 * size) == 0 and first + 2 * size <= end:
+                size *= 2
+            pieces.append(self._joined(first, size))
+            first += size
+        return " ".join(pieces)
+
+    def _joined(self, first: int, size: int) -> str:
+        if (first, size) not in self._known:
+            body = self._bodies[first]
+            if size > 1:
+                half = size // 2
+                body = f"{self._joined(first, half)} {self._joined(first + half, half)}"
+            self._known[first, size] = self._book.rule(body)
+        return self._known[first, size]
+
+
+def _enclosed(opener: str, ways: Sequence[str], closer: str, *, may_be_empty: bool) -> str:
+    inner = [*ways, '""'] if may_be_empty else ways
+    return f'"{opener}" ({" | ".join(inner)}) "{closer}"'
 
 
 def key(name: str) -> str:
@@ -110,25 +181,6 @@ def several(body: str, least: int, most: int | None) -> str:
         most: None where there is no bound.
     """
     return f"{body} {_repeated(body, max(least - 1, 0), None if most is None else most - 1)}"
-
-
-def array(items: Sequence[str], other: str | None, least: int, most: int | None) -> str:
-    """An array of those items in their order, as many of ``other`` behind them as fit.
-
-    Args:
-        least, most: how many there may be in all; ``most`` is None where there is no bound.
-    """
-    rest = ""
-    if other is not None and items:
-        left = None if most is None else most - len(items)
-        rest = _repeated(other, max(least - len(items), 0), left)
-    elif other is not None:
-        items, least = [several(other, least, most)], min(least, 1)
-    for at in reversed(range(1, len(items))):
-        rest = f"{_COMMA} {items[at]} {rest}"
-        rest = rest if at < least else f"({rest})?"
-    inner = f"{items[0]} {rest}" if items else ""
-    return f'"[" {inner if least or not items else f"({inner})?"} "]"'
 
 
 def _repeated(body: str, least: int, most: int | None) -> str:

@@ -274,6 +274,19 @@ def test_what_else_is_wrong_with_a_schema_the_library_says(grammars: GrammarComp
     assert caught.value.path == ("properties", "b", "format")
 
 
+def test_what_is_too_deep_or_too_long_is_refused(grammars: GrammarCompiler) -> None:
+    def link(number: int) -> dict[str, Any]:
+        following = {"a": {"$ref": f"#/$defs/d{number + 1}"}}
+        return {"type": "object", "properties": following}
+
+    chain: dict[str, Any] = {f"d{n}": link(n) for n in range(1000)} | {"d1000": {"const": ID}}
+    with pytest.raises(GrammarRefused, match="nested too deep for its numbers"):
+        grammars.compile(schema_spec({"$ref": "#/$defs/d0", "$defs": chain}))
+    ids = {f"p{n}": {"minimum": int("123456789" * 44) + n} for n in range(300)}
+    with pytest.raises(GrammarRefused, match="too long for its numbers"):
+        grammars.compile(schema_spec({"type": "object", "properties": ids}))
+
+
 def test_a_schema_of_a_thousand_ids_compiles(
     grammars: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:

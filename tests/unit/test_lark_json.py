@@ -6,7 +6,7 @@ import llguidance
 import pytest
 
 from runtime.grammar.compiler import GrammarCompiler
-from runtime.grammar.lark_json import RuleBook, TooLong, array, key, pair, several
+from runtime.grammar.lark_json import RuleBook, TooLong, key, pair, several
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, encode, small_tokenizer
 
@@ -71,7 +71,8 @@ def test_an_array_has_as_many_items_as_it_may(
     longest = len(items) if rest is None else 9 if most is None else most
     if least > longest:
         return  # whoever asks for that has found out before that there is none
-    accepts = judge(grammars, tokenizer, array(items, rest, least, most), RuleBook("x", 0))
+    book = RuleBook("exact_0", 10_000)
+    accepts = judge(grammars, tokenizer, book.array(items, rest, least, most), book)
     for size in range(9):
         written = [str(at) for at in range(len(items))] + ["x"] * 9
         text = f"[{', '.join(written[:size])}]"
@@ -105,3 +106,26 @@ def test_bodies_have_one_name_and_no_more_than_their_room() -> None:
     assert book.lines[-1] == 'X_2: "1" | "2"\n'
     with pytest.raises(TooLong):
         book.rule('"' + "long" * 10 + '"')
+
+
+def test_thousands_of_pairs_and_items_are_compiled_in_few_calls_inside_each_other(
+    grammars: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    book = RuleBook("exact_0", 10**7)
+    pairs = [(pair(key(f"p{at}"), '"1"'), at == 700) for at in range(3000)]
+    items = [f'"{at}"' for at in range(3000)]
+    start = book.rule(f"{book.object(pairs)} {book.array(items, None, 2, None)}")
+    assert book.depth(start) < 40
+    accepts = judge(grammars, tokenizer, start, book)
+    assert accepts('{"p5": 1, "p6": 1, "p700": 1, "p2999": 1}[0, 1, 2, 3, 4]')
+    assert not accepts('{"p5": 1, "p6": 1, "p2999": 1}[0, 1]')
+    assert not accepts('{"p700": 1}[0]')
+    assert not accepts('{"p700": 1}[0, 1, 3]')
+
+
+def test_the_depth_is_that_of_the_longest_way_that_is_new() -> None:
+    book = RuleBook("exact_0", 1000)
+    first, second = book.name(), book.name()
+    book.add(first, f'"a" {second}')
+    book.add(second, f'"b" {first} | {book.rule("/c/")}')
+    assert book.depth(first) == 3
