@@ -28,7 +28,10 @@ class Expression:
     def __init__(self, pattern: str) -> None:
         """Raises Unsupported: see there."""
         reader = _Reader(pattern)
-        reader.read()
+        try:
+            reader.read()
+        except RecursionError:
+            raise Unsupported("groups nested too deep") from None
         self.parts = tuple(reader.parts)
         """Syntax as ``re`` has it too, and numbers of atoms."""
         self.atoms = tuple(reader.atoms)
@@ -108,6 +111,7 @@ _ESCAPE = re.compile(
 _GROUP = re.compile(r"\((?:(\?(?:i?:|>|<?[=!]))|(?!\?)|\?<\w+>)")
 _QUANTIFIER = re.compile(r"[*+?][+?]?|\{(?:\d+|\d*,\d*)\}\??")
 _SPELT_ALIKE = re.compile(r"[*+?][+?]?|\{\d+\}|\{(?:\d+,\d*|,\d+)\}\??")
+_LOOP = re.compile(r"[*+]|\{\d*,\}")
 _MAY_BE_NONE = re.compile(r"[*?]|\{(?:0+[,}]|,)")
 _TWO_IN_ONE = ("ff", "fi", "fl", "ss", "st")
 """Letters of ASCII that fold to one character where case does not count."""
@@ -120,6 +124,7 @@ class _Reader:
         self._pattern = pattern
         self._at = 0
         self._folded = ""
+        self._choices = 0
         self.parts: list[str | int] = []
         """Syntax as ``re`` has it too, and numbers of atoms."""
         self.atoms: dict[str, int] = {}
@@ -151,6 +156,7 @@ class _Reader:
         return empty
 
     def _repeated(self, folds: bool) -> bool:
+        choices = self._choices
         empty = self._element(folds)
         found = _QUANTIFIER.match(self._pattern, self._at)
         if found is None:
@@ -160,6 +166,9 @@ class _Reader:
             raise Unsupported("a repetition of what may be empty, or of a repetition")
         if _SPELT_ALIKE.fullmatch(found[0]) is None:
             raise Unsupported(f"the repetition {found[0]}")
+        if self._choices > choices and _LOOP.match(found[0]):
+            raise Unsupported("a loop of which each round may have any of several lengths")
+        self._choices += "," in found[0] or found[0][0] != "{"
         self.parts.append(found[0])
         return _MAY_BE_NONE.match(found[0]) is not None
 

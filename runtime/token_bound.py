@@ -10,6 +10,7 @@ Always true: no encoding of the text has fewer tokens than ``least``.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,12 @@ class TokenBound:
             return
         if text == text[:1] * len(text):
             self._runs[text[:1]] = max(self._runs.get(text[:1], 0), len(piece))
+
+    @property
+    def most_bytes(self) -> int:
+        """Of the bytes that a text has as UTF-8, no token stands for more."""
+        spelt = len(_METASPACE.encode()) if self._metaspace else 1
+        return self._longest * self._shrinks * spelt or sys.maxsize
 
     def least(self, text: str) -> int:
         """No encoding of the text has fewer tokens. Linear in the text, and fast."""

@@ -161,6 +161,11 @@ class Tokenizer:
         """No encoding of the text has fewer; found without tokenising it."""
         return self._bound.least(text)
 
+    @property
+    def most_bytes_per_token(self) -> int:
+        """No rendered text has fewer tokens than its bytes of UTF-8 divided by this."""
+        return max(self._bound.most_bytes, *map(len, self._special_texts.values()))
+
     @functools.cached_property
     def _bound(self) -> TokenBound:
         pieces = [

@@ -368,12 +368,15 @@ def _fitting_prompt(
     most = model.max_context_tokens
     room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes)
     may_cut = request.truncation == "auto"
-    context = whole
-    if may_cut and room.is_hopeless(whole.items):
-        context = truncated(whole, model.renderer, options, room)
-    prompt = _render(context, model.renderer, request, options)
-    too_long = prompt.num_tokens + _wanted_room(request, model) > most
-    if may_cut and context is whole and too_long:
+    prompt: _Prompt | None = None
+    if not (may_cut and room.is_hopeless(whole.items)):
+        try:
+            prompt = _render(whole, model.renderer, request, options, most=most)
+        except errors.ApiError:  # too long to be tokenised
+            if not may_cut:
+                raise
+    wanted = _wanted_room(request, model)
+    if prompt is None or (may_cut and prompt.num_tokens + wanted > most):
         shorter = truncated(whole, model.renderer, options, room)
         prompt = _render(shorter, model.renderer, request, options)
     least = 1 if request.generate else 0
@@ -392,14 +395,20 @@ def _too_long(request: CreateRequest, num_tokens: int, most: int) -> errors.ApiE
 
 
 def _render(
-    context: Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
+    context: Context,
+    renderer: Renderer,
+    request: CreateRequest,
+    options: TemplateOptions,
+    most: int | None = None,
 ) -> _Prompt:
+    """``most``: see ``Renderer.input``."""
     parent = context.parent
     ids, tail = renderer.input(
         context.items,
         parent.tail if parent is not None else Tail.START,
         generate=request.generate,
         options=options,
+        most=most,
     )
     before = parent.num_tokens if parent is not None else 0
     num_tokens = len(context.header.ids) + before + len(ids)

@@ -44,6 +44,20 @@ LINES = (
 )
 
 
+_SHIPPED = Path(__file__).parents[2] / "runtime" / "assets" / "default_model" / "tokenizer.json"
+
+
+def shipped_json() -> dict[str, Any]:
+    """tokenizer.json of the model that comes with the package."""
+    return json.loads(_SHIPPED.read_text())
+
+
+def shipped_pattern() -> str:
+    """The expression by which it cuts."""
+    pattern: str = shipped_json()["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
+    return pattern
+
+
 def byte_level_json(vocab_size: int = 600) -> dict[str, Any]:
     """tokenizer.json of a ChatML model, its added tokens as in Qwen3."""
     return json.loads(_byte_level_text(vocab_size))
