@@ -329,6 +329,17 @@ _LENGTHS = re.compile(r"The input is (\d+) tokens long, the model's context hold
 """How ``context_length_exceeded`` begins."""
 
 
+def unsplittable_input() -> ApiError:
+    """A text that fits the context, perhaps: nobody can tokenise it. Rather than its size it says
+    what is wrong, by the code that agents shorten their context for."""
+    return ApiError(
+        "The input has a run of characters of one kind that is too long for the model's tokenizer; "
+        "shorten it or set truncation to 'auto'.",
+        code="context_length_exceeded",
+        param="input",
+    )
+
+
 def overloaded(reason: str) -> ApiError:
     """The request did not start and may be sent again."""
     return ApiError(

@@ -1,8 +1,9 @@
 """What makes two items the same in a history.
 
 A client's copy of what was said has ids, status and annotations of its own, and may spell the JSON
-of arguments anew: other spaces, another order of keys, ``1.50`` for ``1.5``. Nothing else is the
-same. Numbers are compared by their value to the last digit, never as what a float can hold.
+of arguments anew: other spaces, another order of keys, ``1.50`` for ``1.5``, U+FFFD for half a
+surrogate pair, which is what clients get who are given objects. Nothing else is the same. Numbers
+are compared by their value to the last digit, never as what a float can hold.
 
 Always true: arguments have one canonical form only if they are one value; what is no JSON is the
 same as itself alone.
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
+from tools_api.exact_json import whole_text
 from tools_api.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 
 _NOT_PLAIN = re.compile(r"[0-9][.eE]|[0-9]{16}|-0")
@@ -53,7 +55,7 @@ def canonical(arguments: str) -> str:
         text = _WRITER.encode(_READER.decode(arguments))
     except (ValueError, RecursionError):
         return _NO_JSON + arguments  # cut short, or nested too deep
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair: its escape
+    return whole_text(text)
 
 
 class _Decimal(NamedTuple):

@@ -259,17 +259,14 @@ class Renderer:
         chat_format: ChatFormat,
         *,
         max_tokens: int,
-        longest_token_bytes: int,
     ) -> None:
         """
         Args:
             max_tokens: of the model's context.
-            longest_token_bytes: no text has fewer tokens than its bytes divided by this.
         """
         self._tokenizer = tokenizer
         self._format = chat_format
         self._max_tokens = max_tokens
-        self._longest_token_bytes = longest_token_bytes
         self._banned: dict[tuple[bool, bool], tuple[int, ...]] = {}
 
     def banned_tokens(self, *, thinking: bool, calls: bool) -> tuple[int, ...]:
@@ -321,7 +318,8 @@ class Renderer:
                 segments += self._format.items(
                     (opening,), first=True, open_output=False, options=options
                 )
-        self._refuse_hopeless(segments)
+        advice = "its instructions and tools alone are too long"
+        self._refuse_hopeless(segments, self._max_tokens, advice)
         return Header(
             instructions=instructions,
             opening=opening,
@@ -330,23 +328,50 @@ class Renderer:
             ids=self._encode(segments),
         )
 
-    def _refuse_hopeless(self, segments: Sequence[Segment]) -> None:
-        texts = (segment.text for segment in segments if not segment.special)
-        num_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        least_tokens = num_bytes // self._longest_token_bytes
-        if least_tokens > self._max_tokens:
-            advice = "its instructions and tools alone are too long"
-            raise errors.context_length_exceeded(least_tokens, self._max_tokens, advice)
+    def _refuse_hopeless(self, segments: Sequence[Segment], most: int, *advice: str) -> None:
+        least = self._tokenizer.least_tokens(_text(segments))
+        if least > most:
+            raise errors.context_length_exceeded(least, most, *advice)
 
     def count(self, items: tuple[Item, ...], options: TemplateOptions) -> int:
-        """Tokens of items on their own; a good estimate of what they add to a context."""
-        return len(self.input(items, Tail.INPUT, generate=False, options=options)[0])
+        """Tokens of items on their own; a good estimate of what they add to a context. Of items
+        that cannot fit into any as few as they can be."""
+        segments = self._segments(items, Tail.INPUT, generate=False, options=options)
+        text = _text(segments)
+        least = self._tokenizer.least_tokens(text)
+        if least > self._max_tokens:
+            return least
+        try:
+            return len(self._tokenizer.encode(segments))
+        except UnsplittableText:
+            return len(text.encode("utf-8", "surrogatepass"))
 
     def input(
-        self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
+        self,
+        items: tuple[Item, ...],
+        tail: Tail,
+        *,
+        generate: bool,
+        options: TemplateOptions,
+        most: int | None = None,
     ) -> tuple[TokenArray, Tail]:
         """Ids of new items behind ``tail``, with the generation prompt if the model is to
-        go on, and how the text ends then (before the model's output)."""
+        go on, and how the text ends then (before the model's output).
+
+        Args:
+            most: a text that has more tokens, whatever they are, is refused before it is
+                tokenised.
+        """
+        segments = self._segments(items, tail, generate=generate, options=options)
+        if not segments:
+            return _NO_TOKENS, tail
+        if most is not None:
+            self._refuse_hopeless(segments, most)
+        return self._encode(segments), Tail.INPUT
+
+    def _segments(
+        self, items: tuple[Item, ...], tail: Tail, *, generate: bool, options: TemplateOptions
+    ) -> list[Segment]:
         segments = self._format.items(
             items,
             first=tail is Tail.START,
@@ -354,17 +379,18 @@ class Renderer:
             after_output=tail in (Tail.CLOSED_OUTPUT, Tail.OPEN_OUTPUT),
             options=options,
         )
-        if generate:
-            segments = segments + self._format.generation_prompt(options)
-        if not segments:
-            return _NO_TOKENS, tail
-        return self._encode(segments), Tail.INPUT
+        return segments + self._format.generation_prompt(options) if generate else segments
 
     def _encode(self, segments: Sequence[Segment]) -> TokenArray:
         try:
             return self._tokenizer.encode(segments)
         except UnsplittableText as error:
-            raise errors.invalid_value("input", str(error)) from error
+            raise errors.unsplittable_input() from error
+
+
+def _text(segments: Sequence[Segment]) -> str:
+    """What of the segments is text; nothing is spelt across a special one."""
+    return "".join(segment.text for segment in segments if not segment.special)
 
 
 def text_bytes(item: Item) -> int:

@@ -371,8 +371,13 @@ def _fitting_prompt(
     most, reply = model.max_context_tokens, _wanted_room(request, model)
     room = Room(max_tokens=most, longest_token_bytes=model.longest_token_bytes, reply_tokens=reply)
     may_cut = request.truncation == "auto"
-    hopeless = may_cut and room.is_hopeless(whole.items)
-    prompt = None if hopeless else _render(whole, model.renderer, request, options)
+    prompt: _Prompt | None = None
+    if not (may_cut and room.is_hopeless(whole.items)):
+        try:
+            prompt = _render(whole, model.renderer, request, options, most=most)
+        except errors.ApiError:  # too long to be tokenised
+            if not may_cut:
+                raise
     if may_cut and (prompt is None or prompt.num_tokens + reply > most):
         for shorter in truncations(whole, model.renderer, options, room):
             prompt = _render(shorter, model.renderer, request, options)
@@ -395,14 +400,20 @@ def _too_long(request: CreateRequest, num_tokens: int, most: int) -> errors.ApiE
 
 
 def _render(
-    context: Context, renderer: Renderer, request: CreateRequest, options: TemplateOptions
+    context: Context,
+    renderer: Renderer,
+    request: CreateRequest,
+    options: TemplateOptions,
+    most: int | None = None,
 ) -> _Prompt:
+    """``most``: see ``Renderer.input``."""
     parent = context.parent
     ids, tail = renderer.input(
         context.items,
         parent.tail if parent is not None else Tail.START,
         generate=request.generate,
         options=options,
+        most=most,
     )
     before = parent.num_tokens if parent is not None else 0
     num_tokens = len(context.header.ids) + before + len(ids)

@@ -41,16 +41,9 @@ class ServedModel:
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self.max_context_tokens = max_context_tokens
-        self.longest_token_bytes = max(
-            len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)
-        )
+        self.longest_token_bytes = tokenizer.most_bytes_per_token
         """No text has fewer tokens than its bytes divided by this."""
-        self.renderer = Renderer(
-            tokenizer,
-            chat_format,
-            max_tokens=max_context_tokens,
-            longest_token_bytes=self.longest_token_bytes,
-        )
+        self.renderer = Renderer(tokenizer, chat_format, max_tokens=max_context_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class HttpTurn:
         self._begun = self._over = False
         self._wrote_at = clock()
         writer = asked.writer
-        self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(orjson.loads(frame))
+        self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(exact_json.loads(frame))
         if isinstance(writer, ResponsesWriter):
             self._feed = writer.feed_frame
         self._link: Link = hub.open(asked.tenant, self, connect)

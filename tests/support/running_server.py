@@ -58,6 +58,7 @@ class RunningServer:
         times: SocketTimes | None = None,
         real_time: bool = False,
         real: bool = False,
+        max_context_tokens: int = 4096,
     ) -> None:
         """
         Args:
@@ -71,7 +72,9 @@ class RunningServer:
         self.connections: list[EchoConnection] = []
         tenants = Tenants(keys, policies)
         self._real = real
-        self.service = make_service(self._clock, limits=limits, tenants=tenants)
+        self.service = make_service(
+            self._clock, limits=limits, tenants=tenants, max_context_tokens=max_context_tokens
+        )
         store = self.service.store
         self.dashboard = make_dashboard(self._clock, store)
         self.hub = Hub(

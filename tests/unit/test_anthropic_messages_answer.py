@@ -28,6 +28,7 @@ from tools_api.dialects.anthropic_messages_answer import MessageWriter, error_bo
 from tools_api.errors import ApiError
 
 Event = dict[str, Any]
+LONG = Decimal("0.12345678901234567890")
 USAGE = {
     "input_tokens": 36,
     "cache_creation_input_tokens": 0,
@@ -220,16 +221,11 @@ def test_thinking_that_is_not_wanted_is_an_empty_block() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ('{"a": 1', {"a": 1}),
-        ('{"a": "x', {}),
-        ("", {}),
-        ("[1]", {}),
-        ("nonsense", {}),
-        ('{"a": 18446744073709551617}', {"a": 18446744073709551617}),
-        (
-            '{"a": [0.12345678901234567890, 1.5]}',
-            {"a": [Decimal("0.12345678901234567890"), 1.5]},
-        ),
+        *(('{"a": 1', {"a": 1}), ('{"a": "x', {}), ("", {}), ("[1]", {}), ("nonsense", {})),
+        ('{"a": 18446744073709551617, "b": [0.12345678901234567890', {"a": 2**64 + 1, "b": [LONG]}),
+        ('{"a": 18446744073709551617, "b": 0.12345678901234567890}', {"a": 2**64 + 1, "b": LONG}),
+        ('{"half \\ud83d": "\\ude00"}', {"half \ufffd": "\ufffd"}),
+        ('{"half \\ud83d": ["\\ude00", "', {"half \ufffd": ["\ufffd"]}),
     ],
 )
 def test_arguments_that_are_no_object_are_what_can_be_read_of_them(

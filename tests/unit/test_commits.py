@@ -1,5 +1,7 @@
 """What of a turn is recorded, and what a turn becomes whose record is refused."""
 
+from decimal import Decimal
+
 import orjson
 import pytest
 
@@ -10,6 +12,7 @@ from tests.support.journal_rig import JournalRig
 from tests.support.memory_journal import MemoryJournal
 from tests.support.sessions_rig import END, call, tool
 from tools_api.events import type_of
+from tools_api.exact_json import dumps, loads
 from tools_api.items import CallOutput
 
 
@@ -17,7 +20,8 @@ def played(**fields: object) -> tuple[TurnRecord, Ending]:
     rig = JournalRig(MemoryJournal(b"f"))
     rig.hold = True
     client = rig.connect()
-    client.create(input="hello", instructions="rules", **fields)
+    sent = {"type": "response.create", "input": "hello", "instructions": "rules"}
+    client.send_raw(dumps(sent | fields))
     rig.reply("answer" + END)
     (_, commit) = rig.held[0]
     (job,) = client.connection._jobs
@@ -108,6 +112,15 @@ def test_a_turn_whose_record_is_refused_has_failed_under_the_same_number() -> No
         "failed",
         "session_moved",
     )
+
+
+def test_a_turn_whose_record_is_refused_keeps_the_numbers_of_its_tools() -> None:
+    numbers = [2**64 + 1, Decimal("1e400"), Decimal("0.12345678901234567890")]
+    parameters = {"type": "object", "properties": {"a": {"enum": numbers}}}
+    sent = {"type": "function", "name": "f", "parameters": parameters, "strict": False}
+    _, ending = played(tools=[sent], tool_choice="none")
+    failed = loads(refused(ending, STALE).terminal)
+    assert failed["response"]["tools"][0]["parameters"] == parameters
 
 
 def test_a_turn_that_failed_for_want_of_its_journal_says_what_it_has_spent() -> None:

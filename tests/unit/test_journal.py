@@ -493,7 +493,10 @@ def test_a_header_comes_back_with_its_tools_and_ids() -> None:
                 "name": "look",
                 "parameters": {
                     "type": "object",
-                    "properties": {"b": {"type": ["string", "null"], "default": None}, "a": {}},
+                    "properties": {
+                        "b": {"type": ["string", "null"], "default": None},
+                        "a": {"enum": [2**64 + 1, Decimal("0.12345678901234567890"), 0.1]},
+                    },
                 },
             },
             {"type": "custom", "name": "run", "format": {"type": "text"}},

@@ -12,7 +12,8 @@ from tools_api.limits import DEFAULT_LIMITS
 from tools_api.packed_requests import PIECE_BYTES, Unpacker, pack
 from tools_api.requests import CreateRequest, parse_create
 
-SCHEMA = {"type": "object", "properties": {"b": {"type": "number"}, "a": {"enum": [1, 0.5, None]}}}
+NUMBERS = [1, 0.5, None, 2**64 + 1, Decimal("0.12345678901234567890"), Decimal("1e400")]
+SCHEMA = {"type": "object", "properties": {"b": {"type": "number"}, "a": {"enum": NUMBERS}}}
 ITEMS: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": [{"type": "input_text", "text": "ä\u2028"}], "id": "m", "x": 1},

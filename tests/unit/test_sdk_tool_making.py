@@ -1,6 +1,7 @@
 """Schemas from type hints, what a tool may be told, and which functions are none."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,19 @@ def test_a_tool_is_strict_and_described_by_its_docstring() -> None:
         },
         "strict": True,
     }
+
+
+@tool
+def pay(amount: Decimal, note: str, share: float) -> None:
+    """Pay."""
+
+
+def test_arguments_are_bound_to_the_last_digit_and_whatever_the_text() -> None:
+    amount = "123456789012345678901234567890.12345678901234567890"
+    bound = pay.bind(f'{{"amount": {amount}, "note": "cut \\ud83d", "share": 0.5}}')
+    assert bound == {"amount": Decimal(amount), "note": "cut \ufffd", "share": 0.5}
+    with pytest.raises(ValidationError):
+        pay.bind(f'{{"amount": {amount}, "note": 1.00000000000000000001, "share": 0.5}}')
 
 
 def test_a_tool_is_still_a_function() -> None:

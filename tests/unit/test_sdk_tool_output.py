@@ -1,5 +1,7 @@
 """What tools return as text: JSON, errors, and long outputs cut in their middle."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +76,28 @@ def test_fifty_megabytes_are_cut() -> None:
 
 def test_lone_surrogates_do_no_harm() -> None:
     cut("\ud800" * 5000, 1000)[0].encode()
+
+
+@dataclass
+class Found:
+    path: str
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("name \udcff", "name \ufffd"),
+        ({"name \udcff": 1}, '{"name \ufffd":1}'),
+        ([{"a": ["\udcff", 2**70]}], '[{"a":["\ufffd",1180591620717411303424]}]'),
+        (Found("\udcff"), '{"path":"\ufffd"}'),
+        ((Path("\udcff"), {"\ud83d"}), '["\ufffd",["\ufffd"]]'),
+    ],
+)
+def test_half_a_surrogate_pair_is_a_replacement_character(value: object, text: str) -> None:
+    """As Python has names of files that are no text."""
+    assert output_text(value) == text
+
+
+def test_an_error_may_name_a_file_whose_name_is_no_text() -> None:
+    said = error_text(FileNotFoundError("no \udcff"))
+    assert said == '{"error":"FileNotFoundError: no \ufffd"}'

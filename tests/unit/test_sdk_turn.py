@@ -1,5 +1,6 @@
 """One turn without a socket: what is sent, what comes out, what may be sent again."""
 
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from tests.support.clock import FakeClock
 from tests.support.fake_server import call, message, refusal, turn
 from tools_api import errors
 from tools_api.errors import ApiError
+from tools_api.exact_json import loads
 from tools_api.items import FunctionCall, FunctionCallOutput, parse_items
 from tools_api.sdk.answers import (
     ArgumentsDelta,
@@ -27,6 +29,8 @@ from tools_api.sdk.options import TurnOptions, wire_items
 from tools_api.sdk.schemas import json_format, strict_schema
 from tools_api.sdk.turn import Again, Traits, Turn, answers_cancel, ends_turn
 from tools_api.tools import FunctionTool
+
+LONG = Decimal("0.12345678901234567890")
 
 
 def sent(turn_: Turn) -> dict[str, Any]:
@@ -57,6 +61,14 @@ def test_the_first_turn_sends_its_input_and_no_previous_id() -> None:
         "model": "m",
         "input": [{"type": "message", "role": "user", "content": "hello"}],
     }
+
+
+def test_any_text_and_number_can_be_sent() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [2**64 + 1, LONG]}}}
+    tool = {"type": "function", "name": "f", "parameters": schema}
+    request = loads(Turn(Chain(defaults={"tools": [tool]}), "cut \ud83d", {}).frame())
+    assert request["input"][0]["content"] == "cut \ufffd"
+    assert request["tools"][0]["parameters"] == schema
 
 
 def test_a_later_turn_sends_only_what_is_new() -> None:

@@ -104,11 +104,20 @@ def test_text_is_split_as_the_library_does_it(seed: int) -> None:
     assert ours.tolist() == library.encode(text, add_special_tokens=False).ids
 
 
-def test_a_run_that_the_library_gives_up_on_is_encoded_and_harms_nothing() -> None:
+def test_a_run_that_the_library_gives_up_on_is_encoded() -> None:
     tokenizer = Tokenizer.load(DEFAULT)
     run = "\t" * 1_200_000
     assert text_of(tokenizer, tokenizer.encode([Segment(run)])) == run.encode()
     assert text_of(tokenizer, tokenizer.encode([Segment("a\tb")])) == b"a\tb"
+
+
+def test_the_least_that_a_text_can_have_is_known_before_it_is_encoded(
+    byte_level: Tokenizer, sentencepiece: Tokenizer
+) -> None:
+    for tokenizer in (byte_level, sentencepiece):
+        for text in (*HARD_TEXTS, "\u2581" * 20_000, "the city " * 5_000):
+            least, most = tokenizer.least_tokens(text), len(tokenizer.encode([Segment(text)]))
+            assert len(text.encode()) // tokenizer.most_bytes_per_token <= least <= most
 
 
 @pytest.mark.parametrize("fixture", ["byte_level", "sentencepiece"])

@@ -211,17 +211,10 @@ def _input(arguments: str) -> Block:
     """The arguments as an object; of those that were cut short what a client makes of the
     deltas."""
     try:
-        parsed = exact_json.loads(arguments)
-    except (ValueError, RecursionError):
-        parsed = _beginning(arguments)
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _beginning(arguments: str) -> Any:
-    try:
-        return exact_json.beginning(arguments)
+        parsed = exact_json.beginning(arguments)
     except ValueError:
-        return None
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _usage(response: Event) -> Block:
