@@ -30,7 +30,7 @@ def measure_peer(
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
 
         def call(cache: Any = cache, token: Any = token) -> object:
-            return step(input_ids=token, past_key_values=cache).logits
+            return step(input_ids=token, cache=cache).logits
 
         taken = wall_seconds(call, device)
         rows.append(
@@ -50,7 +50,7 @@ def _cache_of(model: Any, batch: int, context: int, device: torch.device) -> Any
     what the tokens are does not matter here, so nothing computes them."""
     transformers: Any = importlib.import_module("transformers")
     cache = transformers.StaticCache(config=model.config, max_cache_len=context + _CALLS)
-    model(input_ids=torch.zeros(batch, 1, dtype=torch.int64, device=device), past_key_values=cache)
+    model(input_ids=torch.zeros(batch, 1, dtype=torch.int64, device=device), cache=cache)
     for layer in cache.layers:
         layer.cumulative_length.fill_(context - 1)
     return cache
