@@ -17,7 +17,7 @@ import pytest
 from runtime.config import EngineConfig
 from runtime.engine.engine import Engine
 from runtime.grammar.probe import GrammarProbe
-from runtime.messages import EngineInfo, EngineMessage, GenerationRequest, StepOutput
+from runtime.messages import CancelRequest, EngineInfo, EngineMessage, GenerationRequest, StepOutput
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.process.engine_process import EngineDied
 from runtime.process.loading import assemble
@@ -55,8 +55,8 @@ class HeldEngine:
         self._dying = False
         self.num_requests = 0
         """That were ever sent."""
-        self.num_told = 0
-        """Steps with tokens."""
+        self.num_cancelled = 0
+        """Of them, those that it was told to give up."""
 
     def hold(self, after: int = 0) -> None:
         """Stop after so many steps with tokens."""
@@ -67,11 +67,6 @@ class HeldEngine:
     def go_on(self) -> None:
         """From now on step as ever."""
         self._left = None
-        self._may.set()
-
-    def allow(self, steps: int) -> None:
-        """Take so many steps with tokens and stop."""
-        self._left = steps
         self._may.set()
 
     @property
@@ -92,6 +87,7 @@ class HeldEngine:
     def send(self, messages: list[EngineMessage]) -> None:
         assert self._engine is not None
         self.num_requests += sum(isinstance(each, GenerationRequest) for each in messages)
+        self.num_cancelled += sum(isinstance(each, CancelRequest) for each in messages)
         self._engine.submit(messages)
         self._arrived.set()
 
@@ -115,12 +111,10 @@ class HeldEngine:
                 return output
 
     def _count(self, output: StepOutput) -> None:
-        if any(len(each.new_tokens) for each in output.outputs):
-            self.num_told += 1
-            if self._left is not None:
-                self._left -= 1
-                if self._left <= 0:
-                    self._may.clear()
+        if self._left is not None and any(len(each.new_tokens) for each in output.outputs):
+            self._left -= 1
+            if self._left <= 0:
+                self._may.clear()
 
     async def restart(self) -> EngineInfo:
         await self.stop()
@@ -267,3 +261,7 @@ class Served:
     async def asked(self, requests: int) -> None:
         """Until the engine was sent so many requests in all."""
         await self.until(lambda: self.engine.num_requests >= requests)
+
+    async def gave_up(self, requests: int) -> None:
+        """Until the engine was told to give up so many requests in all."""
+        await self.until(lambda: self.engine.num_cancelled >= requests)

@@ -100,6 +100,7 @@ async def a_cut_cancels(d: Dialogue) -> None:
     await one.until(DELTA)
     await d.served.stands()
     await one.leave()
+    await d.served.gave_up(1)
     d.engine.go_on()
     await two.turn("And then?", keepwarm={"session": "s"})
     await two.send(type="keepwarm:response.resume", request_id="r1")
@@ -204,7 +205,7 @@ async def grammar_refused(d: Dialogue) -> None:
     await ws.turn("hi", text=never, keepwarm={"session": "s"})
     probed = {"type": "string", "pattern": "^(a|b){3000}[^a]{4000}c$"}
     tool = LOOK | {"parameters": {"type": "object", "properties": {"p": probed}}}
-    await ws.turn("hi", tools=[tool], tool_choice="required", keepwarm={"session": "s"})
+    await ws.turn("hi", tools=[tool], tool_choice="required", max_output_tokens=2)
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: nowhere"}
     await ws.turn("hi", tools=[{"type": "custom", "name": "c", "format": grammar}])
     await ws.turn("hi", keepwarm={"session": "s"})

@@ -205,6 +205,7 @@ async def chat_client_gone(d: Dialogue) -> None:
     async with d.stream("POST", at, chat(stream=True, **named)) as answer:
         await answer.event()
         await d.served.stands()
+    await d.served.gave_up(1)
     d.engine.go_on()
     await d.http("POST", at, chat(**named))
     await d.http("POST", at, chat("And then?", keepwarm={"session": "s"}))
