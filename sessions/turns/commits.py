@@ -51,24 +51,6 @@ class Outcome:
     """What can be continued; None if the turn left nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A record to be written; the verdict is for ``Connection.committed``."""
-
-    record: TurnRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """What a running turn holds from now on, as the record of the failed turn that it becomes if
-    the server dies."""
-
-    record: TurnRecord
-    urgent: bool
-    """It holds more output than was noted, or nothing any more, so that whoever takes the session
-    over does not count it as cut short; otherwise this may go with the next thing written."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ending:
     """A turn that has ended and waits for its record."""

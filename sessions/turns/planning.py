@@ -7,6 +7,7 @@ Always true: a plan's header is rendered from this request alone (and the chain'
 system message); its prompt leaves room for at least one token unless it is a warm-up.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from sessions.durable.transcript import (
     Entry,
     Renderer,
     Tail,
+    chain,
     check_calls,
+    header_tools,
     roll,
     roll_all,
     split_opening,
@@ -38,7 +41,7 @@ from sessions.turns.turn_plan import Past, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
-from tools_api.items import Item
+from tools_api.items import CallOutput, Item
 from tools_api.limits import Limits
 from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import INT64_MAX, CreateRequest
@@ -435,3 +438,34 @@ def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
     least_tokens = num_bytes // model.longest_token_bytes
     if least_tokens > model.max_context_tokens:
         raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)
+
+
+def takes_long(
+    service: Service, request: CreateRequest, lineage: Lineage, frame_bytes: int
+) -> bool:
+    """Whether the turn's plan may tokenise more than ``max_inline_bytes``."""
+    most = service.limits.max_inline_bytes
+    parent = lineage.parent
+    if parent is None:
+        return frame_bytes > most
+    if request.truncation == "auto" and parent.entry.num_tokens > most // 4:
+        return True  # what is left of a chain that is cut short is rendered anew
+    answers = any(isinstance(item, CallOutput) for item in lineage.items)
+    if answers and _warmed(parent.entry) > most // 4:
+        return True  # what outputs stand in front of is said anew
+    if frame_bytes <= most:
+        return False
+    header, options = parent.entry.header, template_options(service.model, request)
+    if (request.instructions, header_tools(request.tools), options) != (
+        header.instructions,
+        header.tools,
+        header.options,
+    ):
+        return True
+    return sum(map(text_bytes, lineage.items)) > most
+
+
+def _warmed(entry: Entry) -> int:
+    """Tokens at the end of the chain that no model has answered yet."""
+    links = itertools.takewhile(lambda link: link.tail is Tail.INPUT, chain(entry))
+    return sum(link.own_tokens for link in links)

@@ -14,8 +14,7 @@ from sessions.http.exchange import Exchange, Pending
 from sessions.http.later import Later
 from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
-from sessions.turns.long_plans import takes_long
-from sessions.turns.planning import Lineage, count_prompt, find_parent
+from sessions.turns.planning import Lineage, count_prompt, find_parent, takes_long
 from sessions.turns.recollection import journal_error
 from sessions.turns.references import digested, refuse_many_lists, remembered, with_stored
 from sessions.turns.service import Service

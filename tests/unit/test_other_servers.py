@@ -188,11 +188,11 @@ def test_an_id_that_came_when_its_client_was_gone_is_free_unless_another_bears_i
     for _ in range(2):
         pair.here.recollection._journal.ownership.take_request("acme", "r1")  # type: ignore[union-attr]
         outcome = Recalled(taken_id="r1")
-        pair.here.carry(gone, gone.connection.recalled("a lookup that is over", outcome))
+        pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
         assert take(pair.there)
         free(pair.there)
     pair.here.connect().create(**CREATE)
-    pair.here.carry(gone, gone.connection.recalled("a lookup that is over", outcome))
+    pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
     assert not take(pair.there)
 
 
