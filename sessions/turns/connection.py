@@ -20,10 +20,10 @@ from sessions.durable.weights import Hold, request_bytes
 from sessions.turns.effects import Cancel, Effects, Outbox
 from sessions.turns.following import Following
 from sessions.turns.intake import Waiting, place
-from sessions.turns.jobs import Job, Jobs, Way
+from sessions.turns.jobs import Job, Jobs, Way, shutting_down
 from sessions.turns.lanes import Lane, Lanes
 from sessions.turns.reading import Prepared, Read, read_frame
-from sessions.turns.running import Running, shutting_down
+from sessions.turns.running import Running
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
 from tools_api import errors, events
@@ -127,9 +127,9 @@ class Connection:
         self._following.look(log)
         for job in self._jobs.with_log(log):
             if log.follower is None:
-                self._running.disconnected(job)
+                self._disconnected(job)
             elif log.follower is not job and not job.displaced:
-                self._running.give_way(job)
+                self._give_way(job)
         return self._effects()
 
     def running(self, response_id: str) -> Turn | None:
@@ -156,7 +156,7 @@ class Connection:
         """End that turn, for whoever of its tenant asked. One that does not run is ignored."""
         job = self._jobs.of_response(response_id)
         if job is not None:
-            self._running.end_early(job, Way.CANCELLED)
+            self._end_early(job, Way.CANCELLED)
         return self._effects()
 
     def engine_died(self) -> Effects:
@@ -168,7 +168,7 @@ class Connection:
         way = Way.DRAINING if self._draining else Way.ENGINE_LOST
         for job in self._jobs:
             if job.turn is not None:
-                self._running.end_early(job, way)
+                self._end_early(job, way)
         return self._effects()
 
     def tick(self) -> Effects:
@@ -187,7 +187,7 @@ class Connection:
         self._close_with = SERVICE_RESTART
         for job in self._jobs:
             if job.turn is None:
-                self._running.end_early(job, Way.DRAINING)
+                self._end_early(job, Way.DRAINING)
         for lane, waiting in self._drop_waiting():
             content = waiting.content
             error = content if isinstance(content, ApiError) else shutting_down()
@@ -203,7 +203,7 @@ class Connection:
             for job in self._jobs:
                 if job.log is not None and job.log.follower is job:
                     job.log.follower = None
-                self._running.disconnected(job)
+                self._disconnected(job)
             self._visible.close()
         return self._effects()
 
@@ -283,7 +283,7 @@ class Connection:
         else:
             job = self._jobs.of_response(response_id)
         if job is not None:
-            self._running.end_early(job, Way.CANCELLED)
+            self._end_early(job, Way.CANCELLED)
             return
         elsewhere = None
         if response_id is not None:
@@ -292,6 +292,33 @@ class Connection:
             self._running.send_error(errors.response_not_found(response_id), asked.stream_id)
         else:
             self._out.others.append(Cancel(elsewhere, response_id))
+
+    # Ended early
+
+    def _end_early(self, job: Job, way: Way) -> None:
+        """End a request where it waits. One whose turn has ended waits for its record, and one
+        that only follows a turn goes with its client."""
+        if job.ending is None and (job.creates or way is Way.CLIENT_GONE):
+            self._jobs.end_early(job, way)
+
+    def _give_way(self, job: Job) -> None:
+        """A newer request bears this one's id: it gets the turn, or what comes of it."""
+        if job.turn is None:
+            self._end_early(job, Way.NEWER_REQUEST)
+            return
+        job.displaced = True
+        self._lanes.done(job.lane)
+        self._running.send_error(errors.followed_elsewhere(), job.lane.stream_id)
+
+    def _disconnected(self, job: Job) -> None:
+        """Nobody is there for a request any more, or it has lost its connection: it goes on for
+        who follows it, or for a client that may come back."""
+        if job.turn is not None and not job.turn.plan.private:
+            assert job.session is not None
+            followed = job.log is not None and job.log.follower is not None
+            if followed or job.session.outlives_sockets:
+                return
+        self._end_early(job, Way.CLIENT_GONE)
 
     # From request to turn
 

@@ -24,7 +24,9 @@ from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
 from sessions.turns.sharing import Bounded
-from sessions.turns.turn import Turn
+from sessions.turns.turn import Turn, TurnStep
+from tools_api import errors
+from tools_api.errors import ApiError
 from tools_api.requests import CreateRequest
 
 
@@ -39,12 +41,40 @@ class Way(enum.Enum):
     ENGINE_LOST = enum.auto()
 
 
-class EndedEarly(Exception):
-    """Thrown into the life of a request at the question it waits at."""
+class EndedEarly(BaseException):
+    """Thrown into the life of a request at the question it waits at; no ``Exception``, so that it
+    is not taken for an answer."""
 
     def __init__(self, way: Way) -> None:
         super().__init__(way.name)
-        self.way = way
+        self._way = way
+
+    def refusal(self) -> ApiError | None:
+        """What a request is told that has no turn yet; None: nobody is there to be told."""
+        match self._way:
+            case Way.CANCELLED:
+                return errors.request_cancelled()
+            case Way.NEWER_REQUEST:
+                return errors.followed_elsewhere()
+            case Way.DRAINING:
+                return shutting_down()
+        return None
+
+    def stop(self, turn: Turn, now: float) -> TurnStep:
+        """End the turn that the request has become."""
+        match self._way:
+            case Way.CANCELLED:
+                return turn.stop(now)
+            case Way.CLIENT_GONE:
+                return turn.cancel(now)
+            case Way.DRAINING:
+                return turn.fail("shutting_down", "The server is shutting down.", now)
+        return turn.fail("engine_died", "The engine stopped.", now)
+
+
+def shutting_down() -> ApiError:
+    """What a request is told that comes, or has not started, when the server ends."""
+    return errors.overloaded("it is shutting down")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -137,7 +167,7 @@ class Jobs:
         life = job.life
         assert life is not None
         try:
-            is_error = isinstance(answer, Exception)
+            is_error = isinstance(answer, BaseException)
             question = life.throw(answer) if is_error else life.send(answer)
         except BaseException as end:
             del self._jobs[job]

@@ -14,20 +14,20 @@ what it holds is let go in one place each, on whichever way it ends.
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import CancelRequest, GenerationRequest, SequenceOutput
-from sessions.durable.account import NOTHING, Account, Amount
+from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session, SessionState
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
-from sessions.journal.records import PARENT_DELETED
 from sessions.journal.writer import Verdict
 from sessions.turns.commits import Ending, refused
+from sessions.turns.continuing import find_lineage
 from sessions.turns.effects import (
     Ended,
     EngineOutputs,
@@ -43,27 +43,20 @@ from sessions.turns.following import Following, to_be_asked
 from sessions.turns.intake import Waiting
 from sessions.turns.jobs import EndedEarly, Job, Jobs, Way
 from sessions.turns.lanes import Lanes
+from sessions.turns.memory import Memory
 from sessions.turns.metering import Meter, needs_of
-from sessions.turns.planning import (
-    Lineage,
-    find_lineage,
-    grammar_param,
-    plan_turn,
-    takes_long,
-)
+from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.reading import Prepared, grammar_of
-from sessions.turns.recollection import Recalled, journal_error
-from sessions.turns.references import digested, refuse_many_lists, remembered, with_stored
+from sessions.turns.recollection import journal_error
+from sessions.turns.references import digested
 from sessions.turns.service import Service
-from sessions.turns.sharing import wants
 from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
-from sessions.turns.wanted import Wanted, wanted_by
+from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
 from tools_api.errors import ApiError
 from tools_api.events import ResumeTurn, encode, response_of
 from tools_api.grammar import GrammarSpec
-from tools_api.items import Item
 
 log = logging.getLogger(__name__)
 
@@ -97,17 +90,19 @@ class Running:
 
     async def live(self, job: Job) -> None:
         """Answer a request: with its turn, with the events of another one, or with an error."""
+        memory = Memory(self._visible, self._service, ask=partial(self._recall, job))
         followed: TurnLog | None = None
         try:
-            followed = await (self._claim_id(job) if job.creates else self._find_turn(job))
+            followed = await self._claim_id(job, memory)
             if followed is None:
                 grammar = self._check(job)
-                await self._find_items(job, grammar)
-                while not await self._in_session(job, grammar):
+                if job.request.references:
+                    await self._find_items(job, memory, grammar)
+                while not await self._in_session(job, memory, grammar):
                     pass
         except EndedEarly as early:
-            if early.way in _REFUSALS:
-                self.send_error(_REFUSALS[early.way](), job.lane.stream_id)
+            if (refusal := early.refusal()) is not None:
+                self.send_error(refusal, job.lane.stream_id)
         except ApiError as error:
             self.send_error(error, job.lane.stream_id)
         except Exception:
@@ -131,31 +126,22 @@ class Running:
         elif not job.displaced:
             self._lanes.done(job.lane)
 
-    async def _claim_id(self, job: Job) -> TurnLog | None:
-        """Have the request's id; returns the turn to follow instead, if one has begun with it."""
-        request_id = job.request.keepwarm.request_id
-        if request_id is not None:
-            await self._look_for_turn(job, Wanted(request_id=request_id), takes_id=True)
-        return self._following.claim(job)
-
-    async def _find_turn(self, job: Job) -> TurnLog:
-        """The turn that a client comes back to."""
+    async def _claim_id(self, job: Job, memory: Memory) -> TurnLog | None:
+        """Have the request's id; returns the turn to follow instead: one that has begun with it, or
+        that the client comes back to."""
         asked = job.frame.content
-        assert isinstance(asked, ResumeTurn)
-        await self._look_for_turn(job, Wanted(request_id=asked.request_id, ended=asked.response_id))
-        return self._following.found(asked)
-
-    async def _look_for_turn(self, job: Job, wanted: Wanted, *, takes_id: bool = False) -> None:
-        """Ask the journal for a turn that memory lacks, or of which it may not know that it was
-        deleted, at another server or by a command."""
-        known = self._following.known(request_id=wanted.request_id, response_id=wanted.ended)
-        if self._service.commits is None or not to_be_asked(known):
-            return
-        wanted.takes_id = takes_id and known is None
-        ended = (await self._recall(job, wanted)).ended
-        if known is not None and known.response_id is not None and (not ended or ended[0].deleted):
-            self._service.store.delete_response(self._tenant, known.response_id)
-            self._service.store.logs.delete(known)
+        if isinstance(asked, ResumeTurn):
+            wanted = Wanted(request_id=asked.request_id, ended=asked.response_id)
+        else:
+            wanted = Wanted(request_id=job.request.keepwarm.request_id, takes_id=True)
+        if wanted.request_id is not None or wanted.ended is not None:
+            known = self._following.known(request_id=wanted.request_id, response_id=wanted.ended)
+            if to_be_asked(known):
+                wanted.takes_id = wanted.takes_id and known is None
+                await memory.look_for_turn(known, wanted)
+        if isinstance(asked, ResumeTurn):
+            return self._following.found(asked)
+        return self._following.claim(job)
 
     def _check(self, job: Job) -> GrammarSpec | None:
         """What can be checked without knowing what the turn continues; returns its grammar."""
@@ -170,68 +156,55 @@ class Running:
             raise prepared.grammar
         return prepared.grammar
 
-    async def _find_items(self, job: Job, grammar: GrammarSpec | None) -> None:
+    async def _find_items(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> None:
         """Put the items to which the request refers where it refers to them."""
-        references, limits, frame = job.request.references, self._service.limits, job.frame
-        if not references:
-            return
-        refuse_many_lists(references, limits)
-        found = remembered(references, self._visible)
-        recalled: Mapping[str, Item] = {}
-        if found.missing and self._service.commits is not None:
-            recalled = (await self._recall(job, Wanted(item_ids=tuple(found.missing)))).items
-        request, brought = with_stored(job.request, found, recalled, limits)
+        frame = job.frame
+        request, brought = await memory.with_items(job.request)
         if frame.hold is not None:
             frame.hold.resize(frame.hold.num_bytes + brought)
         frame.num_bytes += brought
-        long = frame.num_bytes > limits.max_inline_bytes
+        long = frame.num_bytes > self._service.limits.max_inline_bytes
         whole = await self._work(job, partial(digested, request), long=long)
         held_bytes = frame.num_bytes if frame.hold is None else frame.hold.num_bytes
         frame.content = whole.request
         frame.prepared = Prepared(digests=whole.digests, grammar=grammar, held_bytes=held_bytes)
 
-    async def _in_session(self, job: Job, grammar: GrammarSpec | None) -> bool:
+    async def _in_session(self, job: Job, memory: Memory, grammar: GrammarSpec | None) -> bool:
         """Run the turn in its session; False: that was lost before, to another server or to who
         deleted it, and has to be asked for anew."""
-        await self._recall_named(job)
-        name, session = job.request.keepwarm.session, None
+        if self._service.commits is not None:
+            self._service.commits.awake()
+        options, session = job.request.keepwarm, None
         turn_comes = Question(self._new_id(), SessionTurn())
         ticket = (self._id, turn_comes.id)
         try:
-            if name is not None:
-                session = self._visible.session(name)
+            if options.parent_session is not None:
+                await memory.know(options.parent_session)
+            if options.session is not None:
+                with_head = job.request.previous_response_id is None
+                session = await memory.session(options.session, with_head=with_head)
                 if not session.request(ticket):
                     await turn_comes
                 if session.state is SessionState.CLOSED:
                     return False
-            lineage, plan = await self._plan(job, session, grammar)
+            plan = await self._plan(job, memory, session, grammar)
             if grammar is not None:
                 await self._try_grammar(job, grammar)
             if self._lost(plan, session):
                 return False
-            return await self._with_shares(job, plan, lineage, session, ticket)
+            return await self._with_shares(job, memory, plan, session, ticket)
         finally:
             if session is not None:
                 self._wake(session.withdraw(ticket))
 
-    async def _recall_named(self, job: Job) -> None:
-        """Have in memory what the request names, if the journal has it."""
-        commits = self._service.commits
-        if commits is not None:
-            commits.awake()
-            wanted = wanted_by(job.request, self._visible, _digests(job))
-            if wanted:
-                await self._recall(job, wanted)
-
     async def _plan(
-        self, job: Job, session: Session | None, grammar: GrammarSpec | None
-    ) -> tuple[Lineage, TurnPlan]:
+        self, job: Job, memory: Memory, session: Session | None, grammar: GrammarSpec | None
+    ) -> TurnPlan:
         """Decide what the turn continues, and what the model reads; a long plan is made beside
         the event loop."""
         service, request = self._service, job.request
-        lineage = find_lineage(
-            request, self._visible, session, service.new_id("sess"), _digests(job)
-        )
+        digests = None if job.frame.prepared is None else job.frame.prepared.digests
+        lineage = await find_lineage(request, memory, session, service.new_id("sess"), digests)
         work = partial(
             plan_turn,
             request,
@@ -241,9 +214,11 @@ class Running:
             response_id=service.new_id("resp"),
             grammar=grammar,
             arrival_s=job.frame.arrival_s,
+            frame_bytes=job.frame.num_bytes,
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
-        return lineage, await self._work(job, work, long=long)
+        plan: TurnPlan = await self._work(job, work, long=long)
+        return plan
 
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""
@@ -252,16 +227,14 @@ class Running:
         except GrammarRefused as refusal:
             param = grammar_param(grammar, job.request, refusal.block, refusal.path)
             raise errors.invalid_json_schema(param, refusal.reason) from None
-        except EndedEarly:
-            raise
         except Exception:  # no fault of the client's
             raise errors.overloaded("the grammar cannot be tried just now") from None
 
     async def _with_shares(
         self,
         job: Job,
+        memory: Memory,
         plan: TurnPlan,
-        lineage: Lineage,
         named: Session | None,
         ticket: Hashable,
     ) -> bool:
@@ -272,11 +245,11 @@ class Running:
                 job.shares = commits.shared.follow(session)
                 lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
                 if lacking:
-                    await self._get_shares(job, lacking)
+                    await memory.take_shares(lacking)
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
-            await self._run(job, plan, lineage, session, None if named is None else ticket)
+            await self._run(job, memory, plan, session, None if named is None else ticket)
             return True
         finally:
             if commits is not None and job.shares:
@@ -286,8 +259,8 @@ class Running:
     async def _run(
         self,
         job: Job,
+        memory: Memory,
         plan: TurnPlan,
-        lineage: Lineage,
         session: Session,
         ticket: Hashable | None,
     ) -> None:
@@ -297,12 +270,8 @@ class Running:
         service.store.running.begin(id_, self._tenant, self._id)
         ending: Ending | None = None
         try:
-            plan = replace(
-                plan,
-                number=number,
-                frame_bytes=_new_bytes(job, lineage),
-                continued_id=self._continued_id(plan, lineage),
-            )
+            continued_id = plan.continued_id or self._visible.stored_id(plan.continued)
+            plan = replace(plan, number=number, continued_id=continued_id)
             job.session = session
             self._following.begin(job, id_, private=plan.private)
             if plan.previous_response_id is not None:
@@ -310,7 +279,7 @@ class Running:
             job.turn = turn = Turn(
                 plan, service=service, ledger=session.ledger, stream_id=job.lane.stream_id
             )
-            ending = await self._record(job, turn, await self._play(job, turn))
+            ending = await self._record(job, turn, await self._play(job, memory, turn))
             self._tell_end(job, turn, ending)
         finally:
             entry = None if ending is None else ending.outcome.entry
@@ -319,7 +288,7 @@ class Running:
             service.store.used(session)
             service.store.running.end(id_)
 
-    async def _play(self, job: Job, turn: Turn) -> Ending:
+    async def _play(self, job: Job, memory: Memory, turn: Turn) -> Ending:
         """Its events and requests, while the engine says something; most of that comes in by
         ``receive``."""
         self._carry_out(job, turn.start())
@@ -327,20 +296,18 @@ class Running:
             try:
                 await Question(self._new_id(), EngineOutputs())
                 while job.stalled and job.ending is None:
-                    await self._spend(job, turn, job.stalled.popleft())
+                    await self._spend(job, memory, turn, job.stalled.popleft())
             except EndedEarly as early:
-                self._carry_out(job, _stopped(turn, early.way, self._service.clock()))
+                self._carry_out(job, early.stop(turn, self._service.clock()))
             job.stalled = None
         return job.ending
 
-    async def _spend(self, job: Job, turn: Turn, output: SequenceOutput) -> None:
+    async def _spend(self, job: Job, memory: Memory, turn: Turn, output: SequenceOutput) -> None:
         """Take what waited for more of a shared account, whether the journal had enough or not."""
         lacking = turn.lacking(output)
         try:
             if lacking:
-                await self._get_shares(job, lacking)
-        except EndedEarly:
-            raise
+                await memory.take_shares(lacking)
         except Exception:
             message = "The server could not ask what is left of a budget."
             now = self._service.clock()
@@ -361,10 +328,8 @@ class Running:
                 self._free(job.log.request_id)
             return ending
         assert job.session is not None
-        created_s = self._service.wall_clock()
-        record = commits.record(
-            turn.plan, job.session, ending, created_s=created_s, shares=job.shares
-        )
+        at_s = self._service.wall_clock()
+        record = commits.record(turn.plan, job.session, ending, created_s=at_s, shares=job.shares)
         try:
             verdict: Verdict = await self._ask(job, record)
         except Exception:
@@ -376,7 +341,7 @@ class Running:
             return ending
         if ending.outcome.entry is not None:
             self._service.store.branches.drop(ending.outcome.entry)
-        self._forget(job, turn, verdict)
+        commits.forget(self._service.store, turn.plan, job.session, verdict)
         return refused(ending, verdict)
 
     def _tell_end(self, job: Job, turn: Turn, ending: Ending) -> None:
@@ -416,22 +381,12 @@ class Running:
         """Ask the journal, and have in memory what it knows."""
         try:
             recalled: Recalled = await self._ask(job, wanted)
-        except EndedEarly:
-            raise
         except Exception as error:
             raise journal_error(error) from None
         return recalled
 
     async def _work(self, job: Job, call: Callable[[], Any], *, long: bool) -> Any:
         return await self._ask(job, Work(call)) if long else call()
-
-    async def _get_shares(self, job: Job, lacking: Sequence[tuple[Account, Amount]]) -> None:
-        """Ask for what is lacking, and have what there is of it."""
-        commits = self._service.commits
-        assert commits is not None
-        accounts = {account.name: account for account, _ in lacking}
-        for share in (await self._recall(job, Wanted(shares=wants(lacking)))).shares:
-            commits.shared.got(accounts[share.name], share)
 
     def unwanted(self, answer: object) -> None:
         """What the journal gave has come for a request that is gone."""
@@ -462,12 +417,6 @@ class Running:
         if options.on_disconnect is not None:
             session.outlives_sockets = options.on_disconnect == "continue"
         return session
-
-    def _continued_id(self, plan: TurnPlan, lineage: Lineage) -> str | None:
-        parent = lineage.parent
-        if parent is not None and parent.entry is plan.continued:
-            return parent.id
-        return self._visible.stored_id(plan.continued)
 
     # While the turn runs
 
@@ -525,48 +474,6 @@ class Running:
             record = commits.reservation(turn.plan, job.session, held, created_s=created_s)
             self._outbox.notes.append(Reserve(record=record, urgent=urgent))
 
-    def _forget(self, job: Job, turn: Turn, verdict: Verdict) -> None:
-        """What a refused record says is not this server's any more, or is gone."""
-        store, commits, moved = self._service.store, self._service.commits, False
-        if verdict.reason == "stale" and commits is not None:
-            moved = True
-            commits.shared.doubt()  # who took the session for a dead server's had its shares back
-        if verdict.reason == PARENT_DELETED:
-            id_ = turn.plan.previous_response_id or ""
-            stored = store.tenant_responses(self._tenant).get(id_)
-            store.delete_response(self._tenant, id_)
-            # Of a fork only the parent is gone, with its session.
-            moved = stored is not None and stored.session is job.session
-        if moved and job.session is not None:
-            store.forget_session(self._tenant, job.session.name)
-
-    # Ended early
-
-    def end_early(self, job: Job, way: Way) -> None:
-        """End a request where it waits. One whose turn has ended waits for its record, and one
-        that only follows a turn goes with its client."""
-        if job.ending is None and (job.creates or way is Way.CLIENT_GONE):
-            self._jobs.end_early(job, way)
-
-    def give_way(self, job: Job) -> None:
-        """A newer request bears this one's id: it gets the turn, or what comes of it."""
-        if job.turn is None:
-            self.end_early(job, Way.NEWER_REQUEST)
-            return
-        job.displaced = True
-        self._lanes.done(job.lane)
-        self.send_error(errors.followed_elsewhere(), job.lane.stream_id)
-
-    def disconnected(self, job: Job) -> None:
-        """Nobody is there for a request any more, or it has lost its connection: it goes on for
-        who follows it, or for a client that may come back."""
-        if job.turn is not None and not job.turn.plan.private:
-            assert job.session is not None
-            followed = job.log is not None and job.log.follower is not None
-            if followed or job.session.outlives_sockets:
-                return
-        self.end_early(job, Way.CLIENT_GONE)
-
     # What others are told
 
     def send_error(self, error: ApiError, stream_id: str | None) -> None:
@@ -585,41 +492,7 @@ class Running:
             self._outbox.others.append(Granted(*ticket))
 
 
-def shutting_down() -> ApiError:
-    """What a request is told that comes, or has not started, when the server ends."""
-    return errors.overloaded("it is shutting down")
-
-
-_REFUSALS: Mapping[Way, Callable[[], ApiError]] = {
-    Way.CANCELLED: errors.request_cancelled,
-    Way.NEWER_REQUEST: errors.followed_elsewhere,
-    Way.DRAINING: shutting_down,
-}
-"""What a request is told that is ended before it has a turn, if anybody is there."""
-
-
-def _stopped(turn: Turn, way: Way, now: float) -> TurnStep:
-    """End a turn early."""
-    match way:
-        case Way.CANCELLED:
-            return turn.stop(now)
-        case Way.CLIENT_GONE:
-            return turn.cancel(now)
-        case Way.DRAINING:
-            return turn.fail("shutting_down", "The server is shutting down.", now)
-    return turn.fail("engine_died", "The engine stopped.", now)
-
-
-def _digests(job: Job) -> tuple[bytes, ...] | None:
-    return None if job.frame.prepared is None else job.frame.prepared.digests
-
-
 def _next_number(job: Job) -> int:
     """Of the first event that its client lacks."""
     asked = job.frame.content
     return asked.after_sequence + 1 if isinstance(asked, ResumeTurn) else 0
-
-
-def _new_bytes(job: Job, lineage: Lineage) -> int:
-    """Of the frame, unless part of it is history that is held already."""
-    return 0 if len(lineage.items) < len(job.request.input) else job.frame.num_bytes

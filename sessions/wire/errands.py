@@ -22,8 +22,7 @@ from sessions.fair_slots import FairSlots
 from sessions.journal.records import TurnRecord
 from sessions.pages.metrics import Metrics
 from sessions.turns.effects import Effects, Question, Reserve, Work
-from sessions.turns.recollection import Recalled
-from sessions.turns.wanted import Wanted
+from sessions.turns.wanted import Recalled, Wanted
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.links import Call, Link

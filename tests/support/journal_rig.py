@@ -20,8 +20,8 @@ from sessions.journal.records import (
 from sessions.journal.writer import STALE, WRITTEN, Verdict
 from sessions.turns.commits import Commits
 from sessions.turns.effects import Effects, Question, Reserve
-from sessions.turns.recollection import Recalled, Recollection, spent_on
-from sessions.turns.wanted import Wanted
+from sessions.turns.recollection import Recollection, spent_on
+from sessions.turns.wanted import Recalled, Wanted
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.sessions_rig import Client, Rig, make_service
 

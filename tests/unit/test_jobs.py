@@ -31,7 +31,7 @@ class Life:
         for number, asked in enumerate((self.first, Work(list))):
             try:
                 self.heard.append(await Question(f"{job.lane.stream_id}.{number}", asked))
-            except Exception as error:
+            except (Exception, EndedEarly) as error:
                 self.heard.append(repr(error))
                 if isinstance(error, EndedEarly):
                     return

@@ -15,7 +15,7 @@ from sessions.journal.errors import JournalElsewhere
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import residency_record
-from sessions.turns.recollection import Recalled
+from sessions.turns.wanted import Recalled
 from sessions.wire import journal_desk
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import assert_books_agree
