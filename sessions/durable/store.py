@@ -385,7 +385,7 @@ class ConnectionStore:
         self._tenant = tenant
         self._connection_id = connection_id
         self._shared = store.tenant_responses(tenant)
-        self._continues_heads = continues_heads
+        self.continues_heads = continues_heads
         self._owns_private = private is None
         self._closed = False
         private = private or store.private()
@@ -426,7 +426,7 @@ class ConnectionStore:
 
     def head(self, session: Session) -> StoredResponse | None:
         """What a turn that only names the session continues."""
-        return self._head(session) if self._continues_heads else None
+        return self._head(session) if self.continues_heads else None
 
     def last_said(self, session: Session) -> Entry | None:
         """Where the session stood when its last stored turn ended; None: unknown."""
@@ -442,7 +442,7 @@ class ConnectionStore:
 
     def lacks_head(self, session: Session) -> bool:
         """The session has a newest response that is not in memory."""
-        return self._continues_heads and session.head_id is not None and self.head(session) is None
+        return self.continues_heads and session.head_id is not None and self.head(session) is None
 
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)

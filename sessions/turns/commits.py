@@ -17,6 +17,7 @@ import orjson
 from sessions.durable.account import Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
+from sessions.durable.store import Store
 from sessions.durable.transcript import Entry, chain
 from sessions.journal.journal import Journal
 from sessions.journal.records import (
@@ -49,24 +50,6 @@ class Outcome:
     report: TurnReport
     entry: Entry | None
     """What can be continued; None if the turn left nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A record to be written; the verdict is for ``Connection.committed``."""
-
-    record: TurnRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """What a running turn holds from now on, as the record of the failed turn that it becomes if
-    the server dies."""
-
-    record: TurnRecord
-    urgent: bool
-    """It holds more output than was noted, or nothing any more, so that whoever takes the session
-    over does not count it as cut short; otherwise this may go with the next thing written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,6 +124,20 @@ class Commits:
             cost=held.cost,
             saved=prices.saved(usage),
         )
+
+    def forget(self, store: Store, plan: TurnPlan, session: Session, verdict: Verdict) -> None:
+        """What a refused record says is not this server's any more, or is gone."""
+        tenant, moved = plan.tenant, verdict.reason == "stale"
+        if moved:
+            self.shared.doubt()  # who took the session for a dead server's had its shares back
+        if verdict.reason == PARENT_DELETED:
+            id_ = plan.previous_response_id or ""
+            stored = store.tenant_responses(tenant).get(id_)
+            store.delete_response(tenant, id_)
+            # Of a fork only the parent is gone, with its session.
+            moved = stored is not None and stored.session is session
+        if moved:
+            store.forget_session(tenant, session.name)
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
         """The entries that only this turn has, and the response that has what is before them."""

@@ -198,7 +198,6 @@ class HttpApi:
             num_bytes=len(body.data),
             digests=None if found.read.prepared is None else found.read.prepared.digests,
             visible=self._visible("", tenant, continues_heads=continues_heads),
-            continues_heads=continues_heads,
         )
         return counting.begin(asking.exchange)
 

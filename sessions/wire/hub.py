@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import orjson
 from websockets.frames import CloseCode
@@ -38,7 +39,7 @@ from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects
+from sessions.turns.effects import Cancel, Effects, Granted, Notice
 from sessions.turns.reading import Read
 from sessions.turns.turn import Turn
 from sessions.wire.errands import Errands, LongWork
@@ -190,8 +191,6 @@ class Hub:
         self._left_running[link.id] = self._links.pop(link.id)
         self._metrics.connection_gone()
         log.info("connection closed connection=%s", link.id)
-        if link.planning is not None:
-            link.planning.cancel()
         self._run([(link, link.connection.close)])
         link.outlet = NOBODY  # so that a socket and its link do not keep each other
 
@@ -348,15 +347,17 @@ class Hub:
 
     def _calls_to_others(self, effects: Effects) -> Iterator[Call]:
         """The calls on connections that one connection's effects lead to."""
-        for id_ in effects.wake:
-            if (link := self._links.get(id_)) is not None:
-                yield link, link.connection.resume
-        for id_, response_id in effects.cancels:
-            if (link := self._linked(id_)) is not None:
-                yield link, partial(link.connection.cancel, response_id)
-        for notice in effects.notices:
-            if (link := self._linked(notice.connection_id)) is not None:
-                yield link, partial(link.connection.look, notice.log)
+        for other in effects.others:
+            link = self._linked(other.connection_id)
+            if link is None:
+                continue
+            match other:
+                case Granted():
+                    yield link, partial(link.connection.answer, other.question_id, None)
+                case Cancel():
+                    yield link, partial(link.connection.cancel, other.response_id)
+                case Notice():
+                    yield link, partial(link.connection.look, other.log)
 
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._left_running.values()]
@@ -368,10 +369,10 @@ class Hub:
         self._post(effects.requests)
         self._errands.begin(link, effects)
         for ended in effects.ended:
-            for waiting in self._awaited.pop(ended.response_id, ()):
+            report = ended.report
+            for waiting in self._awaited.pop(report.response_id, ()):
                 if not waiting.done():
                     waiting.set_result(ended.terminal)
-        for report in effects.finished:
             self._metrics.turn_finished(report)
             self._dashboard.turn_finished(report)
             for listener in self._listeners:
@@ -393,12 +394,9 @@ class Hub:
         """What one commit wrote, or could not."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
-            link = ticket.key
-            if link is None:
-                continue  # no turn's
-            assert isinstance(link, Link)
-            response_id = ticket.record.response_id
-            calls.append((link, partial(link.connection.committed, response_id, verdict)))
+            if ticket.key is not None:  # else it is no turn's
+                link, question_id = cast(tuple[Link, str], ticket.key)
+                calls.append((link, partial(link.connection.answer, question_id, verdict)))
         self._run(calls)
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:

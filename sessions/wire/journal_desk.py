@@ -39,8 +39,8 @@ from sessions.journal.records import TurnRecord
 from sessions.journal.samples import Sample
 from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
 from sessions.turns.commits import residency_record
-from sessions.turns.recollection import Recalled, Recollection
-from sessions.turns.wanted import Wanted
+from sessions.turns.recollection import Recollection
+from sessions.turns.wanted import Recalled, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -213,11 +213,6 @@ class JournalDesk:
         """Have a response in memory, if there is one of that id. Raises as ``recall``."""
         work = partial(self._recollection.read_response, tenant, response_id)
         self.take(tenant, await self.beside(tenant, work))
-
-    async def head(self, tenant: str, session: str) -> str | None:
-        """The session's newest response, on whichever server it is. Raises as ``recall``."""
-        record = await self.beside(tenant, partial(self._journal.session, tenant, session))
-        return None if record is None else record.head_id
 
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or
