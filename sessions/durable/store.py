@@ -319,8 +319,9 @@ class Store:
     def _make_room(self, tenant: _Tenant) -> None:
         """For one more session; those in use stay, even beyond the bound."""
         surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
-        idle = (s for s in tenant.sessions.values() if not s.in_use)
-        self._close(tenant, list(itertools.islice(idle, max(surplus, 0))))
+        if surplus > 0:
+            idle = (s for s in tenant.sessions.values() if not s.in_use)
+            self._close(tenant, list(itertools.islice(idle, surplus)))
 
     def _expire_sessions(self, tenant: _Tenant) -> None:
         oldest = self._clock() - self.limits.stored_response_ttl_s
@@ -330,7 +331,8 @@ class Store:
                 break
             if not session.in_use:
                 expired.append(session)
-        self._close(tenant, expired)
+        if expired:
+            self._close(tenant, expired)
 
     def _close(self, tenant: _Tenant, sessions: Iterable[Session]) -> None:
         for session in sessions:
@@ -463,8 +465,9 @@ class ConnectionStore:
             tenant=self._store.tenant_accounts.of(self._tenant),
             limits=self._store.limits,
         )
-        for above in session.parents():
-            self._store.used(above)
+        if session.parent is not None:
+            for above in session.parents():
+                self._store.used(above)
 
     def claimed_session(self, name: str) -> Session | None:
         """The session of that name, if turns may run in it as it stands in memory."""

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import orjson
 
-from sessions.durable.account import Amount
+from sessions.durable.account import NO_BUDGET, Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
 from sessions.durable.store import Store
@@ -65,6 +65,8 @@ class Commits:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self.has_others = journal.shared
+        """Other servers may start turns of the same sessions."""
         self.awake: Callable[[], None] = lambda: None
         """To be called before memory is believed about whose a session is."""
         self.shared = SharedAccounts()
@@ -215,9 +217,10 @@ def session_options(session: Session) -> bytes:
     """What a session was told that holds for its later turns."""
     options: dict[str, Any] = {}
     for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
-        bounds = [account.budget.bounds(), account.soft.bounds()]
-        if any(bounds):
-            options[scope] = bounds
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
     if session.outlives_sockets:
         options["outlives_sockets"] = True
     if session.parent is not None:

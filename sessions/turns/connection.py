@@ -16,13 +16,13 @@ import logging
 from runtime.messages import SequenceOutput
 from sessions.durable.store import ConnectionStore
 from sessions.durable.turn_logs import TurnLog
-from sessions.durable.weights import Hold, request_bytes
+from sessions.durable.weights import request_bytes
 from sessions.turns.effects import Cancel, Effects, Outbox
 from sessions.turns.following import Following
 from sessions.turns.intake import Waiting, place
 from sessions.turns.jobs import Job, Jobs, Way, shutting_down
 from sessions.turns.lanes import Lane, Lanes
-from sessions.turns.reading import Prepared, Read, read_frame
+from sessions.turns.reading import Read, read_frame
 from sessions.turns.running import Running
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn
@@ -103,24 +103,17 @@ class Connection:
             return Effects()
         event = read.content
         if isinstance(event, CreateRequest | ResumeTurn | ApiError):
-            self._put(event, num_bytes, read.prepared)
+            refusal = None if isinstance(event, ApiError) else self._closing()
+            if refusal is None:
+                waiting = Waiting(event, num_bytes, self._service.clock(), read.prepared)
+                refusal = self._enqueue(waiting, event.stream_id)
+            if refusal is not None:
+                self._running.send_error(refusal, event.stream_id)
         elif isinstance(event, CancelTurn):
             self._cancel(event)
         elif isinstance(event, SteerRequest):
             self._refuse_steering(event)
         return self._effects()
-
-    def _put(
-        self,
-        content: CreateRequest | ResumeTurn | ApiError,
-        num_bytes: int,
-        prepared: Prepared | None,
-    ) -> None:
-        waiting = Waiting(content, num_bytes, self._service.clock(), prepared)
-        if isinstance(content, ApiError):
-            self._enqueue(waiting, content.stream_id)
-        else:
-            self._accept(waiting, content)
 
     def look(self, log: TurnLog) -> Effects:
         """Take notice that something has changed about a turn that runs or is followed here."""
@@ -209,45 +202,34 @@ class Connection:
 
     # Taking requests in
 
-    def _accept(self, waiting: Waiting, request: CreateRequest | ResumeTurn) -> None:
+    def _closing(self) -> ApiError | None:
+        """Why nothing more is taken in."""
         if self._draining:
-            self._running.send_error(shutting_down(), request.stream_id)
-        elif self._too_old():
+            return shutting_down()
+        if self._too_old():
             self._close_with = GOING_AWAY
-            age_s = self._service.limits.connection_age_s
-            self._running.send_error(errors.connection_limit_reached(age_s), request.stream_id)
-        else:
-            if isinstance(request, CreateRequest):
-                self._log_hosted(request)
-            self._enqueue(waiting, request.stream_id)
+            return errors.connection_limit_reached(self._service.limits.connection_age_s)
+        return None
 
-    def _log_hosted(self, request: CreateRequest) -> None:
-        if request.hosted_tools and not self._hosted_logged:
-            self._hosted_logged = True
-            tools = ",".join(request.hosted_tools)
-            log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
-
-    def _enqueue(self, waiting: Waiting, stream_id: str | None) -> None:
-        try:
-            waiting.hold = self._hold(waiting)
-        except ApiError as error:
-            self._turn_away(waiting, error, stream_id)
-            return
+    def _enqueue(self, waiting: Waiting, stream_id: str | None) -> ApiError | None:
+        """Returns what is sent instead of waiting for the lane's turn."""
+        content, ready = waiting.content, waiting.prepared
+        if isinstance(content, CreateRequest):
+            if content.hosted_tools and not self._hosted_logged:
+                self._hosted_logged = True
+                tools = ",".join(content.hosted_tools)
+                log.info("hosted tools are left out connection=%s tools=%s", self._id, tools)
+            held_bytes = request_bytes(content) if ready is None else ready.held_bytes
+            try:
+                waiting.hold = self._service.store.held.take(
+                    self._tenant, self._id, max(held_bytes, waiting.num_bytes)
+                )
+            except ApiError as error:
+                return error
         refusal = place(self._lanes, waiting, stream_id, self._service.limits)
         if refusal is not None:
-            self._turn_away(waiting, refusal, stream_id)
-
-    def _turn_away(self, waiting: Waiting, error: ApiError, stream_id: str | None) -> None:
-        _let_go(waiting)
-        self._running.send_error(error, stream_id)
-
-    def _hold(self, waiting: Waiting) -> Hold | None:
-        if not isinstance(waiting.content, CreateRequest):
-            return None
-        ready = waiting.prepared
-        held_bytes = request_bytes(waiting.content) if ready is None else ready.held_bytes
-        held_bytes = max(held_bytes, waiting.num_bytes)
-        return self._service.store.held.take(self._tenant, self._id, held_bytes)
+            _let_go(waiting)
+        return refusal
 
     def _drop_waiting(self) -> list[tuple[Lane[Waiting], Waiting]]:
         dropped = self._lanes.drop_waiting()

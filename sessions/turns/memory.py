@@ -45,6 +45,7 @@ class Memory:
         self._service = service
         self._ask = ask
         self._claims = claims
+        self._lasts = service.commits is not None
 
     async def session(self, name: str, *, with_head: bool = False) -> Session:
         """The session of that name, claimed, or made if nobody knows it."""
@@ -79,7 +80,10 @@ class Memory:
         found = self.visible.history(items, digests)
         if self._lasts:
             longer = range(len(items), 0 if found is None else found[1], -1)
-            histories = [(n, digests[n]) for n in longer if by_model(items[n - 1])]
+            histories: list[tuple[int, bytes]] = []
+            for length in longer:
+                if by_model(items[length - 1]):
+                    histories.append((length, digests[length]))
             if histories:
                 owns_first = goes_on and self._claims
                 await self._ask(
@@ -135,7 +139,3 @@ class Memory:
         accounts: Mapping[str, Account] = {account.name: account for account, _ in lacking}
         for share in (await self._ask(Wanted(shares=wants(lacking)))).shares:
             commits.shared.got(accounts[share.name], share)
-
-    @property
-    def _lasts(self) -> bool:
-        return self._service.commits is not None

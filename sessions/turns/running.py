@@ -246,7 +246,7 @@ class Running:
         """Run the turn with what it needs of accounts that other servers draw on too."""
         commits, session = self._service.commits, self._take_budgets(job, plan)
         try:
-            if commits is not None and commits.journal.shared:
+            if commits is not None and commits.has_others:
                 job.shares = commits.shared.follow(session)
                 lacking = Meter(needs_of(plan), session.ledger).lacking_to_start()
                 if lacking:
@@ -488,7 +488,7 @@ class Running:
     def _free(self, request_id: str | None) -> None:
         """Let other servers start a turn with that id: nothing came of it here."""
         commits = self._service.commits
-        if request_id is not None and commits is not None and commits.journal.shared:
+        if request_id is not None and commits is not None and commits.has_others:
             self._outbox.notes.append(Freed(request_id))
 
     def _wake(self, ticket: Hashable | None) -> None:

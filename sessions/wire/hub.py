@@ -311,9 +311,8 @@ class Hub:
         self._settle(self._store.residents.closing())
 
     def _note_quiet(self) -> None:
-        if self._quiet is not None and not any(
-            link.connection.num_active for link in self._all_links()
-        ):
+        assert self._quiet is not None
+        if not any(link.connection.num_active for link in self._all_links()):
             self._quiet.set()
 
     # Carrying out effects.
@@ -337,13 +336,15 @@ class Hub:
             frames.setdefault(link, []).extend(effects.frames)
             if effects.close is not None:
                 closes[link] = effects.close
-            pending.extend(self._calls_to_others(effects))
+            if effects.others:
+                pending.extend(self._calls_to_others(effects))
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
             if link.gone and not link.connection.num_active:
                 self._left_running.pop(link.id, None)
-        self._note_quiet()
+        if self._quiet is not None:
+            self._note_quiet()
 
     def _calls_to_others(self, effects: Effects) -> Iterator[Call]:
         """The calls on connections that one connection's effects lead to."""

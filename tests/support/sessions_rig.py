@@ -13,8 +13,7 @@ from typing import Any
 
 from runtime.messages import EngineMessage, FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
-from sessions.command.prices import of_tenant
-from sessions.durable.budgets import bounds_of
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable, TurnReport
 from sessions.durable.store import Store
 from sessions.quotas import Quotas
@@ -122,6 +121,7 @@ def make_service(
     than the one of bytes and ChatML."""
     limits, tenants = limits or Limits(), tenants or Tenants([])
     ids = itertools.count(1)
+    terms = TenantTerms(tenants, prices or PriceTable())
     model = model or ServedModel(
         name="default",
         aliases=frozenset({"default", "m"}),
@@ -135,8 +135,8 @@ def make_service(
             limits=limits,
             prices=prices or PriceTable(),
             clock=clock,
-            tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
-            prices_of=lambda name: of_tenant(tenants.policy(name), prices or PriceTable()),
+            tenant_budget=terms.budget,
+            prices_of=terms.prices,
         ),
         limits=limits,
         clock=clock,
