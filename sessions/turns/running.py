@@ -14,7 +14,7 @@ what it holds is let go in one place each, on whichever way it ends.
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ from sessions.turns.metering import Meter, needs_of
 from sessions.turns.planning import grammar_param, plan_turn, takes_long
 from sessions.turns.reading import Prepared, grammar_of
 from sessions.turns.recollection import journal_error
-from sessions.turns.references import digested
+from sessions.turns.references import Whole, digested
 from sessions.turns.service import Service
 from sessions.turns.turn import Turn, TurnStep
 from sessions.turns.turn_plan import TurnPlan
@@ -122,7 +122,9 @@ class Running:
         if job.frame.hold is not None:
             job.frame.hold.give_back()
         if followed is not None:
-            self._following.follow(job.lane, followed, _next_number(job))
+            asked = job.frame.content
+            first = asked.after_sequence + 1 if isinstance(asked, ResumeTurn) else 0
+            self._following.follow(job.lane, followed, first)
         elif not job.displaced:
             self._lanes.done(job.lane)
 
@@ -164,7 +166,8 @@ class Running:
             frame.hold.resize(frame.hold.num_bytes + brought)
         frame.num_bytes += brought
         long = frame.num_bytes > self._service.limits.max_inline_bytes
-        whole = await self._work(job, partial(digested, request), long=long)
+        work = partial(digested, request)
+        whole: Whole = await self._ask(job, Work(work)) if long else work()
         held_bytes = frame.num_bytes if frame.hold is None else frame.hold.num_bytes
         frame.content = whole.request
         frame.prepared = Prepared(digests=whole.digests, grammar=grammar, held_bytes=held_bytes)
@@ -175,14 +178,15 @@ class Running:
         if self._service.commits is not None:
             self._service.commits.awake()
         options, session = job.request.keepwarm, None
-        turn_comes = Question(self._new_id(), SessionTurn())
-        ticket = (self._id, turn_comes.id)
+        ticket: Hashable | None = None
         try:
             if options.parent_session is not None:
                 await memory.know(options.parent_session)
             if options.session is not None:
                 with_head = job.request.previous_response_id is None
                 session = await memory.session(options.session, with_head=with_head)
+                turn_comes = Question(self._new_id(), SessionTurn())
+                ticket = (self._id, turn_comes.id)
                 if not session.request(ticket):
                     await turn_comes
                 if session.state is SessionState.CLOSED:
@@ -194,7 +198,7 @@ class Running:
                 return False
             return await self._with_shares(job, memory, plan, session, ticket)
         finally:
-            if session is not None:
+            if session is not None and ticket is not None:
                 self._wake(session.withdraw(ticket))
 
     async def _plan(
@@ -216,7 +220,7 @@ class Running:
             arrival_s=job.frame.arrival_s,
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
-        plan: TurnPlan = await self._work(job, work, long=long)
+        plan: TurnPlan = await self._ask(job, Work(work)) if long else work()
         repeats = len(lineage.items) < len(request.input)
         known = lineage.parent is not None and lineage.parent.entry is plan.continued
         return replace(
@@ -241,7 +245,7 @@ class Running:
         memory: Memory,
         plan: TurnPlan,
         named: Session | None,
-        ticket: Hashable,
+        ticket: Hashable | None,
     ) -> bool:
         """Run the turn with what it needs of accounts that other servers draw on too."""
         commits, session = self._service.commits, self._take_budgets(job, plan)
@@ -254,7 +258,7 @@ class Running:
                     if self._lost(plan, named):
                         return False
                     session = self._take_budgets(job, plan)
-            await self._run(job, memory, plan, session, None if named is None else ticket)
+            await self._run(job, memory, plan, session, ticket)
             return True
         finally:
             if commits is not None and job.shares:
@@ -390,9 +394,6 @@ class Running:
             raise journal_error(error) from None
         return recalled
 
-    async def _work(self, job: Job, call: Callable[[], Any], *, long: bool) -> Any:
-        return await self._ask(job, Work(call)) if long else call()
-
     def unwanted(self, answer: object) -> None:
         """What the journal gave has come for a request that is gone."""
         commits = self._service.commits
@@ -495,9 +496,3 @@ class Running:
         if ticket is not None:
             assert isinstance(ticket, tuple)
             self._outbox.others.append(Granted(*ticket))
-
-
-def _next_number(job: Job) -> int:
-    """Of the first event that its client lacks."""
-    asked = job.frame.content
-    return asked.after_sequence + 1 if isinstance(asked, ResumeTurn) else 0

@@ -63,6 +63,7 @@ class Errands:
     ) -> None:
         """``run`` makes calls on connections; ``clock``: monotonic seconds."""
         self._long_work = long_work
+        self._journal = long_work.journal
         self._run = run
         self._metrics = metrics
         self._clock = clock
@@ -75,12 +76,14 @@ class Errands:
         for id_ in effects.withdrawn:
             self._give_up(link, id_)
         for note in effects.notes:
+            assert self._journal is not None
             if isinstance(note, Reserve):
                 self._journal.reserve(note.record, urgent=note.urgent)
             else:
                 self._journal.free(link.tenant, [note.request_id])
         for question in effects.questions:
             if isinstance(question.asked, TurnRecord):
+                assert self._journal is not None
                 self._journal.commit(question.asked, (link, question.id))
             else:
                 task = asyncio.get_running_loop().create_task(self._answer(link, question))
@@ -102,11 +105,6 @@ class Errands:
             outcome: Outcome = await self._long_work.in_thread(work)
             return outcome
 
-    @property
-    def _journal(self) -> JournalDesk:
-        assert self._long_work.journal is not None
-        return self._long_work.journal
-
     def _over(self, question_id: str, _: object) -> None:
         del self._tasks[question_id]
 
@@ -122,6 +120,7 @@ class Errands:
     async def _find(self, link: Link, question: Question) -> Any:
         match question.asked:
             case Wanted() as wanted:
+                assert self._journal is not None
                 found: Recalled = await self._journal.recall(link.tenant, wanted)
                 self._journal.take(link.tenant, found)
                 return found

@@ -90,6 +90,7 @@ class JournalDesk:
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
+        self._has_others = journal.shared
         self._recollection = recollection
         self._store = store
         self._keep_s = keep_s
@@ -314,7 +315,7 @@ class JournalDesk:
         """Where so long nothing was heard of this server that others may have taken its sessions,
         as when it was stopped: forget those that are idle, so that who names one asks for it."""
         now = asyncio.get_running_loop().time()
-        if not self._journal.shared or now - self._heard_at <= DEAD_MS / 1000:
+        if not self._has_others or now - self._heard_at <= DEAD_MS / 1000:
             return
         self._heard_at = now
         self._recollection.shared.doubt()

@@ -8,7 +8,8 @@ import orjson
 from runtime.messages import StepStats
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage
 from sessions.durable.miss_reasons import Miss, MissReason
-from sessions.durable.store import SessionView, Store
+from sessions.durable.session_view import SessionView
+from sessions.durable.store import Store
 from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN
 from sessions.tenants import Principal, Role
 from tests.support.clock import FakeClock
