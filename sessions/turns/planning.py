@@ -124,12 +124,8 @@ def plan_turn(
     response_id: str,
     grammar: GrammarSpec | None,
     arrival_s: float,
-    frame_bytes: int,
 ) -> TurnPlan:
     """Render the new part of the context and settle the turn's own limit.
-
-    Args:
-        frame_bytes: of the frame that asks for it.
 
     Raises:
         ApiError: calls and outputs do not match, the prompt is empty or does not fit.
@@ -141,8 +137,6 @@ def plan_turn(
     context = prompt.context
     private = not request.store or (lineage.parent is not None and lineage.parent.private)
     max_output, context_limited = _output_bound(request, prompt, service)
-    resent = len(lineage.items) < len(request.input)
-    held = lineage.parent is not None and lineage.parent.entry is whole.parent
     checks = turn_checks(request)
     return TurnPlan(
         response_id=response_id,
@@ -154,8 +148,6 @@ def plan_turn(
         model=request.model or model.name,
         previous_response_id=lineage.parent.id if lineage.parent is not None else None,
         continued=whole.parent,
-        continued_id=lineage.parent.id if held and lineage.parent is not None else None,
-        frame_bytes=0 if resent else frame_bytes,
         parent=context.parent,
         rebuilt=_rebuilt(whole, context),
         header=context.header,

@@ -214,11 +214,16 @@ class Running:
             response_id=service.new_id("resp"),
             grammar=grammar,
             arrival_s=job.frame.arrival_s,
-            frame_bytes=job.frame.num_bytes,
         )
         long = takes_long(service, request, lineage, job.frame.num_bytes)
         plan: TurnPlan = await self._work(job, work, long=long)
-        return plan
+        repeats = len(lineage.items) < len(request.input)
+        known = lineage.parent is not None and lineage.parent.entry is plan.continued
+        return replace(
+            plan,
+            frame_bytes=0 if repeats else job.frame.num_bytes,
+            continued_id=plan.previous_response_id if known else None,
+        )
 
     async def _try_grammar(self, job: Job, grammar: GrammarSpec) -> None:
         """Last before the turn, so that no probe works for a prompt that does not fit."""

@@ -32,12 +32,12 @@ from runtime.messages import (
     StepOutput,
 )
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
-from sessions.durable.ledger import TurnReport
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
+from sessions.pages.watcher import Watcher
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Cancel, Effects, Granted, Notice
 from sessions.turns.reading import Read
@@ -93,6 +93,7 @@ class Hub:
         self._connect = connect
         self._metrics = metrics
         self._dashboard = dashboard
+        self._watchers: list[Watcher] = [metrics, dashboard]
         self._clock = clock
         self._pause = pause
         self.reading = long_work.reading
@@ -114,7 +115,6 @@ class Hub:
         self.journal = long_work.journal
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
-        self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -132,13 +132,13 @@ class Hub:
     def engine_ready(self, info: EngineInfo) -> None:
         """The engine has started; what gathered in the outbox goes to it."""
         self._ready_since = self._clock()
-        self._metrics.engine_ready(info)
-        self._dashboard.engine_ready(info)
+        for watcher in self._watchers:
+            watcher.engine_ready(info)
         self._schedule_flush()
 
-    def tell_of_turns(self, listener: Callable[[TurnReport], None]) -> None:
-        """Call ``listener`` with every turn that ends from now on; it must not take long."""
-        self._listeners.append(listener)
+    def watch(self, watcher: Watcher) -> None:
+        """Tell one more of what happens from now on."""
+        self._watchers.append(watcher)
 
     # What a socket calls.
 
@@ -242,8 +242,8 @@ class Hub:
                 if output.error is ErrorKind.GRAMMAR:
                     self._metrics.grammar_gave_up()
             calls.append((route.link, partial(route.link.connection.output, output)))
-        self._metrics.step_finished(step.stats)
-        self._dashboard.step_finished(step.stats)
+        for watcher in self._watchers:
+            watcher.step_finished(step.stats)
         self._run(calls)
 
     def _settle(self, sessions: Iterable[Session]) -> None:
@@ -258,16 +258,16 @@ class Hub:
     def _note_tokens(self, route: _Route, output: SequenceOutput, now: float) -> None:
         if not len(output.new_tokens):
             return
-        self._dashboard.tokens_arrived(route.link.tenant, len(output.new_tokens))
-        if route.tokens_at is not None:
-            self._metrics.tokens_arrived(now - route.tokens_at)
+        gap_s = None if route.tokens_at is None else now - route.tokens_at
+        for watcher in self._watchers:
+            watcher.tokens_arrived(route.link.tenant, len(output.new_tokens), gap_s)
         route.tokens_at = now
 
     async def _replace_engine(self, died: EngineDied) -> None:
         log.error("engine died, starting another reason=%s", died)
         since, self._ready_since = self._ready_since, None
-        self._metrics.engine_died()
-        self._dashboard.engine_died()
+        for watcher in self._watchers:
+            watcher.engine_died()
         steady = since is not None and self._clock() - since >= STEADY_S
         pause_s = 0.0 if steady else 1.0
         while True:
@@ -280,8 +280,8 @@ class Hub:
                 log.error("engine did not start retry_s=%g reason=%s", pause_s, error)
             else:
                 break
-        self._metrics.engine_restarted()
-        self._dashboard.engine_restarted()
+        for watcher in self._watchers:
+            watcher.engine_restarted()
         self.engine_ready(info)
 
     def _fail_all_turns(self) -> None:
@@ -373,15 +373,13 @@ class Hub:
             for waiting in self._awaited.pop(report.response_id, ()):
                 if not waiting.done():
                     waiting.set_result(ended.terminal)
-            self._metrics.turn_finished(report)
-            self._dashboard.turn_finished(report)
-            for listener in self._listeners:
-                listener(report)
+            for watcher in self._watchers:
+                watcher.turn_finished(report)
         for frame in effects.frames:
             if frame.startswith(_ERROR_EVENT):
                 code = orjson.loads(frame)["error"]["code"]
-                self._metrics.error_sent(code)
-                self._dashboard.error_sent(link.tenant, code)
+                for watcher in self._watchers:
+                    watcher.error_sent(link.tenant, code)
 
     def _expel(self, link: Link) -> None:
         """Forget a connection whose own state can no longer be trusted."""

@@ -96,8 +96,8 @@ def test_totals_add_up_over_turns() -> None:
     board = Board()
     board.dashboard.turn_finished(REPORT)
     board.dashboard.turn_finished(replace(REPORT, status="failed", tenant="other"))
-    board.dashboard.tokens_arrived("acme", 3)
-    board.dashboard.tokens_arrived("other", 2)
+    board.dashboard.tokens_arrived("acme", 3, None)
+    board.dashboard.tokens_arrived("other", 2, 0.1)
     assert board.shown()["totals"] == {
         "streamed_tokens": 5,
         "turns": 2,

@@ -18,10 +18,11 @@ from runtime.messages import (
     StepStats,
 )
 from sessions.durable.account import Budget
-from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.ledger import Ledger, PriceTable, TurnReport
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
 from sessions.pages.metrics import Metrics
+from sessions.pages.watcher import Watcher
 from sessions.turns.effects import Effects
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.errands import LongWork
@@ -191,12 +192,17 @@ def test_a_finished_request_is_routed_no_more() -> None:
 def test_who_asked_is_told_of_every_turn_that_ends_from_then_on() -> None:
     async def scenario(bench: Bench) -> None:
         told: list[str] = []
+
+        class Told(Watcher):
+            def turn_finished(self, report: TurnReport) -> None:
+                told.append(report.status)
+
         client = Client(bench)
         for name in "ab":
             client.send(f"go {name}")
             bench.engine.say(tokens(name, finish=FinishReason.STOP))
             await bench.settle()
-            bench.hub.tell_of_turns(lambda report: told.append(report.status))
+            bench.hub.watch(Told())
         assert told == ["completed"]
 
     run(scenario)

@@ -23,7 +23,6 @@ def a_plan(**fields: object) -> TurnPlan:
         response_id="resp_1",
         grammar=None,
         arrival_s=10.0,
-        frame_bytes=100,
     )
 
 
