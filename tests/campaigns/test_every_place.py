@@ -28,7 +28,6 @@ from sessions.turns.effects import Asked, EngineOutputs, SessionTurn, Work
 from sessions.turns.jobs import Job
 from sessions.turns.wanted import Wanted
 from tests.support.places import TENANT, Matches, PlaceRig, answers, held, lives
-from tests.support.releases import RELEASES, Release, left_out
 from tests.support.sessions_rig import END, Client
 from tools_api.grammar import GrammarSpec
 
