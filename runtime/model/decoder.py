@@ -17,7 +17,7 @@ from kernels.paged_layout import PagedLayout
 from runtime.model.config import LogitShaping, ModelConfig
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import MapLoader, WeightBits, WeightSource, in_tiles
+from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
 from runtime.model.mixer import AttentionMixer
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rotary import RotaryTable, Rotation
@@ -154,7 +154,8 @@ class Decoder:
         self._embedding = source.tensor(
             "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
         )
-        loader = MapLoader(source=source, bits=bits, choice=choice)
+        coded = config.quantisation is not None
+        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, coded=coded)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         ropes = [layer.mixer.rope for layer in config.layers]
         distinct = list(dict.fromkeys(ropes))
@@ -163,16 +164,16 @@ class Decoder:
         self._native = _native_layers(self._layers, config, self._tables)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = loader.made(self._head_weight(source), None)
+        self._head = loader.made([self._head_weight(source)], None)
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
         )
 
-    def _head_weight(self, source: WeightSource) -> Tensor:
+    def _head_weight(self, source: WeightSource) -> Matrix:
         if self.config.tie_embeddings:
             return self._embedding
         shape = (self.config.vocab_size, self.config.hidden_size)
-        return source.tensor("lm_head.weight", shape)
+        return source.matrix("lm_head.weight", shape)
 
     @property
     def step_weight_bytes(self) -> int:

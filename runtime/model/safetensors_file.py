@@ -35,6 +35,7 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -73,6 +74,10 @@ class SafetensorsFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
+
+    def num_bytes(self, name: str) -> int:
+        entry = self._entries[name]
+        return entry.end - entry.begin
 
     def tensor(self, name: str) -> Tensor:
         """The named tensor; a view of the mapped file that must not be written to."""

@@ -83,12 +83,20 @@ def load_model(
     found = find_source(name, max_context_tokens=max_context_tokens)
     config, tokenizer_folder = found.config, found.tokenizer_folder
     check_context(name, config, max_context_tokens)
-    _check_memory(name, config, dtype, device, bits)
+    if config.quantisation is None:
+        _check_memory(name, config, dtype, device, bits)
+    elif bits != 16:
+        raise LoadError(
+            f"{name}: its weights are quantised already ({config.quantisation.method}) and are "
+            "multiplied as they are: leave out --quantization"
+        )
     with contextlib.ExitStack() as stack:
         weights: WeightSource = RandomWeights(seed, dtype, device)
         if found.folder is not None:
             stored = Checkpoint(found.folder, dtype, device, progress=progress)
             weights = stack.enter_context(_family_weights(stored, config))
+            if config.quantisation is not None:
+                _check_stored(name, stored.num_bytes, device)
         folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
@@ -146,6 +154,8 @@ def _products(
     bits: WeightBits,
     machine_folder: str | None,
 ) -> ProductChoice | None:
+    if config.quantisation is not None:
+        return None
     return measured_choice(
         config,
         dtype,
@@ -155,6 +165,16 @@ def _products(
         clock=time.perf_counter,
         folder=machine_folder,
     )
+
+
+def _check_stored(name: str, stored: int, device: torch.device) -> None:
+    """A model that is kept in memory about as it lies in its folder."""
+    free = free_memory_bytes(device)
+    if stored > free:
+        raise LoadError(
+            f"{name}: its weights take {stored / (1 << 30):.1f} GiB as they are, "
+            f"{free / (1 << 30):.1f} GiB are free on {device.type}"
+        )
 
 
 def _check_memory(
