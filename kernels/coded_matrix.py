@@ -30,7 +30,9 @@ class CodedProduct(Protocol):
         """``coded_matmul_reference``; of many rows with the weights rounded to their dtype."""
         ...
 
-    def widened(self, dtype: torch.dtype) -> Tensor: ...
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        """The matrix in ``dtype``, as products of many rows see it."""
+        ...
 
 
 def coded_matrix(codes: Codes, dtype: torch.dtype) -> CodedProduct:
@@ -49,6 +51,7 @@ class PlainCodes:
         self.num_bytes = codes.num_bytes
 
     def multiply(self, x: Tensor) -> Tensor:
+        """See ``CodedProduct``."""
         gpu = triton_kernels("coded", x)
         if gpu is None:
             return functional.linear(x, self.widened(x.dtype))
@@ -56,4 +59,5 @@ class PlainCodes:
         return product
 
     def widened(self, dtype: torch.dtype) -> Tensor:
+        """See ``CodedProduct``."""
         return widen_codes(self.codes, dtype)

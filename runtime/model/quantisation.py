@@ -67,7 +67,10 @@ def _read_gptq(fields: Fields) -> Quantisation:
     """What is not quantised is not listed, but for rules of the form ``-:EXPRESSION``."""
     versions = {"gptq": True, "gptq_v2": False}
     first = fields.one_of("checkpoint_format", versions, "gptq")
-    for rule, changes in (fields.get("dynamic") or {}).items():
+    rules = fields.get("dynamic", {})
+    if not isinstance(rules, dict):
+        raise fields.error("dynamic", rules, "an object of rules")
+    for rule, changes in rules.items():
         if not rule.startswith("-:") or changes:
             raise fields.error("dynamic", rule, "rules that only leave modules out (-:EXPRESSION)")
     return Quantisation(

@@ -83,20 +83,13 @@ def load_model(
     found = find_source(name, max_context_tokens=max_context_tokens)
     config, tokenizer_folder = found.config, found.tokenizer_folder
     check_context(name, config, max_context_tokens)
-    if config.quantisation is None:
-        _check_memory(name, config, dtype, device, bits)
-    elif bits != 16:
-        raise LoadError(
-            f"{name}: its weights are quantised already ({config.quantisation.method}) and are "
-            "multiplied as they are: leave out --quantization"
-        )
+    _check_memory(name, config, dtype, device, bits)
     with contextlib.ExitStack() as stack:
         weights: WeightSource = RandomWeights(seed, dtype, device)
         if found.folder is not None:
             stored = Checkpoint(found.folder, dtype, device, progress=progress)
+            _check_stored(name, config, stored, device)
             weights = stack.enter_context(_family_weights(stored, config))
-            if config.quantisation is not None:
-                _check_stored(name, stored.num_bytes, device)
         folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
@@ -167,12 +160,12 @@ def _products(
     )
 
 
-def _check_stored(name: str, stored: int, device: torch.device) -> None:
-    """A model that is kept in memory about as it lies in its folder."""
+def _check_stored(name: str, config: ModelConfig, stored: Checkpoint, device: torch.device) -> None:
+    """A quantised model is in memory about as it lies in its folder."""
     free = free_memory_bytes(device)
-    if stored > free:
+    if config.quantisation is not None and stored.num_bytes > free:
         raise LoadError(
-            f"{name}: its weights take {stored / (1 << 30):.1f} GiB as they are, "
+            f"{name}: its weights take {stored.num_bytes / (1 << 30):.1f} GiB as they are, "
             f"{free / (1 << 30):.1f} GiB are free on {device.type}"
         )
 
@@ -180,6 +173,14 @@ def _check_stored(name: str, stored: int, device: torch.device) -> None:
 def _check_memory(
     name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
 ) -> None:
+    if config.quantisation is not None:
+        if bits == 16:
+            return
+        raise LoadError(
+            f"{name}: its weights are quantised already ({config.quantisation.method}) and are "
+            "multiplied as they are: leave out --quantization"
+        )
+
     def gib(width: float) -> float:
         return config.num_parameters * width / (1 << 30)
 
