@@ -87,7 +87,7 @@ class FamilyWeights:
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
         """See ``WeightSource.matrix``."""
-        if self._quantised is None:
+        if self._quantised is None or name == "model.embed_tokens.weight":
             return self.tensor(name, shape)
         module, rows = self._module(name.removesuffix(".weight"), *shape)
         if self._last is None or self._last[0] != module:

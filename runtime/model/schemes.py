@@ -8,7 +8,7 @@ from typing import Literal
 
 from runtime.model.module_names import ModuleNames
 
-Layout = Literal["fp8", "int8", "packed", "gptq", "awq", "mxfp4", "nvfp4"]
+Layout = Literal["fp8", "int8", "packed", "gptq", "awq", "mxfp4", "nvfp4", "gguf"]
 """Which tensors a matrix is kept in; ``runtime.model.code_layouts`` has them one by one."""
 
 

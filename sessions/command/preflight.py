@@ -31,7 +31,7 @@ def fault_of_model(model: str) -> str | None:
         source = known_source(model)
     except LoadError as error:
         return str(error)
-    folder = None if source is None else source.folder
+    folder = None if source is None or source.gguf is not None else source.folder
     if folder is not None and not any((folder / name).exists() for name in _WEIGHTS):
         return f"{folder}: no weights; there has to be {' or '.join(_WEIGHTS)}"
     return None
