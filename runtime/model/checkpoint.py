@@ -122,7 +122,7 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
         single = SafetensorsFile(folder / SINGLE_NAME)
         return dict.fromkeys(single.names(), single)
     index = folder / INDEX_NAME
-    weight_map = read_json_object(index).get("weight_map")
+    weight_map = read_json_object(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise LoadError(f"{index}: field weight_map is not an object of names")
     shards: dict[str, SafetensorsFile] = {}

@@ -15,13 +15,13 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.folder_files import HEADER, UnfitFile, refuse_beyond
 from runtime.model.config import LoadError
+from runtime.model.config_fields import unique_names
 
 _MOST_TENSORS = 65_536
 """In one file; the largest published ones have some ten thousand."""
@@ -100,7 +100,7 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], int]:
     try:
         size, text = _header_text(path)
         refuse_beyond(text, HEADER, path)
-        header = json.loads(text, object_pairs_hook=_no_duplicates)
+        header = json.loads(text, object_pairs_hook=unique_names)
     except UnfitFile as error:
         raise LoadError(str(error)) from error
     except OSError as error:
@@ -134,13 +134,6 @@ def _header_text(path: Path) -> tuple[int, bytes]:
     if length > HEADER.most_bytes:
         raise UnfitFile(f"{path}: its header has {length} bytes, {HEADER.most_bytes} are read")
     return size, text
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name appears twice")
-    return names
 
 
 def _entry(path: Path, name: str, value: object) -> _Entry:
