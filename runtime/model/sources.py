@@ -1,7 +1,8 @@
 """What the name of a model stands for, as far as small files tell: which decoder, which tokenizer.
 
-A name is a folder in Hugging Face layout, a GGUF file, ``default``, or ``random:NAME``. No weight
-is looked at, so that whoever starts a server can ask before a model is loaded. No torch here.
+A name is a folder in Hugging Face layout, a GGUF file, ``default``, ``random:NAME``, or
+``hub:ORG/NAME``, a model that has been fetched. No weight is looked at, so that whoever starts a
+server can ask before a model is loaded. No torch here.
 """
 
 import os
@@ -14,8 +15,12 @@ from runtime.model.gguf_description import read_gguf_config
 from runtime.model.gguf_header import GgufHeader, read_gguf_header
 from runtime.model.gguf_tokenizer import tokenizer_folder_of
 from runtime.model.hf_config import read_model_config
+from runtime.model.hub_models import PREFIX as PREFIX_OF_HUB
+from runtime.model.hub_models import hub_folder, is_hub_name
 from runtime.model.presets import PREFIX, random_model_config
 
+WEIGHT_FILES = ("model.safetensors.index.json", "model.safetensors")
+"""Of a folder: one of them."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """As models are called on Hugging Face's hub."""
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -47,7 +52,13 @@ class ModelSource:
 
 
 def folder_of(name: str) -> Path | None:
-    """The folder that a name means, which need not be there; None: random weights."""
+    """The folder that a name means, which need not be there; None: random weights.
+
+    Raises:
+        LoadError: it is a name of a hub, and the model has not been fetched.
+    """
+    if is_hub_name(name):
+        return hub_folder(name)
     if name.startswith(PREFIX):
         return None
     return DEFAULT_MODEL if name == "default" else Path(os.path.expanduser(name))
@@ -72,12 +83,16 @@ def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSou
         except LoadError as error:
             raise LoadError(f"{name}: {error}") from error
         return ModelSource(config=config, folder=None, tokenizer_folder=BYTE_TOKENIZER)
-    if not folder.is_dir() and gguf_file_in(folder) is None:
-        fault = f"{folder}: no such folder; models are folders, default or random:NAME"
-        if _HUB_NAME.fullmatch(name):
-            fault += f"; nothing is downloaded here: hf download {name} --local-dir DIR does that"
-        raise LoadError(fault)
     gguf = gguf_file_in(folder)
+    if gguf is None and folder.suffix == ".gguf" and not folder.is_dir():
+        raise LoadError(f"{folder}: no such file")
+    if gguf is None and not folder.is_dir():
+        fault = (
+            f"{folder}: no such folder; models are folders, default, random:NAME or hub:ORG/NAME"
+        )
+        if _HUB_NAME.fullmatch(name):
+            fault += f"; --model {PREFIX_OF_HUB}{name} fetches the model of that name"
+        raise LoadError(fault)
     if gguf is not None:
         return _gguf_source(gguf, max_context_tokens)
     config = read_model_config(folder, max_context_tokens=max_context_tokens)
@@ -90,7 +105,7 @@ def gguf_file_in(path: Path) -> Path | None:
     """The GGUF file that a path is, or that a folder has instead of a model in other files."""
     if path.suffix == ".gguf" and path.is_file():
         return path
-    if not path.is_dir() or (path / "config.json").exists():
+    if not path.is_dir() or any((path / name).exists() for name in WEIGHT_FILES):
         return None
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:

@@ -83,6 +83,8 @@ def test_a_folder_with_one_file_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "b.gguf").write_bytes(b"")
     with pytest.raises(LoadError, match="2 GGUF files are there: name one"):
         load_model(tmp_path, dtype=torch.float32, device=CPU)
+    with pytest.raises(LoadError, match=r"c.gguf: no such file"):
+        load_model(tmp_path / "c.gguf", dtype=torch.float32, device=CPU)
 
 
 def test_quantising_anew_is_refused(tmp_path: Path) -> None:
