@@ -18,11 +18,13 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.large_pages import Slabs
 from kernels.native_arguments import (
@@ -77,25 +79,29 @@ class NativeLibrary:
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}
         self._pack: dict[WeightKind, Any] = {}
+        self._tiles: dict[WeightKind, Any] = {}
         self.kinds_for_many_rows: frozenset[WeightKind] = frozenset()
         """Of weights with which our products are as fast as torch's for any number of rows: all
         where torch has no matrix unit, those that ours takes as they lie where there is one."""
         if suffix == "bf16" and library.keepwarm_has_linear():
-            self._linear, self._widen, self._pack = (
+            matrix_unit = bool(library.keepwarm_has_matrix_unit())
+            narrow = [kind for kind in _KINDS if kind != "16"] if matrix_unit else []
+            self._linear, self._widen, self._pack, self._tiles = (
                 {kind: getattr(library, f"keepwarm_{name}_{kind}") for kind in kinds}
                 for name, kinds in (
                     ("linear", _KINDS),
                     ("widen", _KINDS),
                     ("pack", _ROUNDED.values()),
+                    ("tiles", narrow),
                 )
             )
             amx = "amx_bf16" in _processor().split()
-            ours: set[WeightKind] = {"16"} if library.keepwarm_has_matrix_unit() else set()
+            ours: set[WeightKind] = {"16"} if matrix_unit else set()
             self.kinds_for_many_rows = frozenset(ours if amx else _KINDS)
             self.run_layers = library.keepwarm_run_layers
             """See ``kernels.native_layers``; only where ``has_linear`` holds."""
             self.run_layers.restype = None
-            for function in (*self._linear.values(), *self._widen.values()):
+            for function in (*self._linear.values(), *self._widen.values(), *self._tiles.values()):
                 function.argtypes = (ctypes.POINTER(LinearArgs),)
             for function in self._pack.values():
                 function.argtypes = (ctypes.POINTER(PackArgs),)
@@ -103,6 +109,7 @@ class NativeLibrary:
             *self._linear.values(),
             *self._widen.values(),
             *self._pack.values(),
+            *self._tiles.values(),
             self._attend,
             self._attend_int8,
             *blocked,
@@ -328,6 +335,17 @@ class NativeLibrary:
         output = torch.empty(matrix.outputs, matrix.inputs, dtype=torch.bfloat16)
         self._widen[matrix.kind](self._linear_args(None, matrix, output))
         return output
+
+    def linear_of_many(self, x: Tensor, matrix: TiledWeights) -> Tensor:
+        """The same of many rows, by the matrix in bfloat16, laid out for this product alone."""
+        lay_out = self._tiles.get(matrix.kind)
+        if lay_out is None:
+            return functional.linear(x, self.widened(matrix))
+        tiles = torch.empty(
+            -(-matrix.outputs // _TILE) * _TILE * matrix.inputs * 2, dtype=torch.uint8
+        )
+        lay_out(self._linear_args(None, matrix, tiles))
+        return self.linear(x, replace(matrix, kind="16", values=tiles, zeros=None))
 
     @staticmethod
     def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> LinearArgs:

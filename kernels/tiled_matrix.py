@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from kernels.coded_tiles import tiled_codes
 from kernels.codes import Codes
@@ -87,7 +86,7 @@ class TiledMatrix:
     def multiply(self, x: Tensor) -> Tensor:
         """[rows, inputs] bfloat16 -> [rows, outputs]."""
         if x.shape[0] >= self._widened_from:
-            return functional.linear(x, self._library.widened(self.weights))
+            return self._library.linear_of_many(x, self.weights)
         return self._library.linear(x, self.weights)
 
     def widened(self, dtype: torch.dtype) -> Tensor:

@@ -166,6 +166,19 @@ void widen_codes(const LinearArgs& args) {
   });
 }
 
+// The same in tiles of 16 bits (linear.h), as a matrix unit takes them.
+template <typename Codes>
+void codes_to_tiles(const LinearArgs& args) {
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
+    __m512i* out = static_cast<__m512i*>(args.output) + tile * args.inputs / 2;
+    for (int64_t k = 0; k < args.inputs; k += 32) {
+      __m512i pairs[16];
+      Coded<Codes>::pairs(args, tile, k, pairs);
+      for (int64_t p = 0; p < 16; ++p) _mm512_storeu_si512(out + k / 2 + p, pairs[p]);
+    }
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -179,6 +192,11 @@ void keepwarm_widen_int4(const LinearArgs* args) { widen_codes<Int4>(*args); }
 void keepwarm_widen_int8(const LinearArgs* args) { widen_codes<Int8>(*args); }
 void keepwarm_widen_e2m1(const LinearArgs* args) { widen_codes<E2m1>(*args); }
 void keepwarm_widen_e4m3(const LinearArgs* args) { widen_codes<E4m3>(*args); }
+
+void keepwarm_tiles_int4(const LinearArgs* args) { codes_to_tiles<Int4>(*args); }
+void keepwarm_tiles_int8(const LinearArgs* args) { codes_to_tiles<Int8>(*args); }
+void keepwarm_tiles_e2m1(const LinearArgs* args) { codes_to_tiles<E2m1>(*args); }
+void keepwarm_tiles_e4m3(const LinearArgs* args) { codes_to_tiles<E4m3>(*args); }
 }
 
 #endif

@@ -253,6 +253,16 @@ void widen_all(const LinearArgs& args) {
   });
 }
 
+// The same in tiles of 16 bits, as a matrix unit takes them.
+template <typename Kind>
+void to_tiles(const LinearArgs& args) {
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
+    __m512i* out = static_cast<__m512i*>(args.output) + tile * args.inputs / 2;
+    for (int64_t p = 0; p < args.inputs / 2; ++p)
+      _mm512_storeu_si512(out + p, Kind::pair(args, tile, p));
+  });
+}
+
 // Row-major bf16 to tiles of pairs; rows past the last output are zero.
 void pack_bf16(const PackArgs& args) {
   const bf16* weight = static_cast<const bf16*>(args.weight);
@@ -285,6 +295,10 @@ void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
 void keepwarm_widen_16(const LinearArgs* args) { widen_all<Bf16>(*args); }
 void keepwarm_widen_8(const LinearArgs* args) { widen_all<Int8>(*args); }
 void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
+
+// Only where keepwarm_has_matrix_unit() holds.
+void keepwarm_tiles_8(const LinearArgs* args) { to_tiles<Int8>(*args); }
+void keepwarm_tiles_4(const LinearArgs* args) { to_tiles<Int4>(*args); }
 
 void keepwarm_linear_16(const LinearArgs* args) {
   if (keepwarm_has_matrix_unit()) return keepwarm_linear_matrix(args);
