@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kernels.codes import Codes, widen_codes
@@ -155,3 +156,69 @@ def test_a_module_that_is_not_listed_as_it_is_kept_is_refused(form: str, tmp_pat
     edit_config(tmp_path, {**settings, field: [*KEPT, "model.layers.0.mlp.up_proj"]})
     with pytest.raises(LoadError, match=r"mlp.up_proj.*contradicts config.json"):
         logits(tmp_path)
+
+
+def spoiled(folder: Path, name: str, value: float) -> None:
+    """One number of a tensor is another."""
+    tensors = load_file(folder / "model.safetensors")
+    tensor = tensors[name].clone()
+    tensor.view(-1)[0] = value
+    save_file({**tensors, name: tensor}, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("form", "part", "value", "told"),
+    [
+        ("fp8 blocks", "weight_scale_inv", 0.0, "has a scale of 0"),
+        ("fp8 blocks", "weight_scale_inv", torch.nan, "has a scale that is not a number"),
+        ("packed 4 group 32", "weight_scale", torch.inf, "has a scale that is not a number"),
+        ("packed 8 zeros", "weight_scale", 0.0, "has a scale of 0"),
+        ("gptq 4", "scales", torch.nan, "has a scale that is not a number"),
+        ("awq 128", "scales", 0.0, "has a scale of 0"),
+        ("mxfp4 packed", "weight_scale", 255, "has a scale of 255"),
+        ("nvfp4", "weight_global_scale", 0.0, "has a scale of 0"),
+        ("gptq 4", "g_idx", 7, "desc_act"),
+        ("packed 4 group 64", "weight_shape", 9, "config.json asks for"),
+    ],
+)
+def test_damaged_numbers_are_told_by_file_and_tensor(
+    form: str, part: str, value: float, told: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, FORMATS[form], seed=7)
+    name = f"model.layers.0.mlp.up_proj.{part}"
+    spoiled(tmp_path, name, value)
+    with pytest.raises(LoadError) as caught:
+        logits(tmp_path)
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'model.safetensors'}: tensor {name!r} ")
+    assert told in text
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "told"),
+    [
+        ("awq 128", {"group_size": 64}, "qzeros' has shape|scales' has shape"),
+        ("gptq 4", {"bits": 8}, "qweight' has shape"),
+        ("fp8 blocks", {"weight_block_size": [128, 128]}, "weight_scale_inv' has shape"),
+        ("fp8 tensor", {"weight_block_size": [32, 64]}, "weight_scale_inv' has shape"),
+        ("awq 128", {"zero_point": False}, "zero_point is false"),
+    ],
+)
+def test_a_description_of_other_tensors_is_told(
+    form: str, changes: dict, told: str, tmp_path: Path
+) -> None:
+    write_folder(tmp_path, FORMATS[form], seed=8)
+    edit_config(tmp_path, {**settings_of(tmp_path), **changes})
+    with pytest.raises(LoadError, match=told):
+        logits(tmp_path)
+
+
+def test_groups_that_do_not_divide_the_inputs_are_told(tmp_path: Path) -> None:
+    write_folder(tmp_path, FORMATS["packed 4 group 128"], seed=9)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({**fields, "hidden_size": 160, "head_dim": 32}))
+    with pytest.raises(LoadError, match=r"groups of 128, which do not divide the 160 inputs"):
+        with weights_of(tmp_path) as weights:
+            weights.matrix("model.layers.0.mlp.up_proj.weight", (256, 160))
