@@ -25,7 +25,14 @@ import torch
 from torch import Tensor
 
 from kernels.large_pages import Slabs
-from kernels.native_arguments import AttendArgs, LinearArgs, PackArgs, QkvArgs, TiledWeights
+from kernels.native_arguments import (
+    AttendArgs,
+    LinearArgs,
+    PackArgs,
+    QkvArgs,
+    ShortConvArgs,
+    TiledWeights,
+)
 from kernels.paged_layout import PagedLayout
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +71,9 @@ class NativeLibrary:
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
         self._visible_softmax = getattr(library, f"keepwarm_visible_softmax_{suffix}")
         self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
+        self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
+        """See ``kernels.short_conv``."""
+        self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
         self._slabs = Slabs()
         self._linear = {}
         self.bits_for_many_rows: frozenset[int] = frozenset()
@@ -93,6 +103,7 @@ class NativeLibrary:
             self._add_rms_norm,
             self._silu_mul,
             self._visible_softmax,
+            self.short_conv,
         ):
             function.restype = None
 

@@ -23,6 +23,7 @@ from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.layers import WeightBits
+from runtime.model.state_pool import StatePool
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
@@ -53,6 +54,8 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         kv_dtype: torch.dtype | None = None,
+        state_slots: int = 0,
+        state_rings: int = 0,
         record: Recorder | None = None,
         max_recorded_sequences: int = 256,
         max_step_tokens: int = 0,
@@ -61,6 +64,9 @@ class ModelRunner:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
+            state_slots: of a model with recurrent layers; each has a block besides, for the keys
+                and values of its last tokens (``tail_block``).
+            state_rings: sequences that may run at a time.
             record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
                 a spare block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
@@ -71,11 +77,20 @@ class ModelRunner:
         self._num_blocks = num_blocks
         self.pool = KVPool(
             model.config,
-            num_blocks=num_blocks + (record is not None),
+            num_blocks=num_blocks + state_slots + (record is not None),
             block_size=block_size,
             dtype=kv_dtype or model.dtype,
             device=model.device,
         )
+        self.states: StatePool | None = None
+        if model.config.recurrent:
+            self.states = StatePool(
+                model.config,
+                num_slots=state_slots,
+                num_rings=state_rings,
+                dtype=model.dtype,
+                device=model.device,
+            )
         self.graphs: StepGraphs | None = None
         if record is not None:
             most = min(max_step_tokens, num_blocks * block_size, model.config.max_context_tokens)
@@ -102,6 +117,10 @@ class ModelRunner:
     def block_size(self) -> int:
         return self.pool.block_size
 
+    def tail_block(self, slot: int) -> int:
+        """The block of a state slot."""
+        return self._num_blocks + slot
+
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
         """Compute a step: write its KV, return logits of the rows asked for.
 
@@ -125,7 +144,12 @@ class ModelRunner:
         """``forward`` without a recording."""
         device = self.model.device
         self.pool.reach(int(batch.slots.max()) // self.block_size)
+        states = None
+        if self.states is not None:
+            firsts = batch.positions[batch.query_starts[:-1]]
+            states = self.states.step(batch.state_slots, firsts, batch.query_starts)
         inputs = StepInputs(
+            states=states,
             token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
             positions=upload(batch.positions, device),
             slots=upload(batch.slots, device),
@@ -206,9 +230,12 @@ def _tell(done: int, of: int) -> None:
 
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes; where
+    states of recurrent layers are is worked out there, too."""
     experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
+    if model.config.recurrent:
+        return False
     return model.device.type == "cuda" and on_triton and not experts
 
 
