@@ -7,7 +7,7 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
@@ -138,6 +138,9 @@ class Attention:
         return hidden * (query + 2 * kv) + query * hidden + biases + norms + self.heads * self.sinks
 
 
+MOST_TAPS: Final = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortConv:
     """A gated causal convolution over the last few tokens, channel by channel (LFM2): a mixer
@@ -152,8 +155,8 @@ class ShortConv:
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ValueError(f"a convolution of {self.channels} channels, at least 1 is needed")
-        if self.taps < 2:
-            raise ValueError(f"a convolution over {self.taps} tokens, at least 2 are needed")
+        if not 2 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
 
     def num_parameters(self, hidden: int) -> int:
         biases = (4 * self.channels + hidden) * self.bias

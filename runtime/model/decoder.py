@@ -1,7 +1,8 @@
 """The decoder: one implementation for all families, steered by the layers of ``ModelConfig``.
 
-A step is a flat list of tokens of any mix of sequences; only mixers know which belong together, from the ``StepInputs`` handed down as an argument. Keys and values go straight to
-the paged pool and are read from there.
+A step is a flat list of tokens of any mix of sequences; only mixers know which belong together,
+from the ``StepInputs`` handed down as an argument. Keys and values go straight to the paged pool
+and are read from there.
 """
 
 from collections.abc import Sequence

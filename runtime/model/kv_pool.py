@@ -1,8 +1,8 @@
 """The tensors that hold keys and values, in blocks of ``block_size`` tokens.
 
-Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a block is an index. The
-layout keeps a block of a layer in one piece and, within it, each head's tokens together:
-[kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
+Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
+block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
+tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
 (``kernels.quantised_kv``).
 
 Always true: blocks are never moved or cleared; what was not written is never read.

@@ -1,8 +1,9 @@
 """The first half of a layer: what mixes tokens with those before them.
 
-Attention over the paged pool, or a short convolution over states. How a head's dimensions lie in it is decided here:
-where only a part of a head is rotated, its pairs are laid as far apart as those of a whole head,
-so that every kernel rotates whole heads, the rest by nothing. Scores do not notice the order.
+Attention over the paged pool, or a short convolution over states. How a head's dimensions lie in
+the pool is decided here: where only a part of a head is rotated, its pairs are laid as far apart as
+those of a whole head, so that every kernel rotates whole heads, the rest by nothing. Scores do not
+notice the order.
 """
 
 import torch

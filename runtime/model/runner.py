@@ -23,6 +23,7 @@ from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.layers import WeightBits
+from runtime.model.state_plan import plan_states
 from runtime.model.state_pool import StatePool
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
@@ -201,13 +202,21 @@ def load_runner(
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
-    num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
+    kv_bytes = _kv_budget(config, model, kv_dtype)
+    plan = plan_states(
+        config, model.config, dtype=model.dtype, kv_dtype=kv_dtype, kv_bytes=kv_bytes
+    )
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = _blocks_that_fit(config, model, kv_dtype, kv_bytes - plan.num_bytes)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
     return ModelRunner(
         model,
         num_blocks=num_blocks,
         block_size=config.block_size,
         kv_dtype=kv_dtype,
+        state_slots=plan.slots,
+        state_rings=plan.rings,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
@@ -271,17 +280,23 @@ def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
     return dtype
 
 
-def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
-    size = block_bytes(model.config, config.block_size, kv_dtype)
+def _kv_budget(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
+    """Bytes for KV, and for states where there are any."""
+    if config.num_blocks is not None:
+        return config.num_blocks * block_bytes(model.config, config.block_size, kv_dtype)
     if config.kv_cache_bytes is not None:
-        budget = config.kv_cache_bytes
-    else:
-        if model.device.type == "cuda":
-            torch.cuda.empty_cache()  # what loading left behind
-        share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
-        budget = int(free_memory_bytes(model.device) * share)
-        if model.device.type == "cpu":
-            budget = min(budget, _KV_BYTES_ON_CPU)
+        return config.kv_cache_bytes
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading left behind
+    share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
+    budget = int(free_memory_bytes(model.device) * share)
+    return min(budget, _KV_BYTES_ON_CPU) if model.device.type == "cpu" else budget
+
+
+def _blocks_that_fit(
+    config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype, budget: int
+) -> int:
+    size = block_bytes(model.config, config.block_size, kv_dtype)
     if budget < 2 * size:
         raise LoadError(
             f"KV memory of {budget} bytes holds {budget // size} blocks of {size} bytes, "

@@ -47,7 +47,8 @@ class StatePool:
     ) -> None:
         spec = config.recurrent[0]
         layers, wide = len(config.recurrent), state_dtype(dtype)
-        self.num_slots, self._taps, self._device = num_slots, spec.taps, device
+        self.num_slots, self.num_rings = num_slots, num_rings
+        self._taps, self._device = spec.taps, device
         self.state_bytes = state_bytes(config, dtype)
         try:
             # One more that stays zero, and is the last: NO_STATE.
@@ -60,12 +61,18 @@ class StatePool:
         except RuntimeError as error:
             raise LoadError(
                 f"{num_slots} state slots take {num_slots * self.state_bytes / (1 << 30):.1f} GiB, "
-                f"which cannot be had on {device.type}: a smaller --state-slots would fit"
+                f"which cannot be had on {device.type}: fewer state_slots would fit"
             ) from error
         self._committed = np.zeros(num_slots, dtype=np.int64)
         self._reached = np.zeros(num_slots, dtype=np.int64)
         self._ring_of = np.full(num_slots, _NO_RING, dtype=np.int64)
         self._free_rings = list(range(num_rings))[::-1]
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """A step's longest draft behind which a sequence can go back to where it began, however
+        many tokens come before it."""
+        return RING - self._taps
 
     @property
     def states(self) -> Tensor:
