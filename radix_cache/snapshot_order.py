@@ -1,8 +1,9 @@
 """Which snapshot goes first when a slot is wanted, and what each is worth.
 
 What a tenant has above its share of the slots goes before all else; then, by the class of the
-branches that end there, what nobody is known to come back to; then what costs least to compute
-anew, times those who would have to, aged as in GreedyDual (Young 1994).
+branches that end there, ends of branches that were released; then what costs least to compute anew,
+times those who would have to, aged as in GreedyDual (Young 1994). An end whose branch has a newer
+one costs the way to that one only.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,12 +72,8 @@ class SnapshotOrder:
         return max(classes, default=IDLE)
 
     def is_wanted(self, snapshot: Snapshot) -> bool:
-        """Whether somebody may come back: its branch has no newer end, or has forks besides."""
-        if snapshot.ends:
-            return True
-        children = len(snapshot.forks) + _there(snapshot.successor)
-        left = _there(snapshot.successor) or snapshot.released
-        return children > 1 or not left
+        """Whether somebody may come back: its branch lives, or more than one went on from it."""
+        return bool(snapshot.ends) or not snapshot.released or len(snapshot.forks) > 1
 
     def worth(self, snapshot: Snapshot) -> float:
         """Seconds that losing it would cost, from when it was used last."""
@@ -95,7 +92,3 @@ class SnapshotOrder:
         found = find(self._tree, owner, node, blocks, tokens)
         start = 0 if found is None else found.position
         return self._restore_cost(len(tokens)) - self._restore_cost(start)
-
-
-def _there(snapshot: Snapshot | None) -> bool:
-    return snapshot is not None and snapshot.alive

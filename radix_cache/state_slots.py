@@ -1,9 +1,8 @@
 """The slots of recurrent states: who runs on which, what is kept where, and what goes first.
 
 A sequence can be resumed only where a state was saved. The end of each turn is: the sequence's own
-slot is donated. Once its branch has a new end, the old one is *replaced*: of all snapshots the
-first to go, unless other branches went on from it. Of the rest goes, within a class of the branches
-that end there, what costs least to compute anew, aged as in GreedyDual (Young 1994).
+slot is donated. Once its branch has a new end, the old one is *replaced*: cheap to lose, unless
+other branches went on from it. Which goes first is ``radix_cache.snapshot_order``'s to say.
 
 Always true: the whole blocks before a snapshot are on the device; a snapshot whose branch is leased
 goes only with the lease; nothing of another tenant is found.

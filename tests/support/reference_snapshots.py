@@ -106,10 +106,7 @@ class ReferenceSnapshots:
         return kept is not None and kept in self.kept
 
     def is_wanted(self, kept: Kept) -> bool:
-        if kept.ends:
-            return True
-        moved_on = self.there(kept.successor)
-        return len(kept.forks) + moved_on > 1 or not (moved_on or kept.released)
+        return bool(kept.ends) or not kept.released or len(kept.forks) > 1
 
     def worth(self, kept: Kept) -> float:
         here = len(kept.prefix)
@@ -195,6 +192,7 @@ class ReferenceSnapshots:
         position = 0 if branch.resume is None else len(branch.resume.prefix)
         known = min(known, (len(prompt) - 1) // self.block)
         branch.warm = known > 0 and position // self.block >= 0.8 * known
+        branch.came_from = None
         branch.open, branch.admitted, branch.klass = True, False, RUNNING
         return branch.resume
 

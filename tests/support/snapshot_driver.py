@@ -263,6 +263,7 @@ class SnapshotDriver:
         sequence = turn.sequence
         more = self.cache.blocks_for(until) - sequence.num_blocks
         if more > 0:
+            self.model.use(self.owners[name])
             try:
                 self.cache.allocate(sequence, more)
             except OutOfBlocks:
