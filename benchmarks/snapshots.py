@@ -1,9 +1,10 @@
 """What it costs where states of recurrent layers are kept: recorded coding-agent runs through the
 prefix cache, beside two other engines' rules.
 
-Replay rule as in ``benchmarks.hit_ratio``: 32 runs at a time, one id stands for 64 tokens. Keys and
-values are unbounded; only the slots for snapshots are, those of running requests apart. Each figure
-is prompt tokens computed over the prompt tokens that a cache of keys and values alone would compute.
+Replay rule as in ``benchmarks.hit_ratio``: 32 runs at a time, one id stands for 64 tokens. Keys
+and values are unbounded; only the slots for snapshots are, those of running requests apart. Each
+figure is prompt tokens computed over the prompt tokens that a cache of keys and values alone would
+compute.
 
 Ours: each request names the end of its instructions and tools; a run's main agent and each of its
 sub-agents is a branch; the branch of a sub-agent is released behind its last request.

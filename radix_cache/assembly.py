@@ -74,17 +74,7 @@ def assemble(
         rescue_share=config.rescue_share,
         stateful=stateful,
     )
-    slots = None
-    if stateful:
-        slots = StateSlots(
-            tree,
-            idle,
-            retention,
-            counters,
-            num_slots=config.state_slots,
-            most_running=config.running_slots or config.state_slots,
-            restore_cost=restore_cost,
-        )
+    slots = _state_slots(config, tree, idle, retention, restore_cost)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
@@ -95,7 +85,6 @@ def assemble(
         misses=misses,
         lower=lower,
         reserve=config.reserve_blocks,
-        slots=slots,
     )
     matcher = Matcher(tree, lowest=Tier.HOST if tiered else Tier.DEVICE)
     return Parts(
@@ -117,9 +106,28 @@ def assemble(
             evictor=evictor,
             retention=retention,
             misses=misses,
-            slots=slots,
         ),
         slots=slots,
+    )
+
+
+def _state_slots(
+    config: CacheConfig,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    retention: Retention,
+    restore_cost: Callable[[int], float] | None,
+) -> StateSlots | None:
+    """Where states of recurrent layers are kept, if the model has any."""
+    if not config.state_slots:
+        return None
+    return StateSlots(
+        tree,
+        idle,
+        retention,
+        num_slots=config.state_slots,
+        most_running=config.running_slots or config.state_slots,
+        restore_cost=restore_cost,
     )
 
 

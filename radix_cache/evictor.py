@@ -17,7 +17,6 @@ from radix_cache.known_branches import KnownBranches
 from radix_cache.misses import MissAccount
 from radix_cache.nodes import IDLE, LEASED, RUNNING, Node, Owner, Tier
 from radix_cache.retention import Retention
-from radix_cache.state_slots import StateSlots
 from radix_cache.tenant_shares import Demand
 from radix_cache.tiers import RUN_BLOCKS, LowerTiers
 from radix_cache.tree import RadixTree
@@ -38,7 +37,6 @@ class Evictor:
         misses: is told what is forgotten.
         lower: gets what is evicted; without it that is forgotten.
         reserve: free blocks for sequences that have some already.
-        slots: states of recurrent layers; None for a model without any.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class Evictor:
         misses: MissAccount,
         lower: LowerTiers | None,
         reserve: int,
-        slots: StateSlots | None = None,
     ) -> None:
         self._tree = tree
         self._pool = pool
@@ -63,7 +60,7 @@ class Evictor:
         self._misses = misses
         self._lower = lower
         self._reserve = reserve
-        self._slots = slots
+        self._slots = branches.slots
 
     def available(self, sequence: CachedSequence | None) -> int:
         """Free blocks and those that may be evicted for ``sequence``, None for a cold sequence;

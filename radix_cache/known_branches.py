@@ -25,7 +25,8 @@ class KnownBranches:
     ) -> None:
         self._tree = tree
         self._retention = retention
-        self._slots = slots
+        self.slots = slots
+        """Where states of recurrent layers are kept; None for a model without any."""
         self._by_id: dict[str, BranchHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
@@ -93,8 +94,8 @@ class KnownBranches:
             self._off_the_tree(handle)
 
     def _off_the_tree(self, handle: BranchHandle) -> None:
-        if self._slots is not None:
-            self._slots.branch_left(handle)
+        if self.slots is not None:
+            self.slots.branch_left(handle)
         self._retention.forget(handle)
         self._tree.meter.gone(handle)
 

@@ -48,7 +48,7 @@ class Retention:
     ) -> None:
         self._tree = tree
         self._leases = leases
-        self._counters = counters
+        self.counters = counters
         self._clock = clock
         self._leasing = leasing
         self.shares = shares
@@ -84,7 +84,7 @@ class Retention:
         while (handle := self._leases.take_ended(now)) is not None:
             handle.lease_ran_out = True
             self._end_lease(handle)
-            self._counters.leases_expired += 1
+            self.counters.leases_expired += 1
 
     @property
     def expects_returns(self) -> bool:
@@ -101,7 +101,7 @@ class Retention:
         """The branch's next request runs: what was promised until then is kept."""
         if handle.leased_until:
             handle.leased_until = 0.0
-            self._counters.leases_returned += 1
+            self.counters.leases_returned += 1
         handle.lease_ran_out = handle.queued = False
         handle.expected_s = 0.0
 
@@ -117,7 +117,7 @@ class Retention:
                 handle.away_since_s = self._clock()
                 handle.leased_until = handle.away_since_s + seconds
                 handle.hinted = lease_s is not None
-                self._counters.leases_granted += 1
+                self.counters.leases_granted += 1
         self.settle(handle)
 
     def settle(self, handle: BranchHandle) -> None:
@@ -203,7 +203,7 @@ class Retention:
             ),
         )
         victim.queued = False
-        self._counters.leases_broken += victim.leased_until > 0.0
+        self.counters.leases_broken += victim.leased_until > 0.0
         self._end_lease(victim)
 
     def keep_rest(self) -> None:
@@ -215,24 +215,24 @@ class Retention:
                 handle.leased_until = until
                 self._tree.hold(handle, LEASED)
             else:
-                self._counters.leases_broken += 1
+                self.counters.leases_broken += 1
         self._broken.clear()
 
     def break_one(self, handle: BranchHandle) -> None:
         """The state at the end of a branch is gone: what it was promised goes with it."""
-        self._counters.leases_broken += handle.leased_until > 0.0
+        self.counters.leases_broken += handle.leased_until > 0.0
         handle.queued = False
         self._end_lease(handle)
 
     def forget(self, handle: BranchHandle) -> None:
         """Take ``handle`` off the tree; its blocks stay there, idle."""
-        self._counters.leases_released += handle.leased_until > 0.0
+        self.counters.leases_released += handle.leased_until > 0.0
         self._end_lease(handle)
         self._tree.drop(handle)
 
     def drop(self, handle: BranchHandle) -> None:
         """Break what ``handle`` was promised and take it off the tree; it keeps its name."""
-        self._counters.leases_broken += handle.leased_until > 0.0
+        self.counters.leases_broken += handle.leased_until > 0.0
         handle.queued = False
         handle.expected_s = 0.0
         self._end_lease(handle)

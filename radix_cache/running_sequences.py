@@ -23,7 +23,6 @@ from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
 from radix_cache.slot_pool import OutOfSlots
 from radix_cache.snapshots import SnapshotKind
-from radix_cache.state_slots import StateSlots
 from radix_cache.tiers import LowerTiers
 from radix_cache.tree import RadixTree
 
@@ -45,7 +44,6 @@ class RunningSequences:
         evictor: Evictor,
         retention: Retention,
         misses: MissAccount,
-        slots: StateSlots | None = None,
     ) -> None:
         self._tree = tree
         self._pool = pool
@@ -55,7 +53,7 @@ class RunningSequences:
         self._evictor = evictor
         self._retention = retention
         self._misses = misses
-        self._slots = slots
+        self._slots = branches.slots
         self._publisher = Publisher(tree, pool, lower)
         self.num_private = 0
         """Blocks of running sequences outside the tree."""
@@ -94,7 +92,7 @@ class RunningSequences:
             self._slots.began(sequence, handle, resume)
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
-        if match.position > shared:
+        if match.position > match.shared:
             sequence.beyond = Holder(handle.owner)
             tree.move(sequence.beyond, match.node, match.position)
             tree.hold(sequence.beyond, RUNNING)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from radix_cache.counters import Counters
 from radix_cache.edge import TokenArray
 from radix_cache.handle import BranchHandle, CachedSequence, Snapshot
 from radix_cache.idle_leaves import IdleLeaves
@@ -47,7 +46,6 @@ class StateSlots:
         tree: RadixTree,
         idle: IdleLeaves,
         retention: Retention,
-        counters: Counters,
         *,
         num_slots: int,
         most_running: int,
@@ -56,7 +54,7 @@ class StateSlots:
         self._tree = tree
         self._idle = idle
         self._retention = retention
-        self._counters = counters
+        self._counters = retention.counters
         self._most_running = most_running
         self._order = SnapshotOrder(
             tree, retention.shares, num_slots=num_slots, restore_cost=restore_cost or float
@@ -212,7 +210,7 @@ class StateSlots:
         snapshot: Snapshot,
         kind: SnapshotKind,
     ) -> None:
-        """A branch ends at ``snapshot``; if its turn ended well, what it went on from is replaced."""
+        """A branch ends at ``snapshot``; a turn that ended well replaces what it went on from."""
         old = handle.end
         if old is not None and old is not snapshot:
             old.ends.discard(handle)

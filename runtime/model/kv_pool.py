@@ -82,10 +82,10 @@ class KVPool:
         [blocks, kv_heads, block_size, head_dim]; views."""
         return self.layers[index]
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of all layers in a block to another."""
+    def copy_block(self, source: "KVPool", block: int, target: int) -> None:
+        """Copy the keys and values of all layers in a block of ``source`` to ``target`` here."""
         self.reach(target)
-        self._blocks[:, :, target] = self._blocks[:, :, source]
+        self._blocks[:, :, target] = source.blocks[:, :, block]
 
     @property
     def num_bytes(self) -> int:

@@ -55,8 +55,6 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         kv_dtype: torch.dtype | None = None,
-        state_slots: int = 0,
-        state_rings: int = 0,
         record: Recorder | None = None,
         max_recorded_sequences: int = 256,
         max_step_tokens: int = 0,
@@ -65,9 +63,6 @@ class ModelRunner:
         """
         Args:
             kv_dtype: how keys and values are kept: int8, fp8 or (None) as the model computes.
-            state_slots: of a model with recurrent layers; each has a block besides, for the keys
-                and values of its last tokens (``tail_block``).
-            state_rings: sequences that may run at a time.
             record: records steps of few tokens, now (``runtime.model.cuda_graphs``), which takes
                 a spare block; None runs every step as it comes.
             max_recorded_sequences: steps of more are not recorded.
@@ -78,20 +73,17 @@ class ModelRunner:
         self._num_blocks = num_blocks
         self.pool = KVPool(
             model.config,
-            num_blocks=num_blocks + state_slots + (record is not None),
+            num_blocks=num_blocks + (record is not None),
             block_size=block_size,
             dtype=kv_dtype or model.dtype,
             device=model.device,
         )
         self.states: StatePool | None = None
+        """Of a model with recurrent layers; without slots until ``hold_states``."""
+        self.tails: KVPool | None = None
+        """A block for each slot: keys and values of what lies behind the last whole block."""
         if model.config.recurrent:
-            self.states = StatePool(
-                model.config,
-                num_slots=state_slots,
-                num_rings=state_rings,
-                dtype=model.dtype,
-                device=model.device,
-            )
+            self.states = self._state_pool(slots=0, rings=0)
         self.graphs: StepGraphs | None = None
         if record is not None:
             most = min(max_step_tokens, num_blocks * block_size, model.config.max_context_tokens)
@@ -118,9 +110,22 @@ class ModelRunner:
     def block_size(self) -> int:
         return self.pool.block_size
 
-    def tail_block(self, slot: int) -> int:
-        """The block of a state slot."""
-        return self._num_blocks + slot
+    def hold_states(self, *, slots: int, rings: int) -> None:
+        """Have so many slots for states, on so many of which sequences may run at a time."""
+        self.states = self._state_pool(slots=slots, rings=rings)
+        self.tails = KVPool(
+            self.model.config,
+            num_blocks=slots,
+            block_size=self.block_size,
+            dtype=self.pool.blocks.dtype,
+            device=self.model.device,
+        )
+
+    def _state_pool(self, *, slots: int, rings: int) -> StatePool:
+        model = self.model
+        return StatePool(
+            model.config, num_slots=slots, num_rings=rings, dtype=model.dtype, device=model.device
+        )
 
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
         """Compute a step: write its KV, return logits of the rows asked for.
@@ -210,18 +215,19 @@ def load_runner(
     if num_blocks is None:
         num_blocks = _blocks_that_fit(config, model, kv_dtype, kv_bytes - plan.num_bytes)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
-    return ModelRunner(
+    runner = ModelRunner(
         model,
         num_blocks=num_blocks,
         block_size=config.block_size,
         kv_dtype=kv_dtype,
-        state_slots=plan.slots,
-        state_rings=plan.rings,
         record=CudaRecorder() if _records(model, quantised=config.quantization != "none") else None,
         max_recorded_sequences=config.max_running,
         max_step_tokens=config.max_batch_tokens,
         progress=_tell,
     )
+    if plan.slots:
+        runner.hold_states(slots=plan.slots, rings=plan.rings)
+    return runner
 
 
 def share_work(threads: int, *, compiled: bool = False) -> None:

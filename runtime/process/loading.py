@@ -140,7 +140,7 @@ def assemble(
     memory = KVMemory(
         cache,
         None if tiers is None else tiers.transfer,
-        None if runner.states is None else StateMemory(runner, runner.states),
+        _state_memory(runner),
     )
     requests = OpenRequests(
         limits=_limits(config, info),
@@ -200,6 +200,12 @@ def _cache(
         found = cache.load(tiers.stored)
         log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
     return cache
+
+
+def _state_memory(runner: ModelRunner) -> StateMemory | None:
+    if runner.states is None or runner.tails is None:
+        return None
+    return StateMemory(runner.states, runner.tails, runner.pool)
 
 
 def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:

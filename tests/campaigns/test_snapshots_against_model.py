@@ -61,12 +61,14 @@ def play(lane: int, *, exact: bool) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("lane", range(4))
 def test_resume_points_are_those_of_a_plain_list(lane: int) -> None:
     counts = play(lane, exact=True)
     assert counts.keys() >= KINDS_OF_OPERATION, sorted(KINDS_OF_OPERATION - counts.keys())
 
 
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("lane", range(4, 8))
 def test_no_snapshot_outlives_its_keys_and_values(lane: int) -> None:
     """So few blocks that they are evicted below snapshots all the time."""

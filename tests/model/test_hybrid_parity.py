@@ -66,7 +66,8 @@ def test_logits_of_a_hybrid_are_those_of_transformers(
     save(model, tmp_path)
     model.double()
     ours = load_model(tmp_path, dtype=torch.float64, device=CPU)
-    runner = ModelRunner(ours, num_blocks=45, block_size=16, state_slots=2, state_rings=2)
+    runner = ModelRunner(ours, num_blocks=45, block_size=16)
+    runner.hold_states(slots=2, rings=2)
     assert runner.states is not None
     table = np.arange(45, dtype=np.int32)[::-1].copy()
     for length in PROMPTS:

@@ -1,4 +1,4 @@
-"""Plays random turns of a model with recurrent layers on a prefix cache, and carries out its orders.
+"""Plays random turns of a model with recurrent layers on a prefix cache and carries out its orders.
 
 The driver plays the engine's part: it notes in every block and every slot of which tokens it is the
 outcome, and so sees a slot that is written though a snapshot owns it, a state of other tokens, a
@@ -250,6 +250,8 @@ class SnapshotDriver:
             self.cache.finish(sequence, lease_s=0.0)
             self.model.finish(name, None, "end", 0.0)
             return
+        missed = sum(sequence.miss_causes.values())
+        assert missed + sequence.num_cached_tokens == len(turn.prompt), "causes do not add up"
         if sequence.num_cached_tokens:
             self._count("resumed")
         self.open[name] = turn
