@@ -244,10 +244,11 @@ def measured(runs: list[tuple[list[Request], float]]) -> tuple[dict[str, object]
     for name, slots in SLOTS.items():
         rules = {
             "ours": OurRule(slots),
-            "ours_without_releases": OurRule(slots, releases=False),
             **{f"last_block_{size}": LastBlockRule(slots, size) for size in LAST_BLOCKS},
             "interval": IntervalRule(slots),
         }
+        if name == "2_slots":
+            rules["ours_without_releases"] = OurRule(slots, releases=False)
         over = {
             rule: sum(map(each.computed, requests)) / least  # type: ignore[attr-defined]
             for rule, each in rules.items()

@@ -7,9 +7,13 @@ seeds begin.
 
 import os
 import random
+from collections.abc import Callable
 
 import pytest
 
+from radix_cache.retention import Retention
+from radix_cache.state_slots import StateSlots
+from radix_cache.tree import RadixTree
 from tests.support.snapshot_driver import SnapshotDriver
 
 OPERATIONS = int(os.environ.get("KEEPWARM_SNAPSHOT_OPERATIONS", "20000"))
@@ -59,6 +63,55 @@ def play(lane: int, *, exact: bool) -> dict[str, int]:
         for what, count in driver.counts.items():
             counts[what] = counts.get(what, 0) + count
     return counts
+
+
+def _outlives_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateSlots, "_cut", lambda slots, kept: None)
+
+
+def _junction_of_another_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tree shows a tenant's path to another one."""
+    monkeypatch.setattr(RadixTree, "start", lambda tree, owner: tree.owner("red").root)
+    monkeypatch.setattr(
+        RadixTree,
+        "child",
+        lambda tree, node, owner, tokens, at: next(
+            (
+                child
+                for child in tree.children(node)
+                if child.edge.starts_with(
+                    tokens[at * tree.block_size : (at + 1) * tree.block_size].tobytes()
+                )
+            ),
+            None,
+        ),
+    )
+
+
+def _tail_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radix_cache.resume_points.has_tail", lambda *anything: True)
+
+
+def _lease_outlives_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retention, "break_one", lambda retention, handle: None)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "exact"),
+    [
+        (_outlives_its_blocks, False),
+        (_junction_of_another_tenant, True),
+        (_tail_not_compared, True),
+        (_lease_outlives_its_end, True),
+    ],
+)
+def test_a_fault_in_what_is_kept_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, AttributeError, ValueError)):  # noqa: PT012
+        for lane in range(40):
+            play(lane, exact=exact)
 
 
 @pytest.mark.timeout(3000)

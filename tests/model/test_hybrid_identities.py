@@ -12,12 +12,15 @@ begin.
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason, SamplingParams, TokenArray
+from runtime.model.batch import IntArray
+from runtime.model.state_pool import StatePool
 from runtime.scheduling import policy
 from runtime.scheduling.draft import Draft
 from tests.support.engine_driver import END_OF_TURN, EngineDriver
@@ -65,15 +68,12 @@ class Truth:
         key = np.array(tokens, dtype=np.int32).tobytes()
         if key not in self._next:
             logits = self._model.logits(tokens)[-1].clone()
-            logits[END_OF_TURN] = -torch_infinity
+            logits[END_OF_TURN] = -float("inf")
             self._next[key] = int(logits.argmax())
         return self._next[key]
 
     def known(self, tokens: list[int]) -> int | None:
         return self._next.get(np.array(tokens, dtype=np.int32).tobytes())
-
-
-torch_infinity = float("inf")
 
 
 class Guesser:
@@ -121,7 +121,7 @@ class Schedule:
             drafter=Guesser(rng, truth, counts) if rng.random() < 0.7 else None,
             max_draft_tokens=rng.choice([0, 8, 31]),
             looks_ahead=ahead,
-            num_blocks=rng.choice([16, 30, 300]),
+            num_blocks=rng.choice([14, 14, 40, 300]),
             block_size=rng.choice([4, 16]),
             max_batch_tokens=rng.choice([7, 33, 512]),
             prefill_tokens_beside_decodes=rng.choice([3, 16, 256]),
@@ -141,6 +141,12 @@ class Schedule:
         self.prompts: dict[str, list[int]] = {}
         self.cancelled: set[str] = set()
         self.shared = [rng.randrange(32, 127) for _ in range(21)]
+
+    def play(self) -> None:
+        """So many operations, and then what is still open to its end."""
+        for _ in range(PER_RUN):
+            self.operate()
+        self.end()
 
     def operate(self) -> None:
         choice = self.rng.random()
@@ -186,19 +192,18 @@ class Schedule:
         if base is None and kind == "begun" and rng.random() < 0.6:
             new = self.shared + new
         prompt = prefix + new
-        limit = rng.randint(1, 10)
-        if len(prompt) + limit > min(self.capacity - 40, 160):
+        limit = rng.randint(1, 16)
+        if len(prompt) + limit > min(self.capacity - 16, 160):
             return
         points: tuple[int, ...] = ()
         if kind == "begun" and len(prompt) > 22:
             points = (21,)
             self.counts["header named"] += 1
         tenant = self.owners[base] if base else rng.choice(["red", "blue"])
-        stop = ()
+        stop: tuple[str, ...] = ()
         if rng.random() < 0.2:
-            text = self.driver.tokenizer.decode(self.truth.continued(prompt, 3)[1:3])
-            if text.isascii() and text.isprintable() and text:
-                stop = (text,)
+            coming = self.truth.continued(prompt, 3)
+            stop = tuple(chr(token) for token in coming[1:] if 32 < token < 127)[:1]
         name = self.driver.request(
             new,
             session=session,
@@ -226,12 +231,12 @@ class Schedule:
         for name in [n for n in self.open if self.driver.results[n].finish is not None]:
             result, prompt = self.driver.results[name], self.prompts[name]
             self.sessions[self.open.pop(name)] = prompt + result.tokens
-            ended = {FinishReason.STOP, FinishReason.LENGTH}
+            ended = {FinishReason.STOP_STRING, FinishReason.LENGTH}
             if name in self.cancelled:
                 ended.add(FinishReason.CANCELLED)
             assert result.finish in ended, (name, result)
             assert result.tokens == self.truth.continued(prompt, len(result.tokens)), name
-            self.counts["stopped"] += result.finish is FinishReason.STOP
+            self.counts["stopped"] += result.finish is FinishReason.STOP_STRING
             if result.start is not None:
                 self.counts["resumed"] += result.start.cached_tokens > 0
                 self.counts["state missing"] += "state_missing" in result.start.miss_causes
@@ -252,6 +257,83 @@ def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
 
 
+def killed(seeds: range) -> bool:
+    """Whether a schedule notices what is wrong."""
+    truth: Truth = Truth()
+    for seed in seeds:
+        schedule = Schedule(seed, truth, Counter())
+        try:
+            schedule.play()
+        except (AssertionError, ValueError):
+            return True
+    return False
+
+
+def _one_token_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = StatePool.end
+
+    def early(pool: StatePool, slot: int, *, position: int | None) -> bool:
+        reached = pool._committed[slot]
+        at = position if position is None else max(position - 1, int(reached))
+        return end(pool, slot, position=at)
+
+    monkeypatch.setattr(StatePool, "end", early)
+
+
+def _window_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = StatePool.begin
+
+    def bare(pool: StatePool, slot: int, *, source: int | None, position: int) -> None:
+        begin(pool, slot, source=None if source is None else slot, position=position)
+
+    monkeypatch.setattr(StatePool, "begin", bare)
+
+
+def _not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = StatePool.begin
+
+    def dirty(pool: StatePool, slot: int, *, source: int | None, position: int) -> None:
+        begin(pool, slot, source=slot if source is None else source, position=position)
+
+    monkeypatch.setattr(StatePool, "begin", dirty)
+
+
+def _written_by_the_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = StatePool.end
+
+    def late(pool: StatePool, slot: int, *, position: int | None) -> bool:
+        return end(pool, slot, position=position and int(pool._reached[slot]))
+
+    monkeypatch.setattr(StatePool, "end", late)
+
+
+def _rejected_draft_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = StatePool._commit
+
+    def kept(pool: StatePool, slots: IntArray, positions: IntArray) -> None:
+        commit(pool, slots, pool._reached[slots])
+        pool._committed[slots] = positions
+
+    monkeypatch.setattr(StatePool, "_commit", kept)
+
+
+MUTANTS = (
+    _one_token_early,
+    _window_not_copied,
+    _not_zeroed,
+    _written_by_the_step_ahead,
+    _rejected_draft_kept,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_fault_in_what_is_done_with_states_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert killed(range(20, 26))
+
+
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("lane", range(LANES))
 def test_a_hybrids_tokens_are_those_of_one_unbroken_run(lane: int) -> None:
@@ -260,12 +342,9 @@ def test_a_hybrids_tokens_are_those_of_one_unbroken_run(lane: int) -> None:
     for run in range(max(1, OPERATIONS // (LANES * PER_RUN))):
         seed = SEED + 1_000_000 * lane + run
         schedule = Schedule(seed, truth, counts)
-        operation = -1
         try:
-            for operation in range(PER_RUN):
-                schedule.operate()
-            schedule.end()
+            schedule.play()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}, operation {operation}: {error}") from error
+            raise AssertionError(f"seed {seed}: {error}") from error
     print(dict(counts))
     assert not NEEDED - {what for what, count in counts.items() if count}, counts

@@ -107,9 +107,8 @@ class ReferenceModel:
         inputs = before * values
         taps = self._get(f"{name}.conv.weight", size, 1, spec.taps)
         mixed = torch.zeros_like(inputs)
-        for at in range(len(x)):
-            for back in range(min(at + 1, spec.taps)):
-                mixed[at] += inputs[at - back] * taps[:, 0, spec.taps - 1 - back]
+        for back in range(min(len(x), spec.taps)):
+            mixed[back:] += inputs[: len(x) - back] * taps[:, 0, spec.taps - 1 - back]
         if spec.bias:
             mixed += self._get(f"{name}.conv.bias", size)
         return self._linear(f"{name}.out_proj", after * mixed, x.shape[1], spec.bias)

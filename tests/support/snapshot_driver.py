@@ -345,6 +345,9 @@ class SnapshotDriver:
         listed = sorted(map(str, self._listed()))
         expected = sorted(str((kept.owner, kept.prefix)) for kept in self.model.kept)
         assert listed == expected, f"snapshots {listed}, {expected} expected"
+        for name, branch in self.model.branches.items():
+            klass = self.cache._branches._by_id[name].klass
+            assert klass == branch.klass, f"class {klass} of {name}, {branch.klass} expected"
         for owner in TENANTS:
             charged = self.cache._tree.owner(owner).state_slots
             assert charged == self.model.slots_of(owner), f"slots charged to {owner}"
