@@ -28,7 +28,6 @@ from sessions.turns.effects import Asked, EngineOutputs, SessionTurn, Work
 from sessions.turns.jobs import Job
 from sessions.turns.wanted import Wanted
 from tests.support.places import TENANT, Matches, PlaceRig, answers, held, lives
-from tests.support.releases import RELEASES, Release, left_out
 from tests.support.sessions_rig import END, Client
 from tools_api.grammar import GrammarSpec
 
@@ -132,9 +131,7 @@ PLACES: dict[str, Place] = {
         asks=wanted(lambda w: w.parent),
         fields=after_restart(keepwarm={"session": "child", "parent_session": "s"}),
     ),
-    "its session": Place(
-        asks=wanted(lambda w: w.session), fields=after_restart(keepwarm=SESSION)
-    ),
+    "its session": Place(asks=wanted(lambda w: w.session), fields=after_restart(keepwarm=SESSION)),
     "its turn in the session": Place(asks=kind(SessionTurn), own=SessionTurn, fails=None),
     "a response": Place(
         asks=wanted(lambda w: w.responses),
@@ -168,9 +165,7 @@ PLACES: dict[str, Place] = {
     "the engine, in its answer": Place(
         asks=kind(EngineOutputs), own=EngineOutputs, says="some words"
     ),
-    "shares to go on with": Place(
-        asks=wanted(lambda w: w.shares, running=True), says="x" * 250
-    ),
+    "shares to go on with": Place(asks=wanted(lambda w: w.shares, running=True), says="x" * 250),
     "its record": Place(asks=kind(TurnRecord), says="ok" + END),
 }
 
