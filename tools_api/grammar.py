@@ -26,6 +26,7 @@ from tools_api.chat_format import (
 from tools_api.custom_input import CustomFormat
 from tools_api.exact_json import written
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.name_spellings import ONE_SPELLING, Spellings, spellings
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import dialect
 from tools_api.tools import FunctionTool, ToolChoice
@@ -224,8 +225,11 @@ class _Lark:
 
     def json_rule(self, name: str, schema: dict[str, Any]) -> str:
         schema = dialect(schema, lenient=self._lenient).schema
+        style = self._style
+        if spellings(schema) is Spellings.ONE:
+            style = style | {"json_allowed_escapes": ONE_SPELLING}
         return self.rule(
-            name, "%json " + written(schema | {"x-guidance": self._style}, ensure_ascii=True)
+            name, "%json " + written(schema | {"x-guidance": style}, ensure_ascii=True)
         )
 
     def special(self, token: str) -> str:

@@ -24,6 +24,7 @@ import pytest
 
 from runtime.messages import ErrorKind
 from sessions.durable.session import SessionState
+<<<<<<< HEAD
 from sessions.journal import ownership
 from sessions.turns.effects import Effects, EngineOutputs, Question, SessionTurn
 from sessions.turns.jobs import Job, Jobs
@@ -32,6 +33,154 @@ from tests.support.places import TENANT, PlaceRig, answers, held
 from tests.support.questions import PLACES, SESSION, Fields, Place
 from tests.support.releases import RELEASES, Release, left_out
 from tests.support.sessions_rig import END, Client
+=======
+from sessions.journal.errors import JournalUnavailable
+from sessions.journal.records import TurnRecord
+from sessions.turns.effects import Asked, EngineOutputs, SessionTurn, Work
+from sessions.turns.jobs import Job
+from sessions.turns.wanted import Wanted
+from tests.support.places import TENANT, Matches, PlaceRig, answers, held, lives
+from tests.support.sessions_rig import END, Client
+from tools_api.grammar import GrammarSpec
+
+__all__ = ["lives"]
+
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+SESSION = {"session": "s"}
+LONG = "word " * 500
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A question, and how a request comes to wait at it."""
+
+    asks: Matches
+    fields: Callable[[PlaceRig, Fields], Fields] = lambda rig, first: {"keepwarm": SESSION}
+    """Of the request, given the response of the session's first turn; sees to what is there."""
+    own: type[Asked] | None = None
+    """Of this kind, which no caller answers."""
+    says: str = ""
+    """What the engine has written before."""
+    fails: Callable[[], Exception] | None = lambda: JournalUnavailable("told to")
+    resumes: bool = False
+
+
+def wanted(check: Callable[[Wanted], Any], *, running: bool | None = None) -> Matches:
+    """The journal is asked for that; ``running``: by a turn, or before there is one."""
+
+    def asks(asked: Asked, job: Job) -> bool:
+        fits = running is None or running is (job.turn is not None)
+        return fits and isinstance(asked, Wanted) and bool(check(asked))
+
+    return asks
+
+
+def work(name: str) -> Matches:
+    return lambda asked, _: isinstance(asked, Work) and asked.call.func.__name__ == name  # type: ignore[attr-defined]
+
+
+def kind(type_: Any) -> Matches:
+    return lambda asked, _: isinstance(asked, type_)
+
+
+def after_restart(**fields: Any) -> Callable[[PlaceRig, Fields], Fields]:
+    """Memory knows nothing; ``fields`` may name the first response and its item."""
+
+    def made(rig: PlaceRig, first: Fields) -> Fields:
+        rig.restart()
+        names = {"$response": first["id"], "$item": first["output"][0]["id"]}
+        return _filled(fields, names | {"$output": first["output"]})
+
+    return made
+
+
+def _filled(value: Any, names: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, names) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def without_head(rig: PlaceRig, first: Fields) -> Fields:
+    rig.store.tenant_responses(TENANT).clear()
+    return {"keepwarm": SESSION}
+
+
+def without_session(rig: PlaceRig, first: Fields) -> Fields:
+    rig.store.forget_session(TENANT, "s")
+    return {"previous_response_id": first["id"]}
+
+
+USER = {"role": "user", "content": "more"}
+REFERENCE = {"type": "item_reference", "id": "$item"}
+HISTORY = [{"role": "user", "content": "first"}, "$output", USER]
+
+
+def history(rig: PlaceRig, first: Fields) -> Fields:
+    rig.restart()
+    return {"input": [HISTORY[0], *first["output"], USER]}
+
+
+PLACES: dict[str, Place] = {
+    "its id": Place(asks=wanted(lambda w: w.request_id)),
+    "a turn to resume": Place(
+        asks=wanted(lambda w: w.ended),
+        fields=after_restart(type="keepwarm:response.resume", response_id="$response"),
+        resumes=True,
+    ),
+    "items": Place(
+        asks=wanted(lambda w: w.item_ids),
+        fields=after_restart(input=[REFERENCE, USER], keepwarm=SESSION),
+    ),
+    "a long reading": Place(
+        asks=work("digested"),
+        fields=after_restart(input=[REFERENCE, USER | {"content": LONG}], keepwarm=SESSION),
+        fails=lambda: ValueError("told to"),
+    ),
+    "the parent session": Place(
+        asks=wanted(lambda w: w.parent),
+        fields=after_restart(keepwarm={"session": "child", "parent_session": "s"}),
+    ),
+    "its session": Place(asks=wanted(lambda w: w.session), fields=after_restart(keepwarm=SESSION)),
+    "its turn in the session": Place(asks=kind(SessionTurn), own=SessionTurn, fails=None),
+    "a response": Place(
+        asks=wanted(lambda w: w.responses),
+        fields=after_restart(previous_response_id="$response"),
+    ),
+    "a history": Place(asks=wanted(lambda w: w.histories), fields=history),
+    "the head": Place(asks=wanted(lambda w: w.responses), fields=without_head),
+    "the response's session": Place(asks=wanted(lambda w: w.session), fields=without_session),
+    "what to compare with": Place(
+        asks=wanted(lambda w: w.responses and not w.owns_first and not w.session),
+        fields=after_restart(
+            keepwarm={"session": "t"},
+            prompt_cache_options={"comparison_response_id": "$response"},
+        ),
+    ),
+    "a long plan": Place(
+        asks=work("plan_turn"),
+        fields=lambda rig, first: {"input": LONG, "keepwarm": SESSION},
+        fails=lambda: ValueError("told to"),
+    ),
+    "its grammar": Place(
+        asks=kind(GrammarSpec),
+        fields=lambda rig, first: {
+            "keepwarm": SESSION,
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+        },
+        fails=lambda: GrammarRefused("told to"),
+    ),
+    "shares to start with": Place(asks=wanted(lambda w: w.shares, running=False)),
+    "the engine": Place(asks=kind(EngineOutputs), own=EngineOutputs),
+    "the engine, in its answer": Place(
+        asks=kind(EngineOutputs), own=EngineOutputs, says="some words"
+    ),
+    "shares to go on with": Place(asks=wanted(lambda w: w.shares, running=True), says="x" * 250),
+    "its record": Place(asks=kind(TurnRecord), says="ok" + END),
+}
+>>>>>>> main
 
 COMPANY = {"alone": (False, False), "lane": (True, False), "session": (False, True)}
 COMPANY["both"] = (True, True)
