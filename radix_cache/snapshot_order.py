@@ -42,29 +42,23 @@ class SnapshotOrder:
         """The one that goes first for ``owner``, who may take classes up to ``rights``."""
         active = self._shares.active()
         share = self._num_slots // len(active) if len(active) > 1 else self._num_slots
-
-        def excess(of: Owner) -> int:
-            return max(0, of.state_slots + (of is owner) - share) if of.name else 0
-
-        def order(snapshot: Snapshot) -> tuple[int, int, bool, float, int]:
-            klass, wanted = self.class_of(snapshot), self.is_wanted(snapshot)
-            worth = self.worth(snapshot)
-            return -excess(snapshot.owner), klass, wanted, worth, snapshot.number
-
-        found = [
-            snapshot
-            for snapshot in snapshots
-            if not snapshot.pins
-            and (
-                self.class_of(snapshot) <= rights
-                or (
-                    len(active) > 1
-                    and self.class_of(snapshot) == LEASED
-                    and excess(snapshot.owner) > 0
-                )
-            )
-        ]
-        return min(found, key=order, default=None)
+        above: dict[Owner, int] = {}
+        first: tuple[int, int, bool] | None = None
+        found: list[Snapshot] = []
+        for snapshot in snapshots:
+            of, klass = snapshot.owner, self.class_of(snapshot)
+            if of not in above:
+                held = of.state_slots + (of is owner) - share
+                above[of] = max(0, held) if of.name else 0
+            may_go = klass <= rights or (len(active) > 1 and klass == LEASED and above[of] > 0)
+            if snapshot.pins or not may_go:
+                continue
+            rank = -above[of], klass, self.is_wanted(snapshot)
+            if first is None or rank < first:
+                first, found = rank, [snapshot]
+            elif rank == first:
+                found.append(snapshot)
+        return min(found, key=lambda each: (self.worth(each), each.number), default=None)
 
     def class_of(self, snapshot: Snapshot) -> int:
         """The highest of the branches that end there and are not running."""
