@@ -58,7 +58,16 @@ class SnapshotOrder:
                 first, found = rank, [snapshot]
             elif rank == first:
                 found.append(snapshot)
-        return min(found, key=lambda each: (self.worth(each), each.number), default=None)
+        return self._cheapest(found)
+
+    def _cheapest(self, snapshots: Iterable[Snapshot]) -> Snapshot | None:
+        """None is worth less than its age, so that most need not be looked at."""
+        cheapest: tuple[float, int, Snapshot] | None = None
+        for snapshot in snapshots:
+            if cheapest is None or snapshot.age <= cheapest[0]:
+                offered = self.worth(snapshot), snapshot.number, snapshot
+                cheapest = offered if cheapest is None or offered[:2] < cheapest[:2] else cheapest
+        return None if cheapest is None else cheapest[2]
 
     def class_of(self, snapshot: Snapshot) -> int:
         """The highest of the branches that end there and are not running."""
