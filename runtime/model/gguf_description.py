@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.model.config import LoadError, ModelConfig, RopeConfig
+from runtime.model.config import Attention, LoadError, ModelConfig, RopeConfig
 from runtime.model.config_fields import Fields
 from runtime.model.gguf_header import GgufHeader
 from runtime.model.hf_config import FAMILIES
@@ -174,14 +174,16 @@ def _with_rope_factors(header: GgufHeader, config: ModelConfig) -> ModelConfig:
     factors = _small_floats(header, ROPE_FACTORS)
     layers = []
     for layer in config.layers:
-        rope = layer.mixer.rope
+        mixer = layer.mixer
+        assert isinstance(mixer, Attention), "the architectures here have nothing else"
+        rope = mixer.rope
         if rope is None or rope.kind != "default" or len(factors) != config.head_dim // 2:
             raise LoadError(
                 f"{header.path}: tensor {ROPE_FACTORS!r} has {len(factors)} numbers, "
                 f"{config.head_dim // 2} are needed, and no other scaling of positions"
             )
         own = RopeConfig(theta=rope.theta, kind="longrope", factors=factors, attention_factor=1.0)
-        layers.append(replace(layer, mixer=replace(layer.mixer, rope=own)))
+        layers.append(replace(layer, mixer=replace(mixer, rope=own)))
     return replace(config, layers=tuple(layers))
 
 
