@@ -89,3 +89,13 @@ class TiledWeights:
             zeros=None if self.zeros is None else self.zeros.data_ptr(),
         )
         object.__setattr__(self, "arguments", bytes(arguments))
+
+
+class ShortConvArgs(ctypes.Structure):
+    """``native/short_conv.cpp``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("inputs", "weight", "bias", "windows", "slots")),
+        *((name, ctypes.c_void_p) for name in ("starts", "sequence_of", "output")),
+        *((name, ctypes.c_int64) for name in ("tokens", "channels", "taps", "window_stride")),
+    )

@@ -32,6 +32,7 @@ from kernels.native_arguments import (
     LinearArgs,
     PackArgs,
     QkvArgs,
+    ShortConvArgs,
     TiledWeights,
     WeightKind,
 )
@@ -75,6 +76,9 @@ class NativeLibrary:
         self._silu_mul.argtypes = (ctypes.c_void_p, ctypes.c_void_p, *sizes)
         self._visible_softmax = getattr(library, f"keepwarm_visible_softmax_{suffix}")
         self._visible_softmax.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 5)
+        self.short_conv = getattr(library, f"keepwarm_short_conv_{suffix}")
+        """See ``kernels.short_conv``."""
+        self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
         self._slabs = Slabs()
         self._linear: dict[WeightKind, Any] = {}
         self._widen: dict[WeightKind, Any] = {}
@@ -118,6 +122,7 @@ class NativeLibrary:
             self._add_rms_norm,
             self._silu_mul,
             self._visible_softmax,
+            self.short_conv,
         ):
             function.restype = None
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from kernels.codes import Codes
-from runtime.model.config import Experts, LoadError, ModelConfig
+from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
 from runtime.model.quantised_tensors import (
     Matrix,
@@ -108,6 +108,8 @@ class FamilyWeights:
     def _taken(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
         within = _IN_LAYER.fullmatch(name)
         if within is None:
+            if name == "model.norm.weight":
+                name = f"{self._names.last_norm}.weight"
             return self._whole(name, shape, wide)
         layer, rest = int(within[1]), within[2]
         expert = _OF_EXPERT.fullmatch(rest) if self._names.stacks_experts else None
@@ -247,12 +249,12 @@ def _text_prefix(checkpoint: NamedTensors) -> tuple[str, str]:
 def _rows(config: ModelConfig, layer: int, module: str) -> int:
     """Outputs of one of the decoder's linear maps."""
     spec = config.layers[layer]
-    sizes = {
-        "self_attn.q_proj": spec.mixer.query_size,
-        "self_attn.k_proj": spec.mixer.kv_size,
-        "self_attn.v_proj": spec.mixer.kv_size,
-    }
-    if module in sizes:
+    if isinstance(spec.mixer, Attention) and module.startswith("self_attn."):
+        sizes = {
+            "self_attn.q_proj": spec.mixer.query_size,
+            "self_attn.k_proj": spec.mixer.kv_size,
+            "self_attn.v_proj": spec.mixer.kv_size,
+        }
         return sizes[module]
     mlp = spec.feed_forward
     return mlp.each.size if isinstance(mlp, Experts) else mlp.size

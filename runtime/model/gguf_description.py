@@ -175,7 +175,7 @@ def _with_rope_factors(header: GgufHeader, config: ModelConfig) -> ModelConfig:
     layers = []
     for layer in config.layers:
         mixer = layer.mixer
-        assert isinstance(mixer, Attention), "the architectures here have nothing else"
+        assert isinstance(mixer, Attention)  # as in all architectures that are read
         rope = mixer.rope
         if rope is None or rope.kind != "default" or len(factors) != config.head_dim // 2:
             raise LoadError(

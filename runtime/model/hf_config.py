@@ -16,9 +16,10 @@ from runtime.model.config_fields import Fields, read_json_object
 from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
+from runtime.model.hybrid_families import HYBRID_FAMILIES
 from runtime.model.quantisation import read_quantisation
 
-FAMILIES: dict[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+FAMILIES: dict[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
 
 _TEXT_PART = {"gemma3": "gemma3_text", "mistral3": "mistral"}
 """``model_type`` of a wrapper's text part where that does not say."""

@@ -1,8 +1,9 @@
 """The first half of a layer: what mixes tokens with those before them.
 
-One kind so far, attention over the paged pool. How a head's dimensions lie in it is decided here:
-where only a part of a head is rotated, its pairs are laid as far apart as those of a whole head,
-so that every kernel rotates whole heads, the rest by nothing. Scores do not notice the order.
+Attention over the paged pool, or a short convolution over states. How a head's dimensions lie in
+the pool is decided here: where only a part of a head is rotated, its pairs are laid as far apart as
+those of a whole head, so that every kernel rotates whole heads, the rest by nothing. Scores do not
+notice the order.
 """
 
 import torch
@@ -12,9 +13,11 @@ from kernels.attention import paged_attention
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
-from runtime.model.config import Attention
+from kernels.short_conv import ConvWeights, short_conv
+from runtime.model.config import Attention, ShortConv
 from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.rotary import Rotation
+from runtime.model.state_pool import StateStep
 
 
 class AttentionMixer:
@@ -99,6 +102,36 @@ class AttentionMixer:
         queries, keys, values = torch.split(qkv, sizes, dim=1)
         queries = rms_norm(queries, query_norm, self._eps)
         return torch.cat((queries, rms_norm(keys, key_norm, self._eps), values), dim=1)
+
+
+class ConvMixer:
+    """See ``config.ShortConv``. Weights are those of ``PREFIX.conv``."""
+
+    def __init__(self, spec: ShortConv, prefix: str, hidden: int, loader: MapLoader) -> None:
+        name, channels, source = f"{prefix}.conv", spec.channels, loader.source
+        self._in = loader.linear([f"{name}.in_proj"], [3 * channels], hidden, bias=spec.bias)
+        self._out = loader.linear([f"{name}.out_proj"], [hidden], channels, bias=spec.bias)
+        taps = source.tensor(f"{name}.conv.weight", (channels, 1, spec.taps), wide=True)
+        bias = source.tensor(f"{name}.conv.bias", (channels,), wide=True) if spec.bias else None
+        self._weights = ConvWeights(taps=taps[:, 0].T.contiguous(), bias=bias)
+
+    @property
+    def step_bytes(self) -> int:
+        return self._in.num_bytes + self._out.num_bytes
+
+    def __call__(self, x: Tensor, states: StateStep, layer: int) -> Tensor:
+        """[T, hidden] -> [T, hidden]; leaves what the next step needs in the sequences' rings.
+
+        Args:
+            x: the step's tokens.
+            states: of the step's sequences.
+            layer: counted among the recurrent ones.
+        """
+        before, after, values = self._in(x).chunk(3, dim=-1)
+        inputs = before * values
+        mixed = short_conv(inputs, self._weights, states.windows(layer), states.rows)
+        states.keep(layer, inputs)
+        return self._out(after * mixed)
 
 
 def _load_qkv(
