@@ -1,7 +1,7 @@
 """Model output, as it streams, to text, reasoning and calls.
 
 The inverse of the renderers for what a model writes: think blocks, free text, calls in the
-family's syntax (``CallSyntax``). In families with tags only the special token is a tag; text
+family's syntax (``JsonCalls``). In families with tags only the special token is a tag; text
 that spells one stays text. A call's object is scanned as it arrives: its name is announced
 as soon as the name's string is closed, its arguments pass through unchanged.
 Input of a custom tool that a grammar binds stands behind the object as plain text, up to the
@@ -21,8 +21,8 @@ from tools_api.chat_format import (
     CALL_BRACE,
     THINK_CLOSER,
     THINK_OPENER,
-    CallSyntax,
     ChatFormat,
+    JsonCalls,
     Segment,
 )
 from tools_api.json_scanner import CallScanner
@@ -109,7 +109,9 @@ class CallParser:
             reasons_first: what comes before the end of reasoning is reasoning, opened or not.
         """
         self._thinking = thinking and chat_format.thinking
-        self._syntax: CallSyntax | None = chat_format.calls if calls else None
+        self._syntax: JsonCalls | None = (
+            chat_format.calls if calls and isinstance(chat_format.calls, JsonCalls) else None
+        )
         self._end_of_turn = frozenset(chat_format.end_of_turn)
         self._plain = plain
         self._state: Literal["text", "reasoning", "list", "call", "input", "between"] = (
@@ -225,7 +227,7 @@ class CallParser:
         self._started, self._held = False, ""
         self._state, self._after_tag = "text", True
 
-    def _start_call(self, syntax: CallSyntax, raw: str, *, in_list: bool = False) -> None:
+    def _start_call(self, syntax: JsonCalls, raw: str, *, in_list: bool = False) -> None:
         lists = not syntax.repeats_opener and not in_list
         self._state = "list" if lists else "call"
         self._raw, self._announced = raw, False
@@ -298,7 +300,7 @@ class CallParser:
             self._after_tag = False
             self._run(self._raw)
 
-    def _between(self, text: str, syntax: CallSyntax) -> str:
+    def _between(self, text: str, syntax: JsonCalls) -> str:
         """After a call's object: its ending, or the next object of a list."""
         body = text.lstrip(" \n")
         if not body:

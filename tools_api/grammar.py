@@ -18,8 +18,8 @@ from typing import Any
 from tools_api import errors
 from tools_api.chat_format import (
     THINK_CLOSER,
-    CallSyntax,
     ChatFormat,
+    JsonCalls,
     TemplateOptions,
     to_json,
 )
@@ -105,6 +105,8 @@ def grammar_for(
     if not callable_tools or chat_format.calls is None:
         return None if value is None else _bound(lark, value, chat_format, options)
     syntax = chat_format.calls
+    if not isinstance(syntax, JsonCalls):
+        return None
     limit = max_calls if parallel_tool_calls and syntax.parallel and not tool_choice.named else 1
     calls = _CallRules(lark, syntax, limit)
     calls.add_tools(tools, frozenset(tool.name for tool in callable_tools))
@@ -242,7 +244,7 @@ class _Lark:
 class _CallRules:
     """Calls in one family's syntax, 1 to ``limit`` of them."""
 
-    def __init__(self, lark: _Lark, syntax: CallSyntax, limit: int) -> None:
+    def __init__(self, lark: _Lark, syntax: JsonCalls, limit: int) -> None:
         self._lark = lark
         self._syntax = syntax
         self._limit = limit

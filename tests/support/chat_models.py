@@ -14,7 +14,7 @@ from runtime.tokenizer import Tokenizer
 from sessions.turns.service import ServedModel
 from tests.support.byte_tokenizer import files
 from tools_api.chat_families import chat_format_for
-from tools_api.chat_format import Segment, SegmentWriter, call_object
+from tools_api.chat_format import JsonCalls, Segment, SegmentWriter, call_object
 from tools_api.items import FunctionCall
 
 _TABLE = json.loads((Path(__file__).parent / "published_chats.json").read_text())
@@ -50,7 +50,7 @@ def written(model: ServedModel, text: str, calls: Sequence[FunctionCall] = ()) -
     out.text(text)
     syntax = model.chat_format.calls
     if calls:
-        assert syntax is not None
+        assert isinstance(syntax, JsonCalls)
         out.calls(syntax, [call_object(call, syntax) for call in calls])
     end = Segment(model.chat_format.end_of_turn[0], special=True)
     return model.tokenizer.encode([*out.segments, end]).tolist()

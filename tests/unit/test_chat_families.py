@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tools_api.chat_families import chat_format_for, short_call_id
+from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.chat_mistral import short_call_id
 from tools_api.items import Item, parse_items
 from tools_api.tools import FunctionTool, parse_tools
 
