@@ -32,16 +32,16 @@ from runtime.model.runner import load_runner
 from runtime.process.loading import assemble
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.output_reader import OutputReader
-from tools_api.call_parser import (
-    CallArgumentsDelta,
-    CallDone,
-    CallParser,
-    CallStarted,
-    ParsedEvent,
-)
+from tools_api.call_parser import CallParser
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for
+from tools_api.parsed_events import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    ParsedEvent,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 

@@ -39,6 +39,7 @@ QWEN_CALLS = RawCalls(
     value_gap="\n",
     end=Mark("</function>"),
     end_gap="\n",
+    python_words=True,
     between="\n",
 )
 HOW_TO_CALL = (

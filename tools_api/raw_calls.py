@@ -56,6 +56,8 @@ class RawCalls(CallSyntax):
     end: Mark = NO_MARK
     """Behind the last argument."""
     end_gap: str = ""
+    python_words: bool = False
+    """Words are Python's: ``True``, ``False``, ``None``; JSON's are read as well."""
 
     @property
     def specials(self) -> frozenset[str]:
@@ -86,8 +88,14 @@ def write_raw_calls(out: SegmentWriter, syntax: RawCalls, calls: Sequence[Functi
             out.special(syntax.closer)
 
 
-def raw_text(value: object) -> str:
-    """A value as it stands between its tags."""
+def raw_text(value: object, *, python: bool = False) -> str:
+    """A value as it stands between its tags.
+
+    Args:
+        python: words are Python's.
+    """
+    if python and (value is None or isinstance(value, bool)):
+        return str(value)
     return value if isinstance(value, str) else to_json(value)
 
 
@@ -113,7 +121,8 @@ def _write_call(out: SegmentWriter, syntax: RawCalls, call: FunctionCall) -> Non
         write_mark(out, syntax.after_key)
         out.text(syntax.key_gap)
         write_mark(out, syntax.before_value)
-        out.text(syntax.padding + raw_text(value) + syntax.padding)
+        text = raw_text(value, python=syntax.python_words)
+        out.text(syntax.padding + text + syntax.padding)
         write_mark(out, syntax.after_value)
         out.text(syntax.value_gap)
     write_mark(out, syntax.end)

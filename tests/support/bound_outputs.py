@@ -35,11 +35,17 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
 from tests.support.requests import make_request
 from tests.support.sessions_rig import TOKENIZER as BYTES
-from tools_api.call_parser import CallArgumentsDelta, CallDone, CallStarted, TextDelta
+from tools_api.call_rules import closed_parameters
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import CALL_BRACE, ChatFormat, Segment, TemplateOptions
-from tools_api.grammar import GrammarSpec, closed_parameters, grammar_for
+from tools_api.grammar import GrammarSpec, grammar_for
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.parsed_events import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    TextDelta,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import parse_tool_choice, parse_tools
 
