@@ -19,14 +19,13 @@ from typing import Literal
 from tools_api.call_reader import CallReader
 from tools_api.chat_format import (
     CALL_BRACE,
-    THINK_CLOSER,
-    THINK_OPENER,
     CallSyntax,
     ChatFormat,
     JsonCalls,
     Segment,
 )
 from tools_api.json_scanner import CallScanner
+from tools_api.named_calls import NamedCallReader, NamedCalls
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
@@ -80,6 +79,8 @@ class CallParser:
         """
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
+        reasons_first = reasons_first or (self._thinking and chat_format.opens_reasoning)
+        self._think = (chat_format.think_opener, chat_format.think_closer)
         self._end_of_turn = frozenset(chat_format.end_of_turn)
         self._plain = plain
         self._tools = {tool.name: tool.parameters for tool in tools}
@@ -125,9 +126,9 @@ class CallParser:
 
     def _special(self, name: str) -> None:
         if self._state == "reasoning":
-            if name == THINK_CLOSER:
+            if name == self._think[1]:
                 self._end_reasoning()
-            elif name != THINK_OPENER:
+            elif name != self._think[0]:
                 self._run(name)
             return
         if self._reader is not None and self._read_special(self._reader, name):
@@ -141,9 +142,9 @@ class CallParser:
         if syntax is not None and name == syntax.opener:
             self._end_text(keep_newlines=False)
             self._start_call(syntax, name)
-        elif self._thinking and name in (THINK_OPENER, THINK_CLOSER):
+        elif self._thinking and name in self._think:
             self._end_text(keep_newlines=False)
-            self._state = "reasoning" if name == THINK_OPENER else "text"
+            self._state = "reasoning" if name == self._think[0] else "text"
             self._after_tag = True
         else:
             self._run(name)
@@ -350,6 +351,8 @@ class CallParser:
 def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str]) -> CallReader:
     """What reads calls of that syntax behind an opener."""
     match syntax:
+        case NamedCalls():
+            return NamedCallReader(syntax, plain)
         case RawCalls():
             return RawCallReader(syntax, types, plain)
     raise TypeError(f"no reader for {type(syntax).__name__}")

@@ -16,6 +16,7 @@ from typing import Any
 from tools_api.chat_format import CallSyntax, JsonCalls, to_json
 from tools_api.custom_input import CustomFormat
 from tools_api.lark_rules import LarkRules, literal
+from tools_api.named_calls import NamedCalls
 from tools_api.tools import FunctionTool
 
 _COMBINATIONS = frozenset(
@@ -106,6 +107,21 @@ class JsonCallRules(CallRules):
 
     def _plain_head(self, name: str) -> str:
         return json.dumps(f'{{"name": {to_json(name)}}}\n')
+
+
+class NamedCallRules(CallRules):
+    """Calls that name their function in front of one JSON object."""
+
+    def __init__(self, lark: LarkRules, syntax: NamedCalls, limit: int) -> None:
+        super().__init__(lark, syntax, limit)
+        self._arguments = lark.special(syntax.before_arguments)
+
+    def _call(self, i: int, tool: FunctionTool) -> str:
+        schema = self._lark.json_rule(f"arguments_{i}", closed_parameters(tool.parameters))
+        return f"{literal(tool.name)} {self._arguments} {schema}"
+
+    def _plain_head(self, name: str) -> str:
+        return f"{literal(name)} {self._arguments}"
 
 
 def closed_parameters(schema: dict[str, Any]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class ChatML(ChatFormat):
             match turn:
                 case Message():
                     self._start(out, role_of(turn))
-                    out.text(turn.text)
+                    self._message(out, turn.text)
                 case AssistantTurn(only_reasoning=True) if not self.thinking:
                     continue
                 case AssistantTurn():
@@ -113,6 +113,9 @@ class ChatML(ChatFormat):
         if self.thinking and not options.thinking:
             out.tagged("<think>\n\n</think>\n\n")
         return out.segments
+
+    def _message(self, out: SegmentWriter, text: str) -> None:
+        out.text(text)
 
     def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
         if self.thinking and turn.reasoning is not None:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from tools_api.chat_chatml import QWEN2_DEFAULT_SYSTEM, ChatML
 from tools_api.chat_format import ChatFormat
+from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_llama import Llama3
-from tools_api.chat_mistral import Mistral
-from tools_api.chat_qwen_xml import QwenXml
+from tools_api.chat_minimax import MiniMaxM2
+from tools_api.chat_mistral import Mistral, MistralV11, MistralV13
+from tools_api.chat_qwen_xml import Nemotron3, Qwen35, QwenXml
 
 HasToken = Callable[[str], bool]
 
@@ -29,12 +31,24 @@ class _Row:
 
 _CHATML = ("<|im_start|>", "<|im_end|>")
 _CALL_TAGS = ("<tool_call>", "</tool_call>")
+_THINK = ("<think>", "</think>")
+_GLM = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", *_CALL_TAGS)
+_MISTRAL_V11 = ("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]")
 _ROWS: dict[str, _Row] = {
     "qwen3": _Row(make=ChatML, needs=(*_CHATML, *_CALL_TAGS, "<think>", "</think>")),
     "qwen2.5": _Row(make=lambda has: ChatML(has, QWEN2_DEFAULT_SYSTEM), needs=_CHATML),
     "hermes": _Row(make=ChatML, needs=_CHATML),
+    "qwen3.5": _Row(make=Qwen35, needs=(*_CHATML, *_CALL_TAGS, *_THINK)),
+    "nemotron3": _Row(make=Nemotron3, needs=(*_CHATML, *_CALL_TAGS, *_THINK)),
     "qwen3-coder": _Row(make=QwenXml, needs=(*_CHATML, *_CALL_TAGS)),
     "llama3.1": _Row(make=Llama3, needs=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    "glm4.5": _Row(make=Glm45, needs=_GLM),
+    "glm4.7": _Row(make=Glm47, needs=_GLM),
+    "minimax-m2": _Row(
+        make=MiniMaxM2, needs=("]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>")
+    ),
+    "mistral-v13": _Row(make=MistralV13, needs=_MISTRAL_V11),
+    "mistral-v11": _Row(make=MistralV11, needs=(*_MISTRAL_V11, "[CALL_ID]")),
     "mistral": _Row(make=Mistral, needs=("[INST]", "[/INST]")),
 }
 

@@ -32,6 +32,9 @@ from tools_api.tools import FunctionTool
 
 THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
 """Special tokens around reasoning, in formats that have it."""
+REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]"})
+REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]"})
+"""Whatever the format; none has the other's."""
 CALL_BRACE = "{"
 """Begins a call where no special token opens it."""
 
@@ -93,6 +96,12 @@ class ChatFormat(ABC):
     """Special tokens that end a model turn; the first is what the renderer writes."""
     thinking: bool = False
     """Whether the format has think blocks at all."""
+    think_opener: str = THINK_OPENER
+    think_closer: str = THINK_CLOSER
+    opens_reasoning: bool = False
+    """The generation prompt of a turn that may reason opens the think block."""
+    after_thinking: str = "\n\n"
+    """What stands between a think block and an answer."""
     calls: CallSyntax | None
     """None: the model cannot call tools."""
 
@@ -137,7 +146,7 @@ class ChatFormat(ABC):
         """The special tokens that mean something in an output; any other is best banned."""
         names = set(self.end_of_turn)
         if thinking and self.thinking:
-            names |= {THINK_OPENER, THINK_CLOSER}
+            names |= {self.think_opener, self.think_closer}
         if calls and self.calls is not None:
             names |= self.calls.specials
         return frozenset(names)

@@ -1,4 +1,5 @@
-"""Mistral's tokenizers v3 and v7: turns in brackets, calls as a list of JSON objects.
+"""Mistral's tokenizers v3 to v13: turns in brackets; calls are a list of JSON objects up to v7,
+from v11 on each names its function.
 
 Always true: see ``tools_api.chat_format``; where the published tokenizers rewrite history this
 does not.
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tools_api.chat_format import (
     AssistantTurn,
+    CallSyntax,
     ChatFormat,
     JsonCalls,
     Segment,
@@ -21,7 +23,8 @@ from tools_api.chat_format import (
     tool_object,
     turns,
 )
-from tools_api.items import FunctionCallOutput, Item, Message
+from tools_api.items import FunctionCall, FunctionCallOutput, Item, Message
+from tools_api.named_calls import NamedCalls, write_named_calls
 from tools_api.tools import FunctionTool
 
 
@@ -39,7 +42,7 @@ class Mistral(ChatFormat):
         self.end_of_turn = ("</s>",)
         self._space = "" if has_token("<SPECIAL_20>") else " "
         self._system_turn = has_token("[SYSTEM_PROMPT]")
-        self.calls = None
+        self.calls: CallSyntax | None = None
         if has_token("[TOOL_CALLS]"):
             self.calls = JsonCalls(
                 opener="[TOOL_CALLS]",
@@ -112,16 +115,19 @@ class Mistral(ChatFormat):
                 pass
             case AssistantTurn():
                 out.text(self._space + turn.text if turn.text else "")
-                if turn.calls and isinstance(self.calls, JsonCalls):
-                    objects = [
-                        call_object(call, self.calls, f', "id": "{short_call_id(call.call_id)}"')
-                        for call in turn.calls
-                    ]
-                    out.calls(self.calls, objects)
+                self._write_calls(out, turn.calls)
                 out.special("</s>")
             case outputs:
                 for output in outputs:
                     self._result(out, output)
+
+    def _write_calls(self, out: SegmentWriter, calls: Sequence[FunctionCall]) -> None:
+        if calls and isinstance(self.calls, JsonCalls):
+            objects = [
+                call_object(call, self.calls, f', "id": "{short_call_id(call.call_id)}"')
+                for call in calls
+            ]
+            out.calls(self.calls, objects)
 
     def _result(self, out: SegmentWriter, output: FunctionCallOutput) -> None:
         call_id = short_call_id(output.call_id)
@@ -139,6 +145,51 @@ class Mistral(ChatFormat):
         out.special(f"[{name}]")
         out.text(self._space + text)
         out.special(f"[/{name}]")
+
+
+class MistralV11(Mistral):
+    """Tokenizer v11: a call names its function; results name the call they answer."""
+
+    name = "Mistral v11 and later"
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        super().__init__(has_token)
+        self._space = ""
+        self._named = NamedCalls(
+            opener="[TOOL_CALLS]", before_arguments="[ARGS]", before_id="[CALL_ID]"
+        )
+        self.calls = self._named
+
+    def _write_calls(self, out: SegmentWriter, calls: Sequence[FunctionCall]) -> None:
+        ids = [short_call_id(call.call_id) for call in calls]
+        write_named_calls(out, self._named, calls, ids)
+
+
+class MistralV13(MistralV11):
+    """Tokenizer v13, without ids; reasoning in ``[THINK]`` where the tokenizer has it."""
+
+    think_opener = "[THINK]"
+    think_closer = "[/THINK]"
+    after_thinking = ""
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        super().__init__(has_token)
+        self.thinking = has_token(self.think_opener) and has_token(self.think_closer)
+
+    def _write_turn(self, out: SegmentWriter, turn: Turn) -> None:
+        if isinstance(turn, AssistantTurn) and self.thinking and turn.reasoning:
+            out.special(self.think_opener)
+            out.text(turn.reasoning)
+            out.special(self.think_closer)
+            if turn.only_reasoning:
+                out.special("</s>")
+        super()._write_turn(out, turn)
+
+    def _write_calls(self, out: SegmentWriter, calls: Sequence[FunctionCall]) -> None:
+        write_named_calls(out, self._named, calls)
+
+    def _result(self, out: SegmentWriter, output: FunctionCallOutput) -> None:
+        self._turn(out, "TOOL_RESULTS", output.output)
 
 
 def short_call_id(call_id: str) -> str:

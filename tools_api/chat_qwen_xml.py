@@ -1,4 +1,4 @@
-"""ChatML with calls in XML: Qwen3-Coder.
+"""ChatML with calls in XML: Qwen3-Coder, Qwen3.5 and later, Nemotron 3.
 
 A call is ``<function=NAME>`` with one ``<parameter=KEY>`` for each argument, whose value is raw
 text: of a string the string itself, of anything else its JSON. Tools are described in XML too.
@@ -17,6 +17,7 @@ from tools_api.chat_format import (
     SegmentWriter,
     TemplateOptions,
     to_json,
+    tool_object,
 )
 from tools_api.items import FunctionCallOutput
 from tools_api.raw_calls import Mark, RawCalls, write_raw_calls
@@ -101,9 +102,113 @@ class QwenXml(ChatML):
             out.text("\n")
 
 
-def described_in_xml(tool: FunctionTool) -> str:
+class Qwen35(ChatML):
+    """Qwen3.5 to 3.8: tools as lines of JSON in front of the instructions; a turn that reasons
+    begins with it."""
+
+    name = "Qwen3-Coder"
+    opens_reasoning = True
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        super().__init__(has_token)
+        self.calls = QWEN_CALLS
+
+    def header(
+        self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
+    ) -> list[Segment]:
+        """One system turn; nothing if it would say nothing."""
+        system = (instructions or "").strip()
+        if instructions is None and not tools:
+            return []
+        out = self._writer()
+        self._start(out, "system")
+        if tools:
+            out.text("# Tools\n\nYou have access to the following functions:\n\n<tools>")
+            for tool in tools:
+                out.text("\n" + to_json(tool_object(tool)))
+            out.text("\n</tools>")
+            out.tagged(HOW_TO_CALL)
+        out.text(f"\n\n{system}" if tools and system else system)
+        self._end(out)
+        return out.segments
+
+    def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """Opens the think block; an empty one keeps the model from thinking."""
+        out = self._writer()
+        self._start(out, "assistant")
+        out.tagged("<think>\n" if options.thinking else "<think>\n\n</think>\n\n")
+        return out.segments
+
+    def _message(self, out: SegmentWriter, text: str) -> None:
+        out.text(text.strip())
+
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+        out.tagged("<think>\n")
+        out.text((turn.reasoning or "").strip() + "\n")
+        out.tagged("</think>\n\n")
+        text = (turn.text or "").strip()
+        out.text(text)
+        if turn.calls:
+            out.text("\n\n" if text else "")
+            write_raw_calls(out, QWEN_CALLS, turn.calls)
+
+
+class Nemotron3(QwenXml):
+    """Nemotron 3: Qwen3-Coder's XML with reasoning; always a system turn."""
+
+    after_thinking = "\n"
+    opens_reasoning = True
+
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        super().__init__(has_token)
+        self.thinking = has_token(self.think_opener) and has_token(self.think_closer)
+
+    def header(
+        self, instructions: str | None, tools: Sequence[FunctionTool], options: TemplateOptions
+    ) -> list[Segment]:
+        """The tools behind the instructions, as XML."""
+        out = self._writer()
+        self._start(out, "system")
+        out.text(instructions or "")
+        if tools:
+            out.text("\n\n" if instructions else "")
+            out.text("# Tools\n\nYou have access to the following functions:\n\n<tools>")
+            for tool in tools:
+                out.text(described_in_xml(tool, required_last=True))
+            out.text("\n</tools>")
+            out.tagged(HOW_TO_CALL)
+        self._end(out)
+        return out.segments
+
+    def generation_prompt(self, options: TemplateOptions) -> list[Segment]:
+        """Opens the think block, or closes it at once."""
+        out = self._writer()
+        self._start(out, "assistant")
+        out.tagged("<think>\n" if options.thinking else "<think></think>")
+        return out.segments
+
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+        if turn.reasoning and turn.reasoning.strip():
+            out.tagged("<think>\n")
+            out.text(turn.reasoning + "\n")
+            out.tagged("</think>\n")
+        else:
+            out.tagged("<think></think>")
+        text = (turn.text or "").strip()
+        out.text(text)
+        if turn.calls:
+            out.text("\n" if text or not turn.reasoning else "")
+            write_raw_calls(out, QWEN_CALLS, turn.calls)
+            out.text("\n")
+
+
+def described_in_xml(tool: FunctionTool, *, required_last: bool = False) -> str:
     """A tool as Qwen3-Coder's template lists it: what it has no tag for stands in a tag of its
-    key's name."""
+    key's name.
+
+    Args:
+        required_last: as Nemotron's has it, which also shows texts of an ``enum`` first.
+    """
     lines = ["", "<function>", f"<name>{tool.name}</name>"]
     if (description := tool.shown_description) is not None:
         lines.append(f"<description>{description.strip()}</description>")
@@ -116,9 +221,16 @@ def described_in_xml(tool: FunctionTool) -> str:
             lines.append(f"<type>{_as_python(fields['type'])}</type>")
         if "description" in fields:
             lines.append(f"<description>{str(fields['description']).strip()}</description>")
-        lines += _other_keys(fields, ("name", "type", "description"))
+        handled = ["name", "type", "description"]
+        if required_last and "enum" in fields:
+            lines += [f"<enum>{to_json(fields['enum'])}</enum>"]
+            handled.append("enum")
+        lines += _other_keys(fields, handled)
         lines.append("</parameter>")
-    lines += _other_keys(tool.parameters, ("type", "properties"))
+    handled = ["type", "properties", *(["required"] if required_last else [])]
+    lines += _other_keys(tool.parameters, handled)
+    if required_last and "required" in tool.parameters:
+        lines.append(f"<required>{to_json(tool.parameters['required'])}</required>")
     return "\n".join([*lines, "</parameters>", "</function>"])
 
 

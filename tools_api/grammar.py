@@ -14,16 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tools_api import errors
-from tools_api.call_rules import CallRules, JsonCallRules
+from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules
 from tools_api.chat_format import (
-    THINK_CLOSER,
     CallSyntax,
     ChatFormat,
     JsonCalls,
     TemplateOptions,
 )
-from tools_api.lark_rules import LarkRules
+from tools_api.lark_rules import LarkRules, literal
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.named_calls import NamedCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.requests import TextFormat
@@ -50,6 +50,8 @@ class GrammarSpec:
     """Special token that opens a call in free text, e.g. ``<tool_call>``."""
     free_text: bool = False
     """``lark`` also allows any text that does not begin with ``CALL_BRACE``, in place of a call."""
+    begins_in_reasoning: bool = False
+    """The prompt has opened the think block that ``after`` closes."""
 
     @property
     def binds_all(self) -> bool:
@@ -60,7 +62,7 @@ class GrammarSpec:
     def reasons_first(self) -> bool:
         """All that comes before ``after`` is reasoning, whether the model opens it or not: the rest
         is bound, and room may be left for no more than the tag."""
-        return self.after is not None and self.trigger is None
+        return self.begins_in_reasoning or (self.after is not None and self.trigger is None)
 
 
 # A text that is no call: anything that does not begin like an object.
@@ -111,8 +113,9 @@ def grammar_for(
         return _bound(lark, f"{calls.whole()} | TEXT", chat_format, options, free_text=True)
     return GrammarSpec(
         lark=lark.text(calls.after_opener()),
-        after=THINK_CLOSER if chat_format.thinking and options.thinking else None,
+        after=chat_format.think_closer if chat_format.thinking and options.thinking else None,
         trigger=syntax.opener,
+        begins_in_reasoning=options.thinking and chat_format.opens_reasoning,
     )
 
 
@@ -163,6 +166,8 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
     match syntax:
         case JsonCalls():
             return JsonCallRules(lark, syntax, limit)
+        case NamedCalls():
+            return NamedCallRules(lark, syntax, limit)
         case RawCalls():
             return RawCallRules(lark, syntax, limit)
     raise TypeError(f"no rules for {type(syntax).__name__}")
@@ -177,6 +182,6 @@ def _bound(
     free_text: bool = False,
 ) -> GrammarSpec:
     if chat_format.thinking and options.thinking:
-        text = lark.text(f'"\\n\\n" ({start})')
-        return GrammarSpec(lark=text, after=THINK_CLOSER, free_text=free_text)
+        text = lark.text(f"{literal(chat_format.after_thinking)} ({start})")
+        return GrammarSpec(lark=text, after=chat_format.think_closer, free_text=free_text)
     return GrammarSpec(lark=lark.text(start), free_text=free_text)

@@ -170,3 +170,44 @@ class CallScanner:
         whole = self._has_arguments or not self._needs_arguments or self.name in self._plain
         self.done = self.name is not None and whole
         self.failed = not self.done
+
+
+class ValueScanner:
+    """Finds where one JSON object ends; white space in front of it is skipped. Not reusable."""
+
+    def __init__(self) -> None:
+        self._closers: list[str] = []
+        self._in_string = False
+        self._escaped = False
+        self.done = False
+        """The object is closed."""
+        self.failed = False
+        """It is none; nothing after this point was read."""
+
+    def feed(self, text: str) -> int:
+        """Read on; return how many characters were read: all, unless done or failed."""
+        for i, char in enumerate(text):
+            if self._in_string:
+                self._string_char(char)
+            elif char in _CLOSER:
+                self.failed = not self._closers and char != "{"
+                self._closers.append(_CLOSER[char])
+            elif char in "}]":
+                self.failed = self._closers[-1:] != [char]
+                self.done = not self.failed and len(self._closers) == 1
+                self._closers = self._closers[:-1]
+            elif char == '"' and self._closers:
+                self._in_string = True
+            else:
+                self.failed = not self._closers and char not in _SPACE
+            if self.failed or self.done:
+                return i + self.done
+        return len(text)
+
+    def _string_char(self, char: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._in_string = False

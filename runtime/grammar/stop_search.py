@@ -12,7 +12,7 @@ Always true: the answer depends on the output's tokens alone, not on how many a 
 from collections.abc import Sequence
 
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
-from tools_api.chat_format import CALL_BRACE, THINK_CLOSER, THINK_OPENER
+from tools_api.chat_format import CALL_BRACE, REASONING_CLOSERS, REASONING_OPENERS
 from tools_api.grammar import GrammarSpec
 
 
@@ -62,8 +62,8 @@ class StopSearch:
         return found
 
     def _pass_special(self, name: str) -> None:
-        if name in (THINK_OPENER, THINK_CLOSER):
-            self._reasoning = name == THINK_OPENER
+        if name in REASONING_OPENERS | REASONING_CLOSERS:
+            self._reasoning = name in REASONING_OPENERS
         self._text, self._after_special = "", True
 
     def _take(self, text: str, bound: bool) -> bool:
