@@ -143,13 +143,12 @@ def param_at(lark: str, line: int, tools: Sequence[FunctionTool] = ()) -> str | 
     """
     lines = lark.split("\n")
     text = lines[line - 1] if line else ""
-    rule = re.match(r"(value|arguments_(\d+)(?:_(\d+))?): %json ", text)
+    rule = re.match(r"(value|arguments_(\d+)(?:_\d+)?): %json ", text)
     if rule is None:
         return None
     if rule[2] is None:
         return "text.format.schema"
-    param = f"{place_of(tools, int(rule[2]))}.parameters"
-    return param if rule[3] is None else f"{param}.properties[{rule[3]}]"
+    return f"{place_of(tools, int(rule[2]))}.parameters"
 
 
 def place_of(tools: Sequence[FunctionTool], index: int) -> str:
