@@ -31,7 +31,8 @@ class EngineConfig:
     """Everything an engine process is started with."""
 
     model: str = "default"
-    """Folder in Hugging Face layout, ``default``, or ``random:NAME`` for trials."""
+    """Folder in Hugging Face layout, ``default``, ``hub:ORG/NAME[@REVISION]`` for a model that is
+    fetched by its name, or ``random:NAME`` for trials."""
 
     dtype: DTypeName = "auto"
     """Number type of weights and KV. ``auto``: bfloat16 where the machine has units for it or
