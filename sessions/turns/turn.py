@@ -88,6 +88,7 @@ class Turn:
             stops=sampling.stop,
             plain=frozenset(tool.name for tool in request.tools if tool.plain),
             reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
+            tools=request.tools,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         needs = needs_of(plan)
