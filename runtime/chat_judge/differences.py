@@ -1,0 +1,151 @@
+"""Where our renderers differ from the published templates on purpose, and what is equal but for that.
+
+The list of ``docs/chat_formats.md`` (tables under *Append-stable*) as code, in one place. Each row
+says which conversations it concerns and what the template may write instead.
+
+Knows texts. Knows no template and no process.
+
+Always true: a template that writes what our renderer writes agrees; one that differs where no row
+of the list allows it does not.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from runtime.chat_judge.conversations import Conversation, without_reasoning
+from tools_api.chat_format import ChatFormat, TemplateOptions
+from tools_api.items import FunctionCall, Item, Message, Reasoning
+
+_EMPTY_THINK = re.compile(r"<think>\s*</think>\s*")
+_TOOLS_OF_MISTRAL = re.compile(r"\[AVAILABLE_TOOLS\].*?\[/AVAILABLE_TOOLS\]", re.DOTALL)
+_SHOWN = 24
+"""Characters that are shown of what differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differing:
+    """Where a template and a renderer part."""
+
+    probe: str
+    at: int
+    """Characters that are equal."""
+    template: str
+    """What the template has there."""
+    ours: str
+
+    def __str__(self) -> str:
+        return (
+            f"in the probe {self.probe!r} at character {self.at} the template has "
+            f"{self.template!r}, and the renderer {self.ours!r}"
+        )
+
+
+def written(chat_format: ChatFormat, conversation: Conversation) -> str:
+    """The text that a renderer of ours makes of a whole conversation."""
+    options = TemplateOptions(thinking=conversation.thinking and chat_format.thinking)
+    tools = tuple(conversation.tools)
+    segments = chat_format.header(conversation.instructions, tools, options)
+    segments += chat_format.items(
+        conversation.items, first=True, open_output=False, options=options
+    )
+    if conversation.prompt:
+        segments += chat_format.generation_prompt(options)
+    return "".join(segment.text for segment in segments)
+
+
+def differing(
+    text: str, name: str, chat_format: ChatFormat, conversation: Conversation
+) -> Differing | None:
+    """Where a template's text differs otherwise than the list allows; None: nowhere."""
+    options = TemplateOptions(thinking=conversation.thinking and chat_format.thinking)
+    prompt = "".join(each.text for each in chat_format.generation_prompt(options))
+    ours = [written(chat_format, other) for other in _as_rewritten(name, conversation)]
+    if any(_same(text, each, prompt, name, conversation) for each in ours):
+        return None
+    nearest = max(ours, key=lambda each: _common(text, each))
+    return difference(text, nearest, conversation.name)
+
+
+def difference(template: str, ours: str, probe: str) -> Differing:
+    """The first place where two texts that differ do so."""
+    at = _common(template, ours)
+    return Differing(
+        probe=probe,
+        at=at,
+        template=template[at : at + _SHOWN],
+        ours=ours[at : at + _SHOWN],
+    )
+
+
+def may_be_refused(name: str, conversation: Conversation) -> bool:
+    """Whether the published template of the format raises an error where ours writes on."""
+    calls = [isinstance(item, FunctionCall) for item in conversation.items]
+    if name == "llama3.1":
+        return any(one and other for one, other in zip(calls, calls[1:], strict=False))
+    return name.startswith("mistral") and _has_text_before_call(conversation.items)
+
+
+def without_empty_thoughts(text: str) -> str:
+    """Without think blocks in which nothing stands: some templates write one before the newest
+    answer alone, and here each answer keeps the one that it was generated behind."""
+    return _EMPTY_THINK.sub("", text)
+
+
+def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversation]:
+    """The conversations that a template may write instead: without reasoning, which all drop in
+    one way or another; without text before a call, which Llama's drops."""
+    yield conversation
+    items = conversation.items
+    if any(isinstance(item, Reasoning) for item in items):
+        for finished_only in (True, False):
+            fewer = without_reasoning(items, finished_only=finished_only)
+            yield dataclasses.replace(conversation, items=fewer)
+    if name == "llama3.1" and _has_text_before_call(items):
+        yield dataclasses.replace(conversation, items=_without_text_before_call(items))
+
+
+def _same(text: str, ours: str, prompt: str, name: str, conversation: Conversation) -> bool:
+    if text == ours:
+        return True
+    if conversation.prompt and not text.endswith(prompt):
+        return False
+    cut = len(prompt) if conversation.prompt else 0
+    one, other = (_normal(each[: len(each) - cut], name, conversation) for each in (text, ours))
+    return one == other
+
+
+def _normal(text: str, name: str, conversation: Conversation) -> str:
+    text = without_empty_thoughts(text)
+    users = sum(isinstance(item, Message) and item.role == "user" for item in conversation.items)
+    if name.startswith("mistral") and users > 1:
+        # The template puts tools, v3 also the instructions, before the last user message.
+        text = _TOOLS_OF_MISTRAL.sub("[AVAILABLE_TOOLS]", text, count=1)
+        text = text.replace("[AVAILABLE_TOOLS]", "", 1)
+        if name == "mistral" and conversation.instructions is not None:
+            text = text.replace(conversation.instructions + "\n\n", "", 1)
+    return text
+
+
+def _has_text_before_call(items: tuple[Item, ...]) -> bool:
+    return _without_text_before_call(items) != items
+
+
+def _without_text_before_call(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    following = (*items[1:], None)
+    return tuple(
+        item
+        for item, after in zip(items, following, strict=True)
+        if not (
+            isinstance(item, Message)
+            and item.role == "assistant"
+            and isinstance(after, FunctionCall)
+        )
+    )
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters at the start are equal."""
+    most = min(len(one), len(other))
+    return next((i for i in range(most) if one[i] != other[i]), most)
