@@ -36,6 +36,7 @@ from tools_api.parsed_events import (
     TextDelta,
     TextDone,
 )
+from tools_api.python_calls import PythonCallReader, PythonCalls
 from tools_api.raw_call_reader import ArgumentTypes, RawCallReader
 from tools_api.raw_calls import RawCalls
 from tools_api.raw_values import Types, argument_types
@@ -353,6 +354,8 @@ def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str])
     match syntax:
         case NamedCalls():
             return NamedCallReader(syntax, plain)
+        case PythonCalls():
+            return PythonCallReader(syntax, plain)
         case RawCalls():
             return RawCallReader(syntax, types, plain)
     raise TypeError(f"no reader for {type(syntax).__name__}")

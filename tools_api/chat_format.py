@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from tools_api import exact_json
@@ -32,6 +33,8 @@ from tools_api.tools import FunctionTool
 
 THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
 """Special tokens around reasoning, in formats that have it."""
+TEMPLATE_DATE = date(2024, 7, 26)
+"""Today, wherever a template asks for it: a real date would change every prefix at midnight."""
 REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]"})
 REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]"})
 """Whatever the format; none has the other's."""

@@ -24,7 +24,10 @@ from tools_api.items import FunctionCallOutput, Item, Message
 from tools_api.raw_calls import RawCalls, mark_of, write_raw_calls
 from tools_api.tools import FunctionTool
 
-_HOW = "\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+_HOW = (
+    "\n\nFor each function call, output the function name and arguments within the following XML "
+    "format:\n"
+)
 
 
 class Glm45(ChatFormat):

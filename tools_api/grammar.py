@@ -24,6 +24,8 @@ from tools_api.chat_format import (
 from tools_api.lark_rules import LarkRules, literal
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.named_calls import NamedCalls
+from tools_api.python_call_rules import PythonCallRules
+from tools_api.python_calls import PythonCalls
 from tools_api.raw_call_rules import RawCallRules
 from tools_api.raw_calls import RawCalls
 from tools_api.requests import TextFormat
@@ -168,6 +170,8 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
             return JsonCallRules(lark, syntax, limit)
         case NamedCalls():
             return NamedCallRules(lark, syntax, limit)
+        case PythonCalls():
+            return PythonCallRules(lark, syntax, limit)
         case RawCalls():
             return RawCallRules(lark, syntax, limit)
     raise TypeError(f"no rules for {type(syntax).__name__}")

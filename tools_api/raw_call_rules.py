@@ -10,31 +10,17 @@ that closes it.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tools_api import errors
+from tools_api.argument_orders import Way, group_size, object_ways, ordered
 from tools_api.call_rules import CallRules, closed_parameters
 from tools_api.exact_json import written
 from tools_api.lark_rules import LarkRules, Tag, containing, literal, regex_escaped
 from tools_api.raw_calls import Mark, RawCalls
 from tools_api.raw_schemas import FREE, document_of, parts_of, string_schemas
-from tools_api.schema_dialect import REFUSED, resolved
+from tools_api.schema_dialect import REFUSED
 from tools_api.tools import FunctionTool
-
-MOST_IN_ANY_ORDER = 8
-_ORDER_CHARS = 60_000
-_MAX_WAYS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One of the forms that a tool's arguments may have."""
-
-    properties: dict[str, Any]
-    required: frozenset[str]
-    more: Any
-    """Schema of arguments that are not declared; False: there may be none."""
 
 
 class RawCallRules(CallRules):
@@ -45,13 +31,11 @@ class RawCallRules(CallRules):
         self._syntax = syntax
         self._before = syntax.before
         self._blocks = 0
-        self._group = MOST_IN_ANY_ORDER
+        self._group = 1
 
     def add_tools(self, tools: Sequence[FunctionTool], chosen: frozenset[str]) -> None:
         """One rule for each callable tool, numbered by its place in ``tools``."""
-        callable_tools = sum(tool.name in chosen for tool in tools) or 1
-        while self._group > 2 and callable_tools * self._group * 2**self._group * 4 > _ORDER_CHARS:
-            self._group -= 1
+        self._group = group_size(sum(tool.name in chosen for tool in tools))
         super().add_tools(tools, chosen)
 
     def _plain_head(self, name: str) -> str:
@@ -97,7 +81,7 @@ class RawCallRules(CallRules):
         if way.more is not False:
             body = f"{self._other_key(way.properties)} {self._value(i, root, way.more)}"
             more = self._lark.rule(f"{prefix}more", body)
-        return ordered(self._lark, prefix, named, more, self._group)
+        return ordered(self._lark, prefix, named, more=more, group=self._group)
 
     def _refuse_key(self, i: int, tool: FunctionTool, key: str) -> None:
         syntax = self._syntax
@@ -195,106 +179,3 @@ def _tag(pieces: Sequence[str | Mark]) -> Tag:
 def _is_refused(schema: dict[str, Any]) -> bool:
     """Whether the library will refuse it by name."""
     return any(re.search(rf'"{re.escape(key)}":', written(schema)) for key in REFUSED)
-
-
-def ordered(
-    lark: LarkRules, prefix: str, named: Sequence[tuple[str, bool]], more: str, group: int
-) -> str:
-    """Each of the rules at most once and the needed ones surely, in any order within groups."""
-    parts = []
-    for start in range(0, len(named), group):
-        part = named[start : start + group]
-        parts.append(_any_order(lark, f"{prefix}o{start}", part, more))
-    if more and not parts:
-        return f"{more}*"
-    return " ".join(parts) or '""'
-
-
-def _any_order(lark: LarkRules, prefix: str, named: Sequence[tuple[str, bool]], more: str) -> str:
-    """One rule for each set of those that were written."""
-    needed = sum(1 << at for at, (_, is_needed) in enumerate(named) if is_needed)
-    whole = (1 << len(named)) - 1
-    again = f"{more}*" if more else ""
-    for done in range(whole, -1, -1):
-        ways = [
-            f"{rule} {prefix}s{done | 1 << at}"
-            for at, (rule, _) in enumerate(named)
-            if not done >> at & 1
-        ]
-        if done & needed == needed:
-            ways.append('""')
-        body = " | ".join(ways)
-        lark.rule(f"{prefix}s{done}", f"{again} ({body})" if again else body)
-    return f"{prefix}s0"
-
-
-def object_ways(root: Any) -> list[Way]:
-    """The forms that an object may have; none, where that is not plain to see."""
-    try:
-        ways = _ways(root, root, 0)
-    except _Unclear:
-        return []
-    return ways if len(ways) <= _MAX_WAYS else []
-
-
-class _Unclear(Exception):
-    """What the object holds is not plain to see."""
-
-
-def _ways(root: Any, schema: Any, depth: int) -> list[Way]:
-    schema = resolved(root, schema)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict) or depth > 8 or schema.get("patternProperties"):
-        raise _Unclear
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        raise _Unclear
-    if "enum" in schema or "const" in schema or schema.keys() & {"minProperties", "maxProperties"}:
-        raise _Unclear
-    ways = [
-        Way(
-            properties=properties,
-            required=frozenset(required),
-            more=schema.get("additionalProperties", True),
-        )
-    ]
-    for part in schema.get("allOf") or ():
-        ways = [_both(one, other) for one in ways for other in _ways(root, part, depth + 1)]
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            inner = [way for part in schema[key] for way in _ways(root, part, depth + 1)]
-            ways = [_both(one, other) for one in ways for other in inner]
-            if len(ways) > _MAX_WAYS:
-                raise _Unclear
-    return [_with_required(way) for way in ways] if depth == 0 else ways
-
-
-def _both(one: Way, other: Way) -> Way:
-    """What satisfies the two of them."""
-    shared = one.properties.keys() & other.properties.keys()
-    properties: dict[str, Any] = {}
-    for way, beside in ((one, other), (other, one)):
-        for key, schema in way.properties.items():
-            if key not in beside.properties and beside.more is not True:
-                schema = False if beside.more is False else {"allOf": [schema, beside.more]}
-            properties.setdefault(key, schema)
-    for key in shared:
-        if one.properties[key] != other.properties[key]:
-            properties[key] = {"allOf": [one.properties[key], other.properties[key]]}
-    more = other.more if one.more is True else one.more
-    if one.more not in (True, False) and other.more not in (True, False):
-        more = {"allOf": [one.more, other.more]}
-    if False in (one.more, other.more):
-        more = False
-    return Way(properties=properties, required=one.required | other.required, more=more)
-
-
-def _with_required(way: Way) -> Way:
-    """With every required name declared. Raises ``_Unclear``: one of them may not be there."""
-    properties = dict(way.properties)
-    for name in sorted(way.required - properties.keys()):
-        properties[name] = way.more
-    if any(properties[name] is False for name in way.required):
-        raise _Unclear
-    return Way(properties=properties, required=way.required, more=way.more)
