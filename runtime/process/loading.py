@@ -33,6 +33,7 @@ from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer, TokenizerError
+from runtime.chat_formats import format_of
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ def load_engine(
             model.tokenizer_folder,
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
+            format_of=format_of(config.chat_format),
         )
         load_s = time.monotonic() - started
         enters("timing the first steps")

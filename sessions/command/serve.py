@@ -25,7 +25,7 @@ from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
-from sessions.command.beforehand import Beforehand, at_once, names_of, place, prepared
+from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
 from sessions.command.prices import check_budgets, of_tenant
@@ -126,17 +126,20 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         tracing = None
         if options.otlp_traces is not None:
             tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
-        engine = EngineProcess(options.engine, command=engine_command(options.log_format))
+        engine_options = options.engine
+        if before is not None:
+            engine_options = replace(engine_options, chat_format=before.speech.description)
+        engine = EngineProcess(engine_options, command=engine_command(options.log_format))
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
-        probe = await _start_probe(info, cleanup)
+        before = before or loaded_first(options, info, cleanup)
+        probe = await _start_probe(info, before.speech.description, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
-        before = before or prepared(options, info, cleanup)
         service = _service(options, info, tenants, before)
         service, desk = with_journal(before.journal, options.journal, before.fingerprint, service)
         if desk is not None:
             cleanup.push_async_callback(desk.close)
-        reader = await _start_reader(info, service, cleanup)
+        reader = await _start_reader(info, service, before.speech.description, cleanup)
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
         metrics = _metrics(desk)
@@ -204,11 +207,14 @@ def _service(
     )
 
 
-async def _start_probe(info: EngineInfo, cleanup: contextlib.AsyncExitStack) -> GrammarProbe:
+async def _start_probe(
+    info: EngineInfo, chat_format: str | None, cleanup: contextlib.AsyncExitStack
+) -> GrammarProbe:
     probe = GrammarProbe(
         Path(info.tokenizer_folder),
         vocab_size=info.vocab_size,
         model_type=info.model_type,
+        chat_format=chat_format,
         num_processes=_PROBES,
         places=FairSlots(_PROBES),
     )
@@ -228,13 +234,17 @@ def _metrics(desk: JournalDesk | None) -> Metrics:
 
 
 async def _start_reader(
-    info: EngineInfo, service: Service, cleanup: contextlib.AsyncExitStack
+    info: EngineInfo,
+    service: Service,
+    chat_format: str | None,
+    cleanup: contextlib.AsyncExitStack,
 ) -> ReadProcess:
     config = ReadConfig(
         limits=service.limits,
         models=service.model.aliases,
         model_type=info.model_type,
         specials=frozenset(service.model.tokenizer.specials),
+        chat_format=chat_format,
     )
     reader = ReadProcess(config)
     cleanup.push_async_callback(reader.stop)
