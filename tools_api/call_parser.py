@@ -18,12 +18,12 @@ from typing import Literal
 
 from tools_api.call_reader import CallReader
 from tools_api.chat_format import (
-    CALL_BRACE,
     CallSyntax,
     ChatFormat,
     JsonCalls,
     Segment,
 )
+from tools_api.harmony import ChannelParser, HarmonyCalls
 from tools_api.json_scanner import CallScanner
 from tools_api.named_calls import NamedCallReader, NamedCalls
 from tools_api.parsed_events import (
@@ -78,6 +78,9 @@ class CallParser:
             reasons_first: what comes before the end of reasoning is reasoning, opened or not.
             tools: say which types arguments have, where the format does not.
         """
+        self._channels: ChannelParser | None = None
+        if isinstance(chat_format.calls, HarmonyCalls):
+            self._channels = ChannelParser(calls=calls, plain=plain)
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
         reasons_first = reasons_first or (self._thinking and chat_format.opens_reasoning)
@@ -106,6 +109,8 @@ class CallParser:
 
     def push(self, segments: Iterable[Segment]) -> list[ParsedEvent]:
         """Read on; return what has become certain."""
+        if self._channels is not None:
+            return self._channels.push(segments)
         for segment in segments:
             if not segment.special:
                 self._text(segment.text)
@@ -122,6 +127,8 @@ class CallParser:
 
     def finish(self) -> list[ParsedEvent]:
         """The output has ended; close what is open."""
+        if self._channels is not None:
+            return self._channels.finish()
         self._end()
         return self.push(())
 
@@ -171,7 +178,7 @@ class CallParser:
         syntax = self._syntax
         if self._state == "text" and not self._started and syntax and syntax.opener is None:
             body = text.lstrip("\n")
-            if body.startswith(CALL_BRACE):
+            if body.startswith(syntax.start):
                 self._held += text[: len(text) - len(body)]
                 self._start_call(syntax, "")
                 return body
@@ -336,9 +343,14 @@ class CallParser:
     def _end(self) -> None:
         self._end_input(complete=False)
         if self._reader is not None:
+            untagged = self._syntax is not None and self._syntax.opener is None
+            begun = self._reader.unannounced if untagged else ""
             self._reader.stop()
             self._tell(self._reader)
             self._leave_group()
+            if begun:
+                self._after_tag = False
+                self._run(begun)
         if self._state == "reasoning":
             self._end_reasoning()
         tagged = self._syntax is not None and self._syntax.opener is not None

@@ -1,37 +1,22 @@
-"""Calls written in any syntax, and the syntaxes by the names of their formats.
+"""Calls as a model writes them, whatever the syntax: what a model's output would hold.
 
-Knows every kind of ``CallSyntax`` that has a writer. Rendering of whole turns is
-``tools_api.chat_format``'s.
+Knows every way of writing calls. Renderers know their own.
+
+Always true: the parser of the same syntax reads what is written as these calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tools_api.chat_families import chat_format_named
 from tools_api.chat_format import CallSyntax, JsonCalls, SegmentWriter, call_object
+from tools_api.harmony import CHANNEL, COMMENTARY, CONSTRAIN, MESSAGE, NAMESPACE, HarmonyCalls
 from tools_api.items import FunctionCall
 from tools_api.named_calls import NamedCalls, write_named_calls
+from tools_api.python_calls import PythonCalls, write_python_calls
 from tools_api.raw_calls import RawCalls, write_raw_calls
 
 
-def syntax_named(name: str, has_token: Callable[[str], bool]) -> CallSyntax:
-    """The call syntax of the format of that name.
-
-    Raises:
-        LookupError: there is no such format.
-        ValueError: the tokenizer lacks its special tokens, or it has no calls.
-    """
-    syntax = chat_format_named(name, has_token).calls
-    if syntax is None:
-        raise ValueError(f"chat format {name} has no calls with this tokenizer")
-    return syntax
-
-
 def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[FunctionCall]) -> None:
-    """Add the calls of one turn.
-
-    Raises:
-        TypeError: calls of this syntax are not written apart from their format.
-    """
+    """Add the calls of one turn, as far as the syntax lets a turn have them."""
     match syntax:
         case JsonCalls():
             out.calls(syntax, [call_object(call, syntax) for call in calls])
@@ -39,5 +24,13 @@ def write_calls(out: SegmentWriter, syntax: CallSyntax, calls: Sequence[Function
             write_raw_calls(out, syntax, calls)
         case NamedCalls():
             write_named_calls(out, syntax, calls)
-        case _:
-            raise TypeError(f"no writer for {type(syntax).__name__}")
+        case PythonCalls():
+            write_python_calls(out, syntax, calls)
+        case HarmonyCalls():
+            for call in calls[:1]:
+                out.special(CHANNEL)
+                out.text(f"{COMMENTARY} to={NAMESPACE}{call.full_name} ")
+                out.special(CONSTRAIN)
+                out.text("json")
+                out.special(MESSAGE)
+                out.text(call.arguments or "{}")

@@ -100,7 +100,7 @@ class ChatML(ChatFormat):
                     continue
                 case AssistantTurn():
                     self._start(out, "assistant")
-                    self._assistant(out, turn)
+                    self._assistant(out, turn, options)
                 case outputs:
                     self._outputs(out, outputs)
             self._end(out)
@@ -117,7 +117,7 @@ class ChatML(ChatFormat):
     def _message(self, out: SegmentWriter, text: str) -> None:
         out.text(text)
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         if self.thinking and turn.reasoning is not None:
             out.tag(THINK_OPENER)
             out.text("\n" + turn.reasoning.strip("\n") + "\n")

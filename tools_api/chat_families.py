@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tools_api.chat_chatml import QWEN2_DEFAULT_SYSTEM, ChatML
-from tools_api.chat_format import ChatFormat
+from tools_api.chat_format import CallSyntax, ChatFormat
 from tools_api.chat_glm import Glm45, Glm47
+from tools_api.chat_harmony import Harmony
+from tools_api.chat_lfm import Lfm2, Olmo3
 from tools_api.chat_llama import Llama3
 from tools_api.chat_minimax import MiniMaxM2
 from tools_api.chat_mistral import Mistral, MistralV11, MistralV13
 from tools_api.chat_qwen_xml import Nemotron3, Qwen35, QwenXml
+from tools_api.chat_small import Gemma3, Granite4, Phi4Mini, SmolLm3
 
 HasToken = Callable[[str], bool]
 
@@ -34,6 +37,7 @@ _CALL_TAGS = ("<tool_call>", "</tool_call>")
 _THINK = ("<think>", "</think>")
 _GLM = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", *_CALL_TAGS)
 _MISTRAL_V11 = ("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]")
+_HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
 _ROWS: dict[str, _Row] = {
     "qwen3": _Row(make=ChatML, needs=(*_CHATML, *_CALL_TAGS, "<think>", "</think>")),
     "qwen2.5": _Row(make=lambda has: ChatML(has, QWEN2_DEFAULT_SYSTEM), needs=_CHATML),
@@ -41,6 +45,16 @@ _ROWS: dict[str, _Row] = {
     "qwen3.5": _Row(make=Qwen35, needs=(*_CHATML, *_CALL_TAGS, *_THINK)),
     "nemotron3": _Row(make=Nemotron3, needs=(*_CHATML, *_CALL_TAGS, *_THINK)),
     "qwen3-coder": _Row(make=QwenXml, needs=(*_CHATML, *_CALL_TAGS)),
+    "harmony": _Row(make=Harmony, needs=_HARMONY),
+    "lfm2": _Row(make=Lfm2, needs=(*_CHATML, "<|tool_call_start|>", "<|tool_call_end|>")),
+    "olmo3": _Row(make=Olmo3, needs=_CHATML),
+    "granite4": _Row(
+        make=Granite4,
+        needs=("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", *_CALL_TAGS),
+    ),
+    "smollm3": _Row(make=SmolLm3, needs=(*_CHATML, *_CALL_TAGS)),
+    "phi4-mini": _Row(make=Phi4Mini, needs=("<|system|>", "<|end|>", "<|tool_call|>", "<|tool|>")),
+    "gemma3": _Row(make=Gemma3, needs=("<start_of_turn>", "<end_of_turn>")),
     "llama3.1": _Row(make=Llama3, needs=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
     "glm4.5": _Row(make=Glm45, needs=_GLM),
     "glm4.7": _Row(make=Glm47, needs=_GLM),
@@ -76,6 +90,19 @@ def chat_format_named(name: str, has_token: HasToken) -> ChatFormat:
         lacks = ", ".join(missing)
         raise ValueError(f"chat format {name}: the tokenizer has no special token {lacks}")
     return row.make(has_token)
+
+
+def call_syntax_named(name: str, has_token: HasToken) -> CallSyntax:
+    """The call syntax of the format of that name.
+
+    Raises:
+        LookupError: there is no such format.
+        ValueError: the tokenizer lacks its special tokens, or it has no calls.
+    """
+    syntax = chat_format_named(name, has_token).calls
+    if syntax is None:
+        raise ValueError(f"chat format {name} has no calls with this tokenizer")
+    return syntax
 
 
 def chat_format_for(model_type: str, has_token: Callable[[str], bool]) -> ChatFormat:

@@ -56,6 +56,8 @@ class TemplateOptions:
 
     thinking: bool = False
     """The model may reason before it answers, where the format knows how."""
+    effort: str | None = None
+    """How much, as the request names it; None unless the format's header says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,11 @@ class CallSyntax:
     repeats_opener: bool = True
     """Each call has its opener and closer; otherwise one pair holds all calls of a turn."""
     parallel: bool = True
+
+    @property
+    def start(self) -> str:
+        """The character that a call begins with where no token opens it."""
+        return CALL_BRACE
 
     @property
     def specials(self) -> frozenset[str]:
@@ -101,6 +108,8 @@ class ChatFormat(ABC):
     """Whether the format has think blocks at all."""
     think_opener: str = THINK_OPENER
     think_closer: str = THINK_CLOSER
+    knows_effort: bool = False
+    """The header says how much the model is to reason."""
     opens_reasoning: bool = False
     """The generation prompt of a turn that may reason opens the think block."""
     after_thinking: str = "\n\n"

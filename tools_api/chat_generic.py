@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tools_api.call_writing import syntax_named, write_calls
-from tools_api.chat_families import chat_format_named
+from tools_api.call_writing import write_calls
+from tools_api.chat_families import call_syntax_named, chat_format_named
 from tools_api.chat_format import (
     THINK_OPENER,
     AssistantTurn,
@@ -121,7 +121,7 @@ class GenericFormat(ChatFormat):
         self.after_thinking = pieces.after_thinking
         self.calls: CallSyntax | None = None
         if pieces.calls is not None:
-            syntax = syntax_named(pieces.calls.format, has_token)
+            syntax = call_syntax_named(pieces.calls.format, has_token)
             self.calls = dataclasses.replace(syntax, **pieces.calls.gaps)
         for part in _every_part(pieces):
             if isinstance(part, Segment) and part.special and not has_token(part.text):

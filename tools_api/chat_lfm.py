@@ -64,7 +64,7 @@ class Lfm2(ChatML):
         out.text(f"[{tools}]")
         out.tag("<|tool_list_end|>")
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         if self.thinking and turn.reasoning is not None:
             out.tag(self.think_opener)
             out.text("\n" + turn.reasoning.strip("\n") + "\n")
@@ -127,7 +127,7 @@ class Olmo3(Lfm2):
         self._end(out)
         return out.segments
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         if self.thinking and turn.reasoning is not None:
             out.tag(self.think_opener)
             out.text(turn.reasoning)

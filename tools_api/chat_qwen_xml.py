@@ -85,7 +85,7 @@ class QwenXml(ChatML):
         self._end(out)
         return out.segments
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         if not turn.calls:
             out.text(turn.text or "")
             return
@@ -142,7 +142,7 @@ class Qwen35(ChatML):
     def _message(self, out: SegmentWriter, text: str) -> None:
         out.text(text.strip())
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         out.tagged("<think>\n")
         out.text((turn.reasoning or "").strip() + "\n")
         out.tagged("</think>\n\n")
@@ -187,7 +187,7 @@ class Nemotron3(QwenXml):
         out.tagged("<think>\n" if options.thinking else "<think></think>")
         return out.segments
 
-    def _assistant(self, out: SegmentWriter, turn: AssistantTurn) -> None:
+    def _assistant(self, out: SegmentWriter, turn: AssistantTurn, options: TemplateOptions) -> None:
         if turn.reasoning and turn.reasoning.strip():
             out.tagged("<think>\n")
             out.text(turn.reasoning + "\n")

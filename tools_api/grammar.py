@@ -11,16 +11,19 @@ the call's object: up to a special token, so that no text is taken for its end.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools_api import errors
 from tools_api.call_rules import CallRules, JsonCallRules, NamedCallRules
 from tools_api.chat_format import (
+    CALL_BRACE,
     CallSyntax,
     ChatFormat,
     JsonCalls,
     TemplateOptions,
 )
+from tools_api.harmony import HarmonyCalls
+from tools_api.harmony_rules import HarmonyRules
 from tools_api.lark_rules import LarkRules, literal
 from tools_api.limits import DEFAULT_LIMITS
 from tools_api.named_calls import NamedCalls
@@ -51,7 +54,9 @@ class GrammarSpec:
     trigger: str | None = None
     """Special token that opens a call in free text, e.g. ``<tool_call>``."""
     free_text: bool = False
-    """``lark`` also allows any text that does not begin with ``CALL_BRACE``, in place of a call."""
+    """``lark`` also allows any text that does not begin with ``call_start``, in place of a call."""
+    call_start: str = CALL_BRACE
+    """The character that opens a call in place of ``free_text``."""
     begins_in_reasoning: bool = False
     """The prompt has opened the think block that ``after`` closes."""
 
@@ -65,10 +70,6 @@ class GrammarSpec:
         """All that comes before ``after`` is reasoning, whether the model opens it or not: the rest
         is bound, and room may be left for no more than the tag."""
         return self.begins_in_reasoning or (self.after is not None and self.trigger is None)
-
-
-# A text that is no call: anything that does not begin like an object.
-_FREE_TEXT = r"/([^{\s](?s:.*))?/"
 
 
 def grammar_for(
@@ -100,6 +101,8 @@ def grammar_for(
     value = None
     if text_format.type != "text":
         value = lark.json_rule("value", text_format.json_schema or {"type": "object"})
+    if isinstance(chat_format.calls, HarmonyCalls):
+        return _harmony(lark, tools, tool_choice, value)
     if not callable_tools or chat_format.calls is None:
         return None if value is None else _bound(lark, value, chat_format, options)
     syntax = chat_format.calls
@@ -111,8 +114,9 @@ def grammar_for(
     if value is not None:
         return _bound(lark, f"{calls.whole()} | {value}", chat_format, options)
     if syntax.opener is None:
-        lark.rule("TEXT", _FREE_TEXT)
-        return _bound(lark, f"{calls.whole()} | TEXT", chat_format, options, free_text=True)
+        lark.rule("TEXT", _free_text(syntax.start))
+        spec = _bound(lark, f"{calls.whole()} | TEXT", chat_format, options)
+        return replace(spec, free_text=True, call_start=syntax.start)
     return GrammarSpec(
         lark=lark.text(calls.after_opener()),
         after=chat_format.think_closer if chat_format.thinking and options.thinking else None,
@@ -163,6 +167,18 @@ def place_of(tools: Sequence[FunctionTool], index: int) -> str:
     return place or f"tools[{index}]"
 
 
+def _harmony(
+    lark: LarkRules, tools: Sequence[FunctionTool], tool_choice: ToolChoice, value: str | None
+) -> GrammarSpec:
+    """The whole output is bound; what its messages say is free."""
+    rules = HarmonyRules(lark)
+    chosen = frozenset(tool.name for tool in tool_choice.callable(tuple(tools)))
+    rules.add_tools(tools, chosen)
+    required = bool(chosen) and tool_choice.mode == "required"
+    text = lark.text(rules.output(value=value, required=required))
+    return GrammarSpec(lark=text, free_text=value is None and not required)
+
+
 def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
     """The rules of one way of writing calls."""
     match syntax:
@@ -177,15 +193,15 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
     raise TypeError(f"no rules for {type(syntax).__name__}")
 
 
+def _free_text(start: str) -> str:
+    """A text that is no call: anything that does not begin like one."""
+    return rf"/([^{re.escape(start)}\s](?s:.*))?/"
+
+
 def _bound(
-    lark: LarkRules,
-    start: str,
-    chat_format: ChatFormat,
-    options: TemplateOptions,
-    *,
-    free_text: bool = False,
+    lark: LarkRules, start: str, chat_format: ChatFormat, options: TemplateOptions
 ) -> GrammarSpec:
     if chat_format.thinking and options.thinking:
         text = lark.text(f"{literal(chat_format.after_thinking)} ({start})")
-        return GrammarSpec(lark=text, after=chat_format.think_closer, free_text=free_text)
-    return GrammarSpec(lark=lark.text(start), free_text=free_text)
+        return GrammarSpec(lark=text, after=chat_format.think_closer)
+    return GrammarSpec(lark=lark.text(start))

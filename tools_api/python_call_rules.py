@@ -69,9 +69,7 @@ class PythonCallRules(CallRules):
             name = self._lark.terminal(" & ".join(others), "NAME")
             body = f'{name} "=" {self._value(i, root, way.more)}'
             more = self._lark.rule(f"{prefix}more", body)
-        return ordered(
-            self._lark, prefix, named, more=more, group=self._group, separator='", "'
-        )
+        return ordered(self._lark, prefix, named, more=more, group=self._group, separator='", "')
 
     def _value(self, i: int, root: Any, schema: Any) -> str:
         name = f"arguments_{i}_{self._blocks}"

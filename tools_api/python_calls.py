@@ -16,7 +16,7 @@ from typing import Literal
 
 from tools_api import exact_json
 from tools_api.call_reader import SPACE, CallReader
-from tools_api.chat_format import CallSyntax, SegmentWriter, to_json
+from tools_api.chat_format import CALL_BRACE, CallSyntax, SegmentWriter, to_json
 from tools_api.items import FunctionCall
 
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
@@ -28,6 +28,10 @@ class PythonCalls(CallSyntax):
 
     before: str = ""
     after: str = ""
+
+    @property
+    def start(self) -> str:
+        return self.before[:1] or CALL_BRACE
 
 
 def write_python_calls(
@@ -125,11 +129,16 @@ class PythonCallReader(CallReader):
         return self._read_key(body) if self._at == "key" else self._read_next(body)
 
     def _read_opening(self, body: str) -> bool:
-        if not body.startswith(self._syntax.before):
+        before = self._syntax.before
+        if not body.startswith(before):
+            if len(body) < len(before) and before.startswith(body):
+                return False
+            if self._syntax.opener is None:
+                return self._give_up()
             self._at = "name"
             return True
-        self._seen += self._syntax.before
-        self._held, self._at = body[len(self._syntax.before) :], "name"
+        self._seen += before
+        self._held, self._at = body[len(before) :], "name"
         return True
 
     def _read_name(self) -> bool:

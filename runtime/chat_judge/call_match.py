@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.chat_judge.literals import Literals
-from tools_api.call_writing import syntax_named, write_calls
+from tools_api.call_writing import write_calls
+from tools_api.chat_families import call_syntax_named
 from tools_api.chat_format import CallSyntax, JsonCalls, SegmentWriter, call_object
 from tools_api.items import FunctionCall
 from tools_api.raw_calls import RawCalls
@@ -50,7 +51,7 @@ def matching_syntax(
     """
     for name in names:
         try:
-            syntax = syntax_named(name, literals.has_token)
+            syntax = call_syntax_named(name, literals.has_token)
             _text(syntax, calls)
         except (ValueError, TypeError):
             continue

@@ -79,10 +79,21 @@ def difference(template: str, ours: str, probe: str) -> Differing:
     )
 
 
+_CALLS_ARE_CONTENT = frozenset({"gemma3", "lfm2", "phi4-mini", "smollm3"})
+"""Their templates have no place for calls, and leave them to whoever writes the contents."""
+
+
+def is_compared(name: str, conversation: Conversation) -> bool:
+    """Whether the format's published template has a place for all of the conversation."""
+    if name not in _CALLS_ARE_CONTENT:
+        return True
+    return not any(isinstance(item, FunctionCall) for item in conversation.items)
+
+
 def may_be_refused(name: str, conversation: Conversation) -> bool:
     """Whether the published template of the format raises an error where ours writes on."""
     calls = [isinstance(item, FunctionCall) for item in conversation.items]
-    if name == "llama3.1":
+    if name in ("llama3.1", "harmony"):
         return any(one and other for one, other in zip(calls, calls[1:], strict=False))
     return name.startswith("mistral") and _has_text_before_call(conversation.items)
 
@@ -102,7 +113,7 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
         for finished_only in (True, False):
             fewer = without_reasoning(items, finished_only=finished_only)
             yield dataclasses.replace(conversation, items=fewer)
-    if name == "llama3.1" and _has_text_before_call(items):
+    if name in ("llama3.1", "harmony") and _has_text_before_call(items):
         yield dataclasses.replace(conversation, items=_without_text_before_call(items))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.chat_judge.conversations import Conversation, Wants, probes, variables
-from runtime.chat_judge.differences import Differing, differing, may_be_refused
+from runtime.chat_judge.differences import Differing, differing, is_compared, may_be_refused
 from runtime.chat_judge.literals import Literals
 from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
 from runtime.chat_judge.template_runs import (
@@ -160,6 +160,8 @@ def _compared(
 def _against(
     probe: Conversation, made: Rendering, name: str, chat_format: ChatFormat
 ) -> str | None:
+    if not is_compared(name, probe):
+        return None
     if made.text is None:
         if may_be_refused(name, probe):
             return None

@@ -238,7 +238,9 @@ class ClosingSearch:
         choices: list[_Choice] = []
         while len(tokens) < limit and left.steps > 0 and not matcher.is_error():
             if matcher.is_accepting():
-                return _Walk((*tokens, self._end_of_turn), tuple(choices), complete=True)
+                ended = bool(tokens) and tokens[-1] in self._tables.tokenizer.end_of_turn_ids
+                end = () if ended else (self._end_of_turn,)
+                return _Walk((*tokens, *end), tuple(choices), complete=True)
             run = matcher.compute_ff_tokens()
             if run:
                 tokens += run
