@@ -199,6 +199,8 @@ class Wants:
 
     arguments_as_text: bool = False
     """A call's arguments are a text of JSON; else an object."""
+    tools_as_list: bool = False
+    """Where there are none they are an empty list; else ``None``."""
     special_tokens: Mapping[str, str]
     """``bos_token``, ``eos_token`` and others of ``tokenizer_config.json``."""
 
@@ -207,7 +209,8 @@ def variables(conversation: Conversation, wants: Wants) -> dict[str, Any]:
     """What a template is given."""
     return {
         "messages": list(_messages(conversation, wants)),
-        "tools": [tool_object(tool) for tool in conversation.tools] or None,
+        "tools": [tool_object(tool) for tool in conversation.tools]
+        or ([] if wants.tools_as_list else None),
         "documents": None,
         "add_generation_prompt": conversation.prompt,
         "enable_thinking": conversation.thinking,

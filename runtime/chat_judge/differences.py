@@ -10,6 +10,7 @@ of the list allows it does not.
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tools_api.items import FunctionCall, Item, Message, Reasoning
 
 _EMPTY_THINK = re.compile(r"<think>\s*</think>\s*")
 _TOOLS_OF_MISTRAL = re.compile(r"\[AVAILABLE_TOOLS\].*?\[/AVAILABLE_TOOLS\]", re.DOTALL)
+_SYSTEM_OF_MISTRAL = re.compile(r"\[SYSTEM_PROMPT\].*?\[/SYSTEM_PROMPT\]", re.DOTALL)
+_OUTPUT_OF_MISTRAL = re.compile(r'"content": (".*?"), "call_id"', re.DOTALL)
 _SHOWN = 24
 """Characters that are shown of what differs."""
 
@@ -59,10 +62,9 @@ def differing(
     text: str, name: str, chat_format: ChatFormat, conversation: Conversation
 ) -> Differing | None:
     """Where a template's text differs otherwise than the list allows; None: nowhere."""
-    options = TemplateOptions(thinking=conversation.thinking and chat_format.thinking)
-    prompt = "".join(each.text for each in chat_format.generation_prompt(options))
+    prompts = _prompts(chat_format, conversation)
     ours = [written(chat_format, other) for other in _as_rewritten(name, conversation)]
-    if any(_same(text, each, prompt, name, conversation) for each in ours):
+    if any(_same(text, each, prompts, name, conversation) for each in ours):
         return None
     nearest = max(ours, key=lambda each: _common(text, each))
     return difference(text, nearest, conversation.name)
@@ -85,16 +87,16 @@ _CALLS_ARE_CONTENT = frozenset({"gemma3", "lfm2", "phi4-mini", "smollm3"})
 
 def is_compared(name: str, conversation: Conversation) -> bool:
     """Whether the format's published template has a place for all of the conversation."""
-    if name not in _CALLS_ARE_CONTENT:
-        return True
-    return not any(isinstance(item, FunctionCall) for item in conversation.items)
+    if name == "harmony":  # one call a turn
+        return not _has_calls_in_parallel(conversation.items)
+    called = any(isinstance(item, FunctionCall) for item in conversation.items)
+    return not (called and name in _CALLS_ARE_CONTENT)
 
 
 def may_be_refused(name: str, conversation: Conversation) -> bool:
     """Whether the published template of the format raises an error where ours writes on."""
-    calls = [isinstance(item, FunctionCall) for item in conversation.items]
-    if name in ("llama3.1", "harmony"):
-        return any(one and other for one, other in zip(calls, calls[1:], strict=False))
+    if name == "llama3.1":
+        return _has_calls_in_parallel(conversation.items)
     return name.startswith("mistral") and _has_text_before_call(conversation.items)
 
 
@@ -113,30 +115,75 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
         for finished_only in (True, False):
             fewer = without_reasoning(items, finished_only=finished_only)
             yield dataclasses.replace(conversation, items=fewer)
-    if name in ("llama3.1", "harmony") and _has_text_before_call(items):
+    drops = name == "llama3.1" or name.startswith("mistral")
+    if drops and _has_text_before_call(items):
         yield dataclasses.replace(conversation, items=_without_text_before_call(items))
+    if name == "harmony" and _has_text_before_call(items):
+        thought = tuple(
+            item if kept else Reasoning(content=(item.text,))
+            for item, kept in _with_text_before_call(items)
+            if kept or isinstance(item, Message)
+        )
+        yield dataclasses.replace(conversation, items=thought)
 
 
-def _same(text: str, ours: str, prompt: str, name: str, conversation: Conversation) -> bool:
+def _prompts(chat_format: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
+    """What our renderer ends the conversation with, then what the template may instead: one
+    without a switch for reasoning opens a think block, which we close where nothing is to be
+    thought."""
+    if not conversation.prompt:
+        return ("",)
+    asked = conversation.thinking and chat_format.thinking
+    kinds = [TemplateOptions(thinking=asked)]
+    if chat_format.opens_reasoning:
+        kinds.append(TemplateOptions(thinking=True))
+    return tuple("".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds)
+
+
+def _same(
+    text: str, ours: str, prompts: tuple[str, ...], name: str, conversation: Conversation
+) -> bool:
     if text == ours:
         return True
-    if conversation.prompt and not text.endswith(prompt):
-        return False
-    cut = len(prompt) if conversation.prompt else 0
-    one, other = (_normal(each[: len(each) - cut], name, conversation) for each in (text, ours))
-    return one == other
+    known = _normal(ours.removesuffix(prompts[0]), name, conversation)
+    return any(
+        _normal(text.removesuffix(prompt), name, conversation) == known
+        for prompt in prompts
+        if text.endswith(prompt)
+    )
 
 
 def _normal(text: str, name: str, conversation: Conversation) -> str:
     text = without_empty_thoughts(text)
-    users = sum(isinstance(item, Message) and item.role == "user" for item in conversation.items)
-    if name.startswith("mistral") and users > 1:
-        # The template puts tools, v3 also the instructions, before the last user message.
-        text = _TOOLS_OF_MISTRAL.sub("[AVAILABLE_TOOLS]", text, count=1)
-        text = text.replace("[AVAILABLE_TOOLS]", "", 1)
+    users = sum(map(_by_user, conversation.items))
+    if name == "mistral":
+        text = _OUTPUT_OF_MISTRAL.sub(_as_it_came, text)
+    if name.startswith("mistral-v") and conversation.instructions is None:
+        text = _SYSTEM_OF_MISTRAL.sub("", text, count=1)
+    if name.startswith("mistral") and (users > 1 or not _by_user(conversation.items[-1])):
+        # The template puts tools, v3 also the instructions, before the last user message, and the
+        # instructions nowhere if that is not the last of all.
+        text = _TOOLS_OF_MISTRAL.sub("", text, count=1)
         if name == "mistral" and conversation.instructions is not None:
             text = text.replace(conversation.instructions + "\n\n", "", 1)
     return text
+
+
+def _by_user(item: Item) -> bool:
+    return isinstance(item, Message) and item.role == "user"
+
+
+def _as_it_came(found: re.Match[str]) -> str:
+    """An output of a tool, which some templates do not write as a string of JSON."""
+    try:
+        return f'"content": {json.loads(found[1])}, "call_id"'
+    except ValueError:
+        return found[0]
+
+
+def _has_calls_in_parallel(items: tuple[Item, ...]) -> bool:
+    calls = [isinstance(item, FunctionCall) for item in items]
+    return any(one and other for one, other in zip(calls, calls[1:], strict=False))
 
 
 def _has_text_before_call(items: tuple[Item, ...]) -> bool:
@@ -144,16 +191,14 @@ def _has_text_before_call(items: tuple[Item, ...]) -> bool:
 
 
 def _without_text_before_call(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    following = (*items[1:], None)
-    return tuple(
-        item
-        for item, after in zip(items, following, strict=True)
-        if not (
-            isinstance(item, Message)
-            and item.role == "assistant"
-            and isinstance(after, FunctionCall)
-        )
-    )
+    return tuple(item for item, kept in _with_text_before_call(items) if kept)
+
+
+def _with_text_before_call(items: tuple[Item, ...]) -> Iterator[tuple[Item, bool]]:
+    """Each item, and whether it is anything else than text in front of a call."""
+    for item, after in zip(items, (*items[1:], None), strict=True):
+        said = isinstance(item, Message) and item.role == "assistant"
+        yield item, not (said and isinstance(after, FunctionCall))
 
 
 def _common(one: str, other: str) -> int:

@@ -66,7 +66,7 @@ def judge(
         raise Refused(f"the chat template {refused}") from None
     cut = len(probes())
     of_probes = list(zip(tried[:cut], rendered[:cut], strict=True))
-    nearest: tuple[int, str, str] | None = None
+    nearest: tuple[float, str, str] | None = None
     for name, chat_format in _candidates(literals):
         agreed, against = _compared(of_probes, name, chat_format)
         if against is None:
@@ -87,7 +87,7 @@ def _generic(
     tried: Sequence[Conversation],
     rendered: Sequence[Rendering],
     literals: Literals,
-    nearest: tuple[int, str, str] | None,
+    nearest: tuple[float, str, str] | None,
 ) -> Judgement:
     texts = {
         each.name: made.text
@@ -103,7 +103,7 @@ def _generic(
     if against is not None:
         raise Refused(_in_words(nearest, against))
     told = "" if not found.no_tools else f"; requests with tools are refused: {found.no_tools}"
-    how = f"no renderer of ours writes what the chat template does; its own pieces do{told}"
+    how = f"{_nearest(nearest)}; its own pieces write all of it{told}"
     return Judgement(description=described(found.pieces), how=how, no_tools=found.no_tools)
 
 
@@ -115,7 +115,10 @@ def _against_pieces(
     except ValueError as error:
         return str(error)
     served = [
-        (probe, made) for probe, made in of_probes if not (found.no_tools and probe.tools)
+        (probe, made)
+        for probe, made in of_probes
+        if not (found.no_tools and probe.tools)
+        and not (probe.thinking and not chat_format.thinking)
     ]
     return _compared(served, GENERIC, chat_format)[1]
 
@@ -127,14 +130,19 @@ def _rendered(
     limits: TemplateLimits | None,
 ) -> list[Rendering]:
     """What the template makes of each, with a call's arguments in the form that it takes."""
-    wants = Wants(special_tokens=special_tokens)
-    made = run_template(template, [variables(each, wants) for each in tried], limits)
-    failed = sum(each.text is None for each in made)
-    if not failed or failed == len(made):
-        return made
-    wants = Wants(special_tokens=special_tokens, arguments_as_text=True)
-    other = run_template(template, [variables(each, wants) for each in tried], limits)
-    return other if sum(each.text is None for each in other) < failed else made
+    best: list[Rendering] = []
+    least = len(tried) + 1
+    for as_list, as_text in ((False, False), (False, True), (True, False), (True, True)):
+        wants = Wants(
+            special_tokens=special_tokens, arguments_as_text=as_text, tools_as_list=as_list
+        )
+        made = run_template(template, [variables(each, wants) for each in tried], limits)
+        failed = sum(each.text is None for each in made)
+        if failed < least:
+            best, least = made, failed
+        if failed in (0, len(tried)):
+            break
+    return best
 
 
 def _candidates(literals: Literals) -> Iterator[tuple[str, ChatFormat]]:
@@ -147,14 +155,15 @@ def _candidates(literals: Literals) -> Iterator[tuple[str, ChatFormat]]:
 
 def _compared(
     of_probes: Sequence[tuple[Conversation, Rendering]], name: str, chat_format: ChatFormat
-) -> tuple[int, str | None]:
-    """How many probes agree, and the first that does not, in words."""
+) -> tuple[float, str | None]:
+    """The share of probes that agree, and the first that does not, in words."""
     against = [
         told
         for probe, made in of_probes
         if (told := _against(probe, made, name, chat_format)) is not None
     ]
-    return len(of_probes) - len(against), against[0] if against else None
+    compared = sum(is_compared(name, probe) for probe, _ in of_probes)
+    return (compared - len(against)) / max(compared, 1), against[0] if against else None
 
 
 def _against(
@@ -170,11 +179,12 @@ def _against(
     return None if found is None else str(found)
 
 
-def _in_words(nearest: tuple[int, str, str] | None, generic: str) -> str:
-    native = "no renderer fits the tokenizer"
+def _in_words(nearest: tuple[float, str, str] | None, generic: str) -> str:
+    return f"{_nearest(nearest)}; and its turns cannot be put together from its pieces: {generic}"
+
+
+def _nearest(nearest: tuple[float, str, str] | None) -> str:
+    told = "none of which fits the tokenizer"
     if nearest is not None:
-        native = f"the nearest is {nearest[1]}: {nearest[2]}"
-    return (
-        f"the chat template is written by no renderer of ours, {native}; and its turns cannot be "
-        f"put together from its pieces: {generic}"
-    )
+        told = f"of which {nearest[1]} is nearest: {nearest[2]}"
+    return f"the chat template agrees with no renderer of ours, {told}"

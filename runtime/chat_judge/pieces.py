@@ -238,7 +238,8 @@ class _Extraction:
         first = _around(texts.text("a user"), _USER, "a user")
         self._user = self._without_lead(first, later)
         header = self._header("a user", first)
-        self._follows("a user", "two users", _MORE, self._user)
+        if texts.has("two users"):
+            self._follows("a user", "two users", _MORE, self._user)
         said = self._turn("a user", "an answer", _ANSWER)
         self._answer = said
         self._follows("a second user", "a second answer", _SECOND, said)
