@@ -11,7 +11,7 @@ a description that is read has every piece that its renderer needs.
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +34,13 @@ from tools_api.tools import FunctionTool
 
 GENERIC = "generic"
 """In the place of a format's name."""
+_SLOTS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "s": ("system",),
+    "t": ("tools",),
+    "st": ("system", "tools"),
+}
+"""Of a header, by what there is."""
 Trim = Literal["", "left", "right", "both"]
 _TRIMS: Mapping[str, Callable[[str], str]] = {
     "": lambda text: text,
@@ -112,7 +119,7 @@ class GenericFormat(ChatFormat):
     def __init__(self, pieces: Pieces, has_token: Callable[[str], bool]) -> None:
         super().__init__(has_token)
         self.pieces = pieces
-        first = pieces.after_answer[0]
+        first = pieces.after_answer[0] if pieces.after_answer else None
         if not isinstance(first, Segment) or not first.special:
             raise ValueError("the pieces have no special token that ends the model's turn")
         self.end_of_turn = (first.text,)
@@ -121,9 +128,8 @@ class GenericFormat(ChatFormat):
         self.after_thinking = pieces.after_thinking
         self.calls: CallSyntax | None = None
         if pieces.calls is not None:
-            syntax = call_syntax_named(pieces.calls.format, has_token)
-            self.calls = dataclasses.replace(syntax, **pieces.calls.gaps)
-        for part in _every_part(pieces):
+            self.calls = _learned(pieces.calls, has_token)
+        for part in (part for parts, _ in _groups(pieces) for part in parts):
             if isinstance(part, Segment) and part.special and not has_token(part.text):
                 raise ValueError(f"the tokenizer has no special token {part.text}")
 
@@ -227,15 +233,28 @@ def _write(out: SegmentWriter, parts: Parts, given: Mapping[str, str]) -> None:
             out.text(part.text)
 
 
-def _every_part(pieces: Pieces) -> list[Part]:
-    groups = [
-        *pieces.headers.values(),
-        *(pieces.user, pieces.system or (), pieces.before_answer, pieces.after_answer),
-        *(pieces.reasoning or ()),
-        *(pieces.outputs or ()),
-        *(pieces.prompt, pieces.prompt_thinking),
-    ]
-    return [part for group in groups for part in group]
+def _learned(calls: Learned, has_token: Callable[[str], bool]) -> CallSyntax:
+    try:
+        syntax = call_syntax_named(calls.format, has_token)
+    except LookupError as error:
+        raise ValueError(str(error)) from error
+    if unknown := [name for name in calls.gaps if not isinstance(getattr(syntax, name, None), str)]:
+        raise ValueError(f"calls of {calls.format} have no gap {unknown[0]}")
+    return dataclasses.replace(syntax, **calls.gaps)
+
+
+def _groups(pieces: Pieces) -> Iterator[tuple[Parts, set[str]]]:
+    """Everything made of parts, with the slots that it may have."""
+    for kind, parts in pieces.headers.items():
+        yield parts, set(_SLOTS[kind])
+    for parts in (pieces.user, pieces.system or ()):
+        yield parts, {"text"}
+    for parts in (pieces.before_answer, pieces.after_answer, pieces.prompt, pieces.prompt_thinking):
+        yield parts, set()
+    for parts in pieces.reasoning or ():
+        yield parts, set()
+    for parts in pieces.outputs or ():
+        yield parts, {"name", "call_id"}
 
 
 # As text
@@ -301,9 +320,11 @@ def _check(pieces: Pieces) -> None:
     _text(pieces.after_thinking)
     if not all(isinstance(flag, bool) for flag in (pieces.thinking, pieces.opens_reasoning)):
         raise TypeError("thinking")
-    known = {"system", "tools", "text", "name", "call_id"}
-    if names := {part.name for part in _every_part(pieces) if isinstance(part, Slot)} - known:
-        raise ValueError(f"slots {sorted(names)}")
+    if len(pieces.reasoning or (1, 2)) != 2 or len(pieces.outputs or (1, 2, 3)) != 3:
+        raise ValueError("reasoning has two pieces, outputs have three")
+    for parts, known in _groups(pieces):
+        if names := {part.name for part in parts if isinstance(part, Slot)} - known:
+            raise ValueError(f"slots {sorted(names)}")
 
 
 def _parts_as_json(parts: Parts) -> list[list[str]]:

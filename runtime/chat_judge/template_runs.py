@@ -6,15 +6,18 @@ a sandbox, with bounds on time, memory and output, without this process's enviro
 Always true: an answer, or a refusal in one line, within the bounds, whatever the template does.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_MOST_ERRORS = 1 << 20
 _PASSED = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
 """Variables without which an interpreter does not start everywhere."""
 
@@ -63,25 +66,44 @@ def run_template(
         "memory_bytes": limits.memory_bytes,
         "most_characters": limits.most_characters,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "runtime.chat_judge.template_process"],
+    command = [sys.executable, "-m", "runtime.chat_judge.template_process"]
+    with subprocess.Popen(
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=_environment(),
         start_new_session=True,
-    )
-    try:
-        told, _ = process.communicate(json.dumps(question).encode(), timeout=limits.wall_s)
-    except subprocess.TimeoutExpired:
-        raise TemplateRefused(f"is not done within {limits.wall_s:g} s") from None
-    finally:
-        if process.poll() is None:
+    ) as process:
+        late = threading.Event()
+        watch = threading.Timer(limits.wall_s, lambda: (late.set(), process.kill()))
+        watch.start()
+        try:
+            told = _asked(process, json.dumps(question).encode(), limits)
+        finally:
             process.kill()
-            process.wait()
-    if process.returncode:
+            watch.cancel()
+            watch.join()
+    if late.is_set():
+        raise TemplateRefused(f"is not done within {limits.wall_s:g} s")
+    if process.returncode and told is None:
         raise TemplateRefused(_why(process.returncode, limits))
-    return _renderings(told, len(conversations))
+    return _renderings(told or b"", len(conversations))
+
+
+def _asked(
+    process: subprocess.Popen[bytes], question: bytes, limits: TemplateLimits
+) -> bytes | None:
+    """The answer, or None where the process ended without one."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(question)
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    # A character is six bytes of JSON at most; each conversation has its braces and its error.
+    told = process.stdout.read(8 * limits.most_characters + _MOST_ERRORS)
+    return told if process.wait() == 0 else None
 
 
 def _renderings(told: bytes, count: int) -> list[Rendering]:

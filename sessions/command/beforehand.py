@@ -59,7 +59,8 @@ def prepared(
         cache_folder=engine.startup_profile_folder,
     )
     made_of = fingerprint(of, speech.description)
-    log.info("chat format=%s reason=%s", speech.chat_format.name, speech.how)
+    if speech.how:
+        log.info("chat format=%s reason=%s", speech.chat_format.name, speech.how)
     if speech.warning is not None:
         log.warning("calls may fail model=%s reason=%s", options.engine.model, speech.warning)
     journal = open_journal(options.journal, made_of)

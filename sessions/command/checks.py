@@ -143,7 +143,7 @@ def chat_format(options: ServeOptions, source: ModelSource) -> Finding:
     except OptionError as error:
         advice = "docs/chat_formats.md says how a format is chosen, and which there are"
         return Finding(what="chat format", verdict="fault", found=str(error), advice=advice)
-    found = f"{speech.chat_format.name}: {speech.how}"
+    found = speech.chat_format.name + (f": {speech.how}" if speech.how else "")
     if speech.warning is None:
         return Finding(what="chat format", verdict="ok", found=found)
     advice = f"the server starts; {speech.warning}"

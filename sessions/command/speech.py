@@ -43,7 +43,7 @@ class Speech:
     description: str | None
     """Of the format, for other processes; None: it is what the special tokens choose."""
     how: str
-    """In words, why it is this format."""
+    """In words, why it is this format; empty: the model comes along, it is its own."""
     warning: str | None
     """In a sentence, where calls will fail."""
 
@@ -110,7 +110,7 @@ def _chosen(
         return _named(named, of, specials, template)
     if folder_of(model) in (None, DEFAULT_MODEL):
         by_vocabulary = chat_format_for(of.model_type, specials.__contains__)
-        return _Choice(chat_format=by_vocabulary, description=None, how="it comes along")
+        return _Choice(chat_format=by_vocabulary, description=None, how="")
     if template is None:
         raise OptionError(f"--model {model}: {_without_template(specials)}")
     try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.model.sources import DEFAULT_MODEL
-from tests.support.byte_tokenizer import SPECIAL_TOKENS, files
+from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.chat_generic import chat_format_described
 from tools_api.tools import FunctionTool
@@ -202,26 +202,28 @@ ASKS_FOR_THE_DATE = QWEN3_CODER.replace(
 )
 
 
-def template_folder(
-    folder: Path, template: str | None, *, specials: Sequence[str] = SPECIAL_TOKENS
-) -> Path:
-    """A small model with random weights whose tokenizer has a token for each byte.
-
-    Args:
-        template: of the folder; None: it has none.
-    """
-    from tests.support.random_folder import write_random_model
-
-    write_random_model(folder)
-    for name, text in files(specials).items():
-        (folder / name).write_text(text, encoding="utf-8")
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    return folder
-
-
 def default_model_with(folder: Path, template: str) -> Path:
     """The default model in a new folder, with a chat template."""
     shutil.copytree(DEFAULT_MODEL, folder)
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     return folder
+
+
+HOSTILE = {
+    "it loops for ever": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+    "{% endfor %}",
+    "it allocates 10 GB": "{{ 'x' * 10_000_000_000 }}",
+    "it allocates step by step": "{% set ns = namespace(a='x') %}{% for i in range(40) %}"
+    "{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "it raises": "{{ raise_exception('not\n today') }}",
+    "it recurses": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "it names dunder attributes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "it looks for the system": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "it writes 100 MB": "{% for i in range(100_000) %}{{ 'x' * 1000 }}{% endfor %}",
+    "it writes nothing": "",
+    "it is no template": "{% if %}",
+    "it is deep": "{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}",
+    "it changes what it is given": "{{ messages.append(1) }}",
+    "it reads a file": "{% include '/etc/passwd' %}",
+}
+"""By what is wrong with them."""
