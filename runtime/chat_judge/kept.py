@@ -52,7 +52,8 @@ def judged(
 
 
 def _understood(content: Any, specials: Mapping[str, int]) -> Judgement:
-    if not all(isinstance(value, str) for value in content.values()):
+    texts = content.values() if isinstance(content, dict) else (None,)
+    if not all(isinstance(value, str) for value in texts):
         raise TypeError("not texts alone")
     found = Judgement(**content)
     try:

@@ -55,8 +55,11 @@ _TOOLS = tuple(
         description=f"Describes {name}",
         parameters={
             "type": "object",
-            "properties": {"qkeya": {"type": "string"}, "qkeyb": {"type": "integer"}},
             "required": ["qkeya"],
+            "properties": {
+                "qkeya": {"type": "string", "description": "the first"},
+                "qkeyb": {"minimum": 1, "type": "integer", "enum": [10, 11, 12]},
+            },
         },
     )
     for name in _NAMES
