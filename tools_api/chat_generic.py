@@ -91,6 +91,8 @@ class Pieces:
     """A system message behind others; None: it is written as a user's."""
     before_answer: Parts
     answer_trim: Trim = ""
+    called_trim: Trim = ""
+    """The same of a text that calls follow."""
     reasoning: tuple[Parts, Parts] | None = None
     """Before and behind it; None: it is left out."""
     before_calls: str = ""
@@ -195,7 +197,8 @@ class GenericFormat(ChatFormat):
             _write(out, before, {})
             out.text(turn.reasoning.strip("\n"))
             _write(out, behind, {})
-        text = _TRIMS[pieces.answer_trim](turn.text or "")
+        trim = pieces.called_trim if turn.calls else pieces.answer_trim
+        text = _TRIMS[trim](turn.text or "")
         out.text(text)
         if turn.calls and self.calls is not None:
             out.text(pieces.before_calls if text else pieces.before_calls_alone)
@@ -313,7 +316,7 @@ def _check(pieces: Pieces) -> None:
         raise ValueError(f"headers {sorted(pieces.headers)}")
     if pieces.listing is not None and pieces.listing not in LISTINGS:
         raise ValueError(f"listing {pieces.listing!r}")
-    for trim in (pieces.answer_trim, pieces.output_trim):
+    for trim in (pieces.answer_trim, pieces.called_trim, pieces.output_trim):
         _TRIMS[trim]
     for name in ("lead", "between_tools", "before_calls", "before_calls_alone", "after_calls"):
         _text(getattr(pieces, name))

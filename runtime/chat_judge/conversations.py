@@ -171,7 +171,7 @@ def probes() -> tuple[Conversation, ...]:
         Conversation(
             name="white space around contents",
             instructions="  Be brief. \n",
-            items=(user(" \n Hello?  \n"), answer("  A model. "), user("\tMore? ")),
+            items=(user(" \n Hello?  \n"), answer("A model."), user("\tMore? ")),
         ),
         Conversation(name="reasoning is asked for", items=(hello,), thinking=True),
         Conversation(

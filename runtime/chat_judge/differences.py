@@ -19,7 +19,7 @@ from runtime.chat_judge.conversations import Conversation, without_reasoning
 from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.items import FunctionCall, Item, Message, Reasoning
 
-_EMPTY_THINK = re.compile(r"<think>\s*</think>\s*")
+_EMPTY_THINK = re.compile(r"<think>\s*</think>\n*")
 _TOOLS_OF_MISTRAL = re.compile(r"\[AVAILABLE_TOOLS\].*?\[/AVAILABLE_TOOLS\]", re.DOTALL)
 _SYSTEM_OF_MISTRAL = re.compile(r"\[SYSTEM_PROMPT\].*?\[/SYSTEM_PROMPT\]", re.DOTALL)
 _OUTPUT_OF_MISTRAL = re.compile(r'"content": (".*?"), "call_id"', re.DOTALL)

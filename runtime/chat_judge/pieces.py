@@ -430,17 +430,19 @@ class _Extraction:
         match = matching_syntax(inside, _CALLS, self._literals, self._syntaxes)
         if match is None:
             raise _NoTools(f"it writes calls in no way that is known here: {inside[0][:80]!r}")
-        before_text = ""
+        before_text, trim = "", said.trim
         if self._texts.has("a text and a call"):
             text = self._texts.grown("three tools", "a text and a call")
             around = _around(text, _ANSWER, "a text and a call")
             tail = match.written(_CALLS[:1]) + match.behind + end
             if not around.behind.endswith(tail):
                 raise _NoTools("it writes calls behind a text otherwise than alone")
+            trim = around.trim
             before_text = around.behind[: len(around.behind) - len(tail)]
         return replace(
             pieces,
             calls=Learned(format=match.name, gaps=match.gaps),
+            called_trim=trim,
             before_calls=before_text,
             before_calls_alone=match.before,
             after_calls=match.behind,
