@@ -41,13 +41,15 @@ TOOL: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
+SPECIALS = tuple(name for name in SPECIAL_TOKENS if "tools" not in name)
+"""As Qwen's tokenizers have them."""
 QUESTION = {"role": "user", "content": "Weather in Oslo?"}
 
 
 def num_tokens(text: str) -> int:
     """Of a text that holds special tokens."""
     count = 0
-    for name in SPECIAL_TOKENS:
+    for name in SPECIALS:
         count += text.count(name)
         text = text.replace(name, "")
     return count + len(text.encode())
@@ -85,7 +87,7 @@ def test_calls_are_written_as_the_template_writes_them(
     template: str, gap: str, name: str, tmp_path: Path
 ) -> None:
     text = getattr(judged_templates, template)
-    model = template_folder(tmp_path / "m", text)
+    model = template_folder(tmp_path / "m", text, specials=SPECIALS)
     log = tmp_path / "log"
     options = ["--model", str(model), "--kv-cache-mib", "64", "--threads", "1"]
     with child_server(options, log=log) as server, httpx.Client(timeout=120) as client:
@@ -124,7 +126,7 @@ def test_of_a_template_without_calls_requests_with_tools_are_refused_over_the_so
         "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
     )
-    model = template_folder(tmp_path / "m", template)
+    model = template_folder(tmp_path / "m", template, specials=SPECIALS)
     options = ["--model", str(model), "--kv-cache-mib", "64", "--threads", "1"]
     with (
         child_server(options, log=tmp_path / "log") as server,
