@@ -119,7 +119,7 @@ class CallParser:
                 self._end_input(complete=syntax is not None and syntax.closer is None)
                 if self._reader is not None:
                     self._reader.end_of_turn()
-                self._end()
+                self._end(cut=False)
             else:
                 self._special(segment.text)
         events, self._events = self._events, []
@@ -129,7 +129,7 @@ class CallParser:
         """The output has ended; close what is open."""
         if self._channels is not None:
             return self._channels.finish()
-        self._end()
+        self._end(cut=True)
         return self.push(())
 
     def _special(self, name: str) -> None:
@@ -299,7 +299,7 @@ class CallParser:
         if scanner.input_follows:
             self._state, self._scanner, self._name, self._input = "input", None, name, []
         elif scanner.done:
-            self._events.append(CallDone(name, scanner.arguments or "{}"))
+            self._events.append(CallDone(name, scanner.arguments or "{}", not scanner.skipped))
             self._state, self._scanner = "between", None
 
     def _take_input(self, text: str) -> str:
@@ -337,14 +337,21 @@ class CallParser:
         if not syntax.repeats_opener and body[0] == ",":
             self._start_call(syntax, ",", in_list=True)
             return body[1:]
+        ends_list = not syntax.repeats_opener and body[0] == "]"
+        if ends_list and syntax.closer is not None:
+            return body[1:]
         self._state, self._after_tag = "text", True
-        return body[1:] if not syntax.repeats_opener and body[0] == "]" else body
+        return body[1:] if ends_list else body
 
-    def _end(self) -> None:
+    def _end(self, *, cut: bool) -> None:
+        """
+        Args:
+            cut: not by the model. A call whose name was not known yet is no text then.
+        """
         self._end_input(complete=False)
         if self._reader is not None:
             untagged = self._syntax is not None and self._syntax.opener is None
-            begun = self._reader.unannounced if untagged else ""
+            begun = self._reader.unannounced if untagged or not cut else ""
             self._reader.stop()
             self._tell(self._reader)
             self._leave_group()
@@ -354,7 +361,7 @@ class CallParser:
         if self._state == "reasoning":
             self._end_reasoning()
         tagged = self._syntax is not None and self._syntax.opener is not None
-        if self._scanner is not None and tagged and not self._announced:
+        if self._scanner is not None and tagged and cut and not self._announced:
             self._scanner = None
         if self._state != "text":
             self._break_call()

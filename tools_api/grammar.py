@@ -113,16 +113,7 @@ def grammar_for(
         return _bound(lark, calls.whole(), chat_format, options)
     if value is not None:
         return _bound(lark, f"{calls.whole()} | {value}", chat_format, options)
-    if syntax.opener is None:
-        lark.rule("TEXT", _free_text(syntax.start))
-        spec = _bound(lark, f"{calls.whole()} | TEXT", chat_format, options)
-        return replace(spec, free_text=True, call_start=syntax.start)
-    return GrammarSpec(
-        lark=lark.text(calls.after_opener()),
-        after=chat_format.think_closer if chat_format.thinking and options.thinking else None,
-        trigger=syntax.opener,
-        begins_in_reasoning=options.thinking and chat_format.opens_reasoning,
-    )
+    return _free_until_called(lark, syntax, calls, chat_format, options)
 
 
 def resolve_specials(lark: str, special_id: Callable[[str], int | None]) -> str:
@@ -152,13 +143,12 @@ def param_at(lark: str, line: int, tools: Sequence[FunctionTool] = ()) -> str | 
     """
     lines = lark.split("\n")
     text = lines[line - 1] if line else ""
-    rule = re.match(r"(value|arguments_(\d+)(?:_(\d+))?): %json ", text)
+    rule = re.match(r"(value|arguments_(\d+)(?:_\d+)?): %json ", text)
     if rule is None:
         return None
     if rule[2] is None:
         return "text.format.schema"
-    param = f"{place_of(tools, int(rule[2]))}.parameters"
-    return param if rule[3] is None else f"{param}.properties[{rule[3]}]"
+    return f"{place_of(tools, int(rule[2]))}.parameters"
 
 
 def place_of(tools: Sequence[FunctionTool], index: int) -> str:
@@ -191,6 +181,26 @@ def call_rules(lark: LarkRules, syntax: CallSyntax, limit: int) -> CallRules:
         case RawCalls():
             return RawCallRules(lark, syntax, limit)
     raise TypeError(f"no rules for {type(syntax).__name__}")
+
+
+def _free_until_called(
+    lark: LarkRules,
+    syntax: CallSyntax,
+    calls: CallRules,
+    chat_format: ChatFormat,
+    options: TemplateOptions,
+) -> GrammarSpec:
+    """Any text, in which a call may begin."""
+    if syntax.opener is None:
+        lark.rule("TEXT", _free_text(syntax.start))
+        spec = _bound(lark, f"{calls.whole()} | TEXT", chat_format, options)
+        return replace(spec, free_text=True, call_start=syntax.start)
+    return GrammarSpec(
+        lark=lark.text(calls.after_opener()),
+        after=chat_format.think_closer if chat_format.thinking and options.thinking else None,
+        trigger=syntax.opener,
+        begins_in_reasoning=options.thinking and chat_format.opens_reasoning,
+    )
 
 
 def _free_text(start: str) -> str:

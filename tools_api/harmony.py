@@ -34,7 +34,12 @@ START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 NAMESPACE = "functions."
-_RECIPIENT = re.compile(r"\bto=(\S+)")
+_HEADER = re.compile(
+    rf"\s*(?:assistant)?(?:\s+to=(?P<first>[^\n<]+?))?\s*{re.escape(CHANNEL)}\s*"
+    rf"(?P<channel>{ANALYSIS}|{COMMENTARY}|{FINAL})(?:\s+to=(?P<second>[^\n<]+?))?"
+    rf"(?:\s*(?:{re.escape(CONSTRAIN)}\s*)?(?:json|code))?\s*"
+)
+"""Whom a message is for stands in front of its channel or behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +117,20 @@ class ChannelParser:
 
     def _open(self) -> None:
         """A header is whole: the message begins."""
-        before, _, told = self._header.partition(CHANNEL)
-        recipient = _RECIPIENT.search(told.partition(CONSTRAIN)[0]) or _RECIPIENT.search(before)
-        name = recipient[1].removeprefix(NAMESPACE) if recipient else ""
-        channel = told.split(CONSTRAIN)[0].split()[:1]
-        self._header, self._has_channel, self._has_text = "", False, False
+        known = _HEADER.fullmatch(self._header)
+        self._has_channel, self._has_text = False, False
+        if known is None:
+            self._at, text, self._header = "text", self._header + MESSAGE, ""
+            self._body(text)
+            return
+        self._header = ""
+        name = (known["second"] or known["first"] or "").removeprefix(NAMESPACE)
         if name and self._calls:
             self._at, self._name, self._pieces = "call", name, []
             self._scanner, self._behind = ValueScanner(), False
             self._events.append(CallStarted(name))
         else:
-            self._at = "reasoning" if channel == [ANALYSIS] else "text"
+            self._at = "reasoning" if known["channel"] == ANALYSIS else "text"
 
     def _body(self, text: str) -> None:
         if not text:

@@ -49,6 +49,8 @@ class HarmonyRules:
                 schema = closed_parameters(tool.parameters)
                 body = self._lark.json_rule(f"arguments_{i}", schema)
                 kind = f'{special(CONSTRAIN)} "json"'
+            kinds = ((CONSTRAIN, True), ("json", False)) if kind else ()
+            self._lark.opens(((recipient, False), *kinds, (MESSAGE, True)))
             head = f"{literal(recipient)} {kind} {special(MESSAGE)}"
             self._calls.append(self._lark.rule(f"call_{i}", f"{head} {body} {special(CALL)}"))
 
@@ -60,6 +62,10 @@ class HarmonyRules:
             required: a call has to come.
         """
         special = self._lark.special
+        self._lark.closes(((CALL, True),))
+        self._lark.closes(((END, True),))
+        if not required:
+            self._lark.opens(((FINAL, False), (MESSAGE, True)))
         text = self._lark.terminal("/(?s:.+)/")
         free = self._lark.rule("message", f"{special(MESSAGE)} {text}? {special(END)}")
         again = f'{special(START)} "assistant" {special(CHANNEL)}'

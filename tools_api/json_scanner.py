@@ -1,7 +1,8 @@
 """One call's JSON object, read character by character as a model writes it.
 
 ``{"name": "...", "arguments": {...}}``: the name is decoded, the arguments' text is passed
-through untouched while it grows, other keys are skipped. Brackets and strings are followed
+through untouched while it grows, other keys are skipped, and it is told when what they hold is
+lost. Brackets and strings are followed
 only as far as needed to know where a value ends; whether the arguments satisfy a schema is
 the grammar's business.
 
@@ -11,6 +12,8 @@ Always true: the state after a text does not depend on how it was split.
 import json
 
 _SPACE = " \t\r\n"
+_BESIDE = ("id", "type")
+"""Keys that some models write into a call; calls are known by our own ids."""
 _CLOSER = {"{": "}", "[": "]"}
 
 
@@ -45,6 +48,8 @@ class CallScanner:
         self.name: str | None = None
         self.done = False
         """The object is closed."""
+        self.skipped = False
+        """There was a key that means nothing in a call."""
         self.failed = False
         """The text is no call; nothing after this point was read."""
 
@@ -115,6 +120,7 @@ class CallScanner:
             if self._has_arguments:
                 self._key = None  # a second one is skipped
             self._has_arguments = True
+        self.skipped = self.skipped or self._key not in ("name", self._arguments_key, *_BESIDE)
         self._at, self._token = "value", ""
         self._value_char(char)
 

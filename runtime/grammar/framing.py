@@ -36,6 +36,9 @@ class Framing:
         told = json.loads(lark[start + len(TAGS) :].split("\n", 1)[0]) if start >= 0 else {}
         closing, opening = told.get("closing", ()), told.get("opening", ())
         self._closing = tuple(self._ways(closing))
+        surely = [tag for tag in closing if any(sp or "\n" in text for text, sp in tag)]
+        self._closing_text = tuple(self._ways(surely))
+        """What cannot stand in the strings of JSON."""
         self._opening = tuple(self._ways(opening))
         ends = [self._encode(text) for text in _short_first(told.get("strings", ()))]
         self._strings = tuple(
@@ -54,7 +57,7 @@ class Framing:
         Args:
             in_text: letters are legal, so that a tag may be no more than text.
         """
-        for way in self._closing:
+        for way in self._closing_text if in_text else self._closing:
             if _is_legal(matcher, way):
                 return [way]
         strings = list(itertools.islice(_legal(matcher, self._strings), 1))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.forced_calls import ForcedCalls, added_up, shared_tools
+from benchmarks.call_reading import added_up
+from benchmarks.forced_calls import ForcedCalls, shared_tools
 from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
