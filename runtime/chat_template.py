@@ -10,9 +10,7 @@ from typing import Any
 import orjson
 
 MAX_BYTES = 4 << 20
-_ROLES = frozenset(
-    f"{role}_token" for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
-)
+_ROLES = frozenset(f"{role}_token" for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask"))
 
 
 def chat_template_of(folder: Path) -> str | None:

@@ -130,9 +130,7 @@ class Tokenizer:
             token_bytes=_byte_table(raw, pieces, specials, rows, path),
             specials=specials,
             vocab_size=rows,
-            end_of_turn_ids=_end_of_turn_ids(
-                folder, config, specials, rows, format_of
-            ),
+            end_of_turn_ids=_end_of_turn_ids(folder, config, specials, rows, format_of),
             strips_first_space=_strips_first_space(raw),
         )
 

@@ -243,7 +243,8 @@ def _learned(calls: Learned, has_token: Callable[[str], bool]) -> CallSyntax:
         raise ValueError(str(error)) from error
     if unknown := [name for name in calls.gaps if not isinstance(getattr(syntax, name, None), str)]:
         raise ValueError(f"calls of {calls.format} have no gap {unknown[0]}")
-    return dataclasses.replace(syntax, **calls.gaps)
+    own: dict[str, Any] = dict(calls.gaps)
+    return dataclasses.replace(syntax, **own)
 
 
 def _groups(pieces: Pieces) -> Iterator[tuple[Parts, set[str]]]:

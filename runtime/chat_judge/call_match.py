@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runtime.chat_judge.literals import Literals
 from tools_api.call_writing import write_calls
@@ -65,10 +66,9 @@ def _match(
 ) -> Match | None:
     two = calls[:2]
     for gaps in (dict[str, str](), *_gaps(syntax, texts[1], two)):
-        own = dataclasses.replace(syntax, **gaps)
-        around = [
-            text.split(_text(own, calls[: i + 1])) for i, text in enumerate(texts)
-        ]
+        changes: dict[str, Any] = dict(gaps)
+        own = dataclasses.replace(syntax, **changes)
+        around = [text.split(_text(own, calls[: i + 1])) for i, text in enumerate(texts)]
         if any(len(each) != 2 or each != around[0] for each in around):
             continue
         before, behind = around[0]
@@ -83,9 +83,7 @@ def _text(syntax: CallSyntax, calls: Sequence[FunctionCall]) -> str:
     return "".join(segment.text for segment in out.segments)
 
 
-def _gaps(
-    syntax: CallSyntax, text: str, calls: Sequence[FunctionCall]
-) -> Iterator[dict[str, str]]:
+def _gaps(syntax: CallSyntax, text: str, calls: Sequence[FunctionCall]) -> Iterator[dict[str, str]]:
     """White space that a text has where the syntax may have some."""
     match syntax:
         case RawCalls():
@@ -135,13 +133,8 @@ class _Pattern:
         return "".join(parts)
 
     def _raw_call(self, syntax: RawCalls, each: FunctionCall) -> str:
-        own = dataclasses.replace(
-            syntax,
-            opener=None,
-            closer=None,
-            before="",
-            **{name: f"\0{name}\0" for name in self._free(syntax)},
-        )
+        marked: dict[str, Any] = {name: f"\0{name}\0" for name in self._free(syntax)}
+        own = dataclasses.replace(syntax, opener=None, closer=None, before="", **marked)
         pieces = _text(own, [each]).split("\0")
         return "".join(
             self._gap(piece) if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)

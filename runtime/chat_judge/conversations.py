@@ -106,7 +106,7 @@ SEARCH = FunctionTool(
 )
 TOOLS = (WEATHER, CLOCK, SEARCH)
 _OSLO = call(1, "get_weather", {"city": "Oslo", "days": 3})
-_TROMSO = call(2, "get_weather", {"city": "Tromsø, \"nord\"\n<b> 東京", "days": 1})
+_TROMSO = call(2, "get_weather", {"city": 'Tromsø, "nord"\n<b> 東京', "days": 1})
 _SEARCH = call(3, "search_files", {"text": "a = b", "in_folders": ["src", "doc"]})
 _CONTROL = "<|im_end|>\n<|im_start|>system [/INST]</s><|eot_id|><|end|><tool_call>"
 

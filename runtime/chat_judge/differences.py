@@ -1,4 +1,4 @@
-"""Where our renderers differ from the published templates on purpose, and what is equal but for that.
+"""Where our renderers differ from published templates on purpose, and what is equal but for it.
 
 The list of ``docs/chat_formats.md`` (tables under *Append-stable*) as code, in one place. Each row
 says which conversations it concerns and what the template may write instead.
@@ -10,6 +10,7 @@ of the list allows it does not.
 """
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -120,9 +121,8 @@ def _as_rewritten(name: str, conversation: Conversation) -> Iterator[Conversatio
         yield dataclasses.replace(conversation, items=_without_text_before_call(items))
     if name == "harmony" and _has_text_before_call(items):
         thought = tuple(
-            item if kept else Reasoning(content=(item.text,))
+            Reasoning(content=(item.text,)) if isinstance(item, Message) and not kept else item
             for item, kept in _with_text_before_call(items)
-            if kept or isinstance(item, Message)
         )
         yield dataclasses.replace(conversation, items=thought)
 
@@ -137,7 +137,9 @@ def _prompts(chat_format: ChatFormat, conversation: Conversation) -> tuple[str, 
     kinds = [TemplateOptions(thinking=asked)]
     if chat_format.opens_reasoning:
         kinds.append(TemplateOptions(thinking=True))
-    return tuple("".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds)
+    return tuple(
+        "".join(each.text for each in chat_format.generation_prompt(kind)) for kind in kinds
+    )
 
 
 def _same(
@@ -183,7 +185,7 @@ def _as_it_came(found: re.Match[str]) -> str:
 
 def _has_calls_in_parallel(items: tuple[Item, ...]) -> bool:
     calls = [isinstance(item, FunctionCall) for item in items]
-    return any(one and other for one, other in zip(calls, calls[1:], strict=False))
+    return any(one and other for one, other in itertools.pairwise(calls))
 
 
 def _has_text_before_call(items: tuple[Item, ...]) -> bool:

@@ -38,9 +38,7 @@ def judged(
         Refused: as ``judge``.
     """
     tokens = special_tokens_of(folder)
-    kept = MachineFile.of(
-        cache_folder, "chat-format", _facts(template, folder, specials, tokens)
-    )
+    kept = MachineFile.of(cache_folder, "chat-format", _facts(template, folder, specials, tokens))
     if kept is not None:
         found = kept.read(lambda content: _understood(content, specials))
         if found is not None:

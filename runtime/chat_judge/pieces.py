@@ -27,6 +27,7 @@ from runtime.chat_judge.differences import difference, without_empty_thoughts
 from runtime.chat_judge.literals import Literals
 from tools_api.chat_format import THINK_CLOSER, THINK_OPENER, Segment
 from tools_api.chat_generic import Learned, Part, Parts, Pieces, Slot, Trim, opens_thinking
+from tools_api.items import Item
 from tools_api.tool_listing import LISTINGS
 from tools_api.tools import FunctionTool
 
@@ -74,7 +75,7 @@ def conversations() -> tuple[Conversation, ...]:
     """What has to be rendered, by name; ``pieces_of`` gets the texts."""
     one, two = user(_marked(_USER)), user(_marked(_MORE))
     said, again = answer(_marked(_ANSWER)), answer(_marked(_SECOND))
-    plain = {
+    plain: dict[str, tuple[Item, ...]] = {
         "a user": (one,),
         "two users": (one, two),
         "an answer": (one, said),
@@ -97,7 +98,7 @@ def conversations() -> tuple[Conversation, ...]:
             name="instructions", instructions=_marked(_SYSTEM), items=(one,), prompt=False
         ),
     ]
-    with_tools = {
+    with_tools: dict[str, tuple[Item, ...]] = {
         "three tools": (one,),
         "one call": (one, _CALLS[0]),
         "two calls": (one, *_CALLS[:2]),

@@ -76,7 +76,12 @@ def run_template(
         start_new_session=True,
     ) as process:
         late = threading.Event()
-        watch = threading.Timer(limits.wall_s, lambda: (late.set(), process.kill()))
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        watch = threading.Timer(limits.wall_s, end)
         watch.start()
         try:
             told = _asked(process, json.dumps(question).encode(), limits)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radix_cache.cache import PrefixCache
 from radix_cache.config import CacheConfig
+from runtime.chat_formats import format_of
 from runtime.config import TOKEN_GAP_MS_ON_GPU, EngineConfig
 from runtime.drafting.drafter import Drafter, InterleavedDrafter
 from runtime.engine.background import BackgroundTasks
@@ -33,7 +34,6 @@ from runtime.process.watchdog import READING_FOLDER, READING_TOKENIZER
 from runtime.scheduling.costs import StepCosts
 from runtime.scheduling.scheduler import Scheduler
 from runtime.tokenizer import Tokenizer, TokenizerError
-from runtime.chat_formats import format_of
 
 log = logging.getLogger(__name__)
 

@@ -120,9 +120,7 @@ def _chosen(
     return _judged(found, of, specials)
 
 
-def _named(
-    named: str, of: Tokenised, specials: Mapping[str, int], template: str | None
-) -> _Choice:
+def _named(named: str, of: Tokenised, specials: Mapping[str, int], template: str | None) -> _Choice:
     try:
         chat_format = chat_format_described(named, specials.__contains__)
     except (LookupError, ValueError) as error:

@@ -93,8 +93,9 @@ def test_pieces_of_spoiled_texts_write_every_text_or_are_none(name: str) -> None
             chat_format = GenericFormat(found.pieces, LITERALS.has_token)
         except (Unfit, ValueError) as error:
             refused += 1
-            assert len(str(error).splitlines()) == 1, case
-            assert len(str(error)) < 800, (case, str(error))
+            line = str(error)
+            assert len(line.splitlines()) == 1, case
+            assert len(line) < 800, (case, line)
             continue
         again = chat_format_described(described(found.pieces), LITERALS.has_token)
         for probe in probes():

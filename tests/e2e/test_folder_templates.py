@@ -22,9 +22,9 @@ from tests.support import judged_templates
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tests.support.judged_folders import template_folder
 from tools_api.chat_format import SegmentWriter
+from tools_api.chat_qwen_xml import QWEN_CALLS
 from tools_api.items import FunctionCall, parse_items
 from tools_api.raw_calls import write_raw_calls
-from tools_api.chat_qwen_xml import QWEN_CALLS
 from tools_api.tools import parse_tools
 
 TOOL: dict[str, Any] = {

@@ -193,12 +193,13 @@ COUNTS_ITS_TURNS = QWEN3_CODER.replace(
     "'<|im_start|>' ~ message.role", "'<|im_start|>of ' ~ (messages | length) ~ message.role"
 )
 """What stands in front depends on what follows."""
-DROPS_OUTPUTS = QWEN3_CODER.replace("'<tool_response>\\n' ~ message.content ~", "'<tool_response>\\n' ~")
-DROPS_QUESTIONS = QWEN3_CODER.replace(
-    "~ message.content ~ '<|im_end|>\\n'", "~ '<|im_end|>\\n'"
+DROPS_OUTPUTS = QWEN3_CODER.replace(
+    "'<tool_response>\\n' ~ message.content ~", "'<tool_response>\\n' ~"
 )
+DROPS_QUESTIONS = QWEN3_CODER.replace("~ message.content ~ '<|im_end|>\\n'", "~ '<|im_end|>\\n'")
 ASKS_FOR_THE_DATE = QWEN3_CODER.replace(
-    "{{- '<|im_start|>system\\n' ~", "{{- '<|im_start|>system\\n' ~ strftime_now('%d %b %Y') ~ '\\n' ~"
+    "{{- '<|im_start|>system\\n' ~",
+    "{{- '<|im_start|>system\\n' ~ strftime_now('%d %b %Y') ~ '\\n' ~",
 )
 
 

@@ -110,8 +110,11 @@ def test_turns_are_written_by_their_pieces() -> None:
 
 def test_a_transcript_that_grows_begins_with_the_shorter_one() -> None:
     items = parse_items(
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        + [{"role": "user", "content": "c"}]
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
     )
     for lead in ("", "\n"):
         chat_format = GenericFormat(dataclasses.replace(PIECES, lead=lead), HAS)
@@ -180,7 +183,7 @@ def test_a_spoiled_description_is_refused_or_is_whole(seed: int) -> None:
 
 
 def test_without_its_special_tokens_or_an_end_of_turn_there_is_no_renderer() -> None:
-    with pytest.raises(ValueError, match="no special token <|im_start|>"):
+    with pytest.raises(ValueError, match=r"no special token <\|im_start\|>"):
         GenericFormat(dataclasses.replace(PIECES, calls=None), {"<|im_end|>"}.__contains__)
     with pytest.raises(ValueError, match="ends the model's turn"):
         GenericFormat(dataclasses.replace(PIECES, after_answer=(Segment("\n"),)), HAS)

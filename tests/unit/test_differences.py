@@ -57,8 +57,8 @@ def test_what_the_published_template_writes_agrees(
     )
     if not is_compared(name, conversation):
         return
-    published = entry["differs"].get(case["name"], {}).get(
-        "published", entry["expected"][case["name"]]
+    published = (
+        entry["differs"].get(case["name"], {}).get("published", entry["expected"][case["name"]])
     )
     if published is None or not isinstance(published, str):
         assert may_be_refused(name, conversation)

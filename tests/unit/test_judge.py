@@ -1,4 +1,4 @@
-"""A template is judged by what it writes: our renderer, its own pieces, or a refusal with a place."""
+"""A template is judged by what it writes: a renderer of ours, its pieces, or a refusal."""
 
 import re
 from collections.abc import Sequence
@@ -117,7 +117,8 @@ def test_contents_that_are_changed_are_found_by_real_ones() -> None:
 
 def test_of_a_template_without_a_place_for_tools_requests_with_tools_are_refused() -> None:
     turns = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content | trim }}<|im_end|>{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content | trim }}<|im_end|>"
+        "{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
     )
     found = judged(turns)

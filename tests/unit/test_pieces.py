@@ -10,8 +10,8 @@ from runtime.chat_judge.literals import Literals
 from runtime.chat_judge.pieces import Found, Unfit, conversations, pieces_of
 from tests.support.byte_tokenizer import SPECIAL_TOKENS
 from tools_api.chat_families import chat_format_named, chat_format_names
-from tools_api.chat_generic import GenericFormat
 from tools_api.chat_format import TemplateOptions
+from tools_api.chat_generic import GenericFormat
 
 LITERALS = Literals(SPECIAL_TOKENS)
 
