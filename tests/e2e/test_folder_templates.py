@@ -93,7 +93,8 @@ def test_calls_are_written_as_the_template_writes_them(
     with child_server(options, log=log) as server, httpx.Client(timeout=120) as client:
 
         def turn(body: dict[str, Any]) -> dict[str, Any]:
-            asked = {"model": "default", "tools": [TOOL], "tool_choice": "required"} | body
+            asked = {"model": "default", "tools": [TOOL], "tool_choice": "required"}
+            asked |= {"parallel_tool_calls": False} | body
             answer = client.post(f"{server.url}/responses", json=asked)
             assert answer.status_code == 200, answer.text
             found: dict[str, Any] = answer.json()
