@@ -31,7 +31,8 @@ class EngineConfig:
     """Everything an engine process is started with."""
 
     model: str = "default"
-    """Folder in Hugging Face layout, ``default``, or ``random:NAME`` for trials."""
+    """Folder in Hugging Face layout, ``default``, ``hub:ORG/NAME[@REVISION]`` for a model that is
+    fetched by its name, or ``random:NAME`` for trials."""
 
     chat_format: str | None = None
     """How transcripts are written for the model, by the name of a format; None: as the folder's own

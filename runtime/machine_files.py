@@ -95,3 +95,8 @@ def processor() -> str:
         for name in ("model name", "flags", "Features")
     ]
     return " ".join([platform.machine(), *named]).strip()
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where programs keep what they can make again."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"

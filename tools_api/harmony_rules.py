@@ -69,7 +69,9 @@ class HarmonyRules:
         text = self._lark.terminal("/(?s:.+)/")
         free = self._lark.rule("message", f"{special(MESSAGE)} {text}? {special(END)}")
         again = f'{special(START)} "assistant" {special(CHANNEL)}'
-        thought = self._lark.rule("thought", f'("{ANALYSIS}" | "{COMMENTARY}") {free} {again}')
+        # What is said beside a value would stand in front of it.
+        channels = f'("{ANALYSIS}" | "{COMMENTARY}")' if value is None else f'"{ANALYSIS}"'
+        thought = self._lark.rule("thought", f"{channels} {free} {again}")
         last = [] if required else [self._last(value, text)]
         ways = " | ".join([*self._calls, *last])
         return f"{special(CHANNEL)} {thought}{{0,{_MOST_MESSAGES}}} ({ways})"

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from tools_api.exact_json import written
+from tools_api.name_spellings import ONE_SPELLING, Spellings, spellings
 from tools_api.schema_dialect import dialect
 
 TAGS = "// tags: "
@@ -68,8 +69,11 @@ class LarkRules:
 
     def dialect_rule(self, name: str, schema: dict[str, Any]) -> str:
         """A rule for the JSON of a schema that the library takes as it is."""
-        style = schema | {"x-guidance": self._style}
-        return self.rule(name, "%json " + written(style, ensure_ascii=True))
+        style = self._style
+        if spellings(schema) is Spellings.ONE:
+            style = style | {"json_allowed_escapes": ONE_SPELLING}
+        bound = schema | {"x-guidance": style}
+        return self.rule(name, "%json " + written(bound, ensure_ascii=True))
 
     def special(self, token: str) -> str:
         """The rule of a special token."""

@@ -8,7 +8,8 @@ Only what certainly breaks a keyword that the grammar left open is reported.
 Knows the items of a response. Knows no grammar and no turn; how a value is judged is said by
 ``schema_judge``.
 
-Always true: a value that satisfies its schema is never reported.
+Always true: a value that satisfies its schema is never reported, but for one with a name whose
+spelling hid from the grammar which pattern it matches.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 
 from tools_api import exact_json
 from tools_api.items import FunctionCall, Item, Message
+from tools_api.name_spellings import NEEDLESS, Spellings, spellings
 from tools_api.requests import TextFormat
 from tools_api.schema_dialect import Schema, dialect
 from tools_api.schema_judge import Judge
 from tools_api.tools import FunctionTool
 
 _MAX_PLACE_CHARS = 100
+_OF_NAMES = ("properties", "additionalProperties")
+_BY_PATTERN = "patternProperties"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,8 @@ class _Subject:
     schema: Schema
     afterwards: tuple[str, ...]
     ignored: tuple[str, ...]
+    names: tuple[str, ...]
+    """Keywords that a name's second spelling could break, where it may have one."""
 
     def warnings(self) -> Iterator[str]:
         if self.afterwards:
@@ -50,6 +56,8 @@ class OutputChecks:
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each schema of which something is not enforced."""
+        if self.text is None and not self.tools:
+            return ()
         subjects = self.tools if self.text is None else (*self.tools, self.text)
         return tuple(sentence for subject in subjects for sentence in subject.warnings())
 
@@ -72,6 +80,8 @@ def output_checks(
 ) -> OutputChecks:
     """The checks of a turn that may call ``tools`` and answers in ``text_format``."""
     schema = text_format.json_schema if text_format.type == "json_schema" else None
+    if schema is None and not tools:
+        return OutputChecks()
     text = None if schema is None else _subject("text.format.schema", schema, lenient)
     subjects = (_subject(tool.name, tool.parameters, lenient) for tool in tools)
     return OutputChecks(
@@ -81,9 +91,22 @@ def output_checks(
 
 def _subject(name: str, schema: Schema, lenient: bool) -> _Subject | None:
     found = dialect(schema, lenient=lenient)
-    if not found.afterwards and not found.ignored:
+    names: tuple[str, ...] = ()
+    if spellings(found.schema) is Spellings.CHECKED:
+        names = (
+            (*_OF_NAMES, _BY_PATTERN)
+            if _BY_PATTERN.encode() in exact_json.dumps(schema)
+            else _OF_NAMES
+        )
+    if not found.afterwards and not found.ignored and not names:
         return None
-    return _Subject(name=name, schema=schema, afterwards=found.afterwards, ignored=found.ignored)
+    return _Subject(
+        name=name,
+        schema=schema,
+        afterwards=found.afterwards,
+        ignored=found.ignored,
+        names=names,
+    )
 
 
 def _violation(subject: _Subject, text: str) -> str | None:
@@ -91,7 +114,9 @@ def _violation(subject: _Subject, text: str) -> str | None:
         value = exact_json.loads(text)
     except (ValueError, RecursionError):
         return None  # cut, or no JSON: others say so
-    judge = Judge(subject.schema, subject.afterwards)
+    if _BY_PATTERN in subject.names and NEEDLESS.search(text):
+        return f"{subject.name}: a name beside {_BY_PATTERN} has an escape that it does not need."
+    judge = Judge(subject.schema, (*subject.afterwards, *subject.names))
     if judge.verdict(subject.schema, value, ()) is not False or judge.broken is None:
         return None
     keyword, place = judge.broken

@@ -174,6 +174,8 @@ class _Rewriting:
         tagged = "discriminator" in schema
         if "oneOf" in schema and not tagged and not self._alternatives_differ(schema["oneOf"]):
             matter |= {"oneOf"}
+        if _may_count_twice(schema):
+            matter |= {"minProperties"}
         self.left_out |= matter
         return frozenset(gone)
 
@@ -259,6 +261,16 @@ def _counts_are_enforced(schema: Schema) -> bool:
     if not isinstance(properties, dict) or not isinstance(required, list):
         return True
     return all(name in required for name in properties)
+
+
+def _may_count_twice(schema: Schema) -> bool:
+    """Whether an undeclared name that comes again could stand for one of the properties that the
+    library counts."""
+    least, required = schema.get("minProperties"), schema.get("required", [])
+    if not isinstance(least, int) or not isinstance(required, list):
+        return False
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    return least - len(required) > 1 and not closed
 
 
 def _names_pattern(names: Schema) -> str | None:

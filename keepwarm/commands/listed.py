@@ -5,6 +5,7 @@ COMMANDS = {
     "serve": "Serve a model over WebSocket and HTTP.",
     "chat": "Talk to a session of a server, with tools of your own.",
     "demo": "Serve a model and play an agent with three tools.",
+    "pull": "Fetch a model from the hub by name, for serve --model hub:NAME.",
     "doctor": "Look whether a server would start here, and say what to do.",
     "sessions": "Show what is in a journal, and take things out of it.",
     "keys": "Make keys, and the rows that stand for them in a tenants file.",

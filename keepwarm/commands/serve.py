@@ -2,8 +2,11 @@
 
 import os
 
+import click
+
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import strays, values_of
+from sessions.command.hub import with_model_here
 from sessions.command.options import SERVE_SETTINGS, in_the_users_words, read_serve_options
 from sessions.command.serve import run as serve
 
@@ -12,6 +15,7 @@ def run(given: Given) -> int:
     """Serve with the options given; returns the exit status."""
     values = values_of("serve", given)
     options = read_serve_options(values, os.environ)
+    options = with_model_here(options, lambda line: click.echo(line, err=True))
     return serve(options, lambda message: in_the_users_words(message, values), strays())
 
 

@@ -229,6 +229,24 @@ class ClosingSearch:
                 if data.endswith(piece[:size]) and all(map(tables.of_bytes.__contains__, missing)):
                     yield (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
 
+    def behind(self, plan: Way, tokens: Sequence[int]) -> Way | None:
+        """The rest of a plan whose beginning ``tokens`` spell with other tokens: a token that they
+        spell in part is ended byte by byte. None where they spell something else."""
+        tables = self._tables
+        spelt = b"".join(map(tables.tokenizer.token_bytes, tokens))
+        for index, planned in enumerate(plan):
+            if not spelt:
+                return plan[index:]
+            piece = tables.tokenizer.token_bytes(planned)
+            if spelt.startswith(piece):
+                spelt = spelt[len(piece) :]
+                continue
+            missing = [piece[at : at + 1] for at in range(len(spelt), len(piece))]
+            if not piece.startswith(spelt) or not all(map(tables.of_bytes.__contains__, missing)):
+                return None
+            return (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
+        return None
+
     def _walk(
         self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left
     ) -> Work[_Walk]:

@@ -12,12 +12,14 @@ Always true: a CompiledGrammar is not known to be unsatisfiable, and is never ch
 walks it.
 """
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import llguidance
 
@@ -26,9 +28,10 @@ from runtime.grammar.closing_tables import ClosingTables
 from runtime.grammar.exact_rules import Exact, with_exact_numbers
 from runtime.grammar.refusal import GrammarRefused, refusal
 from runtime.grammar.schema_parts import circles
-from runtime.grammar.schemas import Path, json_blocks, subschemas
+from runtime.grammar.schemas import Path, all_blocks, json_blocks, subschemas
 from runtime.grammar.short_values import short_value
 from runtime.tokenizer import Tokenizer
+from tools_api.exact_json import written
 from tools_api.grammar import GrammarSpec, resolve_specials
 from tools_api.schema_dialect import MAX_COUNTED_CHARS
 
@@ -162,13 +165,13 @@ class GrammarCompiler:
         except LookupError as error:
             raise GrammarRefused(f"the model has no special token {error.args[0]!r}") from error
         _refuse_long_strings(lark)
-        _refuse_circles(lark)
+        lark, circle = _without_circles(lark)
         exact = with_exact_numbers(lark)
         if exact is None:
             build = self._builder(lark)
             matcher = build()
             if matcher.is_error():
-                raise refusal(matcher.get_error(), spec.lark)
+                raise circle or refusal(matcher.get_error(), spec.lark)
         else:
             build, matcher = self._exactly(lark, exact)
         first = matcher.deep_copy()
@@ -320,23 +323,53 @@ def _is_value(path: Path) -> bool:
     return not path or path[-1] in _VALUE_KEYS or path[-2:-1] in _VALUE_HOLDERS
 
 
-def _refuse_circles(lark: str) -> None:
-    """Refuse schemas in which something refers to nothing but itself: the library lets an output
-    begin it, and then lets nothing follow.
+def _without_circles(lark: str) -> tuple[str, GrammarRefused | None]:
+    """The grammar without values that refer to nothing but themselves: the library lets an output
+    begin one, and then lets nothing follow. Nothing finite shows that a value satisfies one, so
+    none does; what need not hold one is still legal.
+
+    Returns:
+        The grammar, and how to refuse it if nothing is left; None if it had no circle.
 
     Raises:
-        GrammarRefused: naming the reference.
+        GrammarRefused: a whole schema is a circle.
     """
     if '"$ref"' not in lark:
-        return
-    for block, (_, schema) in enumerate(json_blocks(lark)):
+        return lark, None
+    parts, end, first = list[str](), 0, None
+    for block in all_blocks(lark):
+        schema = block.schema
         found = circles(schema) if isinstance(schema, dict) else {}
-        for path, node in subschemas(schema) if found else ():
-            if id(node) in found and _is_value(path):
-                keyword = found[id(node)]
-                raise GrammarRefused(
-                    "it refers to nothing but itself", keyword, (*path, keyword), block
-                )
+        places = [
+            (path, found[id(node)])
+            for path, node in (subschemas(schema) if found else ())
+            if id(node) in found and _is_value(path)
+        ]
+        for path, keyword in places:
+            message = "it refers to nothing but itself"
+            refused = GrammarRefused(message, keyword, (*path, keyword), block.number)
+            if not path:
+                raise refused
+            first = first or refused
+        if places:
+            text = written(_closed(schema, [path for path, _ in places]), ensure_ascii=True)
+            parts += [lark[end : block.start], "%json ", text]
+            end = block.end
+    return "".join([*parts, lark[end:]]), first
+
+
+def _closed(schema: Any, paths: Iterable[Path]) -> Any:
+    """A copy in which nothing satisfies what stands at those paths."""
+    schema = copy.deepcopy(schema)
+    for path in paths:
+        holder = schema
+        for step in path[:-1]:
+            holder = holder[step]
+            if holder is False:  # inside one that is closed already
+                break
+        else:
+            holder[path[-1]] = False
+    return schema
 
 
 def _least_tokens(matcher: llguidance.LLMatcher) -> int:

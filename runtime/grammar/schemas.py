@@ -55,7 +55,7 @@ class JsonBlock:
 
 def rule_blocks(lark: str) -> Iterator[JsonBlock]:
     """The directives that are the whole of a rule, as ours are."""
-    for block in _blocks(lark):
+    for block in all_blocks(lark):
         line = lark.rfind("\n", 0, block.start) + 1
         if _RULE_NAME.fullmatch(lark, line, block.start):
             yield block
@@ -64,13 +64,13 @@ def rule_blocks(lark: str) -> Iterator[JsonBlock]:
 def json_blocks(lark: str) -> Iterator[tuple[int, Any]]:
     """The values of the grammar's ``%json`` directives in order, each with the line (from 1)
     it stands in."""
-    for block in _blocks(lark):
+    for block in all_blocks(lark):
         yield lark.count("\n", 0, block.start) + 1, block.schema
 
 
 @functools.lru_cache(_MAX_KNOWN_GRAMMARS)
-def _blocks(lark: str) -> Sequence[JsonBlock]:
-    """Read once: whoever compiles a grammar looks at its schemas several times."""
+def all_blocks(lark: str) -> Sequence[JsonBlock]:
+    """All directives. Read once: whoever compiles a grammar looks at its schemas several times."""
     blocks: list[JsonBlock] = []
     position = 0
     while (found := _BLOCK.search(lark, position)) is not None:

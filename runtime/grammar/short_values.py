@@ -216,7 +216,10 @@ def _number(node: dict[str, Any], *, whole: bool) -> Text:
     if any(num_digits(value) > MAX_DIGITS for value in numbers):
         return UNKNOWN
     ends, step = ends_of(node), Fraction(abs(exact(_step(node))))
-    candidates = [Fraction(0), Fraction(1), Fraction(-1), step]
+    for digit in (0, 1):
+        if _fits(Fraction(digit), ends, step, whole=whole):
+            return str(digit)
+    candidates = [Fraction(-1), step]
     candidates += [Fraction(n) for n in whole_ends(ends) if n is not None]
     if step:
         candidates += [n * step for n in counts(ends, step) if n is not None]

@@ -1,7 +1,8 @@
 """What the name of a model stands for, as far as small files tell: which decoder, which tokenizer.
 
-A name is a folder in Hugging Face layout, ``default``, or ``random:NAME``. No weight is looked
-at, so that whoever starts a server can ask before a model is loaded. No torch here.
+A name is a folder in Hugging Face layout, ``default``, ``random:NAME``, or ``hub:ORG/NAME``, a
+model that has been fetched. No weight is looked at, so that whoever starts a server can ask before
+a model is loaded. No torch here.
 """
 
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.hf_config import read_model_config
+from runtime.model.hub_models import PREFIX as PREFIX_OF_HUB
+from runtime.model.hub_models import hub_folder, is_hub_name
 from runtime.model.presets import PREFIX, random_model_config
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -42,7 +45,13 @@ class ModelSource:
 
 
 def folder_of(name: str) -> Path | None:
-    """The folder that a name means, which need not be there; None: random weights."""
+    """The folder that a name means, which need not be there; None: random weights.
+
+    Raises:
+        LoadError: it is a name of a hub, and the model has not been fetched.
+    """
+    if is_hub_name(name):
+        return hub_folder(name)
     if name.startswith(PREFIX):
         return None
     return DEFAULT_MODEL if name == "default" else Path(os.path.expanduser(name))
@@ -68,9 +77,11 @@ def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSou
             raise LoadError(f"{name}: {error}") from error
         return ModelSource(config=config, folder=None, tokenizer_folder=BYTE_TOKENIZER)
     if not folder.is_dir():
-        fault = f"{folder}: no such folder; models are folders, default or random:NAME"
+        fault = (
+            f"{folder}: no such folder; models are folders, default, random:NAME or hub:ORG/NAME"
+        )
         if _HUB_NAME.fullmatch(name):
-            fault += f"; nothing is downloaded here: hf download {name} --local-dir DIR does that"
+            fault += f"; --model {PREFIX_OF_HUB}{name} fetches the model of that name"
         raise LoadError(fault)
     config = read_model_config(folder, max_context_tokens=max_context_tokens)
     if not (folder / "tokenizer.json").exists():

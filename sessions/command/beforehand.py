@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.config import EngineConfig
+from runtime.model.hub_models import PREFIX, HubName, is_hub_name
 from sessions.command.journal_options import fingerprint, open_journal
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_context, fault_of_model, known_source
@@ -86,7 +87,11 @@ def loaded_first(
 def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:
     """What the served model is called in answers, and all names that requests may use."""
     own = options.engine.model
-    return options.model_name or own, frozenset({"default", own})
+    if not is_hub_name(own):
+        return options.model_name or own, frozenset({"default", own})
+    repository = HubName.parse(own).repository
+    names = {"default", own, repository, f"{PREFIX}{repository}"}
+    return options.model_name or repository, frozenset(names)
 
 
 def prices_of(options: ServeOptions) -> PriceTable:

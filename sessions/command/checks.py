@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from runtime.machine_files import cache_folder
 from runtime.model.config import LoadError
 from runtime.model.sources import ModelSource
 from sessions.command.journal_options import (
@@ -29,7 +30,7 @@ from sessions.command.journal_options import (
     journal_path,
     look_at_journal,
 )
-from sessions.command.options import ServeOptions, cache_folder
+from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_context, fault_of_model, known_source
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech, speech_of

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from runtime.child_environment import KEY_VARIABLE
 from runtime.config import BOUNDS, ConfigError, EngineConfig
 from runtime.log_lines import LogFormat
+from runtime.machine_files import cache_folder
 from sessions.command.journal_options import (
     JOURNAL_SETTINGS,
     JournalOptions,
@@ -293,11 +294,6 @@ def _engine_config(values: Values, environment: Mapping[str, str]) -> EngineConf
     if config.startup_profile_folder is None:
         return replace(config, startup_profile_folder=str(cache_folder(environment)))
     return config
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where programs keep what they can make again."""
-    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keepwarm"
 
 
 def _tenants_file(values: Values) -> Path | None:

@@ -7,7 +7,6 @@ standard output, when the server is ready; everything else is log and goes to st
 import asyncio
 import contextlib
 import logging
-import secrets
 import signal
 import socket
 import sys
@@ -28,12 +27,12 @@ from runtime.tokenizer import TokenizerError
 from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
-from sessions.command.prices import check_budgets, of_tenant
+from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
-from sessions.durable.budgets import bounds_of
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
@@ -45,7 +44,7 @@ from sessions.pages.recorder import Recorder
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.service import ServedModel, Service
+from sessions.turns.service import ServedModel, Service, unguessable_id
 from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
@@ -188,13 +187,14 @@ def _service(
     options: ServeOptions, info: EngineInfo, tenants: Tenants, before: Beforehand
 ) -> Service:
     clock, prices = time.monotonic, before.prices
+    terms = TenantTerms(tenants, prices)
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
     store = Store(
         limits=limits,
         prices=prices,
-        prices_of=lambda name: of_tenant(tenants.policy(name), prices),
+        prices_of=terms.prices,
         clock=clock,
-        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+        tenant_budget=terms.budget,
     )
     return Service(
         model=_served_model(options, info, before.speech),
@@ -202,7 +202,7 @@ def _service(
         limits=limits,
         clock=clock,
         wall_clock=time.time,
-        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
+        new_id=unguessable_id,
         quotas=Quotas(tenants, clock),
     )
 

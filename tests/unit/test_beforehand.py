@@ -116,6 +116,9 @@ def test_a_model_is_called_by_its_source_and_by_the_name_it_is_given(tmp_path: P
     assert names_of(options()) == ("default", {"default"})
     given = options(model="random:llama-tiny", model_name="m")
     assert names_of(given) == ("m", {"default", "random:llama-tiny"})
+    pinned = f"hub:a/b@{'c' * 40}"
+    name, aliases = names_of(options(model=pinned))
+    assert (name, aliases) == ("a/b", {"default", "a/b", "hub:a/b", pinned})
     prices = tmp_path / "prices"
     prices.write_text("[models.m]\ninput = 1\ncached = 1\noutput = 1\n")
     assert not prices_of(options(model_name="m", prices=str(prices))).free

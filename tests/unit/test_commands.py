@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from keepwarm.commands import config, demo, doctor, keys, serve
+from keepwarm.commands import config, demo, doctor, keys, pull, serve
 from keepwarm.commands.chat_settings import CHAT_SETTINGS
 from keepwarm.commands.main import COMMANDS, Commands, main
 from keepwarm.commands.parameters import Given, settings_command
 from keepwarm.commands.registry import SETTINGS, values_of
+from runtime.model.hub_models import FetchedModel, HubName
 from sessions.command.settings import OptionError, Setting
 from sessions.tenants import ApiKey, Principal, Role, Tenants
 from sessions.tenants_file import key_row, read_tenants_file
@@ -308,6 +310,22 @@ def test_a_demo_without_its_server_is_one_line(capsys: pytest.CaptureFixture[str
     assert status == 1
     (line,) = err.splitlines()
     assert line == (
-        "keepwarm: error: --model /nowhere/model: no such folder; models are folders, default or "
-        "random:NAME"
+        "keepwarm: error: --model /nowhere/model: no such folder; models are folders, default, "
+        "random:NAME or hub:ORG/NAME"
     )
+
+
+def test_pull_prints_the_commit_and_the_folder_for_programs_and_the_rest_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = HubName.parse("a/b@" + "c" * 40)
+
+    def fetched(name: str, only: tuple[str, ...], tell: Callable[[str], None]) -> FetchedModel:
+        tell(f"fetching {name} {only}")
+        return FetchedModel(name=pinned, folder=Path("/there"))
+
+    monkeypatch.setattr(pull, "fetch", fetched)
+    status, out, err = told(capsys, "pull", "a/b", "--file", "x.gguf", "--file", "y.gguf")
+    assert (status, out) == (0, f"{pinned} /there\n")
+    assert err == "fetching a/b ('x.gguf', 'y.gguf')\n"
+    assert told(capsys, "pull")[0] == 2

@@ -18,10 +18,11 @@ from runtime.messages import (
     StepStats,
 )
 from sessions.durable.account import Budget
-from sessions.durable.ledger import Ledger, PriceTable
+from sessions.durable.ledger import Ledger, PriceTable, TurnReport
 from sessions.durable.residents import Residents
 from sessions.durable.session import Session
 from sessions.pages.metrics import Metrics
+from sessions.pages.watcher import Watcher
 from sessions.turns.effects import Effects
 from sessions.turns.turn_plan import TurnPlan
 from sessions.wire.errands import LongWork
@@ -191,12 +192,17 @@ def test_a_finished_request_is_routed_no_more() -> None:
 def test_who_asked_is_told_of_every_turn_that_ends_from_then_on() -> None:
     async def scenario(bench: Bench) -> None:
         told: list[str] = []
+
+        class Told(Watcher):
+            def turn_finished(self, report: TurnReport) -> None:
+                told.append(report.status)
+
         client = Client(bench)
         for name in "ab":
             client.send(f"go {name}")
             bench.engine.say(tokens(name, finish=FinishReason.STOP))
             await bench.settle()
-            bench.hub.tell_of_turns(lambda report: told.append(report.status))
+            bench.hub.watch(Told())
         assert told == ["completed"]
 
     run(scenario)
@@ -314,13 +320,13 @@ def test_a_closing_code_follows_the_frames() -> None:
     run(scenario)
 
 
-def test_connections_that_are_woken_are_resumed_if_they_are_still_there() -> None:
+def test_sessions_that_are_free_are_told_of_if_who_waits_is_still_there() -> None:
     async def scenario(bench: Bench) -> None:
         first, second, third = Client(bench), Client(bench), Client(bench)
         third.leave()
         first.send(f"wake {second.link.id} {third.link.id} {first.link.id}")
-        assert second.frames == first.frames == ["resumed"]
-        assert "resume" not in third.connection.calls
+        assert second.frames == first.frames == ["turn: None"]
+        assert "answer turn" not in third.connection.calls
 
     run(scenario)
 
@@ -328,7 +334,7 @@ def test_connections_that_are_woken_are_resumed_if_they_are_still_there() -> Non
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
-        (None, "None None None"),
+        (None, "None"),
         (GrammarRefused("unknown keyword", block=2), "unknown keyword 2 None"),
         (GrammarRefused("no", "not", ("items", 0, "not"), 1), "not: no 1 ('items', 0, 'not')"),
         (GrammarRefused("not is unknown", "not"), "not is unknown None None"),
@@ -344,7 +350,7 @@ def test_a_grammar_is_checked_and_the_verdict_handed_back(
         assert client.frames == []
         await bench.settle()
         assert bench.specs == [GrammarSpec(lark="start: x")]
-        assert client.frames == [f"checked x {told}"]
+        assert client.frames == [f"x: {told}"]
         refusals = bench.value("grammar_errors_total", stage="compile")
         assert refusals == (None if refusal is None else 1)
         assert bench.value("grammar_check_seconds_count") == 1
@@ -364,7 +370,7 @@ def test_a_check_that_is_withdrawn_is_given_up() -> None:
         await bench.settle()
         bench.gate.set()
         await bench.settle()
-        assert client.frames == ["checked b None None None"]
+        assert client.frames == ["b: None"]
 
     run(scenario)
 
@@ -378,7 +384,7 @@ def test_a_check_that_breaks_is_no_fault_of_the_grammar() -> None:
         bench.verdict = broken
         client.send("check x")
         await bench.settle()
-        assert client.frames == ["unchecked x"]
+        assert client.frames == ["x: OSError('no more processes')"]
 
     run(scenario)
 
@@ -406,7 +412,7 @@ def test_others_are_served_while_a_long_plan_is_worked_out() -> None:
         until.set()
         while not slow.frames:
             await asyncio.sleep(0)
-        assert slow.frames == ["planned p ValueError('worked out')"]
+        assert slow.frames == ["p: ValueError('worked out')"]
 
     run(scenario)
 
@@ -426,8 +432,7 @@ def test_a_plan_that_waits_is_given_up_with_its_client() -> None:
         await bench.settle()
         client.leave()
         await bench.settle()
-        assert client.link.planning is not None
-        assert client.link.planning.cancelled()
+        assert not bench.hub._errands._tasks
         assert (client.frames, called) == ([], [])
 
     run(scenario)

@@ -47,9 +47,10 @@ LATE_IMPORTS = {
     "keepwarm.__main__",
     "runtime.process.engine_process",
     "sessions.command.tracing",
+    "sessions.command.hub",
 }
 """Modules that may import inside a function: the command loads the server where there is one; the
-child's main loads torch, its parent does not; OpenTelemetry is an extra."""
+child's main loads torch, its parent does not; OpenTelemetry and huggingface_hub are extras."""
 PICKLES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 LEFT_OUT = {"training", "benchmarks", "clients"}
 """Folders of tests that `make test` does not run: `make test-all` does the first two,

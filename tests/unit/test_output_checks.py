@@ -206,3 +206,10 @@ def test_nothing_that_satisfies_its_schema_is_reported(seed: int) -> None:
                 reported += 1
                 assert not reference.is_valid(instance), (whole, instance)
     assert reported > 50
+
+
+def test_a_name_that_comes_twice_does_not_count_twice() -> None:
+    schema = {"type": "object", "minProperties": 2}
+    assert checks(schema).violation([message('{"b": 1, "b": 2}')]) is not None
+    assert checks(schema).violation([message('{"b": 1, "c": 2}')]) is None
+    assert checks({"type": "object", "minProperties": 1}).warnings() == ()

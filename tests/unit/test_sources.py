@@ -37,8 +37,8 @@ def test_what_is_not_there_is_a_load_error(name: str, said: str) -> None:
         find_source(name)
 
 
-def test_a_name_of_the_hub_is_told_that_nothing_is_downloaded() -> None:
-    with pytest.raises(LoadError, match="nothing is downloaded here: hf download Qwen/Qwen3"):
+def test_a_name_of_the_hub_without_its_prefix_is_told_how_it_is_fetched() -> None:
+    with pytest.raises(LoadError, match="--model hub:Qwen/Qwen3"):
         find_source("Qwen/Qwen3-0.6B")
     for name in ("/nowhere/x", "./models/x", "x", "../a/b"):
         with pytest.raises(LoadError) as told:
