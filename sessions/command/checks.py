@@ -157,7 +157,6 @@ def _speech(options: ServeOptions, source: ModelSource) -> Speech:
         engine.model,
         source,
         chat_format=engine.chat_format,
-        cache_folder=engine.startup_profile_folder,
     )
 
 

@@ -125,10 +125,7 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         tracing = None
         if options.otlp_traces is not None:
             tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
-        engine_options = options.engine
-        if before is not None:
-            engine_options = replace(engine_options, chat_format=before.speech.description)
-        engine = EngineProcess(engine_options, command=engine_command(options.log_format))
+        engine = _engine(options, before)
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
         before = before or loaded_first(options, info, cleanup)
@@ -173,6 +170,13 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         await _until(stopping, hub_task)
         log.info("stopping drain_s=%g connections=%d", options.drain_s, hub.num_connections)
         await server.stop(options.drain_s)
+
+
+def _engine(options: ServeOptions, before: Beforehand | None) -> EngineProcess:
+    config = options.engine
+    if before is not None:
+        config = replace(config, chat_format=before.speech.description)
+    return EngineProcess(config, command=engine_command(options.log_format))
 
 
 async def _until(stopping: asyncio.Event, hub_task: asyncio.Task[None]) -> None:

@@ -79,8 +79,8 @@ def call_text(call: dict[str, Any], *, gap: str) -> str:
     ("template", "gap", "name"),
     [
         ("QWEN3_CODER", "\n", "chat format=Qwen3-Coder"),
-        ("NEWLINE_IN_CALL", "\n\n", "chat format=the folder's template"),
-        ("NEWLINE_AFTER_TURNS", "\n", "chat format=the folder's template"),
+        ("NEWLINE_IN_CALL", "\n\n", 'chat format="the folder'),
+        ("NEWLINE_AFTER_TURNS", "\n", 'chat format="the folder'),
     ],
 )
 def test_calls_are_written_as_the_template_writes_them(
@@ -117,7 +117,7 @@ def test_calls_are_written_as_the_template_writes_them(
                 {key: call[key] for key in ("type", "call_id", "name", "arguments")},
                 {"type": "function_call_output", "call_id": call["call_id"], "output": "21"},
             ]
-    assert name in log.read_text()
+    assert name in log.read_text().replace("\\", "")
 
 
 def test_of_a_template_without_calls_requests_with_tools_are_refused_over_the_socket(
@@ -136,7 +136,7 @@ def test_of_a_template_without_calls_requests_with_tools_are_refused_over_the_so
         body = {"model": "default", "input": "Hi", "max_output_tokens": 4}
         answer = client.post("responses", json=body | {"tools": [TOOL]})
         assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == "this model cannot call tools"
+        assert answer.json()["error"]["message"] == "'tools': this model cannot call tools."
         answer = client.post("responses", json=body)
         assert answer.status_code == 200
         asked = "<|im_start|>user:Hi<|im_end|><|im_start|>assistant:"
