@@ -23,6 +23,7 @@ from radix_cache.residency import ResidencyMeter
 from radix_cache.restoring import RestoreCost
 from radix_cache.retention import Retention
 from radix_cache.running_sequences import RunningSequences
+from radix_cache.state_slots import StateSlots
 from radix_cache.tenant_shares import TenantShares
 from radix_cache.tiers import LowerTiers
 from radix_cache.transfers import BlockMover
@@ -43,6 +44,7 @@ class Parts:
     evictor: Evictor
     matcher: Matcher
     sequences: RunningSequences
+    slots: StateSlots | None
 
 
 def assemble(
@@ -56,7 +58,8 @@ def assemble(
 ) -> Parts:
     """Make them; arguments and errors as for ``PrefixCache``."""
     counters, pool = Counters(), BlockPool(config.num_blocks)
-    idle = IdleLeaves(_tenant_shares(config, clock))
+    stateful = config.state_slots > 0
+    idle = IdleLeaves(_tenant_shares(config, clock), stateful=stateful)
     tree = _tree(config, idle, hash_block, clock)
     misses = MissAccount(tree, counters, clock=clock, capacity=config.ghost_records)
     lower = _lower_tiers(config, mover, tree, idle, misses)
@@ -69,8 +72,10 @@ def assemble(
         leasing=config.policy == "lease",
         shares=idle.shares,
         rescue_share=config.rescue_share,
+        stateful=stateful,
     )
-    branches = KnownBranches(tree, retention)
+    slots = _state_slots(config, tree, idle, retention, restore_cost)
+    branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
         tree=tree,
         pool=pool,
@@ -102,6 +107,27 @@ def assemble(
             retention=retention,
             misses=misses,
         ),
+        slots=slots,
+    )
+
+
+def _state_slots(
+    config: CacheConfig,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    retention: Retention,
+    restore_cost: Callable[[int], float] | None,
+) -> StateSlots | None:
+    """Where states of recurrent layers are kept, if the model has any."""
+    if not config.state_slots:
+        return None
+    return StateSlots(
+        tree,
+        idle,
+        retention,
+        num_slots=config.state_slots,
+        most_running=config.running_slots or config.state_slots,
+        restore_cost=restore_cost,
     )
 
 
@@ -122,7 +148,11 @@ def _tree(
 
 def _tenant_shares(config: CacheConfig, clock: Callable[[], float]) -> TenantShares:
     usable = config.num_blocks - config.reserve_blocks
-    return TenantShares((usable, config.host_blocks, config.disk_blocks), clock=clock)
+    return TenantShares(
+        (usable, config.host_blocks, config.disk_blocks),
+        clock=clock,
+        slot_blocks=config.slot_blocks if config.state_slots else 0,
+    )
 
 
 def _lower_tiers(

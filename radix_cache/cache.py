@@ -8,7 +8,8 @@ and the handle is cut to what is left. Ids and counts only: no tensors, no wall 
 threads.
 
 Always true: free + evictable + protected + reserved == total, and every block is free, in
-one node of the tree, or private to one running sequence.
+one node of the tree, or private to one running sequence. With recurrent layers a sequence begins
+where a state was kept; their slots are ``radix_cache.state_slots``' to give.
 """
 
 import heapq
@@ -22,6 +23,7 @@ from radix_cache.handle import CachedSequence as CachedSequence  # noqa: PLC0414
 from radix_cache.nodes import IDLE, LEASED, Tier
 from radix_cache.picture import PicturedNode, upper_part
 from radix_cache.residency import Residency
+from radix_cache.snapshots import SnapshotKind, StateOrder
 from radix_cache.stats import CacheStats, snapshot
 from radix_cache.transfers import BlockMover, StoredRun
 from radix_cache.tree import hash_tokens
@@ -71,6 +73,7 @@ class PrefixCache:
         self._misses, self._lower, self._retention = parts.misses, parts.lower, parts.retention
         self._branches, self._evictor = parts.branches, parts.evictor
         self._matcher, self._sequences = parts.matcher, parts.sequences
+        self._slots = parts.slots
 
     @property
     def usable_blocks(self) -> int:
@@ -100,6 +103,9 @@ class PrefixCache:
         """
         owner, _, base = self._branches.resolve(branch_id, tenant, tokens, base_branch_id)
         match = self._matcher.find(owner, tokens, base=base, base_offset=base_offset)
+        if self._slots is not None:
+            resume = self._slots.find(owner, match.near, match.shared, tokens)
+            return 0 if resume is None else resume.position
         return match.position * self.block_size
 
     def begin(
@@ -160,6 +166,7 @@ class PrefixCache:
 
         Raises:
             OutOfBlocks: fewer are available; nothing has been allocated or evicted.
+            OutOfSlots: likewise, of state slots, of which the first call takes one.
             ValueError: a negative number, a finished sequence.
         """
         self._sequences.allocate(sequence, num_blocks)
@@ -209,6 +216,33 @@ class PrefixCache:
         if self._debug:
             self.check()
 
+    # States of recurrent layers
+
+    def keep_state(self, sequence: CachedSequence, tokens: TokenArray, kind: SnapshotKind) -> bool:
+        """Keep the state of a running sequence behind ``tokens``, so that others resume there:
+        unless it is there already, or all slots hold what is worth more. False for that.
+
+        Args:
+            tokens: int32 [n], the first n of the sequence, as many as have their KV written; full
+                blocks of them were committed.
+
+        Raises:
+            ValueError: the sequence does not run, or blocks were not committed.
+        """
+        kept = self._sequences.save(sequence, tokens, kind)
+        if self._debug:
+            self.check()
+        return kept
+
+    def take_state_orders(self) -> list[StateOrder]:
+        """What is to be done with the memory of state slots before the next step, in order."""
+        return [] if self._slots is None else self._slots.take_orders()
+
+    def state_spoiled(self, slot: int) -> None:
+        """The state that was to be kept in ``slot`` is not finite: nobody resumes there."""
+        if self._slots is not None:
+            self._slots.spoiled(slot)
+
     # Between sequences
 
     def finish(
@@ -217,6 +251,8 @@ class PrefixCache:
         *,
         lease_s: float | None = None,
         answered: bool = False,
+        state_of: TokenArray | None = None,
+        kind: SnapshotKind = SnapshotKind.END,
     ) -> None:
         """End the sequence: its private blocks are freed, its published ones stay in the tree.
 
@@ -226,11 +262,14 @@ class PrefixCache:
             lease_s: how long to protect what it leaves, at most the cap; 0: not at all; None:
                 as long as the restore cost suggests.
             answered: the sequence ended in an answer, not in a call: the estimate is shorter.
+            state_of: int32 [n], the tokens whose KV is written, where the state of recurrent layers
+                behind them is to be kept; full blocks of them were committed.
+            kind: why: an end takes the place of the one before.
 
         Raises:
             ValueError: a finished sequence.
         """
-        self._sequences.finish(sequence, lease_s, answered=answered)
+        self._sequences.finish(sequence, lease_s, answered=answered, state_of=state_of, kind=kind)
         if self._debug:
             self.check()
 
@@ -414,6 +453,9 @@ class PrefixCache:
             nodes=self._tree.num_nodes,
             tree_bytes=self._tree.num_bytes,
             ghosts=self._misses.num_ghosts,
+            slots=0 if self._slots is None else self._slots.pool.num_slots,
+            free_slots=0 if self._slots is None else self._slots.pool.num_free,
+            snapshots=0 if self._slots is None else len(self._slots.snapshots),
         )
 
     def check(self) -> None:

@@ -39,6 +39,12 @@ class CacheConfig:
     """Blocks of host memory below the device; 0 for none."""
     disk_blocks: int = 0
     """Blocks of disk below that; needs host blocks."""
+    state_slots: int = 0
+    """Slots for states of recurrent layers; 0 for a model without any."""
+    running_slots: int = 0
+    """Sequences that may run at a time; 0 for as many as there are slots."""
+    slot_blocks: int = 1
+    """Blocks of which a slot takes the memory."""
     seed: int = 0
     """Mixed into the hashes that find children."""
     debug: bool = False
@@ -61,6 +67,13 @@ class CacheConfig:
             raise ValueError(f"a rescue share of {self.rescue_share}, it may not be negative")
         if self.ghost_records < 0:
             raise ValueError(f"{self.ghost_records} ghost records")
+        if self.state_slots < 0 or self.slot_blocks < 1:
+            raise ValueError(f"{self.state_slots} state slots of {self.slot_blocks} blocks each")
+        if self.state_slots and self.host_blocks:
+            raise ValueError(
+                f"{self.state_slots} state slots beside {self.host_blocks} host blocks: states are "
+                "kept on the device only"
+            )
         unreached = self.disk_blocks and not self.host_blocks
         if self.host_blocks < 0 or self.disk_blocks < 0 or unreached:
             raise ValueError(

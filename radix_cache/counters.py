@@ -20,6 +20,9 @@ class Counters:
     evicted_tokens: dict[MissCause, int] = field(
         default_factory=lambda: {MissCause.EVICTED: 0, MissCause.EXPIRED: 0}
     )
+    snapshots_taken: dict[str, int] = field(default_factory=dict)
+    """By kind."""
+    snapshots_lost: dict[str, int] = field(default_factory=dict)
     leases_granted: int = 0
     leases_returned: int = 0
     leases_expired: int = 0

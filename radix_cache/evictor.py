@@ -60,11 +60,12 @@ class Evictor:
         self._misses = misses
         self._lower = lower
         self._reserve = reserve
+        self._slots = branches.slots
 
     def available(self, sequence: CachedSequence | None) -> int:
         """Free blocks and those that may be evicted for ``sequence``, None for a cold sequence;
         without the reserve for one that has not begun to run."""
-        rights = self._rights(sequence)
+        rights = self.rights(sequence)
         blocks = self._pool.num_free + sum(self._tree.class_blocks[: rights + 1])
         inside = self._branches.ending_inside()
         unlocked = self._locked_too_much(inside) if inside else _NOTHING
@@ -75,7 +76,8 @@ class Evictor:
             blocks -= self._reserve
         return max(0, blocks)
 
-    def _rights(self, sequence: CachedSequence | None) -> int:
+    def rights(self, sequence: CachedSequence | None) -> int:
+        """The highest class of blocks and states that may go for ``sequence``."""
         return self._retention.rights(sequence, alone=self._branches.is_alone(sequence))
 
     def _locked_too_much(self, inside: list[BranchHandle]) -> Counter[tuple[Owner, int]]:
@@ -115,7 +117,7 @@ class Evictor:
             if excess <= 0 and self._retention.break_lease_above_share(demand):
                 continue
             if leaf is None:
-                rights = self._rights(sequence)
+                rights = self.rights(sequence)
                 self._retention.break_claim(rights, self._branches.handles, demand)
                 continue
             missing -= self._evict_tail(leaf, missing, excess)
@@ -152,6 +154,8 @@ class Evictor:
         holds and nothing hangs below."""
         node = handle.node
         self._unlock_tails()
+        if self._slots is not None:
+            self._slots.drop_end(handle)
         self._retention.drop(handle)
         while node.tier and node.parent is not None:
             node = node.parent
@@ -192,6 +196,8 @@ class Evictor:
         most = leaf.size
         if self._idle.contested(_DEVICE) or len(self._shares.active()) > 1:
             most = min(most, self._shares.to_next_level(excess, _DEVICE))
+        if self._slots is not None and leaf.bare > 0:
+            most = min(most, leaf.bare)
         cut = min(missing, most)
         if self._lower is not None:
             cut = min(most, max(cut, RUN_BLOCKS))

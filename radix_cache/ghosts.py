@@ -24,6 +24,8 @@ class MissCause(enum.StrEnum):
     """Likewise, after the branch's lease had run out before the branch came back."""
     FORKED = "forked"
     """The branch leaves its base inside a block, so that block is computed anew."""
+    STATE_MISSING = "state_missing"
+    """It is cached, but behind the last state of recurrent layers that was kept."""
     HEADER_CHANGED = "header_changed"
     """The base's transcript was rebuilt from its first token on."""
 

@@ -1,9 +1,81 @@
-"""What a branch holds of the cache between sequences, and what a sequence holds while it runs."""
+"""What a branch holds of the cache between sequences, what a sequence holds while it runs, and the
+states that are kept where either was.
+
+A snapshot is at an exact token. The whole blocks before it are in the tree; what lies behind the
+last of them, less than a block, it has itself.
+"""
 
 from radix_cache.block_pool import BlockArray
-from radix_cache.edge import NO_BLOCKS
+from radix_cache.edge import NO_BLOCKS, TokenArray
 from radix_cache.ghosts import MissCause
-from radix_cache.nodes import Holder, Owner
+from radix_cache.nodes import Holder, Node, Owner
+from radix_cache.snapshots import SnapshotKind
+
+
+class Snapshot:
+    """A state at token ``position``, which lies in ``node`` or in the block behind it."""
+
+    __slots__ = (
+        "age",
+        "before",
+        "blocks",
+        "ends",
+        "forks",
+        "kind",
+        "node",
+        "number",
+        "owner",
+        "pins",
+        "position",
+        "released",
+        "slot",
+        "successor",
+        "tail",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        kind: SnapshotKind,
+        *,
+        node: Node,
+        blocks: int,
+        tail: TokenArray,
+        position: int,
+        slot: int,
+        number: int,
+    ) -> None:
+        self.owner = owner
+        """Whose sequence computed it; others see it only if that is the published owner."""
+        self.kind = kind
+        self.node = node
+        self.blocks = blocks
+        """Whole blocks before it."""
+        self.tail = tail
+        """int32: the tokens behind these."""
+        self.position = position
+        self.slot = slot
+        """-1 once it is gone."""
+        self.number = number
+        """Later ones have larger numbers."""
+        self.age = 0.0
+        """What was cheapest to lose when it was used last: costs count from there."""
+        self.before: Snapshot | None = None
+        """Where the sequence that left it had begun."""
+        self.successor: Snapshot | None = None
+        """The end of the next turn of the same branch: it takes this one's place."""
+        self.released = False
+        """Its branch was released: nobody is known to come back."""
+        self.ends: set[BranchHandle] = set()
+        """The branches that end here."""
+        self.forks: set[BranchHandle] = set()
+        """Other branches that went on from here."""
+        self.pins = 0
+        """Sequences that are about to begin here."""
+
+    @property
+    def alive(self) -> bool:
+        return self.slot >= 0
 
 
 class BranchHandle(Holder):
@@ -12,6 +84,7 @@ class BranchHandle(Holder):
     __slots__ = (
         "away_since_s",
         "branch_id",
+        "end",
         "expected_s",
         "gone",
         "hinted",
@@ -60,6 +133,8 @@ class BranchHandle(Holder):
         """It is off the tree and has lost its name."""
         self.put_back = False
         """Its sequence was not admitted, and goes on waiting under that name."""
+        self.end: Snapshot | None = None
+        """The state that was kept where its last turn ended."""
 
     def shortened(self) -> None:
         if not self.length:
@@ -76,14 +151,18 @@ class CachedSequence:
     __slots__ = (
         "admitted",
         "beyond",
+        "came_from",
         "evicted_s",
         "handle",
         "is_new",
+        "junction",
         "misses",
         "num_blocks",
         "num_cached_tokens",
         "num_prompt_tokens",
         "num_shared_blocks",
+        "resume",
+        "state_slot",
         "table",
         "warm",
     )
@@ -107,7 +186,16 @@ class CachedSequence:
         """Leading blocks that are in the tree: never write to them."""
         self.num_prompt_tokens = num_prompt
         self.num_cached_tokens = 0
-        """Prompt tokens whose KV is on the device; a multiple of the block size."""
+        """Prompt tokens whose KV is on the device, a multiple of the block size; with recurrent
+        layers, where a state was kept, any number."""
+        self.state_slot = -1
+        """Where its state is while it runs, in caches that have slots for states."""
+        self.junction: int | None = None
+        """Tokens whose KV was found though no state was: worth a snapshot."""
+        self.resume: Snapshot | None = None
+        """Where it is about to begin. For the cache."""
+        self.came_from: Snapshot | None = None
+        """Where it has begun, if that is still there. For the cache."""
         self.misses: dict[MissCause, int] = {}
         """The other prompt tokens by cause."""
         self.evicted_s: float | None = None

@@ -13,14 +13,17 @@ import heapq
 from radix_cache.nodes import IDLE, Node, Owner, Tier
 from radix_cache.tenant_shares import Demand, TenantShares
 
-_Heap = list[tuple[int, int, Node]]
+_Heap = list[tuple[int, int, int, Node]]
 
 
 class IdleLeaves:
     """Evictable leaves by tier and owner: IDLE nodes without branches."""
 
-    def __init__(self, shares: TenantShares) -> None:
+    def __init__(self, shares: TenantShares, *, stateful: bool = False) -> None:
+        """``stateful``: blocks behind the last state that is kept of a path save no work, and go
+        before all others."""
         self.shares = shares
+        self._stateful = stateful
         self._heaps: list[dict[Owner, _Heap]] = [{} for _ in Tier]
         self._offers = 0
 
@@ -28,10 +31,17 @@ class IdleLeaves:
         """Note that ``node`` may be evicted from its tier from now on."""
         tier = node.tier
         if node.offered != tier:
-            node.offered = tier
-            self._offers += 1
-            heap = self._heaps[tier].setdefault(node.owner, [])
-            heapq.heappush(heap, (node.last_use, self._offers, node))
+            self.offer_again(node)
+
+    def offer_again(self, node: Node) -> None:
+        """The same though it may be noted: it goes sooner than was thought."""
+        node.offered = node.tier
+        self._offers += 1
+        heap = self._heaps[node.tier].setdefault(node.owner, [])
+        heapq.heappush(heap, (self._useful(node), node.last_use, self._offers, node))
+
+    def _useful(self, node: Node) -> int:
+        return int(not self._stateful or node.bare <= 0)
 
     def contested(self, tier: int) -> bool:
         """Whether more than one owner may have idle leaves in ``tier``."""
@@ -58,7 +68,10 @@ class IdleLeaves:
             if (
                 found is None
                 or level > highest
-                or (level == highest and leaf.last_use < found.last_use)
+                or (
+                    level == highest
+                    and (self._useful(leaf), leaf.last_use) < (self._useful(found), found.last_use)
+                )
             ):
                 found, highest = leaf, level
         return found
@@ -67,7 +80,7 @@ class IdleLeaves:
         """The idle leaf of ``owner`` in ``tier`` that was used longest ago."""
         heap = self._heaps[tier][owner]
         while heap:
-            last_use, order, node = heap[0]
+            useful, last_use, order, node = heap[0]
             if (
                 node.klass != IDLE
                 or node.branches
@@ -78,8 +91,8 @@ class IdleLeaves:
                 heapq.heappop(heap)
                 if node.offered == tier:
                     node.offered = -1
-            elif node.last_use != last_use:
-                heapq.heapreplace(heap, (node.last_use, order, node))
+            elif (self._useful(node), node.last_use) != (useful, last_use):
+                heapq.heapreplace(heap, (self._useful(node), node.last_use, order, node))
             else:
                 return node
         del self._heaps[tier][owner]

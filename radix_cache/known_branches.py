@@ -13,15 +13,20 @@ from radix_cache.edge import TokenArray
 from radix_cache.handle import BranchHandle, CachedSequence
 from radix_cache.nodes import Owner
 from radix_cache.retention import Retention
+from radix_cache.state_slots import StateSlots
 from radix_cache.tree import RadixTree
 
 
 class KnownBranches:
     """Handles by branch id, whose owners are in ``tree``, and the sequences that run."""
 
-    def __init__(self, tree: RadixTree, retention: Retention) -> None:
+    def __init__(
+        self, tree: RadixTree, retention: Retention, slots: StateSlots | None = None
+    ) -> None:
         self._tree = tree
         self._retention = retention
+        self.slots = slots
+        """Where states of recurrent layers are kept; None for a model without any."""
         self._by_id: dict[str, BranchHandle] = {}
         self._running: set[CachedSequence] = set()
         self._inside: set[CachedSequence] = set()
@@ -89,6 +94,8 @@ class KnownBranches:
             self._off_the_tree(handle)
 
     def _off_the_tree(self, handle: BranchHandle) -> None:
+        if self.slots is not None:
+            self.slots.branch_left(handle)
         self._retention.forget(handle)
         self._tree.meter.gone(handle)
 

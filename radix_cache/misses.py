@@ -112,6 +112,27 @@ class MissAccount:
         known = min(known, (count - 1) // size)
         sequence.warm = known > 0 and match.position >= _WARM_SHARE * known
 
+    def resumed(self, sequence: CachedSequence, found: int, *, known: int) -> None:
+        """What was ``found`` cached, in tokens, is not all of use: with recurrent layers a sequence
+        begins where a state was kept, which may also lie a little behind.
+
+        Args:
+            known: blocks that an endless cache would hold of the branch.
+        """
+        misses, position = sequence.misses, sequence.num_cached_tokens
+        if position < found:
+            misses[MissCause.STATE_MISSING] = found - position
+        more = position - found
+        for cause in list(misses) if more > 0 else ():
+            taken = min(more, misses[cause])
+            misses[cause] -= taken
+            more -= taken
+            if not misses[cause]:
+                del misses[cause]
+        known = min(known, (sequence.num_prompt_tokens - 1) // self._tree.block_size)
+        reached = position // self._tree.block_size
+        sequence.warm = known > 0 and reached >= _WARM_SHARE * known
+
     def _explain_evicted(
         self, sequence: CachedSequence, owner: Owner, tokens: TokenArray, match: Match
     ) -> int:

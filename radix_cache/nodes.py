@@ -7,7 +7,7 @@ classes change. Data only: ``radix_cache.tree`` is the one that writes to it.
 """
 
 import enum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from radix_cache.edge import Edge, PieceShop
 from radix_cache.ghosts import Ghost
@@ -58,7 +58,15 @@ def class_of(weight: int) -> int:
 class Owner:
     """Who a subtree belongs to: a tenant, or the operator for published prefixes."""
 
-    __slots__ = ("class_blocks", "name", "private_blocks", "root", "salt", "tier_blocks")
+    __slots__ = (
+        "class_blocks",
+        "name",
+        "private_blocks",
+        "root",
+        "salt",
+        "state_slots",
+        "tier_blocks",
+    )
 
     def __init__(self, name: str, salt: int, shop: PieceShop) -> None:
         self.name = name
@@ -68,6 +76,8 @@ class Owner:
         self.class_blocks = self.tier_blocks[Tier.DEVICE]
         self.private_blocks = 0
         """Blocks that its running sequences have outside the tree."""
+        self.state_slots = 0
+        """Slots of its running sequences and snapshots."""
         self.root = Node(self, parent=None, start=0, edge=Edge(shop), size=0, key=0)
 
 
@@ -97,6 +107,7 @@ class Node:
         "placed",
         "since",
         "size",
+        "snapshots",
         "start",
         "takers",
         "tier",
@@ -145,6 +156,8 @@ class Node:
         """Metered holders that hold all of its blocks: here, at its end, and below."""
         self.inside: list[Holder] | None = None
         """Metered holders that end inside it."""
+        self.snapshots: list[Kept] | None = None
+        """States kept at its end or before, by position."""
         self.charge = 0
         """Block-microseconds that each taker was charged for it until ``since``."""
         self.since = 0
@@ -152,6 +165,21 @@ class Node:
     @property
     def end(self) -> int:
         return self.start + self.size
+
+    @property
+    def bare(self) -> int:
+        """Blocks behind the last state that is kept here."""
+        return self.end - self.snapshots[-1].blocks if self.snapshots else self.size
+
+
+class Kept(Protocol):
+    """What the tree knows of a state that is kept at a position (``radix_cache.snapshots``)."""
+
+    node: "Node"
+    blocks: int
+    """Whole blocks before it; above its node's start and up to its end."""
+    position: int
+    number: int
 
 
 class Holder:

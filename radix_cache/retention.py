@@ -31,6 +31,7 @@ class Retention:
         shares: which tenant is how far above its share.
         rescue_share: a sequence that is alone waits for leases that end within this share of
             the time that computing its prompt takes, before it breaks any.
+        stateful: a branch whose end has no state any more has nothing left to keep.
     """
 
     def __init__(
@@ -43,14 +44,16 @@ class Retention:
         leasing: bool,
         shares: TenantShares,
         rescue_share: float,
+        stateful: bool = False,
     ) -> None:
         self._tree = tree
         self._leases = leases
-        self._counters = counters
+        self.counters = counters
         self._clock = clock
         self._leasing = leasing
-        self._shares = shares
+        self.shares = shares
         self._rescue_share = rescue_share
+        self._stateful = stateful
         self._broken: list[tuple[BranchHandle, float]] = []
         """Since the last ``keep_rest``, with the ends of their leases."""
 
@@ -71,7 +74,7 @@ class Retention:
 
     def owner_active(self, owner: Owner) -> None:
         """Note that a tenant's sequence waits, begins, grows or ends."""
-        self._shares.used(owner)
+        self.shares.used(owner)
 
     def end_leases(self) -> None:
         """Let branches go idle whose lease is over."""
@@ -81,7 +84,7 @@ class Retention:
         while (handle := self._leases.take_ended(now)) is not None:
             handle.lease_ran_out = True
             self._end_lease(handle)
-            self._counters.leases_expired += 1
+            self.counters.leases_expired += 1
 
     @property
     def expects_returns(self) -> bool:
@@ -98,7 +101,7 @@ class Retention:
         """The branch's next request runs: what was promised until then is kept."""
         if handle.leased_until:
             handle.leased_until = 0.0
-            self._counters.leases_returned += 1
+            self.counters.leases_returned += 1
         handle.lease_ran_out = handle.queued = False
         handle.expected_s = 0.0
 
@@ -114,7 +117,7 @@ class Retention:
                 handle.away_since_s = self._clock()
                 handle.leased_until = handle.away_since_s + seconds
                 handle.hinted = lease_s is not None
-                self._counters.leases_granted += 1
+                self.counters.leases_granted += 1
         self.settle(handle)
 
     def settle(self, handle: BranchHandle) -> None:
@@ -135,7 +138,7 @@ class Retention:
         Args:
             unlocked: by owner and class, blocks that count as running and need not.
         """
-        active = self._shares.active()
+        active = self.shares.active()
         if len(active) < 2 or not (self._tree.class_blocks[LEASED] or unlocked):
             return 0
         blocks = 0
@@ -143,21 +146,21 @@ class Retention:
             leased = owner.class_blocks[LEASED] + unlocked.get((owner, LEASED), 0)
             idle = owner.class_blocks[IDLE] + unlocked.get((owner, IDLE), 0)
             if leased:
-                blocks += max(0, min(leased, self._shares.excess(owner, Tier.DEVICE) - idle))
+                blocks += max(0, min(leased, self.shares.excess(owner, Tier.DEVICE) - idle))
         return blocks
 
     def break_lease_above_share(self, demand: Demand) -> bool:
         """Let the branch go idle that is thought to be back last, of the tenant whose leases
         are furthest above its share; False if nobody has leases above it. ``keep_rest`` is to
         follow."""
-        active = self._shares.active()
+        active = self.shares.active()
         if len(active) < 2 or not self._tree.class_blocks[LEASED]:
             return False
         levels = {
-            owner: self._shares.level(excess, Tier.DEVICE)
+            owner: self.shares.level(excess, Tier.DEVICE)
             for owner in active
             if owner.class_blocks[LEASED]
-            and (excess := self._shares.excess(owner, Tier.DEVICE, demand)) > 0
+            and (excess := self.shares.excess(owner, Tier.DEVICE, demand)) > 0
         }
         leased = [handle for handle in self._leases.live() if handle.owner in levels]
         if leased:
@@ -184,7 +187,7 @@ class Retention:
         """
         leased = self._leases.live()
         if leased:
-            shares, tier = self._shares, Tier.DEVICE
+            shares, tier = self.shares, Tier.DEVICE
             owners = {handle.owner for handle in leased}
             self._break_one(
                 leased, {o: shares.level(shares.excess(o, tier, demand), tier) for o in owners}
@@ -200,29 +203,36 @@ class Retention:
             ),
         )
         victim.queued = False
-        self._counters.leases_broken += victim.leased_until > 0.0
+        self.counters.leases_broken += victim.leased_until > 0.0
         self._end_lease(victim)
 
     def keep_rest(self) -> None:
         """Branches whose lease was broken hold on to what was not taken of them: most of the
         time that is nearly all, and with it they come back warm."""
         for handle, until in self._broken:
-            if handle.length and not handle.node.tier:
+            whole = not self._stateful or handle.end is not None
+            if handle.length and not handle.node.tier and whole:
                 handle.leased_until = until
                 self._tree.hold(handle, LEASED)
             else:
-                self._counters.leases_broken += 1
+                self.counters.leases_broken += 1
         self._broken.clear()
+
+    def break_one(self, handle: BranchHandle) -> None:
+        """The state at the end of a branch is gone: what it was promised goes with it."""
+        self.counters.leases_broken += handle.leased_until > 0.0
+        handle.queued = False
+        self._end_lease(handle)
 
     def forget(self, handle: BranchHandle) -> None:
         """Take ``handle`` off the tree; its blocks stay there, idle."""
-        self._counters.leases_released += handle.leased_until > 0.0
+        self.counters.leases_released += handle.leased_until > 0.0
         self._end_lease(handle)
         self._tree.drop(handle)
 
     def drop(self, handle: BranchHandle) -> None:
         """Break what ``handle`` was promised and take it off the tree; it keeps its name."""
-        self._counters.leases_broken += handle.leased_until > 0.0
+        self.counters.leases_broken += handle.leased_until > 0.0
         handle.queued = False
         handle.expected_s = 0.0
         self._end_lease(handle)

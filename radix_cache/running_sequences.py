@@ -21,6 +21,8 @@ from radix_cache.misses import MissAccount
 from radix_cache.nodes import IDLE, RUNNING, Holder, Owner
 from radix_cache.publishing import Publisher
 from radix_cache.retention import Retention
+from radix_cache.slot_pool import OutOfSlots
+from radix_cache.snapshots import SnapshotKind
 from radix_cache.tiers import LowerTiers
 from radix_cache.tree import RadixTree
 
@@ -51,6 +53,7 @@ class RunningSequences:
         self._evictor = evictor
         self._retention = retention
         self._misses = misses
+        self._slots = branches.slots
         self._publisher = Publisher(tree, pool, lower)
         self.num_private = 0
         """Blocks of running sequences outside the tree."""
@@ -72,20 +75,31 @@ class RunningSequences:
         match = self._matcher.find(
             handle.owner, tokens, base=base, base_offset=base_offset, table=table
         )
-        shared = match.shared
+        near, shared, cached = match.near, match.shared, match.shared * size
+        resume = None
+        if self._slots is not None:
+            resume = self._slots.find(handle.owner, near, shared, tokens)
+            cached = 0 if resume is None else resume.position
+            shared = cached // size
+            near = tree.climb(near, shared)
         sequence = CachedSequence(handle, table, num_shared=shared, num_prompt=len(tokens))
-        sequence.num_cached_tokens = shared * size
+        sequence.num_cached_tokens = cached
         self._misses.explain(sequence, handle, tokens, match, base=base, base_offset=base_offset)
+        if self._slots is not None:
+            found = match.shared * size
+            self._misses.resumed(sequence, found, known=handle.known)
+            sequence.junction = found if found > cached else None
+            self._slots.began(sequence, handle, resume)
         handle.sequence = sequence
         handle.table, handle.seen = table, tree.tick
-        if match.position > shared:
+        if match.position > match.shared:
             sequence.beyond = Holder(handle.owner)
             tree.move(sequence.beyond, match.node, match.position)
             tree.hold(sequence.beyond, RUNNING)
-        tree.move(handle, match.near, shared)
+        tree.move(handle, near, shared)
         tree.hold(handle, RUNNING)
         self._branches.begun(sequence)
-        if shared < match.near.end:
+        if shared < near.end:
             self._branches.stopped_inside(sequence)
         return sequence
 
@@ -97,6 +111,8 @@ class RunningSequences:
         if num_blocks < 0:
             raise ValueError(f"allocate {num_blocks} blocks")
         self._retention.owner_active(handle.owner)
+        if self._slots is not None and not sequence.admitted:
+            self._check_slot(sequence, num_blocks)
         self._evictor.make_room(sequence, num_blocks)
         start = sequence.num_blocks
         end = start + num_blocks
@@ -110,7 +126,18 @@ class RunningSequences:
         if not sequence.admitted:
             self._admit(sequence, handle)
 
+    def _check_slot(self, sequence: CachedSequence, num_blocks: int) -> None:
+        assert self._slots is not None
+        if sequence.num_cached_tokens % self._tree.block_size and not num_blocks:
+            raise ValueError("a sequence that begins inside a block needs one at once")
+        if not self._slots.available(sequence, self._evictor.rights(sequence)):
+            raise OutOfSlots(
+                "all state slots are taken by sequences that run or may not be evicted"
+            )
+
     def _admit(self, sequence: CachedSequence, handle: BranchHandle) -> None:
+        if self._slots is not None:
+            self._slots.admit(sequence, self._evictor.rights(sequence))
         sequence.admitted = True
         self._misses.admitted(sequence)
         if sequence.beyond is not None:
@@ -181,10 +208,29 @@ class RunningSequences:
         sequence.num_shared_blocks = target
         self._count_private(handle, shared - target)
 
-    def finish(self, sequence: CachedSequence, lease_s: float | None, *, answered: bool) -> None:
+    def save(self, sequence: CachedSequence, tokens: TokenArray, kind: SnapshotKind) -> bool:
+        """Keep the state of a sequence that runs, if there is a slot that is worth less."""
+        opened(sequence)
+        if self._slots is None or not sequence.admitted:
+            raise ValueError("a state of a sequence that has none")
+        return self._slots.save(sequence, tokens, kind)
+
+    def finish(
+        self,
+        sequence: CachedSequence,
+        lease_s: float | None,
+        *,
+        answered: bool,
+        state_of: TokenArray | None = None,
+        kind: SnapshotKind = SnapshotKind.END,
+    ) -> None:
         """Free what is private, unlock the rest, and lease it or let it go."""
         handle = opened(sequence)
         self._retention.owner_active(handle.owner)
+        if self._slots is not None and sequence.admitted:
+            self._slots.end(sequence, state_of, kind)
+        elif self._slots is not None:
+            self._slots.withdrawn(sequence)
         self._release_private(sequence, handle, sequence.num_shared_blocks)
         self._branches.ended(sequence)
         sequence.handle = None
@@ -215,6 +261,8 @@ class RunningSequences:
             private[handle.owner] += private_blocks
             assert not handle.node.tier, "a turn on blocks that are not on the device"
             check_table(handle)
+        if self._slots is not None:
+            self._slots.check(list(self._branches.running))
         for owner in self._tree.owners():
             assert owner.private_blocks == private[owner], f"private blocks of {owner.name!r}"
 

@@ -35,6 +35,11 @@ class CacheStats:
     """Host memory of the tree's token and block arrays."""
     ghosts: int
     """Records of evicted runs."""
+    slots: int
+    """Slots for states of recurrent layers; running sequences have what is neither free nor a
+    snapshot."""
+    free_slots: int
+    snapshots: int
 
     prompt_tokens: int
     """Prompt tokens of the sequences that ran. Hits and misses add up to them."""
@@ -55,6 +60,9 @@ class CacheStats:
     ``disk_host``."""
     failed_blocks: int
     """Blocks that could not be written to the disk or read from it unharmed."""
+    snapshots_taken: dict[str, int]
+    """By kind, and of these the ones that were lost since."""
+    snapshots_lost: dict[str, int]
     leases: dict[str, int]
     """Leases granted, and how they ended: ``returned`` in time, ``expired``, ``broken`` when
     other sequences took all blocks, ``released`` with their branch."""
@@ -77,6 +85,8 @@ def snapshot(counters: Counters, lower: LowerTiers | None, **blocks: int) -> Cac
         restored_tokens=counters.restored_tokens,
         miss_tokens={cause.value: n for cause, n in counters.miss_tokens.items()},
         evicted_tokens={cause.value: n for cause, n in counters.evicted_tokens.items()},
+        snapshots_taken=dict(counters.snapshots_taken),
+        snapshots_lost=dict(counters.snapshots_lost),
         leases={
             "granted": counters.leases_granted,
             "returned": counters.leases_returned,

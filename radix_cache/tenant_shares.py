@@ -38,11 +38,15 @@ class TenantShares:
     Args:
         sizes: usable blocks by tier.
         clock: seconds, never decreasing.
+        slot_blocks: blocks of the device of which a slot for states takes the memory.
     """
 
-    def __init__(self, sizes: Sequence[int], *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, sizes: Sequence[int], *, clock: Callable[[], float], slot_blocks: int = 0
+    ) -> None:
         self._sizes = sizes
         self._clock = clock
+        self._slot_blocks = slot_blocks
         self._quanta = [max(1, size // _LEVELS) for size in sizes]
         self._used_s: OrderedDict[Owner, float] = OrderedDict()
 
@@ -63,7 +67,7 @@ class TenantShares:
             return 0
         held = sum(owner.tier_blocks[tier])
         if tier == Tier.DEVICE:
-            held += owner.private_blocks
+            held += owner.private_blocks + owner.state_slots * self._slot_blocks
         if demand is not None and demand.owner is owner:
             held += demand.blocks
         self._forget_inactive()

@@ -11,13 +11,14 @@ turn it is ``radix_cache.cache``. Always true: a node has at least one block, a 
 position lies in its node, a node of class IDLE has no descendant of a higher class.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterator
 
 import xxhash
 
 from radix_cache.block_pool import BlockArray
 from radix_cache.edge import Edge, PieceShop, TokenArray
-from radix_cache.nodes import IDLE, UNIT, BlockClass, Holder, Node, Owner, Tier, class_of
+from radix_cache.nodes import IDLE, UNIT, BlockClass, Holder, Kept, Node, Owner, Tier, class_of
 from radix_cache.residency import ResidencyMeter
 
 
@@ -61,6 +62,8 @@ class RadixTree:
         self._on_idle_leaf = on_idle_leaf
         self.hash_block = hash_block
         self.meter = meter or ResidencyMeter(lambda: 0.0)
+        self.on_cut: Callable[[Kept], None] = lambda kept: None
+        """Called with each kept state that blocks before it take along."""
         self._owners: dict[str, Owner] = {}
         self.published = Owner("", self._salt(""), self._shop)
         """Owner of the prefixes that every tenant may find."""
@@ -300,8 +303,17 @@ class RadixTree:
         upper.children[node.key] = node
         upper.tier, upper.placed, upper.branches = node.tier, node.placed, 1
         upper.busy = node.busy
+        if node.snapshots:
+            self._share_snapshots(node, upper)
         self._share_holders(node, upper)
         return upper
+
+    def _share_snapshots(self, lower: Node, upper: Node) -> None:
+        kept = lower.snapshots or []
+        upper.snapshots = [each for each in kept if each.blocks <= upper.end] or None
+        lower.snapshots = [each for each in kept if each.blocks > upper.end] or None
+        for each in upper.snapshots or ():
+            each.node = upper
 
     def _share_holders(self, lower: Node, upper: Node) -> None:
         old = lower.klass
@@ -365,6 +377,10 @@ class RadixTree:
         node.edge.prepend(upper.edge)
         node.start, node.key, node.parent = upper.start, upper.key, upper.parent
         node.size += upper.size
+        if upper.snapshots:
+            for each in upper.snapshots:
+                each.node = node
+            node.snapshots = upper.snapshots + (node.snapshots or [])
         self._replace(upper.parent, upper, node)
         self.num_nodes -= 1
         upper.size = 0
@@ -385,6 +401,8 @@ class RadixTree:
         freed = leaf.edge.trim(count)
         leaf.size = keep
         leaf.chain = None
+        if leaf.snapshots:
+            self._cut_snapshots(leaf)
         if keep:
             end = leaf.start + keep
             for holder in leaf.holders:
@@ -394,6 +412,24 @@ class RadixTree:
         else:
             self._remove(leaf)
         return freed
+
+    def _cut_snapshots(self, leaf: Node) -> None:
+        lost = [each for each in leaf.snapshots or () if each.blocks > leaf.end]
+        leaf.snapshots = [each for each in leaf.snapshots or () if each.blocks <= leaf.end] or None
+        for each in lost:
+            self.on_cut(each)
+
+    def add_snapshot(self, node: Node, kept: Kept) -> None:
+        """Note a state that is kept at a position in ``node``, or at a root before any block."""
+        if node.snapshots is None:
+            node.snapshots = []
+        insort(node.snapshots, kept, key=lambda each: (each.blocks, each.position, each.number))
+
+    def remove_snapshot(self, node: Node, kept: Kept) -> None:
+        """Forget it."""
+        assert node.snapshots is not None
+        node.snapshots.remove(kept)
+        node.snapshots = node.snapshots or None
 
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent

@@ -62,6 +62,10 @@ class EngineConfig:
     num_blocks: int | None = None
     """Number of KV blocks, instead of ``kv_cache_bytes``."""
 
+    state_slots: int | None = None
+    """Slots for states of a model with recurrent layers, those of running turns included. None: one
+    for each of ``max_running``, and some for each session that the KV has room for."""
+
     block_size: int = 16
     """Tokens per KV block: the unit of sharing and eviction. A power of two."""
 
@@ -193,6 +197,7 @@ class EngineConfig:
 BOUNDS: dict[str, tuple[int, int]] = {
     "kv_cache_bytes": (1 << 16, 1 << 44),
     "num_blocks": (2, 1 << 26),
+    "state_slots": (1, 1 << 20),
     "host_kv_bytes": (0, 1 << 44),
     "disk_kv_bytes": (0, 1 << 50),
     "block_size": (4, 256),

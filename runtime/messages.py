@@ -120,6 +120,11 @@ class GenerationRequest:
     """Seconds from arrival within which the client wants its first token; None = none."""
     expected_tool_s: float | None = None
     """Client's hint: how long its tools take after this request. Sizes the lease."""
+    resume_points: tuple[int, ...] = ()
+    """Tokens of the prompt behind which others are expected to go on, ascending: the end of
+    instructions and tools, of what is published, where sub-agents part. A model with recurrent
+    layers keeps a state there; others need none. At most ``Limits.max_resume_points``, each inside
+    the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

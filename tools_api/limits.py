@@ -66,6 +66,8 @@ class Limits:
     """Stop strings of a request."""
     max_stop_chars: int = 256
     """Characters of one stop string."""
+    max_resume_points: int = 16
+    """Positions of a prompt at which a model with recurrent layers is asked to keep its state."""
     max_parallel_calls: int = 16
     """Calls in one response when ``parallel_tool_calls`` is on."""
     default_output_tokens: int = 4096

@@ -1,4 +1,4 @@
-"""The KV that steps read and write, on the device and below, as the loop sees it.
+"""The KV and the states that steps read and write, on the device and below, as the loop sees it.
 
 The cache decides in ids what moves between the tiers, the transfer copies; here the two are
 kept in step with each other. Knows no sequences and no model.
@@ -11,6 +11,7 @@ from typing import Final
 from radix_cache.block_pool import BlockArray
 from radix_cache.cache import PrefixCache
 from runtime.engine.cache_report import CacheFields, CacheReport
+from runtime.engine.state_memory import StateMemory
 from runtime.messages import CachePicture, PictureNode, PictureRequest, Residency
 from runtime.offload.transfer import KVTransfer
 
@@ -22,10 +23,17 @@ _CLOSE_S = 8.0
 
 
 class KVMemory:
-    """One prefix cache and, if there is memory below the device, what copies there."""
+    """One prefix cache, what copies below the device if there is memory, and what carries out the
+    cache's orders on states if the model has any."""
 
-    def __init__(self, cache: PrefixCache, transfer: KVTransfer | None) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        transfer: KVTransfer | None,
+        states: StateMemory | None = None,
+    ) -> None:
         self.cache = cache
+        self._states = states
         self._transfer = transfer
         self._report = CacheReport(cache, transfer)
 
@@ -45,6 +53,9 @@ class KVMemory:
         for no other."""
         if self._transfer is not None:
             self._transfer.settle(block_tables)
+        if self._states is not None:
+            for slot in self._states.carry_out(self.cache.take_state_orders()):
+                self.cache.state_spoiled(slot)
 
     def residency(self) -> tuple[Residency, ...]:
         """What branches have had of the device, where it is time to tell."""

@@ -309,4 +309,5 @@ def _next_input(sequence: Sequence) -> SequenceInput:
         start=len(sequence.buffer),
         block_table=sequence.cached.block_table,
         num_logits=1,
+        state_slot=sequence.cached.state_slot,
     )

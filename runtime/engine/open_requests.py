@@ -10,8 +10,10 @@ Always true: every request is answered with exactly one finish.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from radix_cache.cache import PrefixCache
+from radix_cache.snapshots import SnapshotKind
 from runtime.drafting.drafter import Drafter
 from runtime.engine.branch_tokens import BranchTokens
 from runtime.engine.compilations import Compilations
@@ -31,6 +33,7 @@ from runtime.scheduling.costs import OutputLengths
 from runtime.scheduling.scheduler import Scheduler
 from runtime.scheduling.sequence import Sequence, SequenceState
 from runtime.tokenizer import Tokenizer
+from tools_api.limits import DEFAULT_LIMITS
 
 _POSITION_REPORT_S = 0.25
 
@@ -96,6 +99,9 @@ class OpenRequests:
         if not self._knows_tokens(request):
             message = "the turn names tokens that the model does not have"
             self.outputs.error(request.request_id, ErrorKind.INTERNAL, message)
+            return
+        if fault := _fault_of_resume_points(request):
+            self.outputs.error(request.request_id, ErrorKind.INTERNAL, fault)
             return
         if not self._queues.takes_one_more(request.tenant, self._limits.max_waiting):
             self.outputs.error(
@@ -234,7 +240,10 @@ class OpenRequests:
 
     def _release(self, sequence: Sequence, reason: FinishReason | None) -> None:
         lease_s, answered = _lease_s(sequence, reason), not _ends_in_call(sequence)
-        self._queues.release(sequence, lease_s=lease_s, answered=answered)
+        kept: SnapshotKind | None = SnapshotKind.END
+        if reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+            kept = SnapshotKind.PAUSE if reason is FinishReason.CANCELLED else None
+        self._queues.release(sequence, lease_s=lease_s, answered=answered, kept=kept)
 
     def _close(self, sequence: Sequence) -> None:
         """Learn from a request that has ended, and keep its branch for the next one."""
@@ -254,7 +263,7 @@ class OpenRequests:
     def fail(self, sequence: Sequence) -> None:
         """End a request whose step failed."""
         if sequence.state is SequenceState.FLUSHING:
-            self._queues.release(sequence, lease_s=None)
+            self._queues.release(sequence, lease_s=None, kept=None)
         else:
             message = "the engine failed in this step; the turn can be repeated"
             self.finish(sequence, FinishReason.ERROR, ErrorKind.INTERNAL, message)
@@ -299,6 +308,20 @@ class OpenRequests:
             self._positions[sequence] = position
             if position != before.get(sequence):
                 self.outputs.of(sequence.request.request_id).queue_position = position
+
+
+def _fault_of_resume_points(request: GenerationRequest) -> str:
+    """What is wrong with the positions at which a request wants states to be kept; empty for
+    nothing."""
+    points, length = request.resume_points, request.base_offset + len(request.new_tokens)
+    most = DEFAULT_LIMITS.max_resume_points
+    if len(points) > most:
+        return f"resume_points has {len(points)} positions, at most {most} are taken: name fewer"
+    if any(not 0 < point < length for point in points):
+        return f"resume_points has positions outside the prompt of {length} tokens: name inner ones"
+    if any(later <= point for point, later in pairwise(points)):
+        return "resume_points is not in ascending order: name each position once, the first first"
+    return ""
 
 
 def _ends_in_call(sequence: Sequence) -> bool:

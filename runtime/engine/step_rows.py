@@ -32,6 +32,7 @@ def step_input(chunk: Chunk) -> SequenceInput:
         start=chunk.start,
         block_table=sequence.cached.block_table,
         num_logits=1 + len(draft) if chunk.samples else 0,
+        state_slot=sequence.cached.state_slot,
         certain=chunk.forced,
     )
 

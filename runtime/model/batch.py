@@ -10,6 +10,7 @@ Always true: rows of one sequence are neighbours and in the order of their posit
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from kernels.upload import upload
 from runtime.messages import TokenArray
 
 IntArray = npt.NDArray[np.int64]
+NO_STATE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,9 @@ class SequenceInput:
     num_logits: int
     """For how many of the last tokens logits are wanted: 0 in mid-prompt, 1 for a decode or
     a prompt's end, 1 + drafts for a verification."""
+    state_slot: int = NO_STATE
+    """Where its state is, for models with recurrent layers; ``NO_STATE`` for a trial, whose result
+    is nobody's."""
     certain: tuple[int, ...] = ()
     """Of these, the ones behind which the next token is known; no logits are computed for
     them. Counted from the first."""
@@ -71,6 +76,8 @@ class StepBatch:
     """[S, max blocks], padded with -1."""
     logit_rows: IntArray
     """[R] tokens for which logits are wanted, ascending."""
+    state_slots: IntArray
+    """[S] see ``SequenceInput``."""
     block_size: int
 
     @classmethod
@@ -100,6 +107,7 @@ class StepBatch:
             context_lengths=lengths,
             block_tables=tables,
             logit_rows=_logit_rows(inputs, starts[1:]),
+            state_slots=np.array([entry.state_slot for entry in inputs], dtype=np.int64),
             block_size=block_size,
         )
 
@@ -121,6 +129,7 @@ class StepBatch:
             context_lengths=positions + 1,
             block_tables=tables,
             logit_rows=rows if len(logit_rows) == len(inputs) else np.array(logit_rows, np.int64),
+            state_slots=np.array([entry.state_slot for entry in inputs], dtype=np.int64),
             block_size=block_size,
         )
 

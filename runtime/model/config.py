@@ -7,7 +7,9 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from runtime.model.schemes import Quantisation
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
@@ -83,7 +85,7 @@ NormOfHeads = Literal["each", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Causal attention of grouped heads, the one kind of mixer so far."""
+    """Causal attention of grouped heads: a mixer that keeps keys and values of every token."""
 
     heads: int
     kv_heads: int
@@ -138,6 +140,33 @@ class Attention:
         return hidden * (query + 2 * kv) + query * hidden + biases + norms + self.heads * self.sinks
 
 
+MOST_TAPS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConv:
+    """A gated causal convolution over the last few tokens, channel by channel (LFM2): a mixer
+    that keeps the inputs of the last ``taps - 1`` tokens and nothing else."""
+
+    channels: int
+    taps: int
+    """Tokens that an output sees, its own included."""
+    bias: bool = False
+    """On the convolution and on both projections."""
+
+    def __post_init__(self) -> None:
+        if self.channels < 1:
+            raise ValueError(f"a convolution of {self.channels} channels, at least 1 is needed")
+        if not 2 <= self.taps <= MOST_TAPS:
+            raise ValueError(f"a convolution over {self.taps} tokens, 2 to {MOST_TAPS} are served")
+
+    def num_parameters(self, hidden: int) -> int:
+        biases = (4 * self.channels + hidden) * self.bias
+        return 4 * self.channels * hidden + self.channels * self.taps + biases
+
+
+Mixer = Attention | ShortConv
+
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 """What happens to the gate (``kernels.activation``)."""
 
@@ -181,6 +210,8 @@ class Router:
     chosen_groups: int = 1
     scale: float = 1.0
     """Multiplies the weights."""
+    least_sum: float = 0.0
+    """Added to the sum that normalised weights are divided by."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_token <= self.num_experts:
@@ -225,7 +256,7 @@ both."""
 class Layer:
     """A mixer, then a feed-forward, each added to the sum of all before."""
 
-    mixer: Attention
+    mixer: Mixer
     feed_forward: Gated | Experts
     norms: Norms = "before"
     residual_scale: float = 1.0
@@ -254,6 +285,8 @@ class ModelConfig:
     """Multiplies the embeddings of a step's tokens."""
     logit_divisor: float = 1.0
     shaping: LogitShaping | None = None
+    quantisation: Quantisation | None = None
+    """How a checkpoint keeps its matrices; None: in 16 bits or more."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_context_tokens"):
@@ -261,9 +294,13 @@ class ModelConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, at least 1 is needed")
         if not self.layers:
             raise ValueError("a model without layers")
-        rows = {(layer.mixer.kv_heads, layer.mixer.head_dim) for layer in self.layers}
+        if not self.attention:
+            raise ValueError("a model without a layer of attention")
+        rows = {(mixer.kv_heads, mixer.head_dim) for mixer in self.attention}
         if len(rows) > 1:
             raise ValueError(f"layers whose keys differ in heads and size: {sorted(rows)}")
+        if len(set(self.recurrent)) > 1:
+            raise ValueError(f"layers whose states differ: {sorted(map(str, set(self.recurrent)))}")
         if self.logit_divisor <= 0:
             raise ValueError(f"logits divided by {self.logit_divisor}")
 
@@ -272,14 +309,26 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def attention(self) -> tuple[Attention, ...]:
+        """The mixers that keep keys and values, in the order of their layers."""
+        mixers = [layer.mixer for layer in self.layers]
+        return tuple([mixer for mixer in mixers if isinstance(mixer, Attention)])
+
+    @property
+    def recurrent(self) -> tuple[ShortConv, ...]:
+        """The mixers that keep a state, whatever the number of tokens; in the same order."""
+        mixers = [layer.mixer for layer in self.layers]
+        return tuple([mixer for mixer in mixers if isinstance(mixer, ShortConv)])
+
+    @property
     def kv_heads(self) -> int:
-        """Of every layer."""
-        return self.layers[0].mixer.kv_heads
+        """Of every layer of attention."""
+        return self.attention[0].kv_heads
 
     @property
     def head_dim(self) -> int:
-        """Of every layer's keys and values."""
-        return self.layers[0].mixer.head_dim
+        """Of their keys and values."""
+        return self.attention[0].head_dim
 
     @property
     def has_experts(self) -> bool:

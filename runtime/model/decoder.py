@@ -1,8 +1,8 @@
 """The decoder: one implementation for all families, steered by the layers of ``ModelConfig``.
 
-A step is a flat list of tokens of any mix of sequences; only attention knows which belong
-together, from the ``StepInputs`` handed down as an argument. Keys and values go straight to
-the paged pool and are read from there.
+A step is a flat list of tokens of any mix of sequences; only mixers know which belong together,
+from the ``StepInputs`` handed down as an argument. Keys and values go straight to the paged pool
+and are read from there.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,15 @@ from torch import Tensor
 from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
-from runtime.model.config import LogitShaping, ModelConfig
+from runtime.model.config import Attention, LogitShaping, ModelConfig
+from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import MapLoader, WeightBits, WeightSource, in_tiles
-from runtime.model.mixer import AttentionMixer
+from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
+from runtime.model.mixer import AttentionMixer, ConvMixer
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rotary import RotaryTable, Rotation
+from runtime.model.state_pool import StateStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class StepInputs:
     """[R] int64"""
     highest_position: int
     layout: PagedLayout
+    states: StateStep | None = None
+    """Of the sequences, in a model with recurrent layers."""
     all_rows: bool = False
     """Logits are asked for every token, in their order. A recording never says so."""
 
@@ -46,7 +50,9 @@ class DecoderLayer:
 
     def __init__(self, config: ModelConfig, index: int, loader: MapLoader) -> None:
         prefix, hidden, spec = f"model.layers.{index}", config.hidden_size, config.layers[index]
-        self._index = index
+        before_it = config.layers[:index]
+        self._index = sum(isinstance(each.mixer, type(spec.mixer)) for each in before_it)
+        """Among the layers with a mixer of its kind."""
         self._eps = config.norm_eps
         self._residual_scale = spec.residual_scale
 
@@ -58,7 +64,11 @@ class DecoderLayer:
             norm("input_layernorm", there=before),
             norm("after_mixer_norm", there=after),
         )
-        self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        self._mixer: AttentionMixer | ConvMixer
+        if isinstance(spec.mixer, Attention):
+            self._mixer = AttentionMixer(spec.mixer, prefix, hidden, loader, eps=config.norm_eps)
+        else:
+            self._mixer = ConvMixer(spec.mixer, prefix, hidden, loader)
         self._mlp_norms = (
             norm("post_attention_layernorm", there=before),
             norm("after_mlp_norm", there=after),
@@ -71,12 +81,14 @@ class DecoderLayer:
         return self._mixer.step_bytes + self._feed_forward.step_bytes
 
     @property
-    def scale(self) -> float:
-        """Of the scores of attention."""
-        return self._mixer.scale
+    def scale(self) -> float | None:
+        """Of the scores of attention; None where there is none."""
+        return self._mixer.scale if isinstance(self._mixer, AttentionMixer) else None
 
     def parts(self) -> LayerParts | None:
         """The layer as ``kernels.native_layers`` takes it; None where it cannot."""
+        if not isinstance(self._mixer, AttentionMixer):
+            return None
         (input_norm, after_mixer), (mlp_norm, after_mlp) = self._mixer_norms, self._mlp_norms
         if input_norm is None or mlp_norm is None or after_mixer is not None:
             return None
@@ -110,13 +122,17 @@ class DecoderLayer:
     ) -> tuple[Tensor, Tensor]:
         """The layer's own contribution, and the sum of all before it; both [T, hidden]."""
         normed, residual = self._into(delta, residual, self._mixer_norms[0])
-        mixed = self._mixer(
-            normed,
-            rotation=rotation,
-            blocks=pool.layer(self._index),
-            slots=inputs.slots,
-            layout=inputs.layout,
-        )
+        if isinstance(self._mixer, ConvMixer):
+            assert inputs.states is not None
+            mixed = self._mixer(normed, inputs.states, self._index)
+        else:
+            mixed = self._mixer(
+                normed,
+                rotation=rotation,
+                blocks=pool.layer(self._index),
+                slots=inputs.slots,
+                layout=inputs.layout,
+            )
         mixed = self._out_of(mixed, self._mixer_norms[1])
         normed, residual = self._into(mixed, residual, self._mlp_norms[0])
         return self._out_of(self._feed_forward(normed), self._mlp_norms[1]), residual
@@ -151,28 +167,30 @@ class Decoder:
         layouts of ``choice`` (``make_linear``)."""
         self.config = config
         self.choice = choice
-        self._embedding = source.tensor(
-            "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
-        )
-        loader = MapLoader(source=source, bits=bits, choice=choice)
+        size = config.vocab_size, config.hidden_size
+        self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
+        coded = config.quantisation is not None
+        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, coded=coded)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
-        ropes = [layer.mixer.rope for layer in config.layers]
-        distinct = list(dict.fromkeys(ropes))
-        self._table_of_layer = [distinct.index(rope) for rope in ropes]
+        distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
+        self._table_of_layer = [
+            distinct.index(layer.mixer.rope) if isinstance(layer.mixer, Attention) else 0
+            for layer in config.layers
+        ]
         self._tables = [RotaryTable(rope, config.head_dim, dtype, device) for rope in distinct]
         self._native = _native_layers(self._layers, config, self._tables)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = loader.made(self._head_weight(source), None)
+        self._head = loader.made([self._head_weight(source)], None)
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
         )
 
-    def _head_weight(self, source: WeightSource) -> Tensor:
+    def _head_weight(self, source: WeightSource) -> Matrix:
         if self.config.tie_embeddings:
-            return self._embedding
+            return self._embedding.weight
         shape = (self.config.vocab_size, self.config.hidden_size)
-        return source.tensor("lm_head.weight", shape)
+        return source.matrix("lm_head.weight", shape)
 
     @property
     def step_weight_bytes(self) -> int:
@@ -186,11 +204,13 @@ class Decoder:
             [R, vocab] float32, or float64 for float64 models, in the order of
             ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
         """
-        delta = torch.embedding(self._embedding, inputs.token_ids)
+        delta = self._embedding(inputs.token_ids)
         if self._embedding_scale != 1:
             delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)
         delta, residual = self._run_layers(delta, residual, inputs, pool)
+        if inputs.states is not None:
+            inputs.states.done()
         rows = inputs.logit_rows
         if not inputs.all_rows:
             delta, residual = delta[rows], residual[rows]
@@ -240,12 +260,13 @@ def _native_layers(
 ) -> NativeLayers | None:
     """All of them in one call, where each allows that and all are rotated and scaled alike."""
     scales = {layer.scale for layer in layers}
-    if len(scales) > 1 or len(tables) > 1 or not tables[0].is_plain:
+    scale = scales.pop()
+    if scales or scale is None or len(tables) > 1 or not tables[0].is_plain:
         return None
     parts = [part for part in (layer.parts() for layer in layers) if part is not None]
     if len(parts) < len(layers):
         return None
-    return NativeLayers(parts, head_dim=config.head_dim, eps=config.norm_eps, scale=scales.pop())
+    return NativeLayers(parts, head_dim=config.head_dim, eps=config.norm_eps, scale=scale)
 
 
 class _LogitShaper:

@@ -1,7 +1,7 @@
 """What a family is: how its ``config.json`` is read, and how its checkpoints name tensors.
 
-Here is what the readers share. Which families there are is ``runtime.model.dense_families``' and
-``runtime.model.expert_families``' to say.
+Here is what the readers share. Which families there are is ``runtime.model.dense_families``',
+``runtime.model.expert_families``' and ``runtime.model.hybrid_families``' to say.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,8 @@ class TensorNames:
     """Experts are in one tensor of each kind, inputs first, gates and ups taking turns."""
     norms_from_zero: bool = False
     """Norms are kept less 1 (Gemma)."""
+    last_norm: str = "model.norm"
+    """The norm before the output projection."""
     predicts_more: bool = False
     """Layers behind the last one predict more tokens at once; they are knowingly not read."""
 
@@ -67,6 +69,7 @@ def read_decoder(
     context: int,
     *,
     norm_eps: float = 1e-6,
+    eps_field: str = "rms_norm_eps",
     tied: bool = False,
     **own: Any,
 ) -> ModelConfig:
@@ -77,7 +80,7 @@ def read_decoder(
         hidden_size=fields.size("hidden_size"),
         layers=tuple(layers),
         max_context_tokens=context,
-        norm_eps=fields.number("rms_norm_eps", norm_eps),
+        norm_eps=fields.number(eps_field, norm_eps),
         tie_embeddings=fields.flag("tie_word_embeddings", tied),
         **own,
     )

@@ -1,8 +1,8 @@
 """The tensors that hold keys and values, in blocks of ``block_size`` tokens.
 
-Which block belongs to whom is ``radix_cache``'s business; here a block is an index. The
-layout keeps a block of a layer in one piece and, within it, each head's tokens together:
-[kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
+Only layers of attention have any. Which block belongs to whom is ``radix_cache``'s business; here a
+block is an index. The layout keeps a block of a layer in one piece and, within it, each head's
+tokens together: [kv_heads, block_size, head_dim]; int8 and fp8 rows are longer by their scale
 (``kernels.quantised_kv``).
 
 Always true: blocks are never moved or cleared; what was not written is never read.
@@ -18,7 +18,7 @@ from runtime.model.pages_ahead import AHEAD_BYTES, PagesAhead
 
 
 class KVPool:
-    """Keys and values of ``num_blocks`` blocks for every layer.
+    """Keys and values of ``num_blocks`` blocks for every layer of attention.
 
     Memory on a CPU is provided shortly before it is written (``runtime.model.pages_ahead``), so an
     ample pool costs address space only.
@@ -38,7 +38,7 @@ class KVPool:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        sizes = (config.num_layers, 2, num_blocks, config.kv_heads, block_size)
+        sizes = (len(config.attention), 2, num_blocks, config.kv_heads, block_size)
         shape = torch.Size((*sizes, row_size(config.head_dim, dtype)))
         try:
             if device.type == "cpu":
@@ -78,8 +78,14 @@ class KVPool:
             self._pages.wait()
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """(keys, values) of a layer, each [blocks, kv_heads, block_size, head_dim]; views."""
+        """(keys, values) of a layer, counted among those of attention, each
+        [blocks, kv_heads, block_size, head_dim]; views."""
         return self.layers[index]
+
+    def copy_block(self, source: "KVPool", block: int, target: int) -> None:
+        """Copy the keys and values of all layers in a block of ``source`` to ``target`` here."""
+        self.reach(target)
+        self._blocks[:, :, target] = source.blocks[:, :, block]
 
     @property
     def num_bytes(self) -> int:
@@ -89,4 +95,4 @@ class KVPool:
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block over all layers."""
     row_bytes = row_size(config.head_dim, dtype) * dtype.itemsize
-    return 2 * config.num_layers * block_size * config.kv_heads * row_bytes
+    return 2 * len(config.attention) * block_size * config.kv_heads * row_bytes

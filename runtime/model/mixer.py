@@ -1,8 +1,9 @@
 """The first half of a layer: what mixes tokens with those before them.
 
-One kind so far, attention over the paged pool. How a head's dimensions lie in it is decided here:
-where only a part of a head is rotated, its pairs are laid as far apart as those of a whole head,
-so that every kernel rotates whole heads, the rest by nothing. Scores do not notice the order.
+Attention over the paged pool, or a short convolution over states. How a head's dimensions lie in
+the pool is decided here: where only a part of a head is rotated, its pairs are laid as far apart as
+those of a whole head, so that every kernel rotates whole heads, the rest by nothing. Scores do not
+notice the order.
 """
 
 import torch
@@ -12,9 +13,11 @@ from kernels.attention import paged_attention
 from kernels.norm import rms_norm
 from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
-from runtime.model.config import Attention
-from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
+from kernels.short_conv import ConvWeights, short_conv
+from runtime.model.config import Attention, ShortConv
+from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.rotary import Rotation
+from runtime.model.state_pool import StateStep
 
 
 class AttentionMixer:
@@ -101,20 +104,56 @@ class AttentionMixer:
         return torch.cat((queries, rms_norm(keys, key_norm, self._eps), values), dim=1)
 
 
+class ConvMixer:
+    """See ``config.ShortConv``. Weights are those of ``PREFIX.conv``."""
+
+    def __init__(self, spec: ShortConv, prefix: str, hidden: int, loader: MapLoader) -> None:
+        name, channels, source = f"{prefix}.conv", spec.channels, loader.source
+        self._in = loader.linear([f"{name}.in_proj"], [3 * channels], hidden, bias=spec.bias)
+        self._out = loader.linear([f"{name}.out_proj"], [hidden], channels, bias=spec.bias)
+        taps = source.tensor(f"{name}.conv.weight", (channels, 1, spec.taps), wide=True)
+        bias = source.tensor(f"{name}.conv.bias", (channels,), wide=True) if spec.bias else None
+        self._weights = ConvWeights(taps=taps[:, 0].T.contiguous(), bias=bias)
+
+    @property
+    def step_bytes(self) -> int:
+        return self._in.num_bytes + self._out.num_bytes
+
+    def __call__(self, x: Tensor, states: StateStep, layer: int) -> Tensor:
+        """[T, hidden] -> [T, hidden]; leaves what the next step needs in the sequences' rings.
+
+        Args:
+            x: the step's tokens.
+            states: of the step's sequences.
+            layer: counted among the recurrent ones.
+        """
+        before, after, values = self._in(x).chunk(3, dim=-1)
+        inputs = before * values
+        mixed = short_conv(inputs, self._weights, states.windows(layer), states.rows)
+        states.keep(layer, inputs)
+        return self._out(after * mixed)
+
+
 def _load_qkv(
     spec: Attention, name: str, hidden: int, loader: MapLoader, order: Tensor | None
 ) -> Linear:
     names = [f"{name}.{part}_proj" for part in "qkv"]
     outputs = [spec.query_size, spec.kv_size, spec.kv_size]
     source = loader.source
-    weight = weights_of(source, names, outputs, hidden)
+    weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
     if order is not None:
-        turned = spec.query_size + spec.kv_size
-        weight[:turned] = _reordered(weight[:turned], order)
+        weights[:2] = [_rows_reordered(each, order) for each in weights[:2]]
         if bias is not None:
+            turned = spec.query_size + spec.kv_size
             bias[:turned] = _reordered(bias[:turned], order)
-    return loader.made(weight, bias)
+    return loader.made(weights, bias)
+
+
+def _rows_reordered(weight: Matrix, order: Tensor) -> Matrix:
+    if isinstance(weight, Tensor):
+        return _reordered(weight, order)
+    return weight.rows(_reordered(torch.arange(weight.outputs), order).to(weight.values.device))
 
 
 def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from runtime.model.config import (
     ModelConfig,
     RopeConfig,
     Router,
+    ShortConv,
 )
 
 PREFIX = "random:"
@@ -257,6 +258,21 @@ _PRESETS = {
             for window in (18, None)
         ),
         max_context_tokens=8192,
+        shaping=_SHAPING,
+    ),
+    "lfm2-tiny": ModelConfig(
+        model_type="lfm2",
+        vocab_size=_TINY_VOCAB,
+        hidden_size=64,
+        layers=tuple(
+            Layer(
+                mixer=_QWEN3_TINY if attends else ShortConv(channels=64, taps=3),
+                feed_forward=Gated(size=96),
+            )
+            for attends in (False, True, False, False, True)
+        ),
+        max_context_tokens=8192,
+        tie_embeddings=True,
         shaping=_SHAPING,
     ),
     "qwen3-100m": ModelConfig(

@@ -20,7 +20,7 @@ from kernels.native_library import build_name
 from kernels.quant_matmul import GROUP
 from kernels.tiled_matrix import fits_tiles
 from runtime.machine_files import MachineFile, processor
-from runtime.model.config import Experts, ModelConfig
+from runtime.model.config import Attention, Experts, ModelConfig
 from runtime.model.layers import Linear, WeightBits, make_linear, packs
 from runtime.model.product_choice import (
     RANK,
@@ -123,8 +123,9 @@ def _can_be_had(choice: ProductChoice, copies: Copies) -> bool:
 def layer_shapes(config: ModelConfig) -> list[tuple[int, int]]:
     """(outputs, inputs) of the linear maps of one layer; of experts, of one."""
     hidden = config.hidden_size
-    layer = next((each for each in config.layers if isinstance(each.feed_forward, Experts)), None)
-    mixer, mlp = (layer or config.layers[0]).mixer, (layer or config.layers[0]).feed_forward
+    attending = [each for each in config.layers if isinstance(each.mixer, Attention)]
+    layer = next((each for each in attending if isinstance(each.feed_forward, Experts)), None)
+    mixer, mlp = config.attention[0], (layer or attending[0]).feed_forward
     size = mlp.each.size if isinstance(mlp, Experts) else mlp.size
     return [
         (mixer.query_size + 2 * mixer.kv_size, hidden),

@@ -40,7 +40,7 @@ class ExpertRouter:
         if choice is not scores:
             weights = scores.gather(-1, chosen)
         if spec.normalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+            weights = weights / (weights.sum(-1, keepdim=True) + spec.least_sum)
         if spec.scale != 1:
             weights = weights * spec.scale
         return weights.to(x.dtype), chosen

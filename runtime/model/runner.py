@@ -23,6 +23,8 @@ from runtime.model.cuda_graphs import CudaRecorder, Recorder, StepGraphs
 from runtime.model.decoder import StepInputs
 from runtime.model.kv_pool import KVPool, block_bytes
 from runtime.model.layers import WeightBits
+from runtime.model.state_plan import plan_states
+from runtime.model.state_pool import StatePool
 from runtime.model.warm_up import chunks, draws
 from runtime.model.weights import LoadedModel, free_memory_bytes, load_model
 
@@ -76,6 +78,12 @@ class ModelRunner:
             dtype=kv_dtype or model.dtype,
             device=model.device,
         )
+        self.states: StatePool | None = None
+        """Of a model with recurrent layers; without slots until ``hold_states``."""
+        self.tails: KVPool | None = None
+        """A block for each slot: keys and values of what lies behind the last whole block."""
+        if model.config.recurrent:
+            self.states = self._state_pool(slots=0, rings=0)
         self.graphs: StepGraphs | None = None
         if record is not None:
             most = min(max_step_tokens, num_blocks * block_size, model.config.max_context_tokens)
@@ -102,6 +110,23 @@ class ModelRunner:
     def block_size(self) -> int:
         return self.pool.block_size
 
+    def hold_states(self, *, slots: int, rings: int) -> None:
+        """Have so many slots for states, on so many of which sequences may run at a time."""
+        self.states = self._state_pool(slots=slots, rings=rings)
+        self.tails = KVPool(
+            self.model.config,
+            num_blocks=slots,
+            block_size=self.block_size,
+            dtype=self.pool.blocks.dtype,
+            device=self.model.device,
+        )
+
+    def _state_pool(self, *, slots: int, rings: int) -> StatePool:
+        model = self.model
+        return StatePool(
+            model.config, num_slots=slots, num_rings=rings, dtype=model.dtype, device=model.device
+        )
+
     def forward(self, batch: StepBatch, tokens: Tensor | None = None) -> Tensor:
         """Compute a step: write its KV, return logits of the rows asked for.
 
@@ -125,7 +150,12 @@ class ModelRunner:
         """``forward`` without a recording."""
         device = self.model.device
         self.pool.reach(int(batch.slots.max()) // self.block_size)
+        states = None
+        if self.states is not None:
+            firsts = batch.positions[batch.query_starts[:-1]]
+            states = self.states.step(batch.state_slots, firsts, batch.query_starts)
         inputs = StepInputs(
+            states=states,
             token_ids=upload(batch.token_ids, device) if tokens is None else tokens,
             positions=upload(batch.positions, device),
             slots=upload(batch.slots, device),
@@ -177,9 +207,15 @@ def load_runner(
     kv_dtype = model.dtype
     if config.kv_cache_dtype != "auto":
         kv_dtype = _kv_dtype_on(device, config.kv_cache_dtype)
-    num_blocks = config.num_blocks or _blocks_that_fit(config, model, kv_dtype)
+    kv_bytes = _kv_budget(config, model, kv_dtype)
+    plan = plan_states(
+        config, model.config, dtype=model.dtype, kv_dtype=kv_dtype, kv_bytes=kv_bytes
+    )
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = _blocks_that_fit(config, model, kv_dtype, kv_bytes - plan.num_bytes)
     share_work(threads, compiled=device.type == "cpu" and model.decoder.is_compiled)
-    return ModelRunner(
+    runner = ModelRunner(
         model,
         num_blocks=num_blocks,
         block_size=config.block_size,
@@ -189,6 +225,9 @@ def load_runner(
         max_step_tokens=config.max_batch_tokens,
         progress=_tell,
     )
+    if plan.slots:
+        runner.hold_states(slots=plan.slots, rings=plan.rings)
+    return runner
 
 
 def share_work(threads: int, *, compiled: bool = False) -> None:
@@ -206,9 +245,12 @@ def _tell(done: int, of: int) -> None:
 
 def _records(model: LoadedModel, *, quantised: bool) -> bool:
     """Whether steps of ``model`` can be recorded. Quantised experts ask the host how many
-    tokens each of them has, and so do the torch versions of the kernels, which float64 takes."""
+    tokens each of them has, and so do the torch versions of the kernels, which float64 takes; where
+    states of recurrent layers are is worked out there, too."""
     experts = quantised and model.config.has_experts
     on_triton = wants_triton(model.device) and model.dtype != torch.float64
+    if model.config.recurrent:
+        return False
     return model.device.type == "cuda" and on_triton and not experts
 
 
@@ -244,17 +286,23 @@ def _kv_dtype_on(device: torch.device, name: str) -> torch.dtype:
     return dtype
 
 
-def _blocks_that_fit(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
-    size = block_bytes(model.config, config.block_size, kv_dtype)
+def _kv_budget(config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype) -> int:
+    """Bytes for KV, and for states where there are any."""
+    if config.num_blocks is not None:
+        return config.num_blocks * block_bytes(model.config, config.block_size, kv_dtype)
     if config.kv_cache_bytes is not None:
-        budget = config.kv_cache_bytes
-    else:
-        if model.device.type == "cuda":
-            torch.cuda.empty_cache()  # what loading left behind
-        share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
-        budget = int(free_memory_bytes(model.device) * share)
-        if model.device.type == "cpu":
-            budget = min(budget, _KV_BYTES_ON_CPU)
+        return config.kv_cache_bytes
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading left behind
+    share = _KV_SHARE_OF_FREE_MEMORY[model.device.type]
+    budget = int(free_memory_bytes(model.device) * share)
+    return min(budget, _KV_BYTES_ON_CPU) if model.device.type == "cpu" else budget
+
+
+def _blocks_that_fit(
+    config: EngineConfig, model: LoadedModel, kv_dtype: torch.dtype, budget: int
+) -> int:
+    size = block_bytes(model.config, config.block_size, kv_dtype)
     if budget < 2 * size:
         raise LoadError(
             f"KV memory of {budget} bytes holds {budget // size} blocks of {size} bytes, "

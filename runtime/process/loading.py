@@ -22,10 +22,12 @@ from runtime.engine.engine import Engine
 from runtime.engine.kv_memory import KVMemory
 from runtime.engine.lookahead import Lookahead
 from runtime.engine.open_requests import OpenRequests, RequestLimits
+from runtime.engine.state_memory import StateMemory
 from runtime.engine.step_computation import StepComputation
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.messages import EngineInfo
 from runtime.model.config import LoadError
+from runtime.model.kv_pool import block_bytes
 from runtime.model.runner import ModelRunner, load_runner
 from runtime.offload.opening import KVTiers, open_tiers
 from runtime.process.startup_profile import measured_table
@@ -124,6 +126,9 @@ def assemble(
         LoadError: the memory or the folder for KV below the device cannot be had.
     """
     costs = costs or StepCosts()
+    if runner.states is not None:
+        most = min(config.max_draft_tokens, runner.states.most_draft_tokens)
+        config = replace(config, max_draft_tokens=most)
     on_gpu = runner.model.device.type == "cuda"
     if config.token_gap_ms is None and on_gpu:
         config = replace(config, token_gap_ms=TOKEN_GAP_MS_ON_GPU)
@@ -134,7 +139,11 @@ def assemble(
     scheduler = Scheduler(
         cache, config, costs, arrived=None if tiers is None else tiers.transfer.arrived
     )
-    memory = KVMemory(cache, None if tiers is None else tiers.transfer)
+    memory = KVMemory(
+        cache,
+        None if tiers is None else tiers.transfer,
+        _state_memory(runner),
+    )
     requests = OpenRequests(
         limits=_limits(config, info),
         scheduler=scheduler,
@@ -180,6 +189,9 @@ def _cache(
             rescue_share=_RESCUE_SHARE,
             host_blocks=tiers.host_blocks if tiers is not None else 0,
             disk_blocks=tiers.disk_blocks if tiers is not None else 0,
+            state_slots=0 if runner.states is None else runner.states.num_slots,
+            running_slots=0 if runner.states is None else runner.states.num_rings,
+            slot_blocks=_slot_blocks(config, runner),
         ),
         clock=clock,
         restore_cost=costs.restore_s,
@@ -190,6 +202,20 @@ def _cache(
         found = cache.load(tiers.stored)
         log.info("disk cache ready blocks=%d found=%d", tiers.disk_blocks, found)
     return cache
+
+
+def _state_memory(runner: ModelRunner) -> StateMemory | None:
+    if runner.states is None or runner.tails is None:
+        return None
+    return StateMemory(runner.states, runner.tails, runner.pool)
+
+
+def _slot_blocks(config: EngineConfig, runner: ModelRunner) -> int:
+    """Blocks of which a slot for states takes the memory, the one that comes with it included."""
+    if runner.states is None:
+        return 1
+    block = block_bytes(runner.model.config, config.block_size, runner.pool.blocks.dtype)
+    return 1 + -(-runner.states.state_bytes // block)
 
 
 def _compilations(

@@ -13,6 +13,7 @@ import numpy as np
 
 from radix_cache.block_pool import OutOfBlocks
 from radix_cache.cache import PrefixCache
+from radix_cache.slot_pool import OutOfSlots
 from runtime.config import EngineConfig
 from runtime.scheduling.policy import Policy
 from runtime.scheduling.prompt_lookup import PromptLookup
@@ -142,7 +143,7 @@ class Admission:
             came_back = cached.num_restorable_blocks
             self._cache.restore(cached)
             self._cache.allocate(cached, (wanted if roomy else least) - came_back)
-        except OutOfBlocks:
+        except (OutOfBlocks, OutOfSlots):
             self._cache.finish(cached, lease_s=0.0)
             return False
         self._queues.admit(sequence, cached)

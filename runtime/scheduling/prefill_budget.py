@@ -17,7 +17,8 @@ That is between turns of one tenant: where several have work, their shares say w
 
 Knows the costs of steps and the plan in the making. Knows no order, no slots and no blocks.
 
-Always true: no chunk is shorter than what is worth its cost, unless it ends a prompt.
+Always true: no chunk is shorter than what is worth its cost, unless it ends a prompt or where a
+state is to be kept.
 """
 
 from runtime.config import TOKEN_GAP_MS, EngineConfig
@@ -125,6 +126,7 @@ class PrefillBudget:
             return 0, 0.0
         if tokens < pending and not self._policy.strict:
             tokens = _evenly(tokens, used)
+        tokens = sequence.to_next_cut(tokens)
         position, rows = sequence.num_computed, step.decode_rows
         seconds = self._costs.added_s(tokens, position, tokens=step.prefill_tokens, rows=rows)
         if rows and not step.prefill_tokens and not self._policy.strict:

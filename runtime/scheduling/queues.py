@@ -10,6 +10,7 @@ is RUNNING or FLUSHING; decoding and paused sequences are among the running ones
 from collections import Counter
 
 from radix_cache.cache import CachedSequence, PrefixCache
+from radix_cache.snapshots import SnapshotKind
 from runtime.scheduling.decoders import Decoders
 from runtime.scheduling.policy import ServiceAccount
 from runtime.scheduling.prompt_lookup import PromptLookup
@@ -103,6 +104,7 @@ class Queues:
         """A waiting sequence runs from now on, with the blocks of ``cached``."""
         sequence.cached = cached
         sequence.num_computed = cached.num_cached_tokens
+        sequence.cuts = _cuts(sequence, cached)
         sequence.block_limit = cached.num_blocks * self._cache.block_size
         sequence.state = SequenceState.RUNNING
         self._waits_no_more(sequence)
@@ -124,13 +126,30 @@ class Queues:
         self.paused.pop(sequence, None)
         self.decoders.discard(sequence)
 
-    def release(self, sequence: Sequence, *, lease_s: float | None, answered: bool = False) -> None:
+    def release(
+        self,
+        sequence: Sequence,
+        *,
+        lease_s: float | None,
+        answered: bool = False,
+        kept: SnapshotKind | None = SnapshotKind.END,
+    ) -> None:
         """Let a running sequence go: its blocks stay in the tree, evictable or leased.
 
-        Whole blocks with KV were published before; the partial last one returns to the pool.
+        Whole blocks with KV were published before; the partial last one returns to the pool. With
+        recurrent layers the state is ``kept`` as such; None: it is not.
         """
         assert sequence.cached is not None
-        self._cache.finish(sequence.cached, lease_s=lease_s, answered=answered)
+        state_of = None
+        if kept is not None and sequence.cached.state_slot >= 0:
+            state_of = sequence.buffer.view()[: sequence.num_computed]
+        self._cache.finish(
+            sequence.cached,
+            lease_s=lease_s,
+            answered=answered,
+            state_of=state_of,
+            kind=kept or SnapshotKind.END,
+        )
         sequence.cached = None
         sequence.state = SequenceState.DONE
         self.running.remove(sequence)
@@ -141,10 +160,20 @@ class Queues:
     def preempt(self, sequence: Sequence) -> None:
         """Take the blocks of a running sequence for others; it waits again and is recomputed,
         unless it had only its tail left to write."""
-        self.release(sequence, lease_s=0.0)
+        self.release(sequence, lease_s=0.0, kept=SnapshotKind.PAUSE)
         if sequence.finish is not None:
             return
         sequence.reusable = sequence.num_computed
         sequence.num_computed = 0
         sequence.preemptions += 1
         self._wait(sequence)  # not as queued: others are to have its blocks
+
+
+def _cuts(sequence: Sequence, cached: CachedSequence) -> dict[int, SnapshotKind]:
+    """Where chunks of a prompt end so that the state there can be kept, ascending."""
+    if cached.state_slot < 0:
+        return {}
+    cuts = dict.fromkeys(sequence.request.resume_points, SnapshotKind.HEADER)
+    if cached.junction is not None:
+        cuts.setdefault(cached.junction, SnapshotKind.JUNCTION)
+    return {point: cuts[point] for point in sorted(cuts) if point > cached.num_cached_tokens}

@@ -100,6 +100,9 @@ class Scheduler:
         sequence.num_computed = computed = before + chunk.num_tokens + accepted
         if computed // self._block_size > before // self._block_size:
             self._publish(sequence, computed)
+        if sequence.cuts and (kind := sequence.cuts.pop(computed, None)) is not None:
+            assert sequence.cached is not None
+            self._cache.keep_state(sequence.cached, sequence.buffer.view()[:computed], kind)
 
     def decoded(self, decodes: Decodes, tokens: TokenArray) -> None:
         """Note that the KV of all ``decodes`` is written and that each sequence has emitted one of

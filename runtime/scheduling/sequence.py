@@ -11,6 +11,7 @@ import enum
 import numpy as np
 
 from radix_cache.cache import CachedSequence
+from radix_cache.snapshots import SnapshotKind
 from runtime.grammar.state import GrammarState
 from runtime.grammar.stop_search import StopSearch
 from runtime.messages import FinishReason, GenerationRequest, TokenArray
@@ -121,6 +122,7 @@ class Sequence:
         "branch_start_s",
         "buffer",
         "cached",
+        "cuts",
         "expected_output",
         "final_length",
         "finish",
@@ -158,6 +160,8 @@ class Sequence:
         self._num_computed = 0
         self._block_limit = 0
         self.cached: CachedSequence | None = None
+        self.cuts: dict[int, SnapshotKind] = {}
+        """Positions, ascending, at which a chunk is to end, because the state there is kept."""
         self.grammar: GrammarState | None = None
         self.stop_search: StopSearch | None = None
         self.state = SequenceState.WAITING
@@ -227,6 +231,14 @@ class Sequence:
     def num_pending(self) -> int:
         """Known tokens without KV."""
         return len(self.buffer) - self.num_computed
+
+    def to_next_cut(self, num_tokens: int) -> int:
+        """Of so many tokens to compute, those before the next cut."""
+        if self.cuts:
+            for cut in self.cuts:
+                if cut > self.num_computed:
+                    return min(num_tokens, cut - self.num_computed)
+        return num_tokens
 
     @property
     def remaining(self) -> int:

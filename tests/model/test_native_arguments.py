@@ -18,6 +18,7 @@ STRUCTURES = (
     arguments.LinearArgs,
     arguments.PackArgs,
     arguments.QkvArgs,
+    arguments.ShortConvArgs,
     layers._ProductArgs,
     layers._LayerArgs,
     layers._LayersArgs,
@@ -39,7 +40,10 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
         ]
     folder = Path(native_library.__file__).parent / "native"
     source = tmp_path / "claims.cpp"
-    source.write_text(f'#include "{folder}/layers.cpp"\n#include <cstddef>\n' + "\n".join(claims))
+    source.write_text(
+        f'#include "{folder}/layers.cpp"\n#include "{folder}/short_conv.h"\n#include <cstddef>\n'
+        + "\n".join(claims)
+    )
     command = [str(COMPILER), *native_library._FLAGS, "-fsyntax-only", str(source)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
@@ -48,7 +52,7 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
 def test_a_matrix_says_what_every_call_with_it_says() -> None:
     values, scales = torch.zeros(64, dtype=torch.uint8), torch.zeros(1, 1, 16)
     weights = arguments.TiledWeights(
-        bits=8, values=values, scales=scales, outputs=16, inputs=4, group=32
+        kind="8", values=values, scales=scales, outputs=16, inputs=4, group=32
     )
     said = arguments.LinearArgs.from_buffer_copy(weights.arguments)
     assert (said.weights, said.scales) == (values.data_ptr(), scales.data_ptr())

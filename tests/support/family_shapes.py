@@ -268,7 +268,7 @@ def make(family: str, shape: Shape, *, seed: int) -> transformers.PreTrainedMode
     config._experts_implementation = "eager"
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{FAMILIES[family][0]}ForCausalLM")(config).eval()
-    return _disturbed(model, seed)
+    return disturbed(model, seed)
 
 
 def _config(family: str, shape: Shape) -> Any:
@@ -300,10 +300,10 @@ def make_wrapper(wrapper: str, shape: Shape, *, seed: int) -> transformers.PreTr
     )
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
-    return _disturbed(model, seed)
+    return disturbed(model, seed)
 
 
-def _disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:
+def disturbed(model: transformers.PreTrainedModel, seed: int) -> transformers.PreTrainedModel:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor_name, tensor in [*model.named_parameters(), *model.named_buffers()]:

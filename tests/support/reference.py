@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.messages import SamplingParams
-from runtime.model.config import Gated, Layer, ModelConfig, RopeConfig, Router
+from runtime.model.config import Gated, Layer, ModelConfig, RopeConfig, Router, ShortConv
 from runtime.model.presets import random_model_config
 from runtime.model.random_weights import RandomWeights
 
@@ -56,7 +56,7 @@ class ReferenceModel:
             for index, layer in enumerate(config.layers):
                 name = f"model.layers.{index}"
                 for half, before, after in (
-                    (self._attention, "input_layernorm", "after_mixer_norm"),
+                    (self._mixer, "input_layernorm", "after_mixer_norm"),
                     (self._feed_forward, "post_attention_layernorm", "after_mlp_norm"),
                 ):
                     y = x if layer.norms == "after" else self._norm(f"{name}.{before}", x)
@@ -94,6 +94,24 @@ class ReferenceModel:
     def _linear(self, name: str, x: Tensor, size: int, bias: bool) -> Tensor:
         x = x @ self._get(f"{name}.weight", size, x.shape[-1]).T
         return x + self._get(f"{name}.bias", size) if bias else x
+
+    def _mixer(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        mixes = self._convolution if isinstance(layer.mixer, ShortConv) else self._attention
+        return mixes(layer, prefix, x)
+
+    def _convolution(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
+        spec, name = layer.mixer, f"{prefix}.conv"
+        size = spec.channels
+        parts = self._linear(f"{name}.in_proj", x, 3 * size, spec.bias)
+        before, after, values = parts.split(size, dim=1)
+        inputs = before * values
+        taps = self._get(f"{name}.conv.weight", size, 1, spec.taps)
+        mixed = torch.zeros_like(inputs)
+        for back in range(min(len(x), spec.taps)):
+            mixed[back:] += inputs[: len(x) - back] * taps[:, 0, spec.taps - 1 - back]
+        if spec.bias:
+            mixed += self._get(f"{name}.conv.bias", size)
+        return self._linear(f"{name}.out_proj", after * mixed, x.shape[1], spec.bias)
 
     def _attention(self, layer: Layer, prefix: str, x: Tensor) -> Tensor:
         spec, name = layer.mixer, f"{prefix}.self_attn"

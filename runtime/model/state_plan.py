@@ -1,0 +1,76 @@
+"""How many state slots a model with recurrent layers gets beside its KV blocks.
+
+A slot for each sequence that may run, and room for two and a half snapshots of each session that
+the KV has room for: its header's, its last turn's end, and now and then the one before. Arithmetic
+only: no tensors.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from runtime.config import EngineConfig
+from runtime.model.config import LoadError, ModelConfig
+from runtime.model.kv_pool import block_bytes
+from runtime.model.state_pool import ring_bytes, state_bytes
+
+_SESSION_TOKENS = 8192
+_SNAPSHOTS = 2.5
+"""Of a session."""
+_FEWEST_SNAPSHOTS = 32
+_PAUSED_SHARE = 0.25
+"""Of the sequences that may run, so many more keep their slots while they are paused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePlan:
+    """Slots, and how many of them may be run on at a time."""
+
+    slots: int = 0
+    rings: int = 0
+    num_bytes: int = 0
+    """Memory of all of it, a block for each slot included."""
+
+
+def plan_states(
+    config: EngineConfig,
+    model: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    kv_bytes: int,
+) -> StatePlan:
+    """Of ``kv_bytes`` of memory for states and KV together; nothing for other models.
+
+    Raises:
+        LoadError: fewer slots than sequences that may run, or they would take most of the memory.
+    """
+    if not model.recurrent:
+        return StatePlan()
+    if config.host_kv_bytes:
+        raise LoadError(
+            f"model_type {model.model_type!r} has recurrent layers, whose states are kept on the "
+            "device only: it is served without --host-kv-mib"
+        )
+    running = config.max_running
+    block = block_bytes(model, config.block_size, kv_dtype)
+    slots = config.state_slots
+    if slots is None:
+        sessions = kv_bytes * config.block_size / block / _SESSION_TOKENS
+        slots = running + max(_FEWEST_SNAPSHOTS, math.ceil(_SNAPSHOTS * sessions))
+    if slots < running:
+        raise LoadError(
+            f"state_slots is {slots} and max_running {running}: each sequence that runs has one, "
+            f"so give at least {running} slots, or a max_running of at most {slots}"
+        )
+    rings = min(slots, running + math.ceil(_PAUSED_SHARE * running))
+    each, ring = state_bytes(model, dtype) + block, ring_bytes(model, dtype)
+    total = slots * each + rings * ring
+    if config.num_blocks is None and 2 * total > kv_bytes:
+        raise LoadError(
+            f"{slots} state slots of {each} bytes and {rings} of {ring} for those that run take "
+            f"{total} bytes, more than half of the {kv_bytes} for KV and states: give a smaller "
+            f"max_running than {running}, or a larger kv_cache_bytes"
+        )
+    return StatePlan(slots=slots, rings=rings, num_bytes=total)

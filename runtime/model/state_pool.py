@@ -1,0 +1,239 @@
+"""The states of recurrent layers, in slots: what a sequence is resumed from beside its KV.
+
+Which slot belongs to whom is ``radix_cache``'s business; here a slot is an index, and all of its
+layers lie together, so that a slot is one copy. A running slot lags: it holds the state at a
+*committed* position and, in a ring, the inputs of the tokens behind it, so that a sequence can go
+on from any position between the two: behind a rejected draft, before a step that was begun too far.
+
+Numbers are float32, or float64 for a float64 model. A state never sees a token of another sequence:
+it is zeroed when its slot begins at position 0.
+
+Always true: what a step reads of a slot is the state at the position at which the step begins.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.short_conv import ConvRows
+from kernels.upload import upload
+from runtime.model.batch import NO_STATE, IntArray
+from runtime.model.config import LoadError, ModelConfig
+
+RING: Final = 32
+"""Tokens that a running sequence can go back."""
+_NO_RING = -1
+
+
+class StatePool:
+    """States of ``num_slots`` sequences, so many of which may run at a time as there are rings.
+
+    Raises:
+        LoadError: there is not that much memory.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        num_slots: int,
+        num_rings: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        spec = config.recurrent[0]
+        layers, wide = len(config.recurrent), state_dtype(dtype)
+        self.num_slots, self.num_rings = num_slots, num_rings
+        self._taps, self._device = spec.taps, device
+        self.state_bytes = state_bytes(config, dtype)
+        try:
+            # One more that stays zero, and is the last: NO_STATE.
+            self._states = torch.zeros(
+                num_slots + 1, layers, spec.taps - 1, spec.channels, dtype=wide, device=device
+            )
+            self._rings = torch.zeros(
+                num_rings, layers, RING, spec.channels, dtype=wide, device=device
+            )
+        except RuntimeError as error:
+            raise LoadError(
+                f"{num_slots} state slots take {num_slots * self.state_bytes / (1 << 30):.1f} GiB, "
+                f"which cannot be had on {device.type}: fewer state_slots would fit"
+            ) from error
+        self._committed = np.zeros(num_slots, dtype=np.int64)
+        self._reached = np.zeros(num_slots, dtype=np.int64)
+        self._ring_of = np.full(num_slots, _NO_RING, dtype=np.int64)
+        self._free_rings = list(range(num_rings))[::-1]
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """A step's longest draft behind which a sequence can go back to where it began, however
+        many tokens come before it."""
+        return RING - self._taps
+
+    @property
+    def states(self) -> Tensor:
+        """All of them: [slots, layers, taps - 1, channels]."""
+        return self._states[: self.num_slots]
+
+    def begin(self, slot: int, *, source: int | None, position: int) -> None:
+        """A sequence runs on ``slot`` from ``position`` on: with the state of ``source``, which
+        may be the slot itself; None: with that of an empty transcript, at position 0."""
+        if source is None:
+            self._states[slot] = 0
+        elif source != slot:
+            self._states[slot] = self._states[source]
+        if self._ring_of[slot] == _NO_RING:
+            self._ring_of[slot] = self._free_rings.pop()
+        self._committed[slot] = self._reached[slot] = position
+
+    def save(self, slot: int, *, target: int, position: int) -> bool:
+        """Copy the state of a running slot at ``position`` to another; False where it is not
+        finite."""
+        self._commit(np.array([slot]), np.array([position]))
+        self._states[target] = self._states[slot]
+        return self._is_finite(slot)
+
+    def end(self, slot: int, *, position: int | None) -> bool:
+        """No sequence runs on ``slot`` any more; it keeps the state at ``position``, None for none.
+        False where that is not finite."""
+        if position is not None:
+            self._commit(np.array([slot]), np.array([position]))
+        if self._ring_of[slot] != _NO_RING:
+            self._free_rings.append(int(self._ring_of[slot]))
+            self._ring_of[slot] = _NO_RING
+        return position is None or self._is_finite(slot)
+
+    def _is_finite(self, slot: int) -> bool:
+        return bool(torch.isfinite(self._states[slot]).all())
+
+    def step(self, slots: IntArray, positions: IntArray, query_starts: IntArray) -> "StateStep":
+        """Begin a step: each sequence's state is brought to where its tokens begin.
+
+        Args:
+            slots: [S], ``NO_STATE`` among them.
+            positions: [S] of the first token of each.
+            query_starts: [S + 1] where the tokens of each begin.
+        """
+        runs = slots != NO_STATE
+        self._commit(slots[runs], positions[runs])
+        rows = ConvRows(
+            slots=upload(np.where(runs, slots, self.num_slots), self._device),
+            starts=query_starts,
+            taps=self._taps,
+        )
+        counts = np.diff(query_starts)
+        ends, before = positions + counts, self._taps - 1
+        long = runs & (counts > RING)
+        committed = np.where(long, np.maximum(positions + before, ends - RING), positions)
+        firsts = (query_starts[:-1] + committed - positions)[long]
+        tokens = firsts[:, None] + np.arange(-before, 0)
+        return StateStep(
+            states=self._states,
+            rings=self._rings,
+            rows=rows,
+            kept=self._kept(slots, committed, ends, query_starts, counts),
+            moved_slots=upload(slots[long], self._device),
+            moved_rows=upload(tokens.ravel(), self._device),
+            settle=lambda: self._settle(slots[runs], committed[runs], ends[runs]),
+        )
+
+    def _settle(self, slots: IntArray, committed: IntArray, ends: IntArray) -> None:
+        self._committed[slots], self._reached[slots] = committed, ends
+
+    def _kept(
+        self,
+        slots: IntArray,
+        committed: IntArray,
+        ends: IntArray,
+        query_starts: IntArray,
+        counts: IntArray,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rings, places in them and tokens of a step whose inputs go there."""
+        lengths = np.where(slots != NO_STATE, ends - committed, 0)
+        sequence = np.repeat(np.arange(len(slots)), lengths)
+        first = np.cumsum(lengths) - lengths
+        position = np.arange(lengths.sum()) - first[sequence] + committed[sequence]
+        begins = ends - counts
+        tokens = query_starts[:-1][sequence] + position - begins[sequence]
+        rings = self._ring_of[slots[sequence]]
+        parts = rings, position % RING, tokens
+        ring, place, token = (upload(part, self._device) for part in parts)
+        return ring, place, token
+
+    def _commit(self, slots: IntArray, positions: IntArray) -> None:
+        """Bring states to ``positions``, from what they are and the inputs behind."""
+        stale = self._committed[slots] != positions
+        if not stale.any():
+            return
+        slots, positions = slots[stale], positions[stale]
+        committed = self._committed[slots]
+        if (positions < committed).any() or (positions > self._reached[slots]).any():
+            spans = list(zip(committed.tolist(), self._reached[slots].tolist(), strict=True))
+            raise ValueError(f"states within {spans} cannot be brought to {positions.tolist()}")
+        before = self._taps - 1
+        wanted = positions[:, None] + np.arange(-before, 0)
+        in_ring = wanted >= committed[:, None]
+        window = np.where(in_ring, 0, wanted - committed[:, None] + before)
+        there = upload(slots, self._device)
+        rings = upload(self._ring_of[slots], self._device)
+        old = self._states[there[:, None], :, upload(window, self._device)]
+        new = self._rings[rings[:, None], :, upload(wanted % RING, self._device)]
+        chosen = torch.where(upload(in_ring, self._device)[:, :, None, None], new, old)
+        self._states[there] = chosen.transpose(1, 2)
+        self._committed[slots] = positions
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the states of a model in ``dtype``."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def state_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Memory of one slot; 0 for a model without recurrent layers."""
+    numbers = sum((spec.taps - 1) * spec.channels for spec in config.recurrent)
+    return numbers * state_dtype(dtype).itemsize
+
+
+def ring_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """What a running sequence takes beside its slot."""
+    return RING * sum(spec.channels for spec in config.recurrent) * state_dtype(dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateStep:
+    """What the recurrent layers of one step read, and where they leave what the next one needs."""
+
+    states: Tensor
+    rings: Tensor
+    rows: ConvRows
+    kept: tuple[Tensor, Tensor, Tensor]
+    moved_slots: Tensor
+    """[M] slots of sequences with more tokens than a ring has."""
+    moved_rows: Tensor
+    """[M * (taps - 1)] the tokens before their new committed positions."""
+    settle: Callable[[], None]
+    moved: list[Tensor] = field(default_factory=list)
+
+    def windows(self, layer: int) -> Tensor:
+        """[slots, taps - 1, channels] of a layer, counted among the recurrent ones."""
+        return self.states[:, layer]
+
+    def keep(self, layer: int, inputs: Tensor) -> None:
+        """Take the inputs [T, channels] of a layer's convolution."""
+        ring, place, token = self.kept
+        self.rings[ring, layer, place] = inputs[token].to(self.rings.dtype)
+        if len(self.moved_slots):
+            self.moved.append(inputs[self.moved_rows].to(self.states.dtype))
+
+    def done(self) -> None:
+        """All layers have kept theirs: the states move on. Without this a step that failed leaves
+        every state where it was."""
+        if self.moved:
+            count, layers = len(self.moved_slots), len(self.moved)
+            new = torch.stack(self.moved).view(layers, count, -1, self.states.shape[-1])
+            self.states[self.moved_slots] = new.transpose(0, 1)
+        self.settle()

@@ -1,0 +1,350 @@
+"""Whatever becomes of its states, a hybrid's tokens are those of one unbroken run.
+
+Random schedules on a float64 model: sessions of two tenants continued, forked, rewound by a few
+tokens and by many, resent, cancelled, stopped, preempted, released, in few slots and few blocks,
+with headers named, with drafts of which any number is right, with steps begun ahead and with steps
+that fail. Every token is compared with the plain reference.
+
+KEEPWARM_HYBRID_OPERATIONS sets how many operations are played, KEEPWARM_HYBRID_SEED where the seeds
+begin.
+"""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from runtime.grammar.state import GrammarState
+from runtime.messages import FinishReason, SamplingParams, TokenArray
+from runtime.model.batch import IntArray
+from runtime.model.state_pool import StatePool
+from runtime.scheduling import policy
+from runtime.scheduling.draft import Draft
+from tests.support.engine_driver import END_OF_TURN, EngineDriver
+from tests.support.reference import ReferenceModel
+
+OPERATIONS = int(os.environ.get("KEEPWARM_HYBRID_OPERATIONS", "5000"))
+SEED = int(os.environ.get("KEEPWARM_HYBRID_SEED", "0"))
+PER_RUN = 250
+LANES = 2
+NEEDED = {
+    "begun",
+    "continued",
+    "forked",
+    "rewound within the ring",
+    "rewound beyond it",
+    "resent",
+    "header named",
+    "cancelled",
+    "released",
+    "stopped",
+    "accepted",
+    "rejected",
+    "step",
+    "resumed",
+    "state missing",
+    "preempted",
+    "decoded ahead",
+}
+
+
+class Truth:
+    """Greedy continuations, computed from whole transcripts and remembered."""
+
+    def __init__(self) -> None:
+        self._model = ReferenceModel.random("lfm2-tiny")
+        self._next: dict[bytes, int] = {}
+
+    def continued(self, prompt: list[int], count: int) -> list[int]:
+        tokens = list(prompt)
+        while len(tokens) < len(prompt) + count:
+            tokens.append(self.after(tokens))
+        return tokens[len(prompt) :]
+
+    def after(self, tokens: list[int]) -> int:
+        key = np.array(tokens, dtype=np.int32).tobytes()
+        if key not in self._next:
+            logits = self._model.logits(tokens)[-1].clone()
+            logits[END_OF_TURN] = -float("inf")
+            self._next[key] = int(logits.argmax())
+        return self._next[key]
+
+    def known(self, tokens: list[int]) -> int | None:
+        return self._next.get(np.array(tokens, dtype=np.int32).tobytes())
+
+
+class Guesser:
+    """Drafts of which any number is right."""
+
+    def __init__(self, rng: random.Random, truth: Truth, counts: Counter[str]) -> None:
+        self._rng, self._truth, self._counts = rng, truth, counts
+
+    def propose(
+        self,
+        branch_id: str,
+        tenant: str,
+        tokens: TokenArray,
+        grammar: GrammarState | None,
+        limit: int,
+        **more: object,
+    ) -> Draft:
+        draft: list[int] = []
+        for _ in range(min(limit, self._rng.choice([0, 1, 3, 8]))):
+            guess = self._truth.known([*tokens.tolist(), *draft])
+            wrong = guess is None or self._rng.random() < 0.2
+            draft.append(self._rng.randrange(256) if wrong or guess is None else guess)
+        survival = tuple(0.8**n for n in range(1, len(draft) + 1))
+        return Draft(tokens=np.array(draft, dtype=np.int32), sources=(), survival=survival)
+
+    def verified(self, branch_id: str, verified: int, accepted: int) -> None:
+        self._counts["accepted"] += accepted > 0
+        self._counts["rejected"] += accepted < verified
+
+    def remember(self, tenant: str, output: TokenArray) -> None: ...
+
+    def close(self, branch_id: str) -> None: ...
+
+
+class Schedule:
+    """One engine and what is asked of it."""
+
+    def __init__(self, seed: int, truth: Truth, counts: Counter[str]) -> None:
+        self.rng = rng = random.Random(seed)
+        self.truth, self.counts = truth, counts
+        running = rng.choice([2, 3, 5])
+        ahead = rng.random() < 0.4
+        self.driver = EngineDriver.load(
+            model="random:lfm2-tiny",
+            drafter=Guesser(rng, truth, counts) if rng.random() < 0.7 else None,
+            max_draft_tokens=rng.choice([0, 8, 31]),
+            looks_ahead=ahead,
+            num_blocks=rng.choice([14, 14, 40, 300]),
+            block_size=rng.choice([4, 16]),
+            max_batch_tokens=rng.choice([7, 33, 512]),
+            prefill_tokens_beside_decodes=rng.choice([3, 16, 256]),
+            max_running=running,
+            state_slots=running + rng.choice([0, 1, 3, 12]),
+            output_reserve_percent=0,
+            cache_policy=rng.choice(["lru", "lease", "lease"]),
+            startup_profile_ms=0,
+        )
+        lookahead = self.driver.engine.computation.lookahead
+        if lookahead is not None:
+            lookahead._always = True
+        self.capacity = self.driver.engine.info.kv_capacity_tokens
+        self.sessions: dict[str, list[int]] = {}
+        self.owners: dict[str, str] = {}
+        self.open: dict[str, str] = {}
+        self.prompts: dict[str, list[int]] = {}
+        self.cancelled: set[str] = set()
+        self.shared = [rng.randrange(32, 127) for _ in range(21)]
+
+    def play(self) -> None:
+        """So many operations, and then what is still open to its end."""
+        for _ in range(PER_RUN):
+            self.operate()
+        self.end()
+
+    def operate(self) -> None:
+        choice = self.rng.random()
+        if choice < 0.35 and len(self.open) < 6:
+            self._begin()
+        elif choice < 0.39 and self.open:
+            name = self.rng.choice(list(self.open))
+            self.cancelled.add(name)
+            self.driver.cancel(name)
+            self.counts["cancelled"] += 1
+        elif choice < 0.42:
+            self._release()
+        else:
+            for _ in range(self.rng.randint(1, 4)):
+                if self.driver.engine.has_work:
+                    self.driver.step()
+                    self.counts["step"] += 1
+            self.driver.engine.check()
+        self._settle()
+
+    def _begin(self) -> None:
+        rng = self.rng
+        new = [rng.randrange(32, 127) for _ in range(rng.choice([1, 2, 7, 25]))]
+        idle = [s for s in self.sessions if s not in self.open.values()]
+        session, base, offset, kind = f"s{len(self.prompts)}", None, 0, "begun"
+        if idle and rng.random() < 0.75:
+            base = rng.choice(idle)
+            held = len(self.sessions[base])
+            offset, kind = held, "continued"
+            chance = rng.random()
+            if chance < 0.2:
+                offset = max(0, held - rng.randint(1, 30))
+                kind = "rewound within the ring"
+            elif chance < 0.3:
+                offset, kind = rng.randint(0, max(0, held - 32)), "rewound beyond it"
+            elif chance < 0.4:
+                new, base, offset, kind = self.sessions[base] + new, None, 0, "resent"
+        if base is not None and rng.random() < 0.7:
+            session = base
+        elif base is not None:
+            kind = "forked"
+        prefix = self.sessions[base][:offset] if base else []
+        if base is None and kind == "begun" and rng.random() < 0.6:
+            new = self.shared + new
+        prompt = prefix + new
+        limit = rng.randint(1, 16)
+        if len(prompt) + limit > min(self.capacity - 16, 160):
+            return
+        points: tuple[int, ...] = ()
+        if kind == "begun" and len(prompt) > 22:
+            points = (21,)
+            self.counts["header named"] += 1
+        tenant = self.owners[base] if base else rng.choice(["red", "blue"])
+        stop: tuple[str, ...] = ()
+        if rng.random() < 0.2:
+            coming = self.truth.continued(prompt, 3)
+            stop = tuple(chr(token) for token in coming[1:] if 32 < token < 127)[:1]
+        name = self.driver.request(
+            new,
+            session=session,
+            base=base,
+            offset=offset,
+            max_new_tokens=limit,
+            sampling=SamplingParams(temperature=0, stop=stop),
+            tenant=tenant,
+            resume_points=points,
+        )
+        self.counts[kind] += 1
+        self.owners[session] = tenant
+        self.prompts[name], self.open[name] = prompt, session
+        self.sessions.setdefault(session, [])
+
+    def _release(self) -> None:
+        idle = [s for s in self.sessions if s not in self.open.values()]
+        if idle:
+            name = self.rng.choice(idle)
+            self.driver.release(name)
+            del self.sessions[name]
+            self.counts["released"] += 1
+
+    def _settle(self) -> None:
+        for name in [n for n in self.open if self.driver.results[n].finish is not None]:
+            result, prompt = self.driver.results[name], self.prompts[name]
+            self.sessions[self.open.pop(name)] = prompt + result.tokens
+            ended = {FinishReason.STOP_STRING, FinishReason.LENGTH}
+            if name in self.cancelled:
+                ended.add(FinishReason.CANCELLED)
+            assert result.finish in ended, (name, result)
+            assert result.tokens == self.truth.continued(prompt, len(result.tokens)), name
+            self.counts["stopped"] += result.finish is FinishReason.STOP_STRING
+            if result.start is not None:
+                self.counts["resumed"] += result.start.cached_tokens > 0
+                self.counts["state missing"] += "state_missing" in result.start.miss_causes
+
+    def end(self) -> None:
+        self.driver.run()
+        self._settle()
+        self.driver.engine.check()
+        self.counts["preempted"] += self.driver.preemptions
+        lookahead = self.driver.engine.computation.lookahead
+        if lookahead is not None:
+            self.counts["decoded ahead"] += lookahead.outcomes.used
+
+
+@pytest.fixture(autouse=True)
+def _short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs here are a few tokens long; some are to count as long, and be paused."""
+    monkeypatch.setattr(policy, "ANSWER_LEVELS", (2, 6))
+
+
+def killed(seeds: range) -> bool:
+    """Whether a schedule notices what is wrong."""
+    truth: Truth = Truth()
+    for seed in seeds:
+        schedule = Schedule(seed, truth, Counter())
+        try:
+            schedule.play()
+        except (AssertionError, ValueError):
+            return True
+    return False
+
+
+def _one_token_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = StatePool.end
+
+    def early(pool: StatePool, slot: int, *, position: int | None) -> bool:
+        reached = pool._committed[slot]
+        at = position if position is None else max(position - 1, int(reached))
+        return end(pool, slot, position=at)
+
+    monkeypatch.setattr(StatePool, "end", early)
+
+
+def _window_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = StatePool.begin
+
+    def bare(pool: StatePool, slot: int, *, source: int | None, position: int) -> None:
+        begin(pool, slot, source=None if source is None else slot, position=position)
+
+    monkeypatch.setattr(StatePool, "begin", bare)
+
+
+def _not_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = StatePool.begin
+
+    def dirty(pool: StatePool, slot: int, *, source: int | None, position: int) -> None:
+        begin(pool, slot, source=slot if source is None else source, position=position)
+
+    monkeypatch.setattr(StatePool, "begin", dirty)
+
+
+def _written_by_the_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = StatePool.end
+
+    def late(pool: StatePool, slot: int, *, position: int | None) -> bool:
+        return end(pool, slot, position=position and int(pool._reached[slot]))
+
+    monkeypatch.setattr(StatePool, "end", late)
+
+
+def _rejected_draft_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = StatePool._commit
+
+    def kept(pool: StatePool, slots: IntArray, positions: IntArray) -> None:
+        commit(pool, slots, pool._reached[slots])
+        pool._committed[slots] = positions
+
+    monkeypatch.setattr(StatePool, "_commit", kept)
+
+
+MUTANTS = (
+    _one_token_early,
+    _window_not_copied,
+    _not_zeroed,
+    _written_by_the_step_ahead,
+    _rejected_draft_kept,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_fault_in_what_is_done_with_states_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert killed(range(20, 26))
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("lane", range(LANES))
+def test_a_hybrids_tokens_are_those_of_one_unbroken_run(lane: int) -> None:
+    counts: Counter[str] = Counter()
+    truth = Truth()
+    for run in range(max(1, OPERATIONS // (LANES * PER_RUN))):
+        seed = SEED + 1_000_000 * lane + run
+        schedule = Schedule(seed, truth, counts)
+        try:
+            schedule.play()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    print(dict(counts))
+    assert not NEEDED - {what for what, count in counts.items() if count}, counts

@@ -1,0 +1,52 @@
+import numpy as np
+import torch
+
+from radix_cache.snapshots import BeginState, EndState, SaveState
+from runtime.engine.state_memory import StateMemory
+from runtime.model.kv_pool import KVPool
+from runtime.model.presets import random_model_config
+from runtime.model.state_pool import StatePool
+
+CONFIG = random_model_config("lfm2-tiny")
+CPU = torch.device("cpu")
+
+
+def pool(blocks: int) -> KVPool:
+    made = KVPool(CONFIG, num_blocks=blocks, block_size=4, dtype=torch.float32, device=CPU)
+    made.blocks.zero_()
+    return made
+
+
+def written(states: StatePool, slot: int, position: int, value: float) -> None:
+    step = states.step(np.array([slot]), np.array([position]), np.array([0, 1]))
+    for layer in range(len(CONFIG.recurrent)):
+        step.keep(layer, torch.full((1, CONFIG.recurrent[0].channels), value))
+    step.done()
+
+
+def test_orders_are_carried_out_one_after_the_other_tails_included() -> None:
+    states = StatePool(CONFIG, num_slots=3, num_rings=2, dtype=torch.float32, device=CPU)
+    blocks, tails = pool(8), pool(3)
+    memory = StateMemory(states, tails, blocks)
+    assert memory.carry_out([BeginState(slot=0, source=None, position=0, tail_block=None)]) == []
+    written(states, 0, 0, 5.0)
+    blocks.blocks[:, :, 6] = 7.0
+    spoiled = memory.carry_out(
+        [
+            SaveState(slot=0, target=2, position=1, tail_block=6),
+            EndState(slot=0, position=None, tail_block=None),
+            BeginState(slot=0, source=2, position=1, tail_block=3),
+        ]
+    )
+    assert spoiled == []
+    assert torch.equal(states.states[0], states.states[2])
+    assert (states.states[0][:, -1] == 5.0).all()
+    assert (blocks.blocks[:, :, 3] == 7.0).all()
+
+
+def test_a_state_that_is_not_finite_is_told() -> None:
+    states = StatePool(CONFIG, num_slots=2, num_rings=2, dtype=torch.float32, device=CPU)
+    memory = StateMemory(states, pool(2), pool(8))
+    memory.carry_out([BeginState(slot=1, source=None, position=0, tail_block=None)])
+    written(states, 1, 0, float("nan"))
+    assert memory.carry_out([EndState(slot=1, position=1, tail_block=None)]) == [1]

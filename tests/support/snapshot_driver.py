@@ -1,0 +1,390 @@
+"""Plays random turns of a model with recurrent layers on a prefix cache and carries out its orders.
+
+The driver plays the engine's part: it notes in every block and every slot of which tokens it is the
+outcome, and so sees a slot that is written though a snapshot owns it, a state of other tokens, a
+tail that was not copied. With ample blocks all is compared with ``reference_snapshots``; with few,
+what is found is compared with what the tree holds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from radix_cache.block_pool import OutOfBlocks
+from radix_cache.edge import TokenArray
+from radix_cache.handle import CachedSequence, Snapshot
+from radix_cache.slot_pool import OutOfSlots
+from radix_cache.snapshots import BeginState, SaveState, SnapshotKind, StateOrder
+from tests.support.caches import make_cache
+from tests.support.reference_snapshots import ReferenceSnapshots, Tokens, restore_s
+
+TENANTS = ("red", "blue")
+CAP_S = 60.0
+MAX_BRANCHES = 8
+KINDS = {"end": SnapshotKind.END, "pause": SnapshotKind.PAUSE}
+
+
+class Open:
+    """A turn that runs."""
+
+    def __init__(self, sequence: CachedSequence, prompt: Tokens) -> None:
+        self.sequence = sequence
+        self.prompt = prompt
+        self.computed = sequence.num_cached_tokens
+
+
+class SnapshotDriver:
+    OPERATIONS = (
+        ("begin",) * 5 + ("grow",) * 6 + ("finish",) * 4 + ("wait", "queue", "release", "look")
+    )
+
+    def __init__(
+        self,
+        choose: Callable[[int], int],
+        *,
+        slots: int,
+        running: int,
+        blocks: int,
+        block: int,
+        leasing: bool,
+        exact: bool,
+    ) -> None:
+        self.choose, self.block, self.exact = choose, block, exact
+        self.model = ReferenceSnapshots(slots, running, block, leasing=leasing, cap_s=CAP_S)
+        self.cache = make_cache(
+            blocks,
+            block_size=block,
+            debug=False,
+            clock=lambda: self.model.now,
+            policy="lease" if leasing else "lru",
+            lease_cap_s=CAP_S,
+            kappa=1.0,
+            restore_cost=restore_s,
+            state_slots=slots,
+            running_slots=running,
+        )
+        self.transcripts: dict[str, Tokens] = {}
+        self.owners: dict[str, str | None] = {}
+        self.open: dict[str, Open] = {}
+        self.blocks: dict[int, Tokens] = {}
+        """Of which tokens each block's keys and values are."""
+        self.tails: dict[int, Tokens] = {}
+        self.states: dict[int, Tokens] = {}
+        self.running: dict[int, Open] = {}
+        self.counter = 0
+        self.counts: dict[str, int] = {}
+        if choose(2):
+            self._begin("-", None, self._tokens(3 + choose(6)), None, 0)
+            self._end("-", "end")
+
+    def step(self) -> None:
+        """One random operation, and the comparison after it."""
+        getattr(self, self.OPERATIONS[self.choose(len(self.OPERATIONS))])()
+        self.compare()
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _tokens(self, count: int) -> Tokens:
+        return tuple(self.choose(2) for _ in range(count))
+
+    # Operations
+
+    def begin(self) -> None:
+        idle = [n for n in self.transcripts if n not in self.open and self.owners[n] is not None]
+        kind = self.choose(6)
+        if kind == 0 or not idle:
+            self._new(TENANTS[self.choose(2)], self._tokens(1 + self.choose(9)), None, 0)
+            return
+        name = idle[self.choose(len(idle))]
+        tokens, owner = self.transcripts[name], self.owners[name]
+        more = self._tokens(1 + self.choose(6))
+        if kind <= 2 and tokens:
+            self._count("continued")
+            self._begin(name, owner, tokens + more, name, len(tokens))
+            return
+        at = self.choose(len(tokens) + 1)
+        if kind == 3:
+            self._count("rewound")
+            self._begin(name, owner, tokens[:at] + more, name, at)
+        elif kind == 4:
+            self._count("forked")
+            self._new(owner, tokens[:at] + more, name, at)
+        else:
+            self._count("resent")
+            self._new(TENANTS[self.choose(2)], tokens + more, None, 0)
+
+    def grow(self) -> None:
+        if not self.open:
+            return
+        name = self._pick(self.open)
+        turn = self.open[name]
+        if turn.computed >= len(turn.prompt):
+            turn.prompt += self._tokens(1 + self.choose(4))
+        self._compute(name, turn.computed + 1 + self.choose(len(turn.prompt) - turn.computed))
+        junction = turn.sequence.junction
+        if (
+            name in self.open
+            and turn.computed
+            and (junction == turn.computed or not self.choose(4))
+        ):
+            tokens = turn.prompt[: turn.computed]
+            kept = self.cache.keep_state(turn.sequence, _array(tokens), SnapshotKind.HEADER)
+            self._count("kept" if kept else "not kept")
+            if self.exact:
+                assert kept == self.model.save(name, tokens, "header"), "kept"
+
+    def finish(self) -> None:
+        if self.open:
+            name = self._pick(self.open)
+            self._end(name, ("end", "end", "end", "pause", "error")[self.choose(5)])
+
+    def wait(self) -> None:
+        self.model.now += 1.0 + self.choose(30) if self.choose(40) else 700.0
+
+    def queue(self) -> None:
+        names = [n for n in self.transcripts if n not in self.open]
+        if names:
+            name, queued = names[self.choose(len(names))], bool(self.choose(2))
+            self.cache.set_queued(name, queued)
+            self.model.set_queued(name, queued)
+
+    def release(self) -> None:
+        names = [n for n in self.transcripts if n not in self.open and self.owners[n] is not None]
+        if not names:
+            return
+        name = names[self.choose(len(names))]
+        if not self.exact and self.choose(2):
+            self._count("dropped")
+            self.cache.drop_branch(name)
+            return
+        self._count("released")
+        self._release(name)
+
+    def look(self) -> None:
+        """What a turn would find is told without one."""
+        known = list(self.transcripts.values())
+        tokens = known[self.choose(len(known))] if known else ()
+        tokens = tokens[: self.choose(len(tokens) + 1)] + self._tokens(1 + self.choose(3))
+        owner = TENANTS[self.choose(2)]
+        expected = self._expected(owner, tokens)
+        found = self.cache.match_length(branch_id="unknown", tenant=owner, tokens=_array(tokens))
+        assert found == expected, f"match_length {found}, {expected} expected"
+
+    # Parts
+
+    def _pick(self, names: dict[str, Any]) -> str:
+        return list(names)[self.choose(len(names))]
+
+    def _release(self, name: str) -> None:
+        self.cache.release_branch(name)
+        del self.transcripts[name], self.owners[name]
+        self.model.leave(name)
+
+    def _new(self, owner: str | None, prompt: Tokens, base: str | None, at: int) -> None:
+        if len(self.transcripts) >= MAX_BRANCHES:
+            idle = [n for n in self.transcripts if n not in self.open and n not in (base, "-")]
+            if not idle:
+                return
+            self._release(idle[self.choose(len(idle))])
+        self.counter += 1
+        self._begin(f"b{self.counter}", owner, prompt, base, at)
+
+    def _expected(self, owner: str | None, prompt: Tokens) -> int:
+        if self.exact:
+            kept = self.model.resume(owner, prompt)
+            return 0 if kept is None else len(kept.prefix)
+        found = [
+            len(prefix)
+            for of, prefix in self._listed()
+            if of in (owner, None) and len(prefix) < len(prompt) and prompt[: len(prefix)] == prefix
+        ]
+        return max(found, default=0)
+
+    def _begin(
+        self, name: str, owner: str | None, prompt: Tokens, base: str | None, at: int
+    ) -> None:
+        expected = self._expected(owner, prompt)
+        sequence = self.cache.begin(
+            branch_id=name,
+            tenant=owner,
+            tokens=_array(prompt),
+            base_branch_id=base,
+            base_offset=at if base is not None else None,
+        )
+        self.model.begin(name, owner, prompt, base, at)
+        assert sequence.num_cached_tokens == expected, (
+            f"begins at {sequence.num_cached_tokens}, {expected} expected"
+        )
+        missed = sum(sequence.miss_causes.values())
+        assert missed + expected == len(prompt), "causes do not add up"
+        if self.exact:
+            matched = self.model.matched(owner, prompt)
+            missing = max(0, matched - expected)
+            assert sequence.miss_causes.get("state_missing", 0) == missing, "state_missing"
+            assert sequence.junction == (matched if missing else None), "junction"
+        if name in self.transcripts:  # it has lost what is behind, also if it does not run
+            self.transcripts[name] = prompt[:at]
+        self._admit(name, owner, Open(sequence, prompt))
+
+    def _admit(self, name: str, owner: str | None, turn: Open) -> None:
+        sequence = turn.sequence
+        blocks = self.cache.blocks_for(len(turn.prompt)) - sequence.num_blocks
+        try:
+            self.cache.allocate(sequence, blocks)
+            admitted = True
+        except OutOfSlots:
+            self._count("out of slots")
+            admitted = False
+        except OutOfBlocks:
+            assert not self.exact, "blocks are ample"
+            self.cache.finish(sequence, lease_s=0.0)
+            self.model.finish(name, None, "end", 0.0)
+            return
+        if self.exact:
+            assert admitted == self.model.admit(name), f"admitted: {admitted}"
+        elif admitted:
+            self.model.branches[name].admitted = True
+        if not admitted:
+            self.cache.finish(sequence, lease_s=0.0)
+            self.model.finish(name, None, "end", 0.0)
+            return
+        missed = sum(sequence.miss_causes.values())
+        assert missed + sequence.num_cached_tokens == len(turn.prompt), "causes do not add up"
+        if sequence.num_cached_tokens:
+            self._count("resumed")
+        self.open[name] = turn
+        self.transcripts[name], self.owners[name] = turn.prompt, owner
+        if self.choose(3):
+            self._compute(name, turn.computed + 1)
+
+    def _compute(self, name: str, until: int) -> None:
+        """A step of the model: the orders before it are carried out, blocks and state written."""
+        turn = self.open[name]
+        sequence = turn.sequence
+        more = self.cache.blocks_for(until) - sequence.num_blocks
+        if more > 0:
+            self.model.use(self.owners[name])
+            try:
+                self.cache.allocate(sequence, more)
+            except OutOfBlocks:
+                assert not self.exact, "blocks are ample"
+                self._end(name, "pause")
+                return
+        self.carry_out()
+        tokens, size = turn.prompt[:until], self.block
+        assert self.states[sequence.state_slot] == tokens[: turn.computed], "another state"
+        for index, block in enumerate(sequence.block_table.tolist()[: -(-turn.computed // size)]):
+            held = tokens[: min((index + 1) * size, turn.computed)]
+            assert self.blocks[block][: len(held)] == held, "keys and values of others"
+        for index in range(turn.computed // size, -(-until // size)):
+            assert index >= sequence.num_shared_blocks, "a shared block is written"
+            self.blocks[int(sequence.block_table[index])] = tokens[: (index + 1) * size]
+        turn.computed = until
+        self.states[sequence.state_slot] = tokens
+        self.cache.commit(sequence, _array(tokens))
+        self.model.commit(name, tokens)
+
+    def carry_out(self) -> None:
+        for order in self.cache.take_state_orders():
+            self._carry_out(order)
+
+    def _carry_out(self, order: StateOrder) -> None:
+        if isinstance(order, BeginState):
+            state = () if order.source is None else self.states[order.source]
+            assert len(state) == order.position, "a state of another position"
+            self.states[order.slot] = state
+            if order.tail_block is not None:
+                assert order.source is not None
+                self.blocks[order.tail_block] = self.tails[order.source]
+            return
+        target = order.target if isinstance(order, SaveState) else order.slot
+        if order.position is None:
+            self.states.pop(target, None)
+            return
+        state = self.states[order.slot]
+        self.states[target] = state[: order.position]
+        assert len(self.states[target]) == order.position, "a state that was not reached"
+        if order.tail_block is not None:
+            self.tails[target] = self.blocks[order.tail_block][: order.position]
+
+    def _end(self, name: str, kind: str) -> None:
+        turn = self.open.pop(name, None)
+        if turn is None:
+            return
+        tokens = turn.prompt[: turn.computed] if kind != "error" else None
+        lease_s = (None, None, 0.0, 5.0)[self.choose(4)] if kind == "end" else 0.0
+        self._count(kind)
+        self.cache.finish(
+            turn.sequence,
+            lease_s=lease_s,
+            state_of=None if tokens is None else _array(tokens),
+            kind=KINDS.get(kind, SnapshotKind.END),
+        )
+        self.transcripts[name] = turn.prompt[: turn.computed]
+        self.model.finish(name, tokens, kind, lease_s)
+        if tokens is None:  # the model knows the length from the tokens
+            branch = self.model.branches.get(name)
+            if branch is not None:
+                branch.known = max(branch.known, turn.computed // self.block)
+
+    # Comparing
+
+    def _listed(self) -> list[tuple[str | None, Tokens]]:
+        slots = self.cache._slots
+        assert slots is not None
+        return [(each.owner.name or None, _prefix(each)) for each in slots.snapshots.values()]
+
+    def compare(self) -> None:
+        stats = self.cache.stats()
+        running = len(self.open)
+        assert stats.free_slots + running + stats.snapshots == stats.slots, "the slot equation"
+        if not self.exact:
+            return
+        listed = sorted(map(str, self._listed()))
+        expected = sorted(str((kept.owner, kept.prefix)) for kept in self.model.kept)
+        assert listed == expected, f"snapshots {listed}, {expected} expected"
+        for name, branch in self.model.branches.items():
+            klass = self.cache._branches._by_id[name].klass
+            assert klass == branch.klass, f"class {klass} of {name}, {branch.klass} expected"
+        for owner in TENANTS:
+            charged = self.cache._tree.owner(owner).state_slots
+            assert charged == self.model.slots_of(owner), f"slots charged to {owner}"
+
+    def check(self) -> None:
+        """The long look: the cache's own, and every snapshot's content."""
+        self.cache.check()
+        self.carry_out()
+        slots = self.cache._slots
+        assert slots is not None
+        for slot, snapshot in slots.snapshots.items():
+            prefix = _prefix(snapshot)
+            assert self.states[slot] == prefix, "a snapshot of other tokens"
+            if len(snapshot.tail):
+                assert self.tails[slot] == prefix, "a tail of other tokens"
+            node, blocks = snapshot.node, snapshot.blocks
+            while node.parent is not None:
+                ids = node.edge.block_ids()[: blocks - node.start].tolist()
+                for index, block in enumerate(ids, start=node.start):
+                    assert self.blocks[block] == prefix[: (index + 1) * self.block], (
+                        "other KV below"
+                    )
+                node, blocks = node.parent, node.start
+
+
+def _prefix(snapshot: Snapshot) -> Tokens:
+    """The tokens before a snapshot, by the tree's own edges."""
+    parts, node, blocks = [snapshot.tail.tolist()], snapshot.node, snapshot.blocks
+    while node.parent is not None:
+        blocks = min(blocks, node.end)
+        parts += [
+            np.frombuffer(node.edge.block_tokens(index), dtype=np.int32).tolist()
+            for index in reversed(range(blocks - node.start))
+        ]
+        node = node.parent
+    return tuple(token for part in reversed(parts) for token in part)
+
+
+def _array(tokens: Tokens) -> TokenArray:
+    return np.array(tokens, dtype=np.int32)
