@@ -26,6 +26,9 @@ from tools_api.chat_families import chat_format_named, chat_format_names
 from tools_api.chat_format import ChatFormat
 from tools_api.chat_generic import GENERIC, GenericFormat, described
 
+_LONGEST_DESCRIPTION = 48_000
+"""Bytes: it is an argument of other processes, and has to fit into the file that keeps it."""
+
 
 class Refused(Exception):
     """No format agrees with the template. The message is one line for whoever has the folder."""
@@ -104,7 +107,10 @@ def _generic(
         raise Refused(_in_words(nearest, against))
     told = "" if not found.no_tools else f"; requests with tools are refused: {found.no_tools}"
     how = f"{_nearest(nearest)}; its own pieces write all of it{told}"
-    return Judgement(description=described(found.pieces), how=how, no_tools=found.no_tools)
+    description = described(found.pieces)
+    if len(description.encode(errors="replace")) > _LONGEST_DESCRIPTION:
+        raise Refused(_in_words(nearest, f"they have more than {_LONGEST_DESCRIPTION} bytes"))
+    return Judgement(description=description, how=how, no_tools=found.no_tools)
 
 
 def _against_pieces(

@@ -289,7 +289,7 @@ class ClosingSearch:
         """Of calls that are no JSON: what closes something here, or is needed next."""
         if self._framing.is_empty:
             return []
-        return self._framing.ways(matcher, in_text=bool(allowed(row, self._tables.letters, 1)))
+        return self._framing.ways(matcher, row, in_text=bool(allowed(row, self._tables.letters, 1)))
 
     def _closers(self, row: MaskRow) -> Way:
         """The tokens of structure that the mask allows, most closing first."""

@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import llguidance
+import numpy as np
 
 from runtime.grammar.closing_tables import Way
+from runtime.grammar.mask_bits import MaskRow
 from runtime.grammar.schemas import string_sample
 from runtime.tokenizer import Tokenizer
 from tools_api.chat_format import Segment
@@ -35,36 +37,37 @@ class Framing:
         start = lark.rfind(TAGS)
         told = json.loads(lark[start + len(TAGS) :].split("\n", 1)[0]) if start >= 0 else {}
         closing, opening = told.get("closing", ()), told.get("opening", ())
-        self._closing = tuple(self._ways(closing))
+        self._closing = _Ways(self._ways(closing))
         surely = [tag for tag in closing if any(sp or "\n" in text for text, sp in tag)]
-        self._closing_text = tuple(self._ways(surely))
+        self._closing_text = _Ways(self._ways(surely))
         """What cannot stand in the strings of JSON."""
-        self._opening = tuple(self._ways(opening))
+        self._opening = _Ways(self._ways(opening))
         ends = [self._encode(text) for text in _short_first(told.get("strings", ()))]
-        self._strings = tuple(
-            (*end, *close) for end in ends[:_MAX_SAMPLES] for close in self._closing[:1]
+        closes = self._closing.ways[:1]
+        self._strings = _Ways(
+            (*end, *close) for end in ends[:_MAX_SAMPLES] for close in closes if end or close
         )
-        self._tails = tuple(itertools.islice(self._all_tails((*closing, *opening)), _MAX_TAILS))
+        tails = self._all_tails((*closing, *opening))
+        self._tails = _Ways(itertools.islice(tails, _MAX_TAILS))
 
     @property
     def is_empty(self) -> bool:
         """There is nothing to offer."""
-        return not self._closing and not self._opening
+        return not self._closing.ways and not self._opening.ways
 
-    def ways(self, matcher: llguidance.LLMatcher, *, in_text: bool) -> list[Way]:
+    def ways(self, matcher: llguidance.LLMatcher, row: MaskRow, *, in_text: bool) -> list[Way]:
         """What may close something here, else what is needed next.
 
         Args:
+            row: the mask where the matcher stands.
             in_text: letters are legal, so that a tag may be no more than text.
         """
-        for way in self._closing_text if in_text else self._closing:
-            if _is_legal(matcher, way):
-                return [way]
-        strings = list(itertools.islice(_legal(matcher, self._strings), 1))
-        if strings or in_text:
-            return strings
-        found = list(itertools.islice(_legal(matcher, self._opening), _MAX_WAYS))
-        return found or list(itertools.islice(_legal(matcher, self._tails), 1))
+        closing = self._closing_text if in_text else self._closing
+        if found := closing.legal(matcher, row, 1) or self._strings.legal(matcher, row, 1):
+            return found
+        if in_text:
+            return []
+        return self._opening.legal(matcher, row, _MAX_WAYS) or self._tails.legal(matcher, row, 1)
 
     def _ways(self, tags: Iterable[Sequence[tuple[str, bool]]]) -> Iterator[Way]:
         for tag in tags:
@@ -99,9 +102,20 @@ def _text_of(schema: dict[str, Any]) -> str | None:
     return str(schema["const"]) if "const" in schema else string_sample(schema)
 
 
-def _legal(matcher: llguidance.LLMatcher, ways: Iterable[Way]) -> Iterator[Way]:
-    return (way for way in ways if _is_legal(matcher, way))
+class _Ways:
+    """Ways in the order in which they are to be tried."""
 
+    def __init__(self, ways: Iterable[Way]) -> None:
+        self.ways = tuple(way for way in ways if way)
+        self._first = np.array([way[0] for way in self.ways], dtype=np.int64)
 
-def _is_legal(matcher: llguidance.LLMatcher, way: Way) -> bool:
-    return matcher.validate_tokens(list(way)) == len(way)
+    def legal(self, matcher: llguidance.LLMatcher, row: MaskRow, most: int) -> list[Way]:
+        """The first few that are legal here: only those that the mask lets begin are tried."""
+        first, found = self._first, list[Way]()
+        for at in np.flatnonzero((row[first >> 5] >> (first & 31)) & 1):
+            way = self.ways[at]
+            if matcher.validate_tokens(list(way)) == len(way):
+                found.append(way)
+                if len(found) == most:
+                    break
+        return found

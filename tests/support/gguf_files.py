@@ -172,6 +172,6 @@ def _write_metadata(
     writer.add_token_types(kinds)
     writer.add_token_merges([])
     writer.add_eos_token_id(max(special))
-    writer.add_chat_template("{{ messages }}")
+    writer.add_chat_template(files()["chat_template.jinja"])
     for name, value in own.items():
         writer.add_string(name, value)

@@ -1,9 +1,11 @@
 """Tags that a grammar names are offered where they are legal."""
 
+import numpy as np
 import pytest
 
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.framing import Framing
+from runtime.grammar.mask_bits import mask_words
 from tests.support.sessions_rig import TOKENIZER
 from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec
@@ -24,7 +26,9 @@ def offered(typed: str, *, in_text: bool = False) -> list[str]:
         .pristine.deep_copy()
     )
     matcher.consume_tokens(TOKENIZER.encode([Segment(typed)]).tolist())
-    ways = Framing(TOKENIZER, LARK).ways(matcher, in_text=in_text)
+    row = np.zeros(mask_words(TOKENIZER.vocab_size), dtype=np.int32)
+    matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+    ways = Framing(TOKENIZER, LARK).ways(matcher, row, in_text=in_text)
     return [b"".join(map(TOKENIZER.token_bytes, way)).decode() for way in ways]
 
 

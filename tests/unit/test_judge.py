@@ -130,6 +130,15 @@ def test_of_a_template_without_a_place_for_tools_requests_with_tools_are_refused
     )
 
 
+def test_pieces_that_no_other_process_could_be_told_are_refused() -> None:
+    long = templates.QWEN3.replace(
+        "<|im_start|>system\\n' -}}", "<|im_start|>system\\n' -}}" + 9_000 * "x"
+    )
+    assert long != templates.QWEN3
+    assert "they have more than 48000 bytes" in refusal(long.replace("x" * 9_000, "x" * 30_000))
+    assert renderer(judged(long)).calls is not None
+
+
 def test_the_formats_that_a_tokenizer_fits_can_be_told() -> None:
     assert {"qwen3", "hermes", "qwen3-coder"} <= set(fitting_names(SPECIAL_TOKENS))
     assert fitting_names(("<s>",)) == ()
