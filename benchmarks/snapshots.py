@@ -15,6 +15,7 @@ that of every 256 tokens that a request came to last, in its prompt and in its o
 transcripts part. Both forget the least recently used.
 """
 
+import functools
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,7 +122,7 @@ class OurRule:
                 num_blocks=_POOL_BLOCKS, block_size=1, state_slots=slots + 1, running_slots=1
             ),
             clock=lambda: self._now,
-            restore_cost=lambda ids: costs.restore_s(ids * TOKENS_PER_BLOCK),
+            restore_cost=functools.cache(lambda ids: costs.restore_s(ids * TOKENS_PER_BLOCK)),
         )
 
     def computed(self, request: Placed) -> int:

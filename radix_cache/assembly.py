@@ -58,22 +58,13 @@ def assemble(
 ) -> Parts:
     """Make them; arguments and errors as for ``PrefixCache``."""
     counters, pool = Counters(), BlockPool(config.num_blocks)
-    stateful = config.state_slots > 0
-    idle = IdleLeaves(_tenant_shares(config, clock), stateful=stateful)
+    idle = IdleLeaves(_tenant_shares(config, clock), stateful=config.state_slots > 0)
     tree = _tree(config, idle, hash_block, clock)
     misses = MissAccount(tree, counters, clock=clock, capacity=config.ghost_records)
     lower = _lower_tiers(config, mover, tree, idle, misses)
     tiered = lower is not None
-    retention = Retention(
-        tree,
-        _leases(config, restore_cost, reload_cost, counters, tiered=tiered),
-        counters,
-        clock=clock,
-        leasing=config.policy == "lease",
-        shares=idle.shares,
-        rescue_share=config.rescue_share,
-        stateful=stateful,
-    )
+    leases = _leases(config, restore_cost, reload_cost, counters, tiered=tiered)
+    retention = _retention(config, tree, idle, leases, counters, clock=clock)
     slots = _state_slots(config, tree, idle, retention, restore_cost)
     branches = KnownBranches(tree, retention, slots)
     evictor = Evictor(
@@ -108,6 +99,28 @@ def assemble(
             misses=misses,
         ),
         slots=slots,
+    )
+
+
+def _retention(
+    config: CacheConfig,
+    tree: RadixTree,
+    idle: IdleLeaves,
+    leases: Leases,
+    counters: Counters,
+    *,
+    clock: Callable[[], float],
+) -> Retention:
+    """Who keeps what between sequences."""
+    return Retention(
+        tree,
+        leases,
+        counters,
+        clock=clock,
+        leasing=config.policy == "lease",
+        shares=idle.shares,
+        rescue_share=config.rescue_share,
+        stateful=config.state_slots > 0,
     )
 
 

@@ -42,29 +42,32 @@ class SnapshotOrder:
         """The one that goes first for ``owner``, who may take classes up to ``rights``."""
         active = self._shares.active()
         share = self._num_slots // len(active) if len(active) > 1 else self._num_slots
+        above: dict[Owner, int] = {}
+        first: tuple[int, int, bool] | None = None
+        found: list[Snapshot] = []
+        for snapshot in snapshots:
+            of, klass = snapshot.owner, self.class_of(snapshot)
+            if of not in above:
+                held = of.state_slots + (of is owner) - share
+                above[of] = max(0, held) if of.name else 0
+            may_go = klass <= rights or (len(active) > 1 and klass == LEASED and above[of] > 0)
+            if snapshot.pins or not may_go:
+                continue
+            rank = -above[of], klass, self.is_wanted(snapshot)
+            if first is None or rank < first:
+                first, found = rank, [snapshot]
+            elif rank == first:
+                found.append(snapshot)
+        return self._cheapest(found)
 
-        def excess(of: Owner) -> int:
-            return max(0, of.state_slots + (of is owner) - share) if of.name else 0
-
-        def order(snapshot: Snapshot) -> tuple[int, int, bool, float, int]:
-            klass, wanted = self.class_of(snapshot), self.is_wanted(snapshot)
-            worth = self.worth(snapshot)
-            return -excess(snapshot.owner), klass, wanted, worth, snapshot.number
-
-        found = [
-            snapshot
-            for snapshot in snapshots
-            if not snapshot.pins
-            and (
-                self.class_of(snapshot) <= rights
-                or (
-                    len(active) > 1
-                    and self.class_of(snapshot) == LEASED
-                    and excess(snapshot.owner) > 0
-                )
-            )
-        ]
-        return min(found, key=order, default=None)
+    def _cheapest(self, snapshots: Iterable[Snapshot]) -> Snapshot | None:
+        """None is worth less than its age, so that most need not be looked at."""
+        cheapest: tuple[float, int, Snapshot] | None = None
+        for snapshot in snapshots:
+            if cheapest is None or snapshot.age <= cheapest[0]:
+                offered = self.worth(snapshot), snapshot.number, snapshot
+                cheapest = offered if cheapest is None or offered[:2] < cheapest[:2] else cheapest
+        return None if cheapest is None else cheapest[2]
 
     def class_of(self, snapshot: Snapshot) -> int:
         """The highest of the branches that end there and are not running."""

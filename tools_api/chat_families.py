@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tools_api.chat_chatml import QWEN2_DEFAULT_SYSTEM, ChatML
-from tools_api.chat_format import ChatFormat
+from tools_api.chat_format import CallSyntax, ChatFormat
 from tools_api.chat_glm import Glm45, Glm47
 from tools_api.chat_harmony import Harmony
 from tools_api.chat_lfm import Lfm2, Olmo3
@@ -90,6 +90,19 @@ def chat_format_named(name: str, has_token: HasToken) -> ChatFormat:
         lacks = ", ".join(missing)
         raise ValueError(f"chat format {name}: the tokenizer has no special token {lacks}")
     return row.make(has_token)
+
+
+def call_syntax_named(name: str, has_token: HasToken) -> CallSyntax:
+    """The call syntax of the format of that name.
+
+    Raises:
+        LookupError: there is no such format.
+        ValueError: the tokenizer lacks its special tokens, or it has no calls.
+    """
+    syntax = chat_format_named(name, has_token).calls
+    if syntax is None:
+        raise ValueError(f"chat format {name} has no calls with this tokenizer")
+    return syntax
 
 
 def chat_format_for(model_type: str, has_token: Callable[[str], bool]) -> ChatFormat:

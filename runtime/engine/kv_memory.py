@@ -44,18 +44,23 @@ class KVMemory:
 
     def tend(self) -> None:
         """Take in which copies have ended and order what is due. To be called between steps."""
+        self._carry_out()
         if self._transfer is not None:
             self._transfer.report(self.cache)
             self.cache.tend()
+
+    def _carry_out(self) -> None:
+        """What the cache has ordered on states; those that turn out not finite are forgotten."""
+        if self._states is not None:
+            for slot in self._states.carry_out(self.cache.take_state_orders()):
+                self.cache.state_spoiled(slot)
 
     def settle(self, block_tables: BlockArray) -> None:
         """See to it that a step may use its blocks: it waits for copies that touch them, and
         for no other."""
         if self._transfer is not None:
             self._transfer.settle(block_tables)
-        if self._states is not None:
-            for slot in self._states.carry_out(self.cache.take_state_orders()):
-                self.cache.state_spoiled(slot)
+        self._carry_out()
 
     def residency(self) -> tuple[Residency, ...]:
         """What branches have had of the device, where it is time to tell."""

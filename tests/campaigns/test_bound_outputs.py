@@ -20,6 +20,7 @@ from keepwarm.demo.child_server import child_server
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason
+from runtime.model.sources import BYTE_TOKENIZER
 from runtime.tokenizer import Tokenizer
 from tests.support import chat_models, vocabularies
 from tests.support.bound_outputs import STOPS, Said, Task, Writer, fault, random_task, read
@@ -154,6 +155,8 @@ def model_folder(folder: Path) -> Path:
     tokenizer = vocabularies.vocabulary("bpe32k", folder)
     ends = tokenizer.end_of_turn_id
     make_model("qwen3", vocab_size=tokenizer.vocab_size, eos_token_id=ends).save_pretrained(folder)
+    template = BYTE_TOKENIZER / "chat_template.jinja"
+    (folder / "chat_template.jinja").write_text(template.read_text())
     return folder
 
 

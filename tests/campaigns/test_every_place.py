@@ -12,162 +12,26 @@ taken out of the code in turn, and the campaign has to fail.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import json
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import ErrorKind
 from sessions.durable.session import SessionState
-from sessions.journal.errors import JournalUnavailable
-from sessions.journal.records import TurnRecord
-from sessions.turns.effects import Asked, EngineOutputs, SessionTurn, Work
-from sessions.turns.jobs import Job
-from sessions.turns.wanted import Wanted
-from tests.support.places import TENANT, Matches, PlaceRig, answers, held, lives
+from sessions.journal import ownership
+from sessions.turns.effects import Effects, EngineOutputs, Question, SessionTurn
+from sessions.turns.jobs import Job, Jobs
+from sessions.turns.turn import Turn
+from tests.support.places import TENANT, PlaceRig, answers, held
+from tests.support.questions import PLACES, SESSION, Fields, Place
+from tests.support.releases import RELEASES, Release, left_out
 from tests.support.sessions_rig import END, Client
-from tools_api.grammar import GrammarSpec
-
-__all__ = ["lives"]
-
-SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
-SESSION = {"session": "s"}
-LONG = "word " * 500
-Fields = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A question, and how a request comes to wait at it."""
-
-    asks: Matches
-    fields: Callable[[PlaceRig, Fields], Fields] = lambda rig, first: {"keepwarm": SESSION}
-    """Of the request, given the response of the session's first turn; sees to what is there."""
-    own: type[Asked] | None = None
-    """Of this kind, which no caller answers."""
-    says: str = ""
-    """What the engine has written before."""
-    fails: Callable[[], Exception] | None = lambda: JournalUnavailable("told to")
-    resumes: bool = False
-
-
-def wanted(check: Callable[[Wanted], Any], *, running: bool | None = None) -> Matches:
-    """The journal is asked for that; ``running``: by a turn, or before there is one."""
-
-    def asks(asked: Asked, job: Job) -> bool:
-        fits = running is None or running is (job.turn is not None)
-        return fits and isinstance(asked, Wanted) and bool(check(asked))
-
-    return asks
-
-
-def work(name: str) -> Matches:
-    return lambda asked, _: isinstance(asked, Work) and asked.call.func.__name__ == name  # type: ignore[attr-defined]
-
-
-def kind(type_: Any) -> Matches:
-    return lambda asked, _: isinstance(asked, type_)
-
-
-def after_restart(**fields: Any) -> Callable[[PlaceRig, Fields], Fields]:
-    """Memory knows nothing; ``fields`` may name the first response and its item."""
-
-    def made(rig: PlaceRig, first: Fields) -> Fields:
-        rig.restart()
-        names = {"$response": first["id"], "$item": first["output"][0]["id"]}
-        return _filled(fields, names | {"$output": first["output"]})
-
-    return made
-
-
-def _filled(value: Any, names: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: _filled(each, names) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_filled(each, names) for each in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def without_head(rig: PlaceRig, first: Fields) -> Fields:
-    rig.store.tenant_responses(TENANT).clear()
-    return {"keepwarm": SESSION}
-
-
-def without_session(rig: PlaceRig, first: Fields) -> Fields:
-    rig.store.forget_session(TENANT, "s")
-    return {"previous_response_id": first["id"]}
-
-
-USER = {"role": "user", "content": "more"}
-REFERENCE = {"type": "item_reference", "id": "$item"}
-HISTORY = [{"role": "user", "content": "first"}, "$output", USER]
-
-
-def history(rig: PlaceRig, first: Fields) -> Fields:
-    rig.restart()
-    return {"input": [HISTORY[0], *first["output"], USER]}
-
-
-PLACES: dict[str, Place] = {
-    "its id": Place(asks=wanted(lambda w: w.request_id)),
-    "a turn to resume": Place(
-        asks=wanted(lambda w: w.ended),
-        fields=after_restart(type="keepwarm:response.resume", response_id="$response"),
-        resumes=True,
-    ),
-    "items": Place(
-        asks=wanted(lambda w: w.item_ids),
-        fields=after_restart(input=[REFERENCE, USER], keepwarm=SESSION),
-    ),
-    "a long reading": Place(
-        asks=work("digested"),
-        fields=after_restart(input=[REFERENCE, USER | {"content": LONG}], keepwarm=SESSION),
-        fails=lambda: ValueError("told to"),
-    ),
-    "the parent session": Place(
-        asks=wanted(lambda w: w.parent),
-        fields=after_restart(keepwarm={"session": "child", "parent_session": "s"}),
-    ),
-    "its session": Place(asks=wanted(lambda w: w.session), fields=after_restart(keepwarm=SESSION)),
-    "its turn in the session": Place(asks=kind(SessionTurn), own=SessionTurn, fails=None),
-    "a response": Place(
-        asks=wanted(lambda w: w.responses),
-        fields=after_restart(previous_response_id="$response"),
-    ),
-    "a history": Place(asks=wanted(lambda w: w.histories), fields=history),
-    "the head": Place(asks=wanted(lambda w: w.responses), fields=without_head),
-    "the response's session": Place(asks=wanted(lambda w: w.session), fields=without_session),
-    "what to compare with": Place(
-        asks=wanted(lambda w: w.responses and not w.owns_first and not w.session),
-        fields=after_restart(
-            keepwarm={"session": "t"},
-            prompt_cache_options={"comparison_response_id": "$response"},
-        ),
-    ),
-    "a long plan": Place(
-        asks=work("plan_turn"),
-        fields=lambda rig, first: {"input": LONG, "keepwarm": SESSION},
-        fails=lambda: ValueError("told to"),
-    ),
-    "its grammar": Place(
-        asks=kind(GrammarSpec),
-        fields=lambda rig, first: {
-            "keepwarm": SESSION,
-            "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
-        },
-        fails=lambda: GrammarRefused("told to"),
-    ),
-    "shares to start with": Place(asks=wanted(lambda w: w.shares, running=False)),
-    "the engine": Place(asks=kind(EngineOutputs), own=EngineOutputs),
-    "the engine, in its answer": Place(
-        asks=kind(EngineOutputs), own=EngineOutputs, says="some words"
-    ),
-    "shares to go on with": Place(asks=wanted(lambda w: w.shares, running=True), says="x" * 250),
-    "its record": Place(asks=kind(TurnRecord), says="ok" + END),
-}
 
 COMPANY = {"alone": (False, False), "lane": (True, False), "session": (False, True)}
 COMPANY["both"] = (True, True)
@@ -181,6 +45,8 @@ class Case:
         self.in_lane, self.in_session = COMPANY[company]
         first = rig.connect().turn("hello" + END, input="first", keepwarm=SESSION)
         self.fields = place.fields(rig, first)
+        self.turn: Turn | None = None
+        """What the request has become at its place."""
         self.holder: Client | None = None
         self.one, self.other = rig.connect(), rig.connect()
         self.others = [self.other] if self.in_session else []
@@ -193,17 +59,22 @@ class Case:
         elif self.place.own is None:
             self.rig.stop_at = self.place.asks
         self.one.send(**self.asked(**more))
-        if self.place.says:
-            self.rig.emit_some(self.place.says)
+        self.place.says(self.rig)
         if self.place.own is None:
             assert self.rig.stopped is not None, "it does not come there"
         question = self.rig.job_of(self.one).question
         assert question is not None
         assert self.place.asks(question.asked, self.rig.job_of(self.one))
+        self.turn = self.rig.job_of(self.one).turn
         if self.in_lane:
             self.one.create(input="behind it", keepwarm={"session": "u"})
         if self.in_session:
             self.other.create(input="behind it", keepwarm=SESSION)
+
+    def still_runs(self) -> bool:
+        """The turn that the request had become does."""
+        turn = self.turn
+        return turn is not None and self.one.connection.running(turn.plan.response_id) is not None
 
     def asked(self, **more: Any) -> Fields:
         """The request."""
@@ -254,6 +125,25 @@ def newer_id(case: Case) -> None:
 
 
 @way
+def newer_id_unnoticed(case: Case) -> None:
+    """The answer comes before the notice."""
+    rig, newer = case.rig, case.rig.connect()
+    case.others.append(newer)
+    effects = newer.connection.receive(json.dumps(case.asked()))
+    rig.carry(newer, replace(effects, others=()))
+    if rig.stopped is not None and case.turn is None:
+        rig.answer()
+    rig.carry(newer, Effects(others=effects.others))
+
+
+@way
+def newer_gone(case: Case) -> None:
+    """With another one that has its id, and goes at once."""
+    newer_id(case)
+    case.others.pop().disconnect()
+
+
+@way
 def drained(case: Case) -> None:
     case.rig.tell_all(lambda connection: connection.drain())
 
@@ -286,20 +176,27 @@ def lost_session(case: Case) -> None:
     case.rig.store.forget_session(TENANT, "s")
 
 
+LATE = ", before it was read"
+"""Of a question that the journal reads only after its request has ended."""
+
+
 def ends(place: Place) -> Iterator[str]:
     for name in WAYS:
-        if place.resumes and name in ("cancelled", "cancelled_by_another", "newer_id"):
+        if place.resumes and name.startswith(("cancelled", "newer")):
             continue
         if place.fails is None and name == "failed":
             continue
         yield name
+        if place.own is None and name in ("gone", "cancelled", "newer_id", "drained"):
+            yield name + LATE
 
 
+WHOLE = os.environ.get("KEEPWARM_EVERY_PLACE") == "1"
 CASES = [
     (place, name, company)
     for place in PLACES
     for name in ends(PLACES[place])
-    for company in COMPANY
+    for company in (COMPANY if WHOLE else ("alone", "both"))
 ]
 
 
@@ -308,6 +205,7 @@ def play(folder: Path, lives: list[Any], place: str, name: str, company: str) ->
     gc.disable()
     try:
         lives.clear()
+        folder.mkdir(parents=True)
         rig = PlaceRig(folder, lives)
         try:
             _play(rig, Case(rig, PLACES[place], company), name)
@@ -318,10 +216,13 @@ def play(folder: Path, lives: list[Any], place: str, name: str, company: str) ->
 
 
 def _play(rig: PlaceRig, case: Case, name: str) -> None:
-    rig.gives = name != "failed"
+    name, late, _ = name.partition(LATE)
+    rig.gives = name != "failed" and not late
     case.reach()
     ran = [client for client in case.others if rig.runs(client)]
     WAYS[name](case)
+    if name in ("gone", "newer_gone") and not case.place.ended:
+        assert not case.still_runs(), "nobody is there for the turn"
     rig.play_out()
     assert held(rig) == {}
     told, drains = answers(case.one), name.startswith("drained")
@@ -343,8 +244,26 @@ def _play(rig: PlaceRig, case: Case, name: str) -> None:
 def _may_lose(case: Case, name: str) -> bool:
     """Of two that share an id the one whose answer came first; a turn whose share of a budget
     another one used that began while it waited."""
+    if case.place is PLACES["shares of no use"]:
+        return True
     shared = case.place in (PLACES["its id"], PLACES["shares to go on with"])
-    return name == "newer_id" and shared
+    return name.startswith("newer_id") and shared
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> list["weakref.ref[Any]"]:
+    """Every request's life from now on; none is kept by this."""
+    found: list[weakref.ref[Any]] = []
+    begin = Jobs.begin
+
+    def begun(jobs: Jobs, job: Job, life: Coroutine[Question, Any, None]) -> None:
+        found.append(weakref.ref(life))
+        begin(jobs, job, life)
+
+    monkeypatch.setattr(Jobs, "begin", begun)
+    # A server lives, however long a test takes.
+    monkeypatch.setattr(ownership, "DEAD_MS", 10**9)
+    return found
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -353,10 +272,19 @@ def test_a_request_that_ends_anywhere_holds_nothing(
 ) -> None:
     for at, name, company in CASES:
         if at == place:
-            folder = tmp_path / f"{name} {company}"
-            folder.mkdir()
             try:
-                play(folder, lives, place, name, company)
+                play(tmp_path / f"{name} {company}", lives, place, name, company)
             except BaseException as error:
                 error.add_note(f"at {place!r}, {name}, {company}")
                 raise
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_a_release_left_out_is_noticed(
+    release: Release, tmp_path: Path, lives: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert release.case in CASES
+    play(tmp_path / "whole", lives, *release.case)
+    left_out(release, monkeypatch)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        play(tmp_path / "without", lives, *release.case)

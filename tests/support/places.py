@@ -6,17 +6,14 @@ late. ``held`` looks into everything that holds something for a request.
 """
 
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from runtime.messages import FinishReason
 from sessions.durable.account import NOTHING
 from sessions.durable.ledger import PriceTable
 from sessions.durable.session import Session
-from sessions.journal import ownership
 from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
 from sessions.journal.shares import spent_on
 from sessions.journal.sqlite import SqliteJournal
@@ -24,14 +21,14 @@ from sessions.journal.writer import Verdict
 from sessions.tenants import TenantPolicy, Tenants
 from sessions.turns.connection import Connection
 from sessions.turns.effects import Asked, Effects, Question
-from sessions.turns.jobs import Job, Jobs
+from sessions.turns.jobs import Job
 from sessions.turns.wanted import Recalled, Wanted
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.sessions_rig import END, Client, Event
 from tools_api.limits import Limits
 from tools_api.requests import Bounds
 
-PRICES = PriceTable(input_uncached=3_000, input_cached=300, output=15_000)
+PRICES = PriceTable(input_uncached=3_000_000_000, input_cached=300_000_000, output=15_000_000_000)
 TENANT = "acme"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 Matches = Callable[[Asked, Job], bool]
@@ -47,6 +44,8 @@ class PlaceRig(JournalRig):
         """The journal, asked there, reads at once, and only its answer is late."""
         self.given: Recalled | None = None
         self.lives = lives
+        self.sent_anew: set[str] = set()
+        """Engine requests whose turn has sent another one."""
         self.made: list[Session] = []
         """Every session that there ever was."""
         shared = SqliteJournal(
@@ -127,9 +126,10 @@ class PlaceRig(JournalRig):
         else:
             super().ask(client, question)
 
-    def emit_some(self, text: str) -> None:
-        """One step of the newest turn; it ends with the model's own end."""
-        self.emit(text, FinishReason.STOP if text.endswith(END) else None)
+    def lose_base(self) -> None:
+        """The engine does not know what the newest request goes on from."""
+        self.sent_anew.add(self.engine.last.request_id)
+        self.deliver(self.engine.forget(self.engine.last))
 
     def play_out(self) -> None:
         """Answer what is asked, and let every turn end, until nothing happens any more."""
@@ -152,7 +152,8 @@ def held(rig: PlaceRig) -> dict[str, Any]:
     for name, client in rig._clients.items():
         connection = client.connection
         jobs, lanes = connection._jobs, connection._lanes
-        found[f"jobs of {name}"] = [*jobs._jobs, *jobs._by_question, *jobs._by_request]
+        found[f"jobs of {name}"] = [*jobs._jobs, *jobs._by_question]
+        found[f"engine requests of {name}"] = jobs._by_request.keys() - rig.sent_anew
         found[f"lanes of {name}"] = [lanes.num_active, lanes.num_waiting] != [0, 0]
         found[f"a lane of {name}"] = [n for n, lane in lanes._lanes.items() if lane.active]
         found[f"followed by {name}"] = list(connection._following._follows)
@@ -223,19 +224,3 @@ def _told(event: Event) -> str:
     if event["type"] == "error":
         return str(event["error"]["code"])
     return str(event["type"].removeprefix("response."))
-
-
-@pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> list["weakref.ref[Any]"]:
-    """Every request's life from now on; none is kept by this."""
-    found: list[weakref.ref[Any]] = []
-    begin = Jobs.begin
-
-    def begun(jobs: Jobs, job: Job, life: Coroutine[Question, Any, None]) -> None:
-        found.append(weakref.ref(life))
-        begin(jobs, job, life)
-
-    monkeypatch.setattr(Jobs, "begin", begun)
-    # A server lives, however long a test takes.
-    monkeypatch.setattr(ownership, "DEAD_MS", 10**9)
-    return found

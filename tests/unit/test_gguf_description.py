@@ -1,5 +1,7 @@
 """Metadata of GGUF files as decoders: what is read, and what is refused by name."""
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +117,27 @@ def test_only_llama_keeps_rows_by_pairs() -> None:
     assert pairs_rows(header(), name)
     assert not pairs_rows(header(), name.replace("k_proj", "v_proj"))
     assert not pairs_rows(header("qwen3"), name)
+
+
+def with_factors(path: Path, numbers: list[float]) -> GgufHeader:
+    path.write_bytes(struct.pack(f"<{len(numbers)}f", *numbers))
+    own = header()
+    tensor = GgufTensor(kind="F32", shape=(len(numbers),), begin=0, num_bytes=4 * len(numbers))
+    return replace(own, path=path, tensors={**own.tensors, "rope_freqs.weight": tensor})
+
+
+def test_pairs_turn_more_slowly_by_the_files_factors(tmp_path: Path) -> None:
+    """Llama 3.1 and later: llama.cpp works them out beforehand."""
+    factors = [1.0, 1.0, 1.5, 2.0, 4.0, 8.0, 8.0, 8.0]
+    found = read_gguf_config(with_factors(tmp_path / "a.gguf", factors))
+    ropes = {layer.mixer.rope for layer in found.layers}
+    (rope,) = ropes
+    assert rope is not None
+    assert (rope.kind, rope.factors, rope.attention_factor) == ("longrope", tuple(factors), 1.0)
+    assert rope.theta == 1e6
+
+
+@pytest.mark.parametrize("numbers", [[1.0] * 7, [0.0] * 8, [float("nan")] * 8])
+def test_factors_that_are_none_are_refused(numbers: list[float], tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"tensor 'rope_freqs.weight' has"):
+        read_gguf_config(with_factors(tmp_path / "a.gguf", numbers))

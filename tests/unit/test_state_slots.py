@@ -129,3 +129,13 @@ def test_a_paused_prompt_goes_on_where_it_stopped() -> None:
     cache.commit(sequence, ids(range(13)))
     cache.finish(sequence, lease_s=0.0, state_of=ids(range(13)), kind=SnapshotKind.PAUSE)
     assert turn(cache, "a", list(range(20)), base="a") == 13
+
+
+def test_a_point_that_is_forked_a_thousand_times_stays() -> None:
+    cache = stateful(4, blocks=40)
+    text = list(range(41))
+    turn(cache, "a", text)
+    for number in range(1000):
+        assert turn(cache, f"fork{number}", [*text, 1000 + number], base="a") == 41
+        cache.release_branch(f"fork{number - 20}")
+    assert turn(cache, "a", [*text, 7], base="a") == 41

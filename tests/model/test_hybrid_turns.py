@@ -1,0 +1,161 @@
+"""A hybrid's turns on the whole engine: what they find, and what bad input does to them."""
+
+import random
+
+import pytest
+import torch
+
+from runtime.messages import ErrorKind, FinishReason
+from runtime.model.config import LoadError
+from tests.support.engine_driver import EngineDriver, Result
+
+
+def load(**settings: object) -> EngineDriver:
+    return EngineDriver.load(
+        **{  # type: ignore[arg-type]
+            "model": "random:lfm2-tiny",
+            "num_blocks": 600,
+            "max_running": 8,
+            "max_draft_tokens": 0,
+            "startup_profile_ms": 0,
+            **settings,
+        }
+    )
+
+
+def said(seed: int, count: int) -> list[int]:
+    return [random.Random(f"{seed}/{at}").randrange(32, 127) for at in range(count)]
+
+
+def played(driver: EngineDriver, tokens: list[int], **more: object) -> Result:
+    name = driver.request(tokens, **more)  # type: ignore[arg-type]
+    driver.run()
+    driver.engine.check()
+    return driver.results[name]
+
+
+def test_twenty_turns_of_eight_sessions_recompute_nothing_with_slots_for_sixteen() -> None:
+    """Each turn finds all that the one before it has run through the model: its exact end, but for
+    the last drawn token."""
+    driver = load(state_slots=16)
+    texts = {f"s{n}": list[int]() for n in range(8)}
+    for number in range(20):
+        names = {}
+        for n, (session, text) in enumerate(texts.items()):
+            new = said(100 * number + n, 5 + n)
+            base = session if text else None
+            names[session] = driver.request(
+                new, session=session, base=base, offset=len(text), max_new_tokens=4 + n
+            )
+            text += new
+        driver.run()
+        for session, name in names.items():
+            result, text = driver.results[name], texts[session]
+            assert result.start is not None
+            if number:
+                new = result.start.input_tokens - result.start.cached_tokens
+                assert new == 5 + int(session[1:]) + 1
+            text += result.tokens
+        driver.engine.check()
+
+
+def test_others_begin_where_a_request_says_they_will() -> None:
+    driver = load()
+    header = said(1, 37)
+    played(driver, header + said(2, 20), resume_points=(37,))
+    result = played(driver, header + said(3, 20))
+    assert result.start is not None
+    assert result.start.cached_tokens == 37
+
+
+def test_the_third_visitor_of_a_junction_pays_nothing_for_it() -> None:
+    driver = load()
+    shared, found = said(1, 64), []
+    for n in range(3):
+        result = played(driver, shared + said(10 + n, 20))
+        assert result.start is not None
+        found.append((result.start.cached_tokens, result.start.miss_causes.get("state_missing", 0)))
+    assert found == [(0, 0), (0, 64), (64, 0)]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ((0,), "outside the prompt of 30 tokens"),
+        ((30,), "outside the prompt of 30 tokens"),
+        ((5, 900), "outside the prompt of 30 tokens"),
+        ((9, 5), "ascending order"),
+        ((5, 5), "ascending order"),
+        (tuple(range(1, 10_001)), "10000 positions, at most 16"),
+    ],
+)
+def test_positions_that_make_no_sense_are_refused_and_harm_no_one(
+    points: tuple[int, ...], message: str
+) -> None:
+    driver = load()
+    result = played(driver, said(1, 30), resume_points=points)
+    assert result.error is ErrorKind.INTERNAL
+    assert message in result.error_message
+    assert played(driver, said(1, 30), resume_points=(5, 9)).finish is FinishReason.LENGTH
+
+
+def test_a_state_that_is_not_finite_ends_its_turn_and_leaves_nothing() -> None:
+    driver = load(state_slots=8)
+    states = driver.runner.states
+    assert states is not None
+    whole = played(driver, said(1, 40), session="a", max_new_tokens=6).tokens
+    driver.request(said(1, 40), session="b", base="a", offset=0, max_new_tokens=30)
+    for _ in range(3):
+        driver.step()
+    states._rings.fill_(torch.nan)
+    states._states[: states.num_slots].fill_(torch.nan)
+    driver.run()
+    ended = driver.results["r2"]
+    assert ended.error is ErrorKind.NOT_FINITE
+    for slot in range(states.num_slots):  # what was kept before is spoiled by the test itself
+        driver.engine.memory.cache.state_spoiled(slot)
+    states._states[: states.num_slots].fill_(torch.nan)
+    again = played(driver, said(1, 40), max_new_tokens=6)
+    assert again.tokens == whole
+    assert torch.isfinite(states._states[-1]).all()
+
+
+def test_a_cancelled_turn_whose_state_is_not_finite_leaves_no_snapshot() -> None:
+    driver = load(state_slots=8, max_batch_tokens=16)
+    states = driver.runner.states
+    assert states is not None
+    name = driver.request(said(1, 60), session="a", max_new_tokens=6)
+    driver.step()
+    driver.step()
+    states._rings.fill_(torch.nan)
+    states._states[: states.num_slots].fill_(torch.nan)
+    driver.cancel(name)
+    result = played(driver, said(1, 60), max_new_tokens=6)
+    assert result.finish is FinishReason.LENGTH
+    assert result.start is not None
+
+
+def test_a_client_that_rewrites_its_history_and_one_that_forks_over_and_over_get_on() -> None:
+    driver = load(state_slots=12, max_running=4)
+    text = said(1, 50)
+    played(driver, text, session="a", max_new_tokens=2)
+    for n in range(15):
+        text[n] = 32 + n
+        result = played(driver, text, session="a", base="a", offset=0, max_new_tokens=2)
+        assert result.finish is FinishReason.LENGTH
+    for n in range(30):
+        names = [
+            driver.request([40 + k], session=f"f{n}-{k}", base="a", offset=51, max_new_tokens=1)
+            for k in range(4)
+        ]
+        driver.run()
+        assert all(driver.results[name].finish is FinishReason.LENGTH for name in names)
+    start = driver.results[names[0]].start
+    assert start is not None
+    assert start.cached_tokens == 51
+    driver.engine.check()
+
+
+def test_more_turns_than_slots_are_refused_at_the_start() -> None:
+    with pytest.raises(LoadError, match="state_slots is 4 and max_running 8"):
+        load(state_slots=4)
