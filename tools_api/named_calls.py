@@ -7,6 +7,7 @@ Knows the two tokens; description, writer and reader stand together, being short
 Always true: see ``tools_api.call_reader``. A call's id is skipped: calls are known by ours.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ from tools_api.call_reader import SPACE, CallReader
 from tools_api.chat_format import CallSyntax, SegmentWriter
 from tools_api.items import FunctionCall
 from tools_api.json_scanner import ValueScanner
+
+_ID = re.compile("[A-Za-z0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class NamedCallReader(CallReader):
         self._plain = plain
         self._at: Literal["name", "id", "arguments", "plain"] = "name"
         self._function = ""
+        self._has_odd_id = False
+        """What stood where an id may stand is none, and would be lost."""
         self._scanner = ValueScanner()
 
     @property
@@ -75,6 +80,7 @@ class NamedCallReader(CallReader):
         if self._at != "id" or name not in (self._syntax.before_id, self._syntax.before_arguments):
             return self._ends_plain()
         if name == self._syntax.before_arguments:
+            self._has_odd_id = bool(self._held) and not _ID.fullmatch(self._held.strip(SPACE))
             self._held = ""
             self._start(self._function)
             self._at = "plain" if self._function in self._plain else "arguments"
@@ -105,6 +111,6 @@ class NamedCallReader(CallReader):
         self._add(self._held[:read])
         self._held = self._held[read:]
         if self._scanner.done or self._scanner.failed:
-            self._done(complete=self._scanner.done)
+            self._done(complete=self._scanner.done and not self._has_odd_id)
             self.over = True
         return False

@@ -19,6 +19,7 @@ from tools_api.exact_json import written
 from tools_api.lark_rules import LarkRules, Tag, containing, literal, regex_escaped
 from tools_api.raw_calls import Mark, RawCalls
 from tools_api.raw_schemas import FREE, document_of, parts_of, string_schemas
+from tools_api.raw_values import types_of
 from tools_api.schema_dialect import REFUSED
 from tools_api.tools import FunctionTool
 
@@ -71,8 +72,9 @@ class RawCallRules(CallRules):
             if way.properties[key] is not False:
                 self._lark.opens(_tag(self._key_pieces(key)))
         for key, schema in way.properties.items():
-            if schema is False:
-                continue
+            needed = key in way.required
+            if schema is False or (not needed and not types_of(root, schema)):
+                continue  # no value satisfies it
             self._refuse_key(i, tool, key)
             body = f"{self._joined(self._key_pieces(key))} {self._value(i, root, schema)}"
             rule = self._lark.rule(f"{prefix}k{len(named)}", body)
@@ -133,6 +135,10 @@ class RawCallRules(CallRules):
             self._blocks += 1
             block = self._lark.dialect_rule(name, document_of(root, parts.json))
             ways.append(f"{block} {self._joined(closing)}")
+        if not ways:
+            raise errors.unsupported_parameter(
+                f"tools[{i}].parameters", "no value satisfies an argument that has to come"
+            )
         return f"({' | '.join(ways)})"
 
     def _text(self, body: str, *, may_be_empty: bool) -> str:

@@ -195,3 +195,13 @@ def test_plain_input_stands_behind_the_name() -> None:
     tokens = served("qwen3-coder").tokenizer.encode(text).tolist()
     matcher = compiled("qwen3-coder", of({"type": "string"})).pristine.deep_copy()
     assert matcher.validate_tokens(tokens) == len(tokens)
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_an_argument_that_no_value_satisfies_is_left_out_or_refused(name: str) -> None:
+    impossible = {"type": "boolean", "enum": ["dontcare"]}
+    parameters = {"type": "object", "properties": {"k": impossible, "l": {"type": "integer"}}}
+    assert is_legal(name, parameters, [{"l": 1}])
+    assert not is_legal(name, parameters, [{"k": "dontcare"}])
+    with pytest.raises(ApiError, match="no value satisfies"):
+        compiled(name, parameters | {"required": ["k"]})
