@@ -80,7 +80,7 @@ kernels: $(KERNELS_VENV)/.ready
 # AddressSanitizer for the kernels of kernels/native: their own tests, and wrong frames against an
 # engine. Python and torch are as ever, so leaks are not looked for.
 SANITIZED_TESTS ?= tests/model/test_native_library.py tests/model/test_cpu_attention.py tests/model/test_shared_contexts.py \
-	tests/model/test_tiled_matrix.py tests/model/test_masked_sampling.py tests/model/test_qkv.py \
+	tests/model/test_tiled_matrix.py tests/model/test_coded_matrix.py tests/model/test_masked_sampling.py tests/model/test_qkv.py \
 	tests/model/test_norm.py tests/model/test_kv_write.py tests/campaigns/test_frames_fuzz.py
 
 sanitize: $(VENV)/.dev

@@ -4,6 +4,8 @@ For each tool whose schema the engine enforces, calls are drawn at temperature 1
 that knows nothing, within a token limit a little above the shortest legal call. Each call is
 read as the server reads it, step by step, and once more in groups of 2 to 16 tokens; some at
 every point where it can be split in two. Its arguments are judged by ``jsonschema``.
+
+The other chat formats follow with drawn tokens (``benchmarks.drawn_calls``).
 """
 
 import itertools
@@ -13,9 +15,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from benchmarks import instances
+from benchmarks.call_reading import MAX_SHORTEST_TOKENS, added_up, is_valid
+from benchmarks.drawn_calls import DrawnCalls, FormatCounts, every_format
 from benchmarks.report import Bar, DataMissing, data_file, parser, report, report_missing
 from runtime.config import EngineConfig
 from runtime.grammar.compiler import GrammarCompiler
@@ -32,16 +34,13 @@ from runtime.model.runner import load_runner
 from runtime.process.loading import assemble
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
 from sessions.turns.output_reader import OutputReader
-from tools_api.call_parser import (
-    CallArgumentsDelta,
-    CallDone,
-    CallParser,
-    CallStarted,
-    ParsedEvent,
-)
+from tools_api.call_parser import CallParser
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.grammar import GrammarSpec, grammar_for
+from tools_api.parsed_events import (
+    ParsedEvent,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 
@@ -50,9 +49,6 @@ SIDE_BY_SIDE = 32
 GROUPS = range(2, 17)
 SPLIT_EVERYWHERE = 20
 """One call in so many is split at every point."""
-MAX_SHORTEST_TOKENS = 600
-"""Tools whose known shortest call is longer, or not known, are left out; they would take most of
-the time."""
 
 
 @dataclass(slots=True)
@@ -85,25 +81,6 @@ class _Call:
     tool: FunctionTool
     reader: OutputReader
     events: list[ParsedEvent] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """What a stream of events adds up to."""
-
-    started: tuple[str, ...]
-    deltas: str
-    done: tuple[tuple[str, str, bool], ...]
-    other: int
-
-
-def added_up(events: Iterable[ParsedEvent]) -> Whole:
-    events = list(events)
-    started = tuple(e.name for e in events if isinstance(e, CallStarted))
-    deltas = "".join(e.text for e in events if isinstance(e, CallArgumentsDelta))
-    done = tuple((e.name, e.arguments, e.complete) for e in events if isinstance(e, CallDone))
-    known = CallStarted | CallArgumentsDelta | CallDone
-    return Whole(started, deltas, done, sum(not isinstance(e, known) for e in events))
 
 
 class ForcedCalls:
@@ -225,7 +202,7 @@ class ForcedCalls:
         elif any(added_up(events) != whole for events in self._readings(call.reader.tokens)):
             counts.lost_or_split += 1
             counts.note(f"{name}: another reading of {arguments}")
-        if not _is_valid(arguments, call.tool.parameters):
+        if not is_valid(arguments, call.tool.parameters):
             counts.invalid += 1
             counts.note(f"{name}: {arguments}")
 
@@ -244,14 +221,6 @@ class ForcedCalls:
         for group in groups:
             events += call_parser.push(decoder.push(group))
         return events + call_parser.push(decoder.finish()) + call_parser.finish()
-
-
-def _is_valid(arguments: str, schema: dict[str, Any]) -> bool:
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and instances.accepts(schema, value)
 
 
 def shared_tools(data: Path) -> list[FunctionTool]:
@@ -278,20 +247,46 @@ def bars(counts: Counts | None) -> list[Bar]:
     ]
 
 
+def format_bars(formats: Sequence[FormatCounts] | None) -> list[Bar]:
+    """Of the calls whose tokens are drawn, over all formats."""
+
+    def total(name: str) -> int | None:
+        return None if formats is None else sum(getattr(counts, name) for counts in formats)
+
+    none = ("invalid", "lost_or_split", "unfinished", "cut_differently", "dropped", "failed")
+    least = None if formats is None else min(counts.calls for counts in formats)
+    return [
+        *(Bar(name=f"formats_{name}", value=total(name), op="<=", bar=0) for name in none),
+        Bar(name="calls_a_format", value=least, op=">=", bar=500),
+        Bar(name="outputs_cut", value=total("cut"), op=">=", bar=300 * len(every_format())),
+        Bar(name="outputs_mutated", value=total("mutated"), op=">=", bar=1000),
+    ]
+
+
 def main() -> int:
     options = parser(__doc__)
-    options.add_argument("--calls", type=int, default=10_000)
+    options.add_argument("--calls", type=int, default=2000, help="by the engine, as Hermes")
+    options.add_argument("--format-calls", type=int, default=500, help="drawn, in each format")
     given = options.parse_args()
     try:
         tools = shared_tools(given.data)
     except DataMissing as error:
-        return report_missing("forced_calls", error, bars(None), as_json=given.json)
+        missing = [*bars(None), *format_bars(None)]
+        return report_missing("forced_calls", error, missing, as_json=given.json)
     random.Random(SEED).shuffle(tools)
     counts = ForcedCalls().run(tools, given.calls)
-    names = list(Counts.__slots__)
-    figures = {name: getattr(counts, name) for name in names}
+    figures = {name: getattr(counts, name) for name in Counts.__slots__}
     figures["tokens_per_call"] = round(counts.tokens / counts.calls, 1)
-    return report("forced_calls", figures, bars(counts), as_json=given.json)
+    formats = []
+    for name in every_format():
+        drawn = DrawnCalls(name, SEED)
+        formats.append(drawn.run(tools, calls=given.format_calls, cuts=300, mutations=1000))
+        told = {field: getattr(formats[-1], field) for field in FormatCounts.__slots__[1:]}
+        figures |= {f"{name}_{field}": value for field, value in told.items()}
+    figures["all_calls"] = counts.calls + sum(each.calls for each in formats)
+    judged = [*bars(counts), *format_bars(formats)]
+    judged.append(Bar(name="all_calls", value=figures["all_calls"], op=">=", bar=10_000))
+    return report("forced_calls", figures, judged, as_json=given.json)
 
 
 if __name__ == "__main__":

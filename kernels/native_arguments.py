@@ -2,8 +2,13 @@
 
 import ctypes
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
+
+WeightKind = Literal["16", "8", "4", "int4", "int8", "e2m1", "e4m3"]
+"""Bits of a weight as ``kernels.quant_matmul`` rounds it, and kinds of codes as
+``kernels.coded_matrix`` has them. Functions of the compiled library end in it."""
 
 
 class AttendArgs(ctypes.Structure):
@@ -45,6 +50,7 @@ class LinearArgs(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "weights", "scales", "output")),
         *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs", "group")),
+        ("zeros", ctypes.c_void_p),
     )
 
 
@@ -59,16 +65,17 @@ class PackArgs(ctypes.Structure):
 class TiledWeights:
     """A matrix in tiles of 16 outputs, as ``kernels/native/linear.h`` says."""
 
-    bits: int
-    """16, 8 or 4."""
+    kind: WeightKind
     values: Tensor
     """uint8: the tiles' bytes."""
     scales: Tensor
-    """float32 [tiles, groups, 16]; empty for 16 bits."""
+    """float32 [tiles, groups, 16], of e2m1 uint8; empty for 16 bits."""
+    zeros: Tensor | None = None
+    """int8 [tiles, groups, 16], of codes that are integers."""
     outputs: int
     inputs: int
     group: int
-    """Inputs that share a scale; only 4 bits look at it."""
+    """Inputs that share a scale; 16 and 8 bits do not look at it."""
     arguments: bytes = field(init=False)
     """What every call with these weights says: filling a structure takes longer than copying it."""
 
@@ -79,6 +86,7 @@ class TiledWeights:
             inputs=self.inputs,
             outputs=self.outputs,
             group=self.group,
+            zeros=None if self.zeros is None else self.zeros.data_ptr(),
         )
         object.__setattr__(self, "arguments", bytes(arguments))
 

@@ -59,7 +59,7 @@ class LayerParts:
 
 
 class _ProductArgs(ctypes.Structure):
-    _fields_ = (("linear", LinearArgs), ("bias", ctypes.c_void_p), ("bits", ctypes.c_int64))
+    _fields_ = (("linear", LinearArgs), ("bias", ctypes.c_void_p), ("multiply", ctypes.c_void_p))
 
 
 class _LayerArgs(ctypes.Structure):
@@ -210,8 +210,10 @@ def _layer_args(layer: LayerParts, blocks: tuple[Tensor, Tensor]) -> _LayerArgs:
 
 
 def _product_args(product: TiledProduct) -> _ProductArgs:
+    library = native_library(torch.bfloat16)
+    assert library is not None, "there are no tiles without it"
     return _ProductArgs(
         LinearArgs.from_buffer_copy(product.weights.arguments),
         None if product.bias is None else product.bias.data_ptr(),
-        product.weights.bits,
+        library.product_of(product.weights.kind),
     )

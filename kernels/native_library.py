@@ -11,7 +11,6 @@ Threads are those of torch: both use the one OpenMP library that torch brings al
 import ctypes
 import functools
 import hashlib
-import itertools
 import logging
 import os
 import platform
@@ -19,10 +18,13 @@ import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels.large_pages import Slabs
 from kernels.native_arguments import (
@@ -32,6 +34,7 @@ from kernels.native_arguments import (
     QkvArgs,
     ShortConvArgs,
     TiledWeights,
+    WeightKind,
 )
 from kernels.paged_layout import PagedLayout
 
@@ -43,8 +46,10 @@ _FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math"),  # loops with an exponential or a choice in vectors
 )
 _TILE = 16
+_ROUNDED: dict[int, WeightKind] = {16: "16", 8: "8", 4: "4"}
+"""What ``pack`` makes."""
+_KINDS: tuple[WeightKind, ...] = get_args(WeightKind)
 _COMPILE_TIMEOUT_S = 120
-_LINEAR = ("linear", "widen", "pack")
 _SUFFIXES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
@@ -75,26 +80,40 @@ class NativeLibrary:
         """See ``kernels.short_conv``."""
         self.short_conv.argtypes = (ctypes.POINTER(ShortConvArgs),)
         self._slabs = Slabs()
-        self._linear = {}
-        self.bits_for_many_rows: frozenset[int] = frozenset()
+        self._linear: dict[WeightKind, Any] = {}
+        self._widen: dict[WeightKind, Any] = {}
+        self._pack: dict[WeightKind, Any] = {}
+        self._tiles: dict[WeightKind, Any] = {}
+        self.kinds_for_many_rows: frozenset[WeightKind] = frozenset()
         """Of weights with which our products are as fast as torch's for any number of rows: all
         where torch has no matrix unit, those that ours takes as they lie where there is one."""
         if suffix == "bf16" and library.keepwarm_has_linear():
-            self._linear = {
-                bits: tuple(getattr(library, f"keepwarm_{name}_{bits}") for name in _LINEAR)
-                for bits in (16, 8, 4)
-            }
+            matrix_unit = bool(library.keepwarm_has_matrix_unit())
+            narrow = [kind for kind in _KINDS if kind != "16"] if matrix_unit else []
+            self._linear, self._widen, self._pack, self._tiles = (
+                {kind: getattr(library, f"keepwarm_{name}_{kind}") for kind in kinds}
+                for name, kinds in (
+                    ("linear", _KINDS),
+                    ("widen", _KINDS),
+                    ("pack", _ROUNDED.values()),
+                    ("tiles", narrow),
+                )
+            )
             amx = "amx_bf16" in _processor().split()
-            ours = {16} if library.keepwarm_has_matrix_unit() else set()
-            self.bits_for_many_rows = frozenset(ours if amx else self._linear)
+            ours: set[WeightKind] = {"16"} if matrix_unit else set()
+            self.kinds_for_many_rows = frozenset(ours if amx else _KINDS)
             self.run_layers = library.keepwarm_run_layers
             """See ``kernels.native_layers``; only where ``has_linear`` holds."""
             self.run_layers.restype = None
-            for linear, widen, pack in self._linear.values():
-                linear.argtypes = widen.argtypes = (ctypes.POINTER(LinearArgs),)
-                pack.argtypes = (ctypes.POINTER(PackArgs),)
+            for function in (*self._linear.values(), *self._widen.values(), *self._tiles.values()):
+                function.argtypes = (ctypes.POINTER(LinearArgs),)
+            for function in self._pack.values():
+                function.argtypes = (ctypes.POINTER(PackArgs),)
         for function in (
-            *itertools.chain(*self._linear.values()),
+            *self._linear.values(),
+            *self._widen.values(),
+            *self._pack.values(),
+            *self._tiles.values(),
             self._attend,
             self._attend_int8,
             *blocked,
@@ -270,18 +289,19 @@ class NativeLibrary:
         self._silu_mul(gate_up.data_ptr(), output.data_ptr(), tokens, size)
         return output
 
-    def pack(self, weight: Tensor, bits: int, group: int) -> TiledWeights:
+    def pack(self, weight: Tensor, bits: Literal[16, 8, 4], group: int) -> TiledWeights:
         """Lay out a matrix [outputs, inputs] in bfloat16, quantised to 8 or 4 bits or as it is.
 
         The rounding is that of ``kernels.quant_matmul.quantise_reference``.
         """
         outputs, inputs = weight.shape
         tiles = -(-outputs // _TILE)
-        values = self._slabs.take(tiles * _TILE * inputs * bits // 8)
+        values = self.room(tiles * _TILE * inputs * bits // 8)
         groups = {16: 0, 8: 1, 4: inputs // group}[bits]
         scales = torch.zeros(tiles, groups, _TILE)
         weight = weight.contiguous()
-        self._linear[bits][2](
+        kind = _ROUNDED[bits]
+        self._pack[kind](
             PackArgs(
                 weight=weight.data_ptr(),
                 tiles=values.data_ptr(),
@@ -292,21 +312,45 @@ class NativeLibrary:
             )
         )
         return TiledWeights(
-            bits=bits, values=values, scales=scales, outputs=outputs, inputs=inputs, group=group
+            kind=kind,
+            values=values,
+            scales=scales,
+            outputs=outputs,
+            inputs=inputs,
+            group=group,
         )
+
+    def room(self, num_bytes: int) -> Tensor:
+        """uint8: where tiles are kept."""
+        return self._slabs.take(num_bytes)
+
+    def product_of(self, kind: WeightKind) -> int:
+        """The address of what multiplies weights of a kind, for ``run_layers``."""
+        return ctypes.cast(self._linear[kind], ctypes.c_void_p).value or 0
 
     def linear(self, x: Tensor, matrix: TiledWeights) -> Tensor:
         """``x`` [rows, inputs] times the transposed matrix."""
         output = x.new_empty(x.shape[0], matrix.outputs)
         x = x.contiguous()
-        self._linear[matrix.bits][0](self._linear_args(x, matrix, output))
+        self._linear[matrix.kind](self._linear_args(x, matrix, output))
         return output
 
     def widened(self, matrix: TiledWeights) -> Tensor:
         """The matrix in bfloat16, [outputs, inputs]; inputs must be a multiple of 32."""
         output = torch.empty(matrix.outputs, matrix.inputs, dtype=torch.bfloat16)
-        self._linear[matrix.bits][1](self._linear_args(None, matrix, output))
+        self._widen[matrix.kind](self._linear_args(None, matrix, output))
         return output
+
+    def linear_of_many(self, x: Tensor, matrix: TiledWeights) -> Tensor:
+        """The same of many rows, by the matrix in bfloat16, laid out for this product alone."""
+        lay_out = self._tiles.get(matrix.kind)
+        if lay_out is None:
+            return functional.linear(x, self.widened(matrix))
+        tiles = torch.empty(
+            -(-matrix.outputs // _TILE) * _TILE * matrix.inputs * 2, dtype=torch.uint8
+        )
+        lay_out(self._linear_args(None, matrix, tiles))
+        return self.linear(x, replace(matrix, kind="16", values=tiles, zeros=None))
 
     @staticmethod
     def _linear_args(x: Tensor | None, matrix: TiledWeights, output: Tensor) -> LinearArgs:

@@ -12,9 +12,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from kernels.native_library import native_library
+from kernels.coded_tiles import tiled_codes
+from kernels.codes import Codes
+from kernels.native_arguments import TiledWeights
+from kernels.native_library import NativeLibrary, native_library
 
 Bits = Literal[4, 8, 16]
 
@@ -50,12 +52,31 @@ class TiledMatrix:
         """
         library = native_library(weight.dtype)
         assert library is not None, "fits_tiles() was not asked"
-        self._library = library
+        weights = library.pack(weight, bits, group)
         if widened_from is None:
-            widened_from = NEVER if bits in library.bits_for_many_rows else _WIDENED_FROM
+            widened_from = _usually_widened_from(library, weights)
+        self._take(library, weights, widened_from)
+
+    def _take(self, library: NativeLibrary, weights: TiledWeights, widened_from: int) -> None:
+        self._library = library
         self._widened_from = widened_from
-        self.weights = library.pack(weight, bits, group)
-        self.num_bytes = self.weights.values.numel() + 4 * self.weights.scales.numel()
+        self.weights = weights
+        parts = [
+            weights.values,
+            weights.scales,
+            *([] if weights.zeros is None else [weights.zeros]),
+        ]
+        self.num_bytes = sum(part.numel() * part.element_size() for part in parts)
+
+    @classmethod
+    def of_codes(cls, codes: Codes) -> "TiledMatrix":
+        """Lay out what a checkpoint holds, for inputs that ``fits_tiles`` and codes that do."""
+        library = native_library(torch.bfloat16)
+        assert library is not None, "fits_tiles() was not asked"
+        weights = tiled_codes(library, codes)
+        made = cls.__new__(cls)
+        made._take(library, weights, _usually_widened_from(library, weights))
+        return made
 
     @property
     def most_rows(self) -> int:
@@ -65,9 +86,13 @@ class TiledMatrix:
     def multiply(self, x: Tensor) -> Tensor:
         """[rows, inputs] bfloat16 -> [rows, outputs]."""
         if x.shape[0] >= self._widened_from:
-            return functional.linear(x, self._library.widened(self.weights))
+            return self._library.linear_of_many(x, self.weights)
         return self._library.linear(x, self.weights)
 
     def widened(self, dtype: torch.dtype) -> Tensor:
         """The matrix in ``dtype``, as products see it."""
         return self._library.widened(self.weights).to(dtype)
+
+
+def _usually_widened_from(library: NativeLibrary, weights: TiledWeights) -> int:
+    return NEVER if weights.kind in library.kinds_for_many_rows else _WIDENED_FROM

@@ -1,7 +1,7 @@
 """The chat template of a Hugging Face folder, as text: where it may stand, and in which order.
 
-It is never run: what it says is compared with what our own renderers write. A template that
-cannot be read is as good as none, because nothing depends on it.
+It is not run here: ``runtime.chat_judge`` does that, in a process of its own. A template that
+cannot be read is as good as none.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 MAX_BYTES = 4 << 20
+_ROLES = frozenset(f"{role}_token" for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask"))
 
 
 def chat_template_of(folder: Path) -> str | None:
@@ -35,13 +36,28 @@ def chat_template_of(folder: Path) -> str | None:
     return next((text for text in texts if isinstance(text, str)), None)
 
 
+def special_tokens_of(folder: Path) -> dict[str, str]:
+    """The special tokens that templates know by a role, as ``bos_token``."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for role, token in _object(folder / name).items():
+            text = token.get("content") if isinstance(token, dict) else token
+            if role in _ROLES and isinstance(text, str):
+                found[role] = text
+    return found
+
+
 def _stated(path: Path) -> Any:
+    return _object(path).get("chat_template")
+
+
+def _object(path: Path) -> dict[str, Any]:
     text = _text(path)
     try:
         value = None if text is None else orjson.loads(text)
     except orjson.JSONDecodeError:
-        return None
-    return value.get("chat_template") if isinstance(value, dict) else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _text(path: Path) -> str | None:

@@ -34,6 +34,11 @@ class EngineConfig:
     """Folder in Hugging Face layout, ``default``, ``hub:ORG/NAME[@REVISION]`` for a model that is
     fetched by its name, or ``random:NAME`` for trials."""
 
+    chat_format: str | None = None
+    """How transcripts are written for the model, by the name of a format; None: as the folder's own
+    chat template does it, which a folder without one needs. It is not asked of models that come
+    along."""
+
     dtype: DTypeName = "auto"
     """Number type of weights and KV. ``auto``: bfloat16 where the machine has units for it or
     the compiled products of this package run (AVX2 and a compiler), else float32. float64 is

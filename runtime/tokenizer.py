@@ -17,7 +17,7 @@ import codecs
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from runtime.folder_files import DESCRIPTION, TOKENIZER, JsonBounds, UnfitFile, 
 from runtime.text_encoder import TextEncoder, node_types, without_prefix
 from runtime.token_bound import TokenBound
 from tools_api.chat_families import chat_format_for
-from tools_api.chat_format import Segment
+from tools_api.chat_format import ChatFormat, Segment
 
 TokenArray = npt.NDArray[np.int32]
+FormatOf = Callable[[Mapping[str, int]], ChatFormat]
+"""Chooses a chat format for special tokens, by their texts."""
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _METASPACE = "\u2581"
@@ -78,7 +80,12 @@ class Tokenizer:
 
     @classmethod
     def load(
-        cls, folder: Path, *, vocab_size: int | None = None, model_type: str | None = None
+        cls,
+        folder: Path,
+        *,
+        vocab_size: int | None = None,
+        model_type: str | None = None,
+        format_of: FormatOf | None = None,
     ) -> "Tokenizer":
         """Read ``tokenizer.json`` and, where present, the ``*_config.json`` beside it.
 
@@ -88,6 +95,8 @@ class Tokenizer:
                 config.json's ``vocab_size``, else one more than the highest id.
             model_type: config.json's ``model_type`` when there is no such file. Names the
                 chat format, whose end-of-turn tokens end a sequence besides the configured ones.
+            format_of: chooses the chat format instead; what it raises of ``ValueError`` and
+                ``LookupError`` is the tokenizer's fault.
 
         Raises:
             TokenizerError: naming the file and what is wrong with it.
@@ -99,6 +108,8 @@ class Tokenizer:
         raw = _json_object(path, source)
         config = _read_json(folder / "config.json") or {}
         specials = _added_tokens(raw, _read_json(folder / "tokenizer_config.json") or {})
+        if format_of is None and (named := model_type or config.get("model_type")) is not None:
+            format_of = functools.partial(_by_vocabulary, named)
         pieces = _vocabulary(raw, path)
         top = max([*pieces.values(), *specials.values()])
         rows = vocab_size if vocab_size is not None else _config_vocab_size(config)
@@ -119,9 +130,7 @@ class Tokenizer:
             token_bytes=_byte_table(raw, pieces, specials, rows, path),
             specials=specials,
             vocab_size=rows,
-            end_of_turn_ids=_end_of_turn_ids(
-                folder, config, specials, rows, model_type or config.get("model_type")
-            ),
+            end_of_turn_ids=_end_of_turn_ids(folder, config, specials, rows, format_of),
             strips_first_space=_strips_first_space(raw),
         )
 
@@ -355,20 +364,24 @@ def _byte_level_chars() -> dict[str, int]:
     return chars | {chr(256 + index): value for index, value in enumerate(others)}
 
 
+def _by_vocabulary(model_type: str, specials: Mapping[str, int]) -> ChatFormat:
+    return chat_format_for(model_type, specials.__contains__)
+
+
 def _end_of_turn_ids(
     folder: Path,
     config: dict[str, Any],
     specials: Mapping[str, int],
     vocab_size: int,
-    model_type: str | None,
+    format_of: FormatOf | None,
 ) -> list[int]:
     """The chat format's end-of-turn tokens, then generation_config.json's ``eos_token_id``,
     else config.json's. The first is what a sequence is written with."""
     ids: list[int] = []
-    if model_type is not None:
+    if format_of is not None:
         try:
-            chat_format = chat_format_for(model_type, specials.__contains__)
-        except ValueError as error:
+            chat_format = format_of(specials)
+        except (ValueError, LookupError) as error:
             raise TokenizerError(f"{folder / 'config.json'}: {error}") from error
         ids += [specials[name] for name in chat_format.end_of_turn if name in specials]
     generation = _read_json(folder / "generation_config.json") or {}
@@ -383,7 +396,7 @@ def _end_of_turn_ids(
             break
     if not ids:
         raise TokenizerError(
-            f"{folder}: no end-of-turn token in generation_config.json, config.json or the "
-            f"chat format of model type {model_type!r}"
+            f"{folder}: no end-of-turn token in generation_config.json, config.json or a chat "
+            "format"
         )
     return list(dict.fromkeys(ids))

@@ -24,6 +24,9 @@ from triton.compiler import ASTSource
 
 from kernels.paged_layout import MAX_DECODE_QUERIES
 from kernels.triton_attention import extend_kernel, extend_tiling
+from kernels.triton_coded import INPUTS_EACH as INPUTS_OF_CODES
+from kernels.triton_coded import KINDS, NARROW_KINDS, coded_matmul_kernel
+from kernels.triton_coded import OUTPUTS_EACH as OUTPUTS_OF_CODES
 from kernels.triton_decode import (
     JOIN_WARPS,
     SPLITS_AT_ONCE,
@@ -172,6 +175,7 @@ def builds() -> Iterator[Build]:
         num_warps=4,
     )
     yield from _sampling(151936)
+    yield from _coded()
     for block in (FEW_ROWS, MANY_ROWS):
         yield Build(
             name=f"grouped_matmul {block} rows",
@@ -191,6 +195,36 @@ def builds() -> Iterator[Build]:
             num_warps=4,
             needs="HGMMA" if block >= 64 else "LDGSTS",
         )
+
+
+def _coded() -> Iterator[Build]:
+    """Products with codes: few rows and many, every kind, integers with and without zero points."""
+    for kind, zeros in (*((kind, False) for kind in KINDS), ("int4", True), ("int8", True)):
+        for block in (FEW_ROWS, MANY_ROWS):
+            yield Build(
+                name=f"coded_matmul {kind}{' zeros' if zeros else ''} {block} rows",
+                kernel=coded_matmul_kernel,
+                types=_pointers("bf16", "x")
+                | _pointers("u8", "values")
+                | _pointers("u8" if kind == "e2m1" else "fp32", "scales")
+                | _pointers("i8", "zeros")
+                | _pointers("bf16", "out")
+                | {"rows": "i32"},
+                constants={
+                    "OUTPUTS": 4096,
+                    "INPUTS": 4096,
+                    "GROUP": 32 if kind == "e2m1" else 128,
+                    "GROUPS": 128 if kind == "e2m1" else 32,
+                    "KIND": KINDS[kind],
+                    "NARROW": kind in NARROW_KINDS,
+                    "HAS_ZEROS": zeros,
+                    "BLOCK_M": block,
+                    "BLOCK_N": OUTPUTS_OF_CODES,
+                    "BLOCK_K": INPUTS_OF_CODES,
+                },
+                num_warps=4,
+                needs="HGMMA" if block >= 64 else "HMMA",
+            )
 
 
 def _sampling(vocab: int) -> Iterator[Build]:

@@ -14,8 +14,8 @@ Always true: in what comes out the outputs of a run stand behind it, before the 
 calls, in the order of its calls; what went in so comes out as it is.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from tools_api import errors
 from tools_api.item_identity import normalised
@@ -203,3 +203,18 @@ def _place(
     rest = outputs[len(in_time) :]
     last = in_time[-1] if in_time else run.end - 1
     placed[last] = (*placed.get(last, (items[last],)), *rest)
+
+
+def with_names(items: Sequence[Item], calls: Iterable[Item]) -> tuple[Item, ...]:
+    """The items, outputs with the names of the tools that were called.
+
+    Args:
+        calls: among which those that they answer are.
+    """
+    names = {call.call_id: call.full_name for call in calls if isinstance(call, Call)}
+    return tuple(
+        replace(item, name=names[item.call_id])
+        if isinstance(item, CallOutput) and item.call_id in names
+        else item
+        for item in items
+    )

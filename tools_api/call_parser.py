@@ -1,7 +1,7 @@
 """Model output, as it streams, to text, reasoning and calls.
 
 The inverse of the renderers for what a model writes: think blocks, free text, calls in the
-family's syntax (``CallSyntax``). In families with tags only the special token is a tag; text
+family's syntax (``JsonCalls``). In families with tags only the special token is a tag; text
 that spells one stays text. A call's object is scanned as it arrives: its name is announced
 as soon as the name's string is closed, its arguments pass through unchanged.
 Input of a custom tool that a grammar binds stands behind the object as plain text, up to the
@@ -13,79 +13,47 @@ exactly one ``CallDone``. Nothing is dropped but tags, the whitespace that belon
 and a call that was cut before its name was known.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from tools_api.call_reader import CallReader
 from tools_api.chat_format import (
-    CALL_BRACE,
-    THINK_CLOSER,
-    THINK_OPENER,
     CallSyntax,
     ChatFormat,
+    JsonCalls,
     Segment,
 )
+from tools_api.harmony import ChannelParser, HarmonyCalls
 from tools_api.json_scanner import CallScanner
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """More of the message that is open, or the beginning of one."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextDone:
-    """The text before this point is one message, complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """More of the think block that is open, without its tags."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDone:
-    """The reasoning before this point is one item, complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallStarted:
-    """The name's string is closed; arguments follow."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallArgumentsDelta:
-    """More of the arguments: JSON text as the model writes it, or plain text; cut anywhere."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDone:
-    """The end of the call that was started last."""
-
-    name: str
-    arguments: str
-    """As written: JSON text, ``{}`` for a call without arguments; or plain text."""
-    complete: bool = True
-    """False: the output ended, or went wrong, inside the arguments."""
-
-
-ParsedEvent = (
-    TextDelta
-    | TextDone
-    | ReasoningDelta
-    | ReasoningDone
-    | CallStarted
-    | CallArgumentsDelta
-    | CallDone
+from tools_api.named_calls import NamedCallReader, NamedCalls
+from tools_api.parsed_events import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    ParsedEvent,
+    ReasoningDelta,
+    ReasoningDone,
+    TextDelta,
+    TextDone,
 )
+from tools_api.python_calls import PythonCallReader, PythonCalls
+from tools_api.raw_call_reader import ArgumentTypes, RawCallReader
+from tools_api.raw_calls import RawCalls
+from tools_api.raw_values import Types, argument_types
+from tools_api.tools import FunctionTool
+
+__all__ = [
+    "CallArgumentsDelta",
+    "CallDone",
+    "CallParser",
+    "CallStarted",
+    "ParsedEvent",
+    "ReasoningDelta",
+    "ReasoningDone",
+    "TextDelta",
+    "TextDone",
+]
+_State = Literal["text", "reasoning", "list", "call", "input", "between", "group"]
 
 
 class CallParser:
@@ -99,6 +67,7 @@ class CallParser:
         calls: bool = True,
         plain: frozenset[str] = frozenset(),
         reasons_first: bool = False,
+        tools: Sequence[FunctionTool] = (),
     ) -> None:
         """
         Args:
@@ -107,14 +76,21 @@ class CallParser:
             calls: the turn may call tools; otherwise the calls' tags are text.
             plain: names of the tools whose input is plain text.
             reasons_first: what comes before the end of reasoning is reasoning, opened or not.
+            tools: say which types arguments have, where the format does not.
         """
+        self._channels: ChannelParser | None = None
+        if isinstance(chat_format.calls, HarmonyCalls):
+            self._channels = ChannelParser(calls=calls, plain=plain)
         self._thinking = thinking and chat_format.thinking
         self._syntax: CallSyntax | None = chat_format.calls if calls else None
+        reasons_first = reasons_first or (self._thinking and chat_format.opens_reasoning)
+        self._think = (chat_format.think_opener, chat_format.think_closer)
         self._end_of_turn = frozenset(chat_format.end_of_turn)
         self._plain = plain
-        self._state: Literal["text", "reasoning", "list", "call", "input", "between"] = (
-            "reasoning" if reasons_first else "text"
-        )
+        self._tools = {tool.name: tool.parameters for tool in tools}
+        self._state: _State = "reasoning" if reasons_first else "text"
+        self._reader: CallReader | None = None
+        """Of calls that are no JSON objects."""
         self._started = False
         """The text or reasoning that is open has had a delta."""
         self._held = ""
@@ -133,13 +109,17 @@ class CallParser:
 
     def push(self, segments: Iterable[Segment]) -> list[ParsedEvent]:
         """Read on; return what has become certain."""
+        if self._channels is not None:
+            return self._channels.push(segments)
         for segment in segments:
             if not segment.special:
                 self._text(segment.text)
             elif segment.text in self._end_of_turn:
                 syntax = self._syntax
                 self._end_input(complete=syntax is not None and syntax.closer is None)
-                self._end()
+                if self._reader is not None:
+                    self._reader.end_of_turn()
+                self._end(cut=False)
             else:
                 self._special(segment.text)
         events, self._events = self._events, []
@@ -147,15 +127,19 @@ class CallParser:
 
     def finish(self) -> list[ParsedEvent]:
         """The output has ended; close what is open."""
-        self._end()
+        if self._channels is not None:
+            return self._channels.finish()
+        self._end(cut=True)
         return self.push(())
 
     def _special(self, name: str) -> None:
         if self._state == "reasoning":
-            if name == THINK_CLOSER:
+            if name == self._think[1]:
                 self._end_reasoning()
-            elif name != THINK_OPENER:
+            elif name != self._think[0]:
                 self._run(name)
+            return
+        if self._reader is not None and self._read_special(self._reader, name):
             return
         syntax = self._syntax
         self._end_input(complete=syntax is not None and name == syntax.closer)
@@ -166,9 +150,9 @@ class CallParser:
         if syntax is not None and name == syntax.opener:
             self._end_text(keep_newlines=False)
             self._start_call(syntax, name)
-        elif self._thinking and name in (THINK_OPENER, THINK_CLOSER):
+        elif self._thinking and name in self._think:
             self._end_text(keep_newlines=False)
-            self._state = "reasoning" if name == THINK_OPENER else "text"
+            self._state = "reasoning" if name == self._think[0] else "text"
             self._after_tag = True
         else:
             self._run(name)
@@ -178,6 +162,8 @@ class CallParser:
             syntax = self._syntax
             if syntax is None or self._state in ("text", "reasoning"):
                 text = self._free(text)
+            elif self._reader is not None:
+                text = self._read_on(self._reader, text)
             elif self._state == "list":
                 text = self._list_start(text)
             elif self._state == "call":
@@ -192,7 +178,7 @@ class CallParser:
         syntax = self._syntax
         if self._state == "text" and not self._started and syntax and syntax.opener is None:
             body = text.lstrip("\n")
-            if body.startswith(CALL_BRACE):
+            if body.startswith(syntax.start):
                 self._held += text[: len(text) - len(body)]
                 self._start_call(syntax, "")
                 return body
@@ -225,7 +211,52 @@ class CallParser:
         self._started, self._held = False, ""
         self._state, self._after_tag = "text", True
 
+    def _read_on(self, reader: CallReader, text: str) -> str:
+        """Text inside calls that are no JSON objects; returns what is not theirs."""
+        rest = reader.text(text)
+        self._tell(reader)
+        if reader.over:
+            self._leave_group()
+        return rest
+
+    def _read_special(self, reader: CallReader, name: str) -> bool:
+        """Whether a special token belonged to the calls; they are left otherwise."""
+        taken = reader.special(name)
+        if not taken:
+            unannounced = reader.unannounced
+            reader.stop()
+            self._tell(reader)
+            self._leave_group()
+            if unannounced:
+                self._after_tag = False
+                self._run(unannounced)
+            return False
+        self._tell(reader)
+        if reader.over:
+            self._leave_group()
+        return True
+
+    def _tell(self, reader: CallReader) -> None:
+        events = reader.take()
+        if events and self._started:
+            self._end_text(keep_newlines=False)
+        self._events += events
+
+    def _leave_group(self) -> None:
+        self._reader = None
+        self._state, self._after_tag = "text", True
+
+    def _open_group(self, syntax: CallSyntax) -> None:
+        self._state = "group"
+        self._reader = call_reader(syntax, self._types_of, self._plain)
+
+    def _types_of(self, name: str) -> Mapping[str, Types]:
+        return argument_types(self._tools.get(name, {}))
+
     def _start_call(self, syntax: CallSyntax, raw: str, *, in_list: bool = False) -> None:
+        if not isinstance(syntax, JsonCalls):
+            self._open_group(syntax)
+            return
         lists = not syntax.repeats_opener and not in_list
         self._state = "list" if lists else "call"
         self._raw, self._announced = raw, False
@@ -268,7 +299,7 @@ class CallParser:
         if scanner.input_follows:
             self._state, self._scanner, self._name, self._input = "input", None, name, []
         elif scanner.done:
-            self._events.append(CallDone(name, scanner.arguments or "{}"))
+            self._events.append(CallDone(name, scanner.arguments or "{}", not scanner.skipped))
             self._state, self._scanner = "between", None
 
     def _take_input(self, text: str) -> str:
@@ -306,16 +337,44 @@ class CallParser:
         if not syntax.repeats_opener and body[0] == ",":
             self._start_call(syntax, ",", in_list=True)
             return body[1:]
+        ends_list = not syntax.repeats_opener and body[0] == "]"
+        if ends_list and syntax.closer is not None:
+            return body[1:]
         self._state, self._after_tag = "text", True
-        return body[1:] if not syntax.repeats_opener and body[0] == "]" else body
+        return body[1:] if ends_list else body
 
-    def _end(self) -> None:
+    def _end(self, *, cut: bool) -> None:
+        """
+        Args:
+            cut: not by the model. A call whose name was not known yet is no text then.
+        """
         self._end_input(complete=False)
+        if self._reader is not None:
+            untagged = self._syntax is not None and self._syntax.opener is None
+            begun = self._reader.unannounced if untagged or not cut else ""
+            self._reader.stop()
+            self._tell(self._reader)
+            self._leave_group()
+            if begun:
+                self._after_tag = False
+                self._run(begun)
         if self._state == "reasoning":
             self._end_reasoning()
         tagged = self._syntax is not None and self._syntax.opener is not None
-        if self._scanner is not None and tagged and not self._announced:
+        if self._scanner is not None and tagged and cut and not self._announced:
             self._scanner = None
         if self._state != "text":
             self._break_call()
         self._end_text(keep_newlines=True)
+
+
+def call_reader(syntax: CallSyntax, types: ArgumentTypes, plain: frozenset[str]) -> CallReader:
+    """What reads calls of that syntax behind an opener."""
+    match syntax:
+        case NamedCalls():
+            return NamedCallReader(syntax, plain)
+        case PythonCalls():
+            return PythonCallReader(syntax, plain)
+        case RawCalls():
+            return RawCallReader(syntax, types, plain)
+    raise TypeError(f"no reader for {type(syntax).__name__}")

@@ -8,7 +8,7 @@ tokenizer chose.
 
 from dataclasses import dataclass
 
-from tools_api.chat_format import CallSyntax, ChatFormat
+from tools_api.chat_format import CallSyntax, ChatFormat, JsonCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,8 @@ def mismatch(template: str, chosen: ChatFormat) -> str | None:
 
 
 def _shown(syntax: CallSyntax) -> str:
+    if not isinstance(syntax, JsonCalls):
+        return syntax.opener or "as text"
     call = f'{{"name": ..., "{syntax.arguments_key}": ...}}'
     return f"{syntax.opener or ''}{syntax.before.strip()}{call}{syntax.after.strip()}" + (
         syntax.closer or ""

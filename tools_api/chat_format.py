@@ -2,7 +2,7 @@
 
 Text and control are two channels: a ``Segment`` is either text or exactly one special token,
 so nothing a user writes can open a turn. This module holds what all families share, their
-renderers are in ``tools_api.chat_families``. Rendering is from items to segments; the other
+renderers are listed by ``tools_api.chat_families``. Rendering is from items to segments; the other
 direction is ``tools_api.call_parser``, and the syntax of calls is shared by both and by
 ``tools_api.grammar``. No Jinja: templates that come with a model are code.
 
@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from tools_api import exact_json
@@ -32,6 +33,11 @@ from tools_api.tools import FunctionTool
 
 THINK_OPENER, THINK_CLOSER = "<think>", "</think>"
 """Special tokens around reasoning, in formats that have it."""
+TEMPLATE_DATE = date(2024, 7, 26)
+"""Today, wherever a template asks for it: a real date would change every prefix at midnight."""
+REASONING_OPENERS = frozenset({THINK_OPENER, "[THINK]"})
+REASONING_CLOSERS = frozenset({THINK_CLOSER, "[/THINK]"})
+"""Whatever the format; none has the other's."""
 CALL_BRACE = "{"
 """Begins a call where no special token opens it."""
 
@@ -50,30 +56,49 @@ class TemplateOptions:
 
     thinking: bool = False
     """The model may reason before it answers, where the format knows how."""
+    effort: str | None = None
+    """How much, as the request names it; None unless the format's header says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """How a family writes calls: ``opener before {object} after closer``.
+    """How a family writes calls: what all ways have in common. Each way is a class of its own."""
+
+    opener: str | None
+    """Special token in front of a call; None: the call's own text opens it."""
+    closer: str | None = None
+    """Special token behind it; None: the end of the turn, or the next opener."""
+    between: str = ""
+    """Text between two calls of one turn."""
+    repeats_opener: bool = True
+    """Each call has its opener and closer; otherwise one pair holds all calls of a turn."""
+    parallel: bool = True
+
+    @property
+    def start(self) -> str:
+        """The character that a call begins with where no token opens it."""
+        return CALL_BRACE
+
+    @property
+    def specials(self) -> frozenset[str]:
+        """The special tokens that calls are written with."""
+        return frozenset(name for name in (self.opener, self.closer) if name is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonCalls(CallSyntax):
+    """A call is one JSON object: ``opener before {object} after closer``.
 
     The object is ``{"name": "...", arguments_key: {...}}`` with ", " and ": ".
     """
 
-    opener: str | None
-    """Special token in front; None: the object itself opens the call."""
     before: str = ""
     after: str = ""
-    closer: str | None = None
-    between: str = ""
-    """Text between two calls of one turn."""
-    repeats_opener: bool = True
-    """Each call has its opener and closer; otherwise one pair holds a list of objects."""
     arguments_key: str = "arguments"
-    parallel: bool = True
 
 
 class ChatFormat(ABC):
-    """Renderer of one family. Stateless; made by ``tools_api.chat_families.chat_format_for``."""
+    """Renderer of one family. Stateless; made by ``tools_api.chat_families``."""
 
     name: str
     """Of the way in which it writes calls, as ``tools_api.call_signatures`` knows it."""
@@ -81,6 +106,14 @@ class ChatFormat(ABC):
     """Special tokens that end a model turn; the first is what the renderer writes."""
     thinking: bool = False
     """Whether the format has think blocks at all."""
+    think_opener: str = THINK_OPENER
+    think_closer: str = THINK_CLOSER
+    knows_effort: bool = False
+    """The header says how much the model is to reason."""
+    opens_reasoning: bool = False
+    """The generation prompt of a turn that may reason opens the think block."""
+    after_thinking: str = "\n\n"
+    """What stands between a think block and an answer."""
     calls: CallSyntax | None
     """None: the model cannot call tools."""
 
@@ -125,9 +158,9 @@ class ChatFormat(ABC):
         """The special tokens that mean something in an output; any other is best banned."""
         names = set(self.end_of_turn)
         if thinking and self.thinking:
-            names |= {THINK_OPENER, THINK_CLOSER}
+            names |= {self.think_opener, self.think_closer}
         if calls and self.calls is not None:
-            names |= {name for name in (self.calls.opener, self.calls.closer) if name is not None}
+            names |= self.calls.specials
         return frozenset(names)
 
     def _writer(self) -> "SegmentWriter":
@@ -169,7 +202,7 @@ class SegmentWriter:
             else:
                 self.text(piece)
 
-    def calls(self, syntax: CallSyntax, objects: Sequence[str]) -> None:
+    def calls(self, syntax: JsonCalls, objects: Sequence[str]) -> None:
         """Add the calls of one turn; ``objects`` are made by ``call_object``."""
         each = syntax.repeats_opener
         for i, text in enumerate(objects):
@@ -260,7 +293,7 @@ def tool_object(tool: FunctionTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def call_object(call: FunctionCall, syntax: CallSyntax, tail: str = "") -> str:
+def call_object(call: FunctionCall, syntax: JsonCalls, tail: str = "") -> str:
     """A call as the model writes it; its arguments pass through as text.
 
     Args:

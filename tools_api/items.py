@@ -10,7 +10,7 @@ Always true: a parsed item is complete and frozen, and ``parse_items`` of an ite
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
 from tools_api import errors
@@ -156,6 +156,8 @@ class FunctionCallOutput:
     """Text the tool returned; parts of an array stand on lines of their own."""
     id: str | None = None
     status: Status | None = None
+    name: str | None = field(default=None, compare=False)
+    """Of the tool, where the call is known; formats that write it ask for it."""
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""
@@ -175,10 +177,12 @@ class CustomToolCallOutput:
     """As of a function's output."""
     id: str | None = None
     status: Status | None = None
+    name: str | None = field(default=None, compare=False)
+    """Of the tool, where the call is known; formats that write it ask for it."""
 
     def as_function_output(self) -> FunctionCallOutput:
         """As a model that knows functions alone has it in its history."""
-        return FunctionCallOutput(call_id=self.call_id, output=self.output)
+        return FunctionCallOutput(call_id=self.call_id, output=self.output, name=self.name)
 
     def to_wire(self) -> dict[str, Any]:
         """``output`` is one text, also where parts of an array came in."""

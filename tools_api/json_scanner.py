@@ -1,7 +1,8 @@
 """One call's JSON object, read character by character as a model writes it.
 
 ``{"name": "...", "arguments": {...}}``: the name is decoded, the arguments' text is passed
-through untouched while it grows, other keys are skipped. Brackets and strings are followed
+through untouched while it grows, other keys are skipped, and it is told when what they hold is
+lost. Brackets and strings are followed
 only as far as needed to know where a value ends; whether the arguments satisfy a schema is
 the grammar's business.
 
@@ -11,6 +12,8 @@ Always true: the state after a text does not depend on how it was split.
 import json
 
 _SPACE = " \t\r\n"
+_BESIDE = ("id", "type")
+"""Keys that some models write into a call; calls are known by our own ids."""
 _CLOSER = {"{": "}", "[": "]"}
 
 
@@ -45,6 +48,8 @@ class CallScanner:
         self.name: str | None = None
         self.done = False
         """The object is closed."""
+        self.skipped = False
+        """There was a key that means nothing in a call."""
         self.failed = False
         """The text is no call; nothing after this point was read."""
 
@@ -115,6 +120,7 @@ class CallScanner:
             if self._has_arguments:
                 self._key = None  # a second one is skipped
             self._has_arguments = True
+        self.skipped = self.skipped or self._key not in ("name", self._arguments_key, *_BESIDE)
         self._at, self._token = "value", ""
         self._value_char(char)
 
@@ -170,3 +176,44 @@ class CallScanner:
         whole = self._has_arguments or not self._needs_arguments or self.name in self._plain
         self.done = self.name is not None and whole
         self.failed = not self.done
+
+
+class ValueScanner:
+    """Finds where one JSON object ends; white space in front of it is skipped. Not reusable."""
+
+    def __init__(self) -> None:
+        self._closers: list[str] = []
+        self._in_string = False
+        self._escaped = False
+        self.done = False
+        """The object is closed."""
+        self.failed = False
+        """It is none; nothing after this point was read."""
+
+    def feed(self, text: str) -> int:
+        """Read on; return how many characters were read: all, unless done or failed."""
+        for i, char in enumerate(text):
+            if self._in_string:
+                self._string_char(char)
+            elif char in _CLOSER:
+                self.failed = not self._closers and char != "{"
+                self._closers.append(_CLOSER[char])
+            elif char in "}]":
+                self.failed = self._closers[-1:] != [char]
+                self.done = not self.failed and len(self._closers) == 1
+                self._closers = self._closers[:-1]
+            elif char == '"' and self._closers:
+                self._in_string = True
+            else:
+                self.failed = not self._closers and char not in _SPACE
+            if self.failed or self.done:
+                return i + self.done
+        return len(text)
+
+    def _string_char(self, char: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._in_string = False

@@ -53,7 +53,9 @@ def _tells_names_apart(node: dict[str, Any]) -> bool:
     """Whether a schema leaves room for undeclared names beside those of which it says more."""
     by_pattern = node.get("patternProperties")
     if node.get("additionalProperties") is False:
-        names = [*(node.get("properties") or ()), *(node.get("required") or ())]
+        listed = (node.get("properties"), node.get("required"))
+        # A schema that nobody has checked yet may have anything there.
+        names = [name for part in listed if isinstance(part, dict | list) for name in part]
         return bool(by_pattern) and _ESCAPED.search("".join(map(str, names))) is not None
     return bool(node.get("properties") or node.get("required") or by_pattern)
 

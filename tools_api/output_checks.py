@@ -56,6 +56,8 @@ class OutputChecks:
 
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each schema of which something is not enforced."""
+        if self.text is None and not self.tools:
+            return ()
         subjects = self.tools if self.text is None else (*self.tools, self.text)
         return tuple(sentence for subject in subjects for sentence in subject.warnings())
 
@@ -78,6 +80,8 @@ def output_checks(
 ) -> OutputChecks:
     """The checks of a turn that may call ``tools`` and answers in ``text_format``."""
     schema = text_format.json_schema if text_format.type == "json_schema" else None
+    if schema is None and not tools:
+        return OutputChecks()
     text = None if schema is None else _subject("text.format.schema", schema, lenient)
     subjects = (_subject(tool.name, tool.parameters, lenient) for tool in tools)
     return OutputChecks(

@@ -178,6 +178,8 @@ def refuse_many_tools(raw: object, path: str, limits: Limits) -> None:
 def tool_warnings(raw: object) -> tuple[str, ...]:
     """What of ``tools``, which ``parse_tools`` has read, does not do here what it says."""
     entries = raw if isinstance(raw, list) else []
+    if not entries:
+        return ()
     hosted = hosted_types(raw)
     warnings = []
     if hosted:
@@ -203,6 +205,8 @@ def _only_for_programs(tool: dict[str, Any]) -> bool:
 def hosted_types(raw: object) -> tuple[str, ...]:
     """Types of the hosted tools in ``tools``, each once."""
     entries = raw if isinstance(raw, list) else []
+    if not entries:
+        return ()
     types = (entry.get("type") for entry in entries if isinstance(entry, dict))
     return tuple(dict.fromkeys(kind for kind in types if kind in HOSTED_TOOLS))
 

@@ -17,11 +17,15 @@ from runtime.engine.engine import Engine
 from runtime.messages import FinishReason, GenerationRequest, ReleaseBranch, SamplingParams
 from runtime.process.loading import load_engine
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
-from tools_api.call_parser import CallDone, CallParser, TextDelta
+from tools_api.call_parser import CallParser
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment, TemplateOptions
 from tools_api.grammar import grammar_for
 from tools_api.items import Item
+from tools_api.parsed_events import (
+    CallDone,
+    TextDelta,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 

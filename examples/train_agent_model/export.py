@@ -52,7 +52,7 @@ def export(training: Path, target: Path, mean_with: Path | None = None) -> None:
             "pad_token_id": end_of_text,
         },
     )
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copyfile(training / name, target / name)
 
 

@@ -9,10 +9,13 @@ Pieces learned are only what the training side of the word split shows.
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from runtime.model.sources import DEFAULT_MODEL
 
 END_OF_TEXT = "<|endoftext|>"
 TURN, END_OF_TURN = "<|im_start|>", "<|im_end|>"
@@ -109,7 +112,8 @@ def text_encoder(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write ``tokenizer.json`` and the ``tokenizer_config.json`` that transformers reads."""
+    """Write ``tokenizer.json``, the ``tokenizer_config.json`` that transformers reads and the chat
+    template of the model that comes along."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
@@ -120,3 +124,4 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "model_max_length": 16_384,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    shutil.copyfile(DEFAULT_MODEL / "chat_template.jinja", folder / "chat_template.jinja")

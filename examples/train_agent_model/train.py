@@ -167,7 +167,7 @@ def main() -> None:
             parser.error(f"--grow-after: each once, of the layers 1 to {layers}")
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.begin_from is not None:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             shutil.copyfile(options.begin_from / name, options.folder / name)
     build_tokenizer(options.folder, options.vocab_size, options.seed)
     with tempfile.TemporaryDirectory() as folder:

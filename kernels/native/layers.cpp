@@ -15,16 +15,13 @@ void keepwarm_add_rms_norm_bf16(const void* x, const void* residual, const void*
                                 void* normed, void* total, int64_t tokens, int64_t size, float eps);
 void keepwarm_attend_bf16(const AttendArgs* args);
 void keepwarm_attend_blocked(const AttendArgs* args);
-void keepwarm_linear_16(const LinearArgs* args);
-void keepwarm_linear_8(const LinearArgs* args);
-void keepwarm_linear_4(const LinearArgs* args);
 void keepwarm_norm_rope_write_bf16(const QkvArgs* args);
 void keepwarm_silu_mul_bf16(const void* gate_up, void* out, int64_t tokens, int64_t size);
 
 struct ProductArgs {
   LinearArgs linear;  // x, output and rows follow from the step
   const void* bias;   // [outputs] bf16, or null
-  int64_t bits;       // 16, 8 or 4
+  void (*multiply)(const LinearArgs*);  // that of its kind of weights
 };
 
 struct LayerArgs {
@@ -61,11 +58,7 @@ namespace {
 void multiply(const ProductArgs& product, const void* x, void* output, int64_t rows) {
   LinearArgs args = product.linear;
   args.x = x, args.output = output, args.rows = rows;
-  switch (product.bits) {
-    case 16: keepwarm_linear_16(&args); break;
-    case 8: keepwarm_linear_8(&args); break;
-    default: keepwarm_linear_4(&args);
-  }
+  product.multiply(&args);
   if (!product.bias) return;
   const bf16* bias = static_cast<const bf16*>(product.bias);
   bf16* sum = static_cast<bf16*>(output);

@@ -3,7 +3,7 @@
 //
 // For processors with AVX-512 and units for bf16; linear_avx2.cpp is for others.
 
-#include "linear.h"
+#include "linear_avx512.h"
 #include "matrix_unit.h"
 
 #ifdef HAVE_BF16_UNITS
@@ -13,18 +13,6 @@ namespace {
 // Bytes between asking for weights and reading them. With the work of more than four rows between
 // two lines the processor by itself looks too few lines ahead; with less it does not.
 constexpr int64_t kAhead = 3072;
-
-inline void store(const LinearArgs& args, int64_t tile, int64_t row, __m512 sums) {
-  int64_t count = std::min(kTile, args.outputs - tile * kTile);
-  bf16* out = static_cast<bf16*>(args.output) + row * args.outputs + tile * kTile;
-  __m512i bits = _mm512_castps_si512(sums);
-  __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
-  __mmask16 nan = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q);
-  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-  __m256i narrowed = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-  _mm256_mask_storeu_epi16(out, __mmask16((1 << count) - 1), narrowed);
-}
 
 // 16 bits.
 template <int kRows, int kTiles>
@@ -181,30 +169,6 @@ void int4_tiles_wide(const LinearArgs& args, const float* x, int64_t tile, int64
     for (int r = 0; r < kRows; ++r) store(args, tile + t, row + r, sums[t][r]);
 }
 
-// float to bf16 in the upper half of each lane; finite values only.
-inline __m512i rounded_bits(__m512 value) {
-  __m512i bits = _mm512_castps_si512(value);
-  __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
-}
-
-// Two registers of floats as one of bf16 pairs.
-inline __m512i side_by_side(__m512 even, __m512 odd) {
-  __m512i upper = _mm512_and_si512(rounded_bits(odd), _mm512_set1_epi32(0xffff0000));
-  return _mm512_or_si512(upper, _mm512_srli_epi32(rounded_bits(even), 16));
-}
-
-// As many tiles at once as the registers hold sums for.
-template <typename Kind, typename In, int kMost>
-struct Rows512 {
-  using Input = In;
-  static constexpr int kMaxRows = kMost;
-  static constexpr int most_rows(int tiles) { return tiles <= 2 ? kMaxRows : 4; }
-  static void multiply(const LinearArgs& args, const In* x) {
-    args.rows <= 4 ? strips<Kind, 4>(args, x) : strips<Kind, 2>(args, x);
-  }
-};
-
 struct Bf16 : Rows512<Bf16, int32_t, 8> {
   static constexpr int kBits = 16;
   template <int kRows, int kTiles>
@@ -289,6 +253,16 @@ void widen_all(const LinearArgs& args) {
   });
 }
 
+// The same in tiles of 16 bits, as a matrix unit takes them.
+template <typename Kind>
+void to_tiles(const LinearArgs& args) {
+  team::each((args.outputs + kTile - 1) / kTile, [&](int64_t tile) {
+    __m512i* out = static_cast<__m512i*>(args.output) + tile * args.inputs / 2;
+    for (int64_t p = 0; p < args.inputs / 2; ++p)
+      _mm512_storeu_si512(out + p, Kind::pair(args, tile, p));
+  });
+}
+
 // Row-major bf16 to tiles of pairs; rows past the last output are zero.
 void pack_bf16(const PackArgs& args) {
   const bf16* weight = static_cast<const bf16*>(args.weight);
@@ -321,6 +295,10 @@ void keepwarm_pack_4(const PackArgs* args) { pack_quantised<4>(*args); }
 void keepwarm_widen_16(const LinearArgs* args) { widen_all<Bf16>(*args); }
 void keepwarm_widen_8(const LinearArgs* args) { widen_all<Int8>(*args); }
 void keepwarm_widen_4(const LinearArgs* args) { widen_all<Int4>(*args); }
+
+// Only where keepwarm_has_matrix_unit() holds.
+void keepwarm_tiles_8(const LinearArgs* args) { to_tiles<Int8>(*args); }
+void keepwarm_tiles_4(const LinearArgs* args) { to_tiles<Int4>(*args); }
 
 void keepwarm_linear_16(const LinearArgs* args) {
   if (keepwarm_has_matrix_unit()) return keepwarm_linear_matrix(args);

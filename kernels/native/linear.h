@@ -24,7 +24,8 @@ struct LinearArgs {
   int64_t rows;
   int64_t inputs;
   int64_t outputs;      // the last tile may be part full
-  int64_t group;        // inputs that share a scale (4 bits)
+  int64_t group;        // inputs that share a scale
+  const int8_t* zeros;  // [tiles][groups][16], or none: coded_linear.cpp
 };
 
 struct PackArgs {

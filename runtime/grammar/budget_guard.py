@@ -33,13 +33,13 @@ _MAX_SKIPPED = 24
 class BudgetGuard:
     """One sequence's plan. Owned by its GrammarState."""
 
-    __slots__ = ("_active", "_fed", "_lost_tokens", "_next", "_plan", "_search", "_stale")
+    __slots__ = ("_active", "_fed", "_lost_tokens", "_next", "_plan", "_search", "_strayed")
 
     def __init__(self, search: ClosingSearch, plan: Way | None) -> None:
         self._search = search
         self._plan = plan
-        self._stale = False
-        """``_plan`` is from before the last tokens."""
+        self._strayed = 0
+        """``_plan`` is from before so many of the last tokens."""
         self._active = False
         self._lost_tokens = 0
         self._fed: list[int] = []
@@ -48,7 +48,7 @@ class BudgetGuard:
     @property
     def plan(self) -> Way | None:
         """Tokens that end the sequence legally from here; None if not known."""
-        return None if self._stale else self._plan
+        return None if self._strayed else self._plan
 
     def admit(self, matcher: llguidance.LLMatcher, token: int, remaining: int) -> int:
         """``admitting`` in one go."""
@@ -64,9 +64,9 @@ class BudgetGuard:
         """
         if remaining > HORIZON_TOKENS:
             return token
-        if self._stale:
+        if self._strayed:
             self._plan = yield from self._plan_behind(matcher, self._fed[-1], ())
-            self._stale = False
+            self._strayed = 0
         elif self._plan is None and (not self._active or self._lost_tokens >= _LOST_RETRY_TOKENS):
             self._plan = yield from self._find(matcher, ())
             self._lost_tokens = 0
@@ -91,8 +91,8 @@ class BudgetGuard:
         self._fed += tokens
         if plan is None:
             self._lost_tokens += len(tokens)
-        elif self._stale:
-            return
+        elif self._strayed:
+            self._strayed += len(tokens)
         elif list(plan[: len(tokens)]) == tokens:
             self._plan = plan[len(tokens) :]
         elif not self._active:
@@ -100,7 +100,7 @@ class BudgetGuard:
         elif known is not None and [known[0]] == tokens:
             self._plan = known[1]
         else:
-            self._stale = True
+            self._strayed = len(tokens)
 
     def _plan_behind(
         self, matcher: llguidance.LLMatcher, token: int, tried: Way
@@ -113,7 +113,8 @@ class BudgetGuard:
         repaired = (repair + plan for repair in self._search.repairs(token))
         later = (plan[skipped:] for skipped in range(1, _MAX_SKIPPED + 1))
         resumed = self._search.resumed(plan, token)
-        for candidate in chain((plan,), repaired, later, resumed):
+        spelt = self._search.behind(plan, self._fed[-self._strayed :]) if self._strayed else None
+        for candidate in chain((spelt, plan), repaired, later, resumed):
             if candidate and matcher.validate_tokens(list(candidate)) == len(candidate):
                 return candidate
         return (yield from self._find(matcher, tried))

@@ -23,6 +23,7 @@ import llguidance
 import numpy as np
 
 from runtime.grammar.closing_tables import ClosingTables, Way, allowed
+from runtime.grammar.framing import Framing
 from runtime.grammar.mask_bits import MaskRow, mask_words
 from runtime.grammar.plain_closing import PlainClosing
 from runtime.grammar.schemas import reading_hints
@@ -117,6 +118,7 @@ class ClosingSearch:
         self._required: tuple[bytes, ...] = ()
         self._hints: tuple[Way, ...] = ()
         self._values: tuple[bytes, ...] = ()
+        self._framing = Framing(tables.tokenizer, "")
         self._plain: PlainClosing | None = None
         """Where a client's own grammar binds plain text."""
         self._known: OrderedDict[Way, Way] = OrderedDict()
@@ -128,6 +130,7 @@ class ClosingSearch:
             values: short values of the schemas, as texts.
         """
         self._values = tuple(value.encode("utf-8", "replace") for value in values)
+        self._framing = Framing(self._tables.tokenizer, lark)
         if "%lark" in lark:
             self._plain = PlainClosing(self._tables.tokenizer, lark)
         hints = yield from reading_hints(lark)
@@ -226,6 +229,24 @@ class ClosingSearch:
                 if data.endswith(piece[:size]) and all(map(tables.of_bytes.__contains__, missing)):
                     yield (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
 
+    def behind(self, plan: Way, tokens: Sequence[int]) -> Way | None:
+        """The rest of a plan whose beginning ``tokens`` spell with other tokens: a token that they
+        spell in part is ended byte by byte. None where they spell something else."""
+        tables = self._tables
+        spelt = b"".join(map(tables.tokenizer.token_bytes, tokens))
+        for index, planned in enumerate(plan):
+            if not spelt:
+                return plan[index:]
+            piece = tables.tokenizer.token_bytes(planned)
+            if spelt.startswith(piece):
+                spelt = spelt[len(piece) :]
+                continue
+            missing = [piece[at : at + 1] for at in range(len(spelt), len(piece))]
+            if not piece.startswith(spelt) or not all(map(tables.of_bytes.__contains__, missing)):
+                return None
+            return (*map(tables.of_bytes.__getitem__, missing), *plan[index + 1 :])
+        return None
+
     def _walk(
         self, matcher: llguidance.LLMatcher, start: Way, limit: int, left: _Left
     ) -> Work[_Walk]:
@@ -235,7 +256,9 @@ class ClosingSearch:
         choices: list[_Choice] = []
         while len(tokens) < limit and left.steps > 0 and not matcher.is_error():
             if matcher.is_accepting():
-                return _Walk((*tokens, self._end_of_turn), tuple(choices), complete=True)
+                ended = bool(tokens) and tokens[-1] in self._tables.tokenizer.end_of_turn_ids
+                end = () if ended else (self._end_of_turn,)
+                return _Walk((*tokens, *end), tuple(choices), complete=True)
             run = matcher.compute_ff_tokens()
             if run:
                 tokens += run
@@ -245,7 +268,11 @@ class ClosingSearch:
             yield
             _fill_mask(matcher, row)
             whole = self._whole_value(matcher, row, tokens, left)
-            ways: list[Way] = [*whole, *((token,) for token in self._closers(row))]
+            ways: list[Way] = [
+                *whole,
+                *self._tags(matcher, row),
+                *((token,) for token in self._closers(row)),
+            ]
             if not ways:
                 ways = yield from self._ways_to_closers(
                     matcher, row, tokens, limit - len(tokens), left
@@ -257,6 +284,12 @@ class ClosingSearch:
             tokens += ways[0]
             matcher.consume_tokens(list(ways[0]))
         return _Walk(tuple(tokens), tuple(choices), complete=False)
+
+    def _tags(self, matcher: llguidance.LLMatcher, row: MaskRow) -> list[Way]:
+        """Of calls that are no JSON: what closes something here, or is needed next."""
+        if self._framing.is_empty:
+            return []
+        return self._framing.ways(matcher, in_text=bool(allowed(row, self._tables.letters, 1)))
 
     def _closers(self, row: MaskRow) -> Way:
         """The tokens of structure that the mask allows, most closing first."""
@@ -365,7 +398,7 @@ class ClosingSearch:
         _fill_mask(matcher, row)
         if matcher.is_error():
             return None
-        goal = matcher.is_accepting() or bool(self._closers(row))
+        goal = matcher.is_accepting() or bool(self._tags(matcher, row) or self._closers(row))
         return _Node(len(way), order, way, matcher, row, goal)
 
     def _feed_long_pieces(self, node: _Node, limit: int, left: _Left) -> Work[Way]:

@@ -113,6 +113,7 @@ class GrammarProbe:
         *,
         vocab_size: int | None = None,
         model_type: str | None = None,
+        chat_format: str | None = None,
         limits: ProbeLimits | None = None,
         num_processes: int = 2,
         places: Places | None = None,
@@ -121,6 +122,7 @@ class GrammarProbe:
         """
         Args:
             tokenizer_folder, vocab_size, model_type: as for ``Tokenizer.load``.
+            chat_format: as for ``runtime.chat_formats.format_of``.
             num_processes: children; a hostile grammar blocks one of them until killed.
             places: as many as children, for tenants in turn. None: by arrival.
         """
@@ -128,6 +130,7 @@ class GrammarProbe:
         arguments = [str(tokenizer_folder), str(self._limits.memory_bytes)]
         arguments += ["--vocab-size", str(vocab_size)] if vocab_size is not None else []
         arguments += ["--model-type", model_type] if model_type is not None else []
+        arguments += ["--chat-format", chat_format] if chat_format is not None else []
         self._children = [_Child(arguments, self._limits) for _ in range(num_processes)]
         self._idle: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
         self._places = places or _ByArrival()

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
+from runtime.chat_formats import format_of
 from runtime.grammar.compiler import GrammarCompiler
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.trial import Trial
@@ -120,6 +121,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("memory_bytes", type=int)
     parser.add_argument("--vocab-size", type=int)
     parser.add_argument("--model-type")
+    parser.add_argument("--chat-format")
     options = parser.parse_args(arguments)
     # Whatever a library prints must not land among the frames.
     answers = os.fdopen(os.dup(1), "wb")
@@ -131,7 +133,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         tokenizer = Tokenizer.load(
-            options.folder, vocab_size=options.vocab_size, model_type=options.model_type
+            options.folder,
+            vocab_size=options.vocab_size,
+            model_type=options.model_type,
+            format_of=format_of(options.chat_format),
         )
     except TokenizerError as error:
         answers.write(frame({"error": str(error)}))

@@ -275,8 +275,10 @@ class GrammarState:
                 if only is None:
                     break
                 forced = [only]
-            if forced[0] in self._end_of_turn_ids:
-                run += forced
+            ends = (at for at, token in enumerate(forced) if token in self._end_of_turn_ids)
+            end = next(ends, None)
+            if end is not None and (end == 0 or self._consume(forced[:end])):
+                run += forced[: end + 1]
                 self._row_valid = False
                 break
             if not self._consume(forced):

@@ -12,8 +12,9 @@ Always true: the answer depends on the output's tokens alone, not on how many a 
 from collections.abc import Sequence
 
 from runtime.tokenizer import IncrementalDecoder, Tokenizer
-from tools_api.chat_format import CALL_BRACE, THINK_CLOSER, THINK_OPENER
+from tools_api.chat_format import REASONING_CLOSERS, REASONING_OPENERS
 from tools_api.grammar import GrammarSpec
+from tools_api.harmony import ANALYSIS, CHANNEL, MESSAGE, START
 
 
 class StopSearch:
@@ -21,8 +22,10 @@ class StopSearch:
 
     __slots__ = (
         "_after_special",
+        "_call_start",
         "_decoder",
         "_ends_in_free_text",
+        "_header",
         "_longest",
         "_reasoning",
         "_stops",
@@ -41,7 +44,10 @@ class StopSearch:
         self._undecided = self._ends_in_free_text
         """The first character will tell whether the output is text or a call."""
         self._reasoning = spec is not None and spec.reasons_first
+        self._call_start = "" if spec is None else spec.call_start
         self._after_special = False
+        self._header: str | None = None
+        """Of a message in harmony, while it is read."""
         self._text = ""
         """The end of the free text, as far as a stop string may begin there."""
 
@@ -57,13 +63,20 @@ class StopSearch:
         for segment in self._decoder.push((token,)):
             if segment.special:
                 self._pass_special(segment.text)
+            elif self._header is not None:
+                self._header += segment.text
             elif not self._reasoning:
                 found = self._take(segment.text, bound) or found
         return found
 
     def _pass_special(self, name: str) -> None:
-        if name in (THINK_OPENER, THINK_CLOSER):
-            self._reasoning = name == THINK_OPENER
+        if name in (START, CHANNEL):
+            self._header, self._undecided = (self._header or "") + name, False
+        elif name == MESSAGE and self._header is not None:
+            told, self._header = self._header, None
+            self._reasoning = f"{CHANNEL}{ANALYSIS}" in told or "to=" in told
+        if name in REASONING_OPENERS | REASONING_CLOSERS:
+            self._reasoning = name in REASONING_OPENERS
         self._text, self._after_special = "", True
 
     def _take(self, text: str, bound: bool) -> bool:
@@ -72,7 +85,7 @@ class StopSearch:
             self._after_special = not text
         if self._undecided and text:
             self._undecided = False
-            if text.startswith(CALL_BRACE):
+            if text.startswith(self._call_start):
                 self._stops = ()
         if bound and not self._ends_in_free_text:
             return False

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from kernels.codes import Codes
 from runtime.model.config import LoadError
 from runtime.model.config_fields import read_json_object
 from runtime.model.safetensors_file import SafetensorsFile
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Checkpoint:
@@ -35,6 +37,7 @@ class Checkpoint:
         self._dtype = dtype
         self._device = device
         self._files = _open_files(folder)
+        self._seen: set[str] = set()
         self._bar = tqdm(
             total=len(self._files), desc="loading", unit="tensor", disable=not progress, leave=False
         )
@@ -64,8 +67,12 @@ class Checkpoint:
                 f"config.json asks for {list(shape)}"
             )
         values = file.tensor(name)
-        if not values.is_floating_point():
-            raise LoadError(f"{file.path}: tensor {name!r} is {values.dtype}, not a float type")
+        if values.dtype not in _FLOATS:
+            kind = str(values.dtype).removeprefix("torch.")
+            raise LoadError(
+                f"{file.path}: tensor {name!r} is {kind}, not a float type of 16 bits or more, and "
+                "quantization_config in config.json does not say what it stands for"
+            )
         self._bar.update()
         dtype = torch.promote_types(self._dtype, torch.float32) if wide else self._dtype
         wanted = values if part is None else part(values)
@@ -76,6 +83,31 @@ class Checkpoint:
             kind = str(dtype).removeprefix("torch.")
             raise LoadError(f"{file.path}: tensor {name!r} is not finite in {kind}")
         return loaded
+
+    def stored(self, name: str) -> Tensor:
+        """See ``quantised_tensors.StoredTensors``."""
+        file = self._files.get(name)
+        if file is None:
+            raise LoadError(f"{self.folder}: tensor {name!r} is in none of the shards")
+        if name not in self._seen:
+            self._seen.add(name)
+            self._bar.update()
+        return file.tensor(name)
+
+    def as_own(self, matrix: Tensor | Codes) -> Tensor | Codes:
+        """See ``family_weights.NamedTensors``."""
+        if isinstance(matrix, Tensor):
+            return matrix.to(self._device, self._dtype, copy=True).contiguous()
+        return matrix.to(self._device)
+
+    def place(self, name: str) -> Path:
+        """See ``quantised_tensors.StoredTensors``."""
+        return self._files[name].path
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors as they are kept."""
+        return sum(file.num_bytes(name) for name, file in self._files.items())
 
     def close(self) -> None:
         """Let go of the mapped files and end the progress bar."""
@@ -90,7 +122,7 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
         single = SafetensorsFile(folder / SINGLE_NAME)
         return dict.fromkeys(single.names(), single)
     index = folder / INDEX_NAME
-    weight_map = read_json_object(index).get("weight_map")
+    weight_map = read_json_object(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise LoadError(f"{index}: field weight_map is not an object of names")
     shards: dict[str, SafetensorsFile] = {}
@@ -103,4 +135,10 @@ def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
         if name not in shards[shard]:
             raise LoadError(f"{folder / shard}: tensor {name!r} is not there, {index.name} says so")
         files[name] = shards[shard]
+    for shard, file in shards.items():
+        twice = next((name for name in file.names() if files.get(name, file) is not file), None)
+        if twice is not None:
+            raise LoadError(
+                f"{folder / shard}: tensor {twice!r} is there, and in {files[twice].path.name} too"
+            )
     return files

@@ -9,6 +9,8 @@ Always true: a ``ModelConfig`` that exists describes a decoder that can be built
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from runtime.model.schemes import Quantisation
+
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
 
@@ -283,6 +285,8 @@ class ModelConfig:
     """Multiplies the embeddings of a step's tokens."""
     logit_divisor: float = 1.0
     shaping: LogitShaping | None = None
+    quantisation: Quantisation | None = None
+    """How a checkpoint keeps its matrices; None: in 16 bits or more."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_context_tokens"):

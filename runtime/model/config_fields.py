@@ -84,14 +84,15 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 null is always one."""
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+def read_json_object(path: Path, *, unique: bool = False) -> dict[str, Any]:
+    """The JSON object in a file; ``unique``: no object in it may have a name twice.
 
     Raises:
         LoadError: no such file, too large, or not a JSON object.
     """
+    hook = unique_names if unique else None
     try:
-        value = json.loads(read_json(path, DESCRIPTION))
+        value = json.loads(read_json(path, DESCRIPTION), object_pairs_hook=hook)
     except FileNotFoundError as error:
         raise LoadError(f"{path}: {error.strerror}") from error
     except UnfitFile as error:
@@ -101,6 +102,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LoadError(f"{path}: a JSON object is needed, found {type(value).__name__}")
     return value
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json.loads``: an object whose names are all different. Raises ValueError."""
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name appears twice")
+    return names
 
 
 class Fields:

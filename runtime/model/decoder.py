@@ -15,9 +15,10 @@ from kernels.native_layers import LayerParts, NativeLayers
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.paged_layout import PagedLayout
 from runtime.model.config import Attention, LogitShaping, ModelConfig
+from runtime.model.embedding import Embedding
 from runtime.model.feed_forward import GatedMlp, load_feed_forward
 from runtime.model.kv_pool import KVPool
-from runtime.model.layers import MapLoader, WeightBits, WeightSource, in_tiles
+from runtime.model.layers import MapLoader, Matrix, WeightBits, WeightSource, in_tiles
 from runtime.model.mixer import AttentionMixer, ConvMixer
 from runtime.model.product_choice import ProductChoice
 from runtime.model.rotary import RotaryTable, Rotation
@@ -166,10 +167,10 @@ class Decoder:
         layouts of ``choice`` (``make_linear``)."""
         self.config = config
         self.choice = choice
-        self._embedding = source.tensor(
-            "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
-        )
-        loader = MapLoader(source=source, bits=bits, choice=choice)
+        size = config.vocab_size, config.hidden_size
+        self._embedding = Embedding(source.matrix("model.embed_tokens.weight", size), dtype)
+        coded = config.quantisation is not None
+        loader = MapLoader(source=source, bits=bits, choice=choice, dtype=dtype, coded=coded)
         self._layers = [DecoderLayer(config, index, loader) for index in range(config.num_layers)]
         distinct = list(dict.fromkeys(mixer.rope for mixer in config.attention))
         self._table_of_layer = [
@@ -180,16 +181,16 @@ class Decoder:
         self._native = _native_layers(self._layers, config, self._tables)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self._norm = source.tensor("model.norm.weight", (config.hidden_size,))
-        self._head = loader.made(self._head_weight(source), None)
+        self._head = loader.made([self._head_weight(source)], None)
         self._shaping = (
             _LogitShaper(config.shaping, config.vocab_size, device) if config.shaping else None
         )
 
-    def _head_weight(self, source: WeightSource) -> Tensor:
+    def _head_weight(self, source: WeightSource) -> Matrix:
         if self.config.tie_embeddings:
-            return self._embedding
+            return self._embedding.weight
         shape = (self.config.vocab_size, self.config.hidden_size)
-        return source.tensor("lm_head.weight", shape)
+        return source.matrix("lm_head.weight", shape)
 
     @property
     def step_weight_bytes(self) -> int:
@@ -203,7 +204,7 @@ class Decoder:
             [R, vocab] float32, or float64 for float64 models, in the order of
             ``inputs.logit_rows``. Not checked for NaN: the sampler reports that per row.
         """
-        delta = torch.embedding(self._embedding, inputs.token_ids)
+        delta = self._embedding(inputs.token_ids)
         if self._embedding_scale != 1:
             delta = delta * self._embedding_scale
         residual = torch.zeros_like(delta)

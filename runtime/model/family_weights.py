@@ -7,13 +7,19 @@ is one that is knowingly left.
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
+from kernels.codes import Codes
 from runtime.model.config import Attention, Experts, LoadError, ModelConfig
 from runtime.model.family import TensorNames
+from runtime.model.quantised_tensors import (
+    Matrix,
+    Module,
+    QuantisedTensors,
+    StoredTensors,
+)
 
 _PREFIXES = (
     ("model.", ""),
@@ -42,15 +48,14 @@ _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _OF_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 
 
-class NamedTensors(Protocol):
+class NamedTensors(StoredTensors, Protocol):
     """A checkpoint."""
-
-    def __contains__(self, name: str) -> bool: ...
 
     def names(self) -> Sequence[str]: ...
 
-    @property
-    def folder(self) -> Path: ...
+    def as_own(self, matrix: Matrix) -> Matrix:
+        """A copy on the model's device, of a tensor in the model's dtype."""
+        ...
 
     def tensor(
         self, name: str, shape: tuple[int, ...], *, wide: bool = False, part: "Part | None" = None
@@ -75,6 +80,23 @@ class FamilyWeights:
         self._prefix, self._head_prefix = _text_prefix(checkpoint)
         self._fused = {part: fused for fused, parts in names.fused for part in parts}
         self._read: set[str] = set()
+        self._quantised: QuantisedTensors | None = None
+        if config.quantisation is not None:
+            self._quantised = QuantisedTensors(checkpoint, config.quantisation)
+        self._last: tuple[Module, Matrix | None] | None = None
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Tensor | Codes:
+        """See ``WeightSource.matrix``."""
+        if self._quantised is None or name == "model.embed_tokens.weight":
+            return self.tensor(name, shape)
+        module, rows = self._module(name.removesuffix(".weight"), *shape)
+        if self._last is None or self._last[0] != module:
+            self._last = module, self._quantised.matrix(module)
+        found = self._last[1]
+        if found is None:
+            return self.tensor(name, shape)
+        own = found[rows] if isinstance(found, Tensor) else found.rows(rows)
+        return self._checkpoint.as_own(own)
 
     def tensor(self, name: str, shape: tuple[int, ...], *, wide: bool = False) -> Tensor:
         """See ``WeightSource.tensor``."""
@@ -98,17 +120,54 @@ class FamilyWeights:
             return self._of_fused(layer, module, kind, shape, wide)
         return self._whole(self._in_layer(layer, rest), shape, wide)
 
+    def _module(self, name: str, outputs: int, inputs: int) -> tuple[Module, slice]:
+        """The module that holds a linear map of the decoder's, and which of its rows that is."""
+        within = _IN_LAYER.fullmatch(name)
+        if within is None:
+            return Module(name=self._named(name), outputs=outputs, inputs=inputs), slice(None)
+        layer, rest = int(within[1]), within[2]
+        expert = _OF_EXPERT.fullmatch(f"{rest}.weight") if self._names.stacks_experts else None
+        if expert is not None:
+            return self._module_of_stack(layer, expert, outputs, inputs)
+        if rest not in self._fused:
+            own = self._named(self._in_layer(layer, rest))
+            return Module(name=own, outputs=outputs, inputs=inputs), slice(None)
+        fused = self._fused[rest]
+        parts = dict(self._names.fused)[fused]
+        sizes = [_rows(self._config, layer, part) for part in parts]
+        low = sum(sizes[: parts.index(rest)])
+        own = self._named(self._in_layer(layer, fused))
+        return Module(name=own, outputs=sum(sizes), inputs=inputs), slice(low, low + outputs)
+
+    def _module_of_stack(
+        self, layer: int, expert: re.Match[str], outputs: int, inputs: int
+    ) -> tuple[Module, slice]:
+        experts = self._config.layers[layer].feed_forward
+        assert isinstance(experts, Experts)
+        down = expert[2] == "down"
+        stack = "down_proj" if down else "gate_up_proj"
+        module = Module(
+            name=self._named(f"model.layers.{layer}.mlp.experts.{stack}"),
+            outputs=outputs if down else 2 * outputs,
+            inputs=inputs,
+            of=(int(expert[1]), experts.router.num_experts),
+        )
+        return module, slice(None) if down else slice(int(expert[2] == "up"), None, 2)
+
     def _whole(self, name: str, shape: tuple[int, ...], wide: bool) -> Tensor:
         return self._checkpoint.tensor(self._noted(name), shape, wide=wide)
 
     def _noted(self, name: str) -> str:
-        """The checkpoint's name for one that begins as in a folder without a wrapper."""
-        if name.startswith("model."):
-            name = self._prefix + name.removeprefix("model.")
-        else:
-            name = self._head_prefix + name
+        """The same of a tensor that is read now."""
+        name = self._named(name)
         self._read.add(name)
         return name
+
+    def _named(self, name: str) -> str:
+        """The checkpoint's name for one that begins as in a folder without a wrapper."""
+        if name.startswith("model."):
+            return self._prefix + name.removeprefix("model.")
+        return self._head_prefix + name
 
     def _in_layer(self, layer: int, rest: str) -> str:
         for ours, theirs in self._names.replaced:
@@ -158,7 +217,8 @@ class FamilyWeights:
         Raises:
             LoadError: a tensor that this family is not known to have.
         """
-        left = (name for name in self._checkpoint.names() if name not in self._read)
+        read = self._read | (self._quantised.read if self._quantised is not None else set())
+        left = (name for name in self._checkpoint.names() if name not in read)
         strange = next((name for name in left if not self._is_knowingly_left(name)), None)
         if strange is not None:
             raise LoadError(
@@ -169,6 +229,8 @@ class FamilyWeights:
 
     def _is_knowingly_left(self, name: str) -> bool:
         if any(fnmatchcase(name, pattern) for pattern in _UNREAD):
+            return True
+        if self._quantised is not None and self._quantised.is_knowingly_left(name):
             return True
         if self._config.tie_embeddings and name == f"{self._head_prefix}lm_head.weight":
             return True

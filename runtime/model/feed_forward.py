@@ -44,7 +44,7 @@ def load_feed_forward(
         return GatedMlp(spec, name, hidden, loader)
     router = ExpertRouter(spec.router, name, hidden, loader.source)
     experts: FeedForward
-    if loader.bits == 16 and multiplies_grouped(router.weight):
+    if loader.bits == 16 and not loader.coded and multiplies_grouped(router.weight):
         experts = GroupedExpertMlp(spec, name, router, loader.source)
     else:
         experts = ExpertMlp(spec, name, router, loader)

@@ -7,6 +7,7 @@ Most folders of today are wrappers around a text part and others, for images or 
 (``text_config``); the text part is read as if it stood alone.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.model.dense_families import DENSE_FAMILIES
 from runtime.model.expert_families import EXPERT_FAMILIES
 from runtime.model.family import Family
 from runtime.model.hybrid_families import HYBRID_FAMILIES
+from runtime.model.quantisation import read_quantisation
 
 FAMILIES: dict[str, Family] = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
 
@@ -37,14 +39,13 @@ def read_model_config(folder: Path, *, max_context_tokens: int | None = None) ->
     model_type = fields.text("model_type")
     if model_type not in FAMILIES:
         raise fields.error("model_type", model_type, f"one of {', '.join(FAMILIES)}")
-    if fields.get("quantization_config") is not None:
-        raise fields.error("quantization_config", "set", "an unquantised checkpoint")
+    quantisation = read_quantisation(fields)
     try:
         config = FAMILIES[model_type].read(fields, max_context_tokens)
     except ValueError as error:
         raise LoadError(f"{path}: {error}") from error
     fields.check_rest()
-    return config
+    return replace(config, quantisation=quantisation)
 
 
 def _text_part(path: Path, values: dict[str, Any]) -> Fields:
@@ -61,7 +62,7 @@ def _text_part(path: Path, values: dict[str, Any]) -> Fields:
     wrapper = whole.text("model_type")
     own = {name: value for name, value in text.items() if value is not None}
     own.setdefault("model_type", _TEXT_PART.get(wrapper))
-    for name in ("tie_word_embeddings", "quantization_config"):
+    for name in ("tie_word_embeddings", "quantization_config", "compression_config"):
         if values.get(name) is not None:
             own[name] = values[name]
     nulls = {name: None for name, value in text.items() if value is None}

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.coded_matrix import coded_matrix
+from kernels.codes import Codes, joined
 from kernels.fp8_matmul import Fp8Matrix
 from kernels.native_layers import TiledProduct
 from kernels.quant_matmul import GROUP, quantised_matrix
@@ -21,6 +23,10 @@ from runtime.model.product_choice import RANK, Layout, ProductChoice
 WeightBits = Literal[4, 8, 16, "fp8"]
 """16 stands for the model's own dtype, whatever its width; fp8 has 8 bits as well, with an
 exponent, and rounds the inputs of products too."""
+
+
+Matrix = Tensor | Codes
+"""A weight [outputs, inputs], in the model's dtype or as a checkpoint keeps it in few bits."""
 
 
 class WeightSource(Protocol):
@@ -33,6 +39,11 @@ class WeightSource(Protocol):
         Raises:
             LoadError: there is no such weight, or it has another shape.
         """
+        ...
+
+    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
+        """The weight of a linear map, [outputs, inputs]: likewise, or as the checkpoint keeps it in
+        few bits."""
         ...
 
 
@@ -79,7 +90,7 @@ class PackedLinear:
         return result
 
 
-class Matrix(Protocol):
+class Product(Protocol):
     """A matrix of ``kernels`` in a layout or a precision of its own."""
 
     num_bytes: int
@@ -90,7 +101,7 @@ class Matrix(Protocol):
 class MatrixLinear:
     """Multiplies with such a matrix, then adds the bias."""
 
-    def __init__(self, matrix: Matrix, bias: Tensor | None) -> None:
+    def __init__(self, matrix: Product, bias: Tensor | None) -> None:
         self.num_bytes = matrix.num_bytes
         self._matrix = matrix
         self._bias = bias
@@ -120,6 +131,19 @@ class LinearByRows:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._many(x) if x.shape[0] >= self.from_rows else self.few(x)
+
+
+class LinearSideBySide:
+    """Several maps of the same input that cannot be one; results lie side by side."""
+
+    def __init__(self, maps: Sequence[Linear], bias: Tensor | None) -> None:
+        self._maps = maps
+        self._bias = bias
+        self.num_bytes = sum(each.num_bytes for each in maps)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = torch.cat([each(x) for each in self._maps], dim=1)
+        return product if self._bias is None else product.add_(self._bias)
 
 
 def in_tiles(linear: Linear) -> TiledProduct | None:
@@ -197,17 +221,39 @@ class MapLoader:
     source: WeightSource
     bits: WeightBits = 16
     choice: ProductChoice | None = None
+    dtype: torch.dtype = torch.float32
+    """Of the rows that maps are given; only matrices in few bits ask."""
+    coded: bool = False
+    """The checkpoint keeps matrices in few bits."""
 
     def linear(
         self, names: Sequence[str], outputs: Sequence[int], inputs: int, *, bias: bool
     ) -> Linear:
         """One map in place of several with the same input; results lie side by side."""
-        weight = weights_of(self.source, names, outputs, inputs)
-        return self.made(weight, biases_of(self.source, names, outputs) if bias else None)
+        weights = matrices_of(self.source, names, outputs, inputs)
+        return self.made(weights, biases_of(self.source, names, outputs) if bias else None)
 
-    def made(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """See ``make_linear``."""
-        return make_linear(weight, bias, self.bits, self.choice)
+    def made(self, weights: Sequence[Matrix], bias: Tensor | None) -> Linear:
+        """One map of several matrices, one below the other; see ``make_linear``."""
+        plain = [each for each in weights if isinstance(each, Tensor)]
+        if len(plain) == len(weights):
+            weight = plain[0] if len(plain) == 1 else torch.cat(plain)
+            return make_linear(weight, bias, self.bits, self.choice)
+        coded = [each for each in weights if isinstance(each, Codes)]
+        whole = joined(coded) if not plain else None
+        if whole is not None:
+            return MatrixLinear(coded_matrix(whole, self.dtype), bias)
+        return LinearSideBySide([self.made([each], None) for each in weights], bias)
+
+
+def matrices_of(
+    source: WeightSource, names: Sequence[str], outputs: Sequence[int], inputs: int
+) -> list[Matrix]:
+    """The weights of several maps of the same input."""
+    return [
+        source.matrix(f"{name}.weight", (size, inputs))
+        for name, size in zip(names, outputs, strict=True)
+    ]
 
 
 def weights_of(

@@ -15,7 +15,7 @@ from kernels.paged_layout import PagedLayout
 from kernels.qkv import norm_rope_write
 from kernels.short_conv import ConvWeights, short_conv
 from runtime.model.config import Attention, ShortConv
-from runtime.model.layers import Linear, MapLoader, WeightSource, biases_of, weights_of
+from runtime.model.layers import Linear, MapLoader, Matrix, WeightSource, biases_of, matrices_of
 from runtime.model.rotary import Rotation
 from runtime.model.state_pool import StateStep
 
@@ -140,14 +140,20 @@ def _load_qkv(
     names = [f"{name}.{part}_proj" for part in "qkv"]
     outputs = [spec.query_size, spec.kv_size, spec.kv_size]
     source = loader.source
-    weight = weights_of(source, names, outputs, hidden)
+    weights = matrices_of(source, names, outputs, hidden)
     bias = biases_of(source, names, outputs) if spec.bias else None
     if order is not None:
-        turned = spec.query_size + spec.kv_size
-        weight[:turned] = _reordered(weight[:turned], order)
+        weights[:2] = [_rows_reordered(each, order) for each in weights[:2]]
         if bias is not None:
+            turned = spec.query_size + spec.kv_size
             bias[:turned] = _reordered(bias[:turned], order)
-    return loader.made(weight, bias)
+    return loader.made(weights, bias)
+
+
+def _rows_reordered(weight: Matrix, order: Tensor) -> Matrix:
+    if isinstance(weight, Tensor):
+        return _reordered(weight, order)
+    return weight.rows(_reordered(torch.arange(weight.outputs), order).to(weight.values.device))
 
 
 def _head_norms(spec: Attention, name: str, source: WeightSource, order: Tensor | None) -> Tensor:

@@ -39,6 +39,10 @@ class RandomWeights:
             values += 1
         return values.to(self._device, dtype)
 
+    def matrix(self, name: str, shape: tuple[int, int]) -> Tensor:
+        """See ``WeightSource.matrix``; in the model's dtype."""
+        return self.tensor(name, shape)
+
 
 def _drawn_on_host(key: list[int], shape: tuple[int, ...], most: float) -> Tensor:
     """Uniform float32 numbers between -``most`` and ``most``."""

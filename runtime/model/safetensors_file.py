@@ -15,13 +15,13 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.folder_files import HEADER, UnfitFile, refuse_beyond
 from runtime.model.config import LoadError
+from runtime.model.config_fields import unique_names
 
 _MOST_TENSORS = 65_536
 """In one file; the largest published ones have some ten thousand."""
@@ -35,6 +35,7 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -74,6 +75,10 @@ class SafetensorsFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
+    def num_bytes(self, name: str) -> int:
+        entry = self._entries[name]
+        return entry.end - entry.begin
+
     def tensor(self, name: str) -> Tensor:
         """The named tensor; a view of the mapped file that must not be written to."""
         entry = self._entries[name]
@@ -95,7 +100,7 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], int]:
     try:
         size, text = _header_text(path)
         refuse_beyond(text, HEADER, path)
-        header = json.loads(text, object_pairs_hook=_no_duplicates)
+        header = json.loads(text, object_pairs_hook=unique_names)
     except UnfitFile as error:
         raise LoadError(str(error)) from error
     except OSError as error:
@@ -129,13 +134,6 @@ def _header_text(path: Path) -> tuple[int, bytes]:
     if length > HEADER.most_bytes:
         raise UnfitFile(f"{path}: its header has {length} bytes, {HEADER.most_bytes} are read")
     return size, text
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name appears twice")
-    return names
 
 
 def _entry(path: Path, name: str, value: object) -> _Entry:

@@ -1,8 +1,8 @@
 """What the name of a model stands for, as far as small files tell: which decoder, which tokenizer.
 
-A name is a folder in Hugging Face layout, ``default``, ``random:NAME``, or ``hub:ORG/NAME``, a
-model that has been fetched. No weight is looked at, so that whoever starts a server can ask before
-a model is loaded. No torch here.
+A name is a folder in Hugging Face layout, a GGUF file, ``default``, ``random:NAME``, or
+``hub:ORG/NAME``, a model that has been fetched. No weight is looked at, so that whoever starts a
+server can ask before a model is loaded. No torch here.
 """
 
 import os
@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.model.config import LoadError, ModelConfig
+from runtime.model.gguf_description import read_gguf_config
+from runtime.model.gguf_header import GgufHeader, read_gguf_header
+from runtime.model.gguf_tokenizer import tokenizer_folder_of
 from runtime.model.hf_config import read_model_config
 from runtime.model.hub_models import PREFIX as PREFIX_OF_HUB
 from runtime.model.hub_models import hub_folder, is_hub_name
 from runtime.model.presets import PREFIX, random_model_config
 
+WEIGHT_FILES = ("model.safetensors.index.json", "model.safetensors")
+"""Of a folder: one of them."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """As models are called on Hugging Face's hub."""
 ASSETS = Path(__file__).parent.parent / "assets"
@@ -32,6 +37,8 @@ class ModelSource:
     """Where its weights are; None: they are drawn from a seed."""
     tokenizer_folder: Path
     """Holds ``tokenizer.json``."""
+    gguf: GgufHeader | None = None
+    """Of the file that the model is in, if it is one."""
 
     @property
     def model_type(self) -> str:
@@ -76,17 +83,45 @@ def find_source(name: str, *, max_context_tokens: int | None = None) -> ModelSou
         except LoadError as error:
             raise LoadError(f"{name}: {error}") from error
         return ModelSource(config=config, folder=None, tokenizer_folder=BYTE_TOKENIZER)
-    if not folder.is_dir():
+    gguf = gguf_file_in(folder)
+    if gguf is None and folder.suffix == ".gguf" and not folder.is_dir():
+        raise LoadError(f"{folder}: no such file")
+    if gguf is None and not folder.is_dir():
         fault = (
             f"{folder}: no such folder; models are folders, default, random:NAME or hub:ORG/NAME"
         )
         if _HUB_NAME.fullmatch(name):
             fault += f"; --model {PREFIX_OF_HUB}{name} fetches the model of that name"
         raise LoadError(fault)
+    if gguf is not None:
+        return _gguf_source(gguf, max_context_tokens)
     config = read_model_config(folder, max_context_tokens=max_context_tokens)
     if not (folder / "tokenizer.json").exists():
         raise LoadError(f"{folder / 'tokenizer.json'}: missing; a fast tokenizer is needed")
     return ModelSource(config=config, folder=folder, tokenizer_folder=folder)
+
+
+def gguf_file_in(path: Path) -> Path | None:
+    """The GGUF file that a path is, or that a folder has instead of a model in other files."""
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if not path.is_dir() or any((path / name).exists() for name in WEIGHT_FILES):
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        raise LoadError(f"{path}: {len(found)} GGUF files are there: name one of them")
+    return found[0] if found else None
+
+
+def _gguf_source(path: Path, max_context_tokens: int | None) -> ModelSource:
+    header = read_gguf_header(path)
+    config = read_gguf_config(header, max_context_tokens)
+    return ModelSource(
+        config=config,
+        folder=path.parent,
+        tokenizer_folder=tokenizer_folder_of(header, config.model_type),
+        gguf=header,
+    )
 
 
 def check_context(name: str, config: ModelConfig, asked: int | None) -> None:

@@ -1,8 +1,8 @@
 """From the name of a model to a decoder in memory.
 
-A source is a folder in Hugging Face layout, ``default``, or ``random:NAME``. Weights are
-taken one tensor at a time into the form the decoder computes with, so that a model is never
-in memory twice.
+A source is a folder in Hugging Face layout, a GGUF file, ``default``, or ``random:NAME``. Weights
+are taken one tensor at a time into the form the decoder computes with, so that a model is never in
+memory twice.
 """
 
 import contextlib
@@ -21,12 +21,13 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.config import LoadError, ModelConfig
 from runtime.model.decoder import Decoder
 from runtime.model.family_weights import FamilyWeights
+from runtime.model.gguf_weights import GgufWeights
 from runtime.model.hf_config import FAMILIES
 from runtime.model.layers import WeightBits, WeightSource
 from runtime.model.product_choice import ProductChoice
 from runtime.model.product_timing import measured_choice
 from runtime.model.random_weights import RandomWeights
-from runtime.model.sources import check_context, find_source
+from runtime.model.sources import ModelSource, check_context, find_source
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,8 +88,7 @@ def load_model(
     with contextlib.ExitStack() as stack:
         weights: WeightSource = RandomWeights(seed, dtype, device)
         if found.folder is not None:
-            stored = Checkpoint(found.folder, dtype, device, progress=progress)
-            weights = stack.enter_context(_family_weights(stored, config))
+            weights = stack.enter_context(_stored_weights(found, dtype, device, progress))
         folder_read()
         choice = _products(config, dtype, device, bits, machine_folder)
         decoder = Decoder(config, weights, dtype, device, bits=bits, choice=choice)
@@ -113,9 +113,23 @@ def load_model(
 
 
 @contextlib.contextmanager
-def _family_weights(stored: Checkpoint, config: ModelConfig) -> Iterator[WeightSource]:
+def _stored_weights(
+    found: ModelSource, dtype: torch.dtype, device: torch.device, progress: bool
+) -> Iterator[WeightSource]:
     """The checkpoint's weights; closes it, and looks at what is left over when all are taken."""
+    config = found.config
+    if found.gguf is not None:
+        _check_stored(config, found.gguf.path, found.gguf.data_bytes, device)
+        size = config.head_dim
+        file = GgufWeights(found.gguf, dtype, device, head_dim=size, progress=progress)
+        with contextlib.closing(file):
+            yield file
+            file.check_all_read()
+        return
+    assert found.folder is not None
+    stored = Checkpoint(found.folder, dtype, device, progress=progress)
     with contextlib.closing(stored):
+        _check_stored(config, found.folder, stored.num_bytes, device)
         weights = FamilyWeights(stored, FAMILIES[config.model_type].names, config)
         yield weights
         weights.check_all_read()
@@ -146,6 +160,8 @@ def _products(
     bits: WeightBits,
     machine_folder: str | None,
 ) -> ProductChoice | None:
+    if config.quantisation is not None:
+        return None
     return measured_choice(
         config,
         dtype,
@@ -157,9 +173,27 @@ def _products(
     )
 
 
+def _check_stored(config: ModelConfig, place: Path, stored: int, device: torch.device) -> None:
+    """A quantised model is in memory about as it lies in its folder."""
+    free = free_memory_bytes(device)
+    if config.quantisation is not None and stored > free:
+        raise LoadError(
+            f"{place}: its weights take {stored / (1 << 30):.1f} GiB as they are, "
+            f"{free / (1 << 30):.1f} GiB are free on {device.type}"
+        )
+
+
 def _check_memory(
     name: str, config: ModelConfig, dtype: torch.dtype, device: torch.device, bits: WeightBits
 ) -> None:
+    if config.quantisation is not None:
+        if bits == 16:
+            return
+        raise LoadError(
+            f"{name}: its weights are quantised already ({config.quantisation.method}) and are "
+            "multiplied as they are: leave out --quantization"
+        )
+
     def gib(width: float) -> float:
         return config.num_parameters * width / (1 << 30)
 

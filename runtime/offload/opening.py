@@ -19,6 +19,7 @@ from runtime.model.config import LoadError
 from runtime.model.kv_pool import block_bytes
 from runtime.model.presets import PREFIX
 from runtime.model.runner import ModelRunner
+from runtime.model.sources import folder_of, gguf_file_in
 from runtime.model.weights import LoadedModel, free_memory_bytes
 from runtime.offload.disk import KVStore, SlotFile, StoreError, slot_bytes
 from runtime.offload.transfer import KVTransfer
@@ -94,12 +95,21 @@ def _thread(name: str) -> Executor:
 def identity(config: EngineConfig, model: LoadedModel) -> str:
     """Names the weights and the way they are computed with: KV of equal names is equal."""
     parts = [repr(model.config), str(model.dtype), config.quantization, config.kv_cache_dtype]
-    files = sorted(model.tokenizer_folder.glob("*.safetensors"))
+    files = _weight_files(model)
     if model.name.startswith(PREFIX) or not files:
         parts += [str(config.seed), model.name]
     else:
         parts += [_file_sample(path) for path in files]
     return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
+
+
+def _weight_files(model: LoadedModel) -> list[Path]:
+    """What its weights are in; none of them where they are drawn from a seed."""
+    if model.name.startswith(PREFIX):
+        return []
+    folder = folder_of(model.name) or model.tokenizer_folder
+    gguf = gguf_file_in(folder)
+    return sorted(model.tokenizer_folder.glob("*.safetensors")) if gguf is None else [gguf]
 
 
 def _file_sample(path: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radix_cache.cache import PrefixCache
 from radix_cache.config import CacheConfig
+from runtime.chat_formats import format_of
 from runtime.config import TOKEN_GAP_MS_ON_GPU, EngineConfig
 from runtime.drafting.drafter import Drafter, InterleavedDrafter
 from runtime.engine.background import BackgroundTasks
@@ -72,6 +73,7 @@ def load_engine(
             model.tokenizer_folder,
             vocab_size=model.config.vocab_size,
             model_type=model.model_type,
+            format_of=format_of(config.chat_format),
         )
         load_s = time.monotonic() - started
         enters("timing the first steps")

@@ -52,13 +52,36 @@ def prepared(
         JournalError: the journal cannot be opened.
     """
     prices = prices_of(options)
-    speech, made_of = speech_of(options.engine.model, of), fingerprint(of)
+    engine = options.engine
+    speech = speech_of(
+        engine.model,
+        of,
+        chat_format=engine.chat_format,
+        cache_folder=engine.startup_profile_folder,
+    )
+    made_of = fingerprint(of, speech.description)
+    if speech.how:
+        log.info("chat format=%s reason=%s", speech.chat_format.name, speech.how)
     if speech.warning is not None:
         log.warning("calls may fail model=%s reason=%s", options.engine.model, speech.warning)
     journal = open_journal(options.journal, made_of)
     if journal is not None:
         cleanup.callback(journal.close)
     return Beforehand(speech=speech, fingerprint=made_of, journal=journal, prices=prices)
+
+
+def loaded_first(
+    options: ServeOptions, of: Tokenised, cleanup: contextlib.AsyncExitStack
+) -> Beforehand:
+    """``prepared`` of a model whose files had to be waited for. Raises as that, and OptionError
+    where its engine, which is loaded, would have had to know its chat format."""
+    before = prepared(options, of, cleanup)
+    if before.speech.description is not None and options.engine.chat_format is None:
+        raise OptionError(
+            f"--model {options.engine.model}: its config.json is no regular file, so its chat "
+            "template is read too late: give --chat-format NAME"
+        )
+    return before
 
 
 def names_of(options: ServeOptions) -> tuple[str, frozenset[str]]:

@@ -33,7 +33,7 @@ from sessions.command.journal_options import (
 from sessions.command.options import ServeOptions
 from sessions.command.preflight import fault_of_context, fault_of_model, known_source
 from sessions.command.settings import OptionError
-from sessions.command.speech import speech_of
+from sessions.command.speech import Speech, speech_of
 from sessions.journal.errors import JournalDamaged, JournalError, JournalInUse, JournalNewer
 from sessions.journal.inspection import LOOK_S
 from tools_api.limits import DEFAULT_LIMITS
@@ -47,7 +47,7 @@ _SPARE_FILES = 64
 """Files that a server has open beside its connections."""
 _MIB = 1024 * 1024
 _PACKAGES = (
-    *("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11"),
+    *("torch", "numpy", "xxhash", "tokenizers", "safetensors", "llguidance", "h11", "jinja2"),
     *("websockets", "orjson", "pydantic", "prometheus-client", "uvloop", "click"),
 )
 
@@ -123,7 +123,7 @@ def spoken_to(options: ServeOptions) -> Iterator[Finding]:
     source = known_source(name) if found.verdict == "ok" else None
     if source is not None:
         yield context(name, source, asked)
-        yield chat_format(name, source)
+        yield chat_format(options, source)
 
 
 def context(name: str, source: ModelSource, asked: int | None) -> Finding:
@@ -137,17 +137,27 @@ def context(name: str, source: ModelSource, asked: int | None) -> Finding:
     return Finding(what="context", verdict="fault", found=fault, advice=advice)
 
 
-def chat_format(name: str, source: ModelSource) -> Finding:
-    """Whether there is a format for the model's tokenizer, and whether its own template agrees."""
+def chat_format(options: ServeOptions, source: ModelSource) -> Finding:
+    """Which format the model's own template says, and how that was found out."""
     try:
-        speech = speech_of(name, source)
+        speech = _speech(options, source)
     except OptionError as error:
-        advice = "such models cannot be served; docs/chat_formats.md has those that can"
+        advice = "docs/chat_formats.md says how a format is chosen, and which there are"
         return Finding(what="chat format", verdict="fault", found=str(error), advice=advice)
+    found = speech.chat_format.name + (f": {speech.how}" if speech.how else "")
     if speech.warning is None:
-        return Finding(what="chat format", verdict="ok", found=speech.chat_format.name)
-    advice = "the server starts, and the model is asked for calls that it was not trained to write"
-    return Finding(what="chat format", verdict="note", found=speech.warning, advice=advice)
+        return Finding(what="chat format", verdict="ok", found=found)
+    advice = f"the server starts; {speech.warning}"
+    return Finding(what="chat format", verdict="note", found=found, advice=advice)
+
+
+def _speech(options: ServeOptions, source: ModelSource) -> Speech:
+    engine = options.engine
+    return speech_of(
+        engine.model,
+        source,
+        chat_format=engine.chat_format,
+    )
 
 
 def port(host: str, number: int) -> Finding:
@@ -196,7 +206,9 @@ def journal(options: ServeOptions) -> Iterator[Finding]:
     except LoadError:  # which is told of the model
         source = None
     if source is not None:
-        yield _journal_of(options.journal, fingerprint(source))
+        with contextlib.suppress(OptionError):  # which is told of the chat format
+            made_of = fingerprint(source, _speech(options, source).description)
+            yield _journal_of(options.journal, made_of)
 
 
 def _journal_of(options: JournalOptions, of: bytes) -> Finding:

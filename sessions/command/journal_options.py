@@ -122,10 +122,17 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     return Path(home) / "keepwarm"
 
 
-def fingerprint(of: Tokenised) -> bytes:
-    """Of what makes token ids of items: the tokenizer and the chat format."""
+def fingerprint(of: Tokenised, chat_format: str | None = None) -> bytes:
+    """Of what makes token ids of items: the tokenizer and the chat format.
+
+    Args:
+        of: the model.
+        chat_format: the format's description; None: it is what the special tokens choose.
+    """
     state = xxhash.xxh3_128(_FORMAT)
     state.update(f"{of.model_type}\0{of.vocab_size}\0".encode())
+    if chat_format is not None:
+        state.update(f"{chat_format}\0".encode(errors="replace"))
     for name in _TOKENIZER_FILES:
         file = Path(of.tokenizer_folder) / name
         state.update(name.encode() + (file.read_bytes() if file.is_file() else b""))

@@ -5,9 +5,13 @@ Reads the small files of the folder alone; weights are looked at where they are 
 """
 
 from runtime.model.config import LoadError
-from runtime.model.sources import ModelSource, check_context, find_source, folder_of
-
-_WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
+from runtime.model.sources import (
+    WEIGHT_FILES,
+    ModelSource,
+    check_context,
+    find_source,
+    folder_of,
+)
 
 
 def known_source(model: str) -> ModelSource | None:
@@ -31,9 +35,9 @@ def fault_of_model(model: str) -> str | None:
         source = known_source(model)
     except LoadError as error:
         return str(error)
-    folder = None if source is None else source.folder
-    if folder is not None and not any((folder / name).exists() for name in _WEIGHTS):
-        return f"{folder}: no weights; there has to be {' or '.join(_WEIGHTS)}"
+    folder = None if source is None or source.gguf is not None else source.folder
+    if folder is not None and not any((folder / name).exists() for name in WEIGHT_FILES):
+        return f"{folder}: no weights; there has to be {' or '.join(WEIGHT_FILES)}"
     return None
 
 

@@ -15,14 +15,15 @@ Always true: a file is taken whole or not at all, and a message names the file a
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from sessions.command.settings import OptionError
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy
+from sessions.tenants import TenantPolicy, Tenants
 
 MAX_DOLLARS = 1_000_000
 _NANO = 1_000_000_000
@@ -91,17 +92,13 @@ def check_budgets(policies: Mapping[str, TenantPolicy], prices: PriceTable) -> N
     Raises:
         PriceError: some tenant has one.
     """
+    terms = TenantTerms(Tenants([], policies), prices)
     for tenant, policy in policies.items():
-        if of_tenant(policy, prices).free and policy.budget.cost is not None:
+        if terms.prices(tenant).free and policy.budget.cost is not None:
             raise PriceError(
                 f"tenants {tenant}: a budget of money needs prices; set --prices or --price, or "
                 "the tenant's own"
             )
-
-
-def of_tenant(policy: TenantPolicy, prices: PriceTable) -> PriceTable:
-    """What a tenant pays: its own prices of tokens, or else the server's, which KV has anyway."""
-    return prices if policy.prices is None else replace(prices, **asdict(policy.prices))
 
 
 def nano_per_million(number: object) -> int:

@@ -7,7 +7,6 @@ standard output, when the server is ready; everything else is log and goes to st
 import asyncio
 import contextlib
 import logging
-import secrets
 import signal
 import socket
 import sys
@@ -25,15 +24,15 @@ from runtime.logs import log_to_stderr
 from runtime.messages import EngineInfo
 from runtime.process.engine_process import EngineProcess, EngineStartError, engine_command
 from runtime.tokenizer import TokenizerError
-from sessions.command.beforehand import Beforehand, at_once, names_of, place, prepared
+from sessions.command.beforehand import Beforehand, at_once, loaded_first, names_of, place
 from sessions.command.journal_options import with_journal
 from sessions.command.options import ServeOptions
-from sessions.command.prices import check_budgets, of_tenant
+from sessions.command.prices import check_budgets
 from sessions.command.reload import reload_tenants, warn_of_former_form
 from sessions.command.settings import OptionError
 from sessions.command.speech import Speech
 from sessions.command.tracing import Tracing
-from sessions.durable.budgets import bounds_of
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
 from sessions.durable.store import Store
 from sessions.fair_slots import FairSlots
@@ -45,7 +44,7 @@ from sessions.pages.recorder import Recorder
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.service import ServedModel, Service
+from sessions.turns.service import ServedModel, Service, unguessable_id
 from sessions.wire.errands import LongWork
 from sessions.wire.fair_reading import CpuAllowance, Reading, TenantTurns
 from sessions.wire.http_api import HttpApi
@@ -126,17 +125,17 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         tracing = None
         if options.otlp_traces is not None:
             tracing = cleanup.enter_context(contextlib.closing(Tracing(options.otlp_traces)))
-        engine = EngineProcess(options.engine, command=engine_command(options.log_format))
+        engine = _engine(options, before)
         cleanup.push_async_callback(engine.stop)
         info = await engine.start()
-        probe = await _start_probe(info, cleanup)
+        before = before or loaded_first(options, info, cleanup)
+        probe = await _start_probe(info, before.speech.description, cleanup)
         tenants = Tenants(options.tenants.keys, options.tenants.policies)
-        before = before or prepared(options, info, cleanup)
         service = _service(options, info, tenants, before)
         service, desk = with_journal(before.journal, options.journal, before.fingerprint, service)
         if desk is not None:
             cleanup.push_async_callback(desk.close)
-        reader = await _start_reader(info, service, cleanup)
+        reader = await _start_reader(info, service, before.speech.description, cleanup)
         planners = ThreadPoolExecutor(max_workers=_PLANNERS, thread_name_prefix="planner")
         cleanup.callback(planners.shutdown, wait=False, cancel_futures=True)
         metrics = _metrics(desk)
@@ -173,6 +172,13 @@ async def _serve(options: ServeOptions, ready: asyncio.Event, stopping: asyncio.
         await server.stop(options.drain_s)
 
 
+def _engine(options: ServeOptions, before: Beforehand | None) -> EngineProcess:
+    config = options.engine
+    if before is not None:
+        config = replace(config, chat_format=before.speech.description)
+    return EngineProcess(config, command=engine_command(options.log_format))
+
+
 async def _until(stopping: asyncio.Event, hub_task: asyncio.Task[None]) -> None:
     """Wait until the server is told to stop. Raises what the hub ended with, if it did."""
     told = asyncio.get_running_loop().create_task(stopping.wait())
@@ -185,13 +191,14 @@ def _service(
     options: ServeOptions, info: EngineInfo, tenants: Tenants, before: Beforehand
 ) -> Service:
     clock, prices = time.monotonic, before.prices
+    terms = TenantTerms(tenants, prices)
     limits = replace(DEFAULT_LIMITS, default_output_tokens=options.default_output_tokens)
     store = Store(
         limits=limits,
         prices=prices,
-        prices_of=lambda name: of_tenant(tenants.policy(name), prices),
+        prices_of=terms.prices,
         clock=clock,
-        tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
+        tenant_budget=terms.budget,
     )
     return Service(
         model=_served_model(options, info, before.speech),
@@ -199,16 +206,19 @@ def _service(
         limits=limits,
         clock=clock,
         wall_clock=time.time,
-        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
+        new_id=unguessable_id,
         quotas=Quotas(tenants, clock),
     )
 
 
-async def _start_probe(info: EngineInfo, cleanup: contextlib.AsyncExitStack) -> GrammarProbe:
+async def _start_probe(
+    info: EngineInfo, chat_format: str | None, cleanup: contextlib.AsyncExitStack
+) -> GrammarProbe:
     probe = GrammarProbe(
         Path(info.tokenizer_folder),
         vocab_size=info.vocab_size,
         model_type=info.model_type,
+        chat_format=chat_format,
         num_processes=_PROBES,
         places=FairSlots(_PROBES),
     )
@@ -228,13 +238,17 @@ def _metrics(desk: JournalDesk | None) -> Metrics:
 
 
 async def _start_reader(
-    info: EngineInfo, service: Service, cleanup: contextlib.AsyncExitStack
+    info: EngineInfo,
+    service: Service,
+    chat_format: str | None,
+    cleanup: contextlib.AsyncExitStack,
 ) -> ReadProcess:
     config = ReadConfig(
         limits=service.limits,
         models=service.model.aliases,
         model_type=info.model_type,
         specials=frozenset(service.model.tokenizer.specials),
+        chat_format=chat_format,
     )
     reader = ReadProcess(config)
     cleanup.push_async_callback(reader.stop)

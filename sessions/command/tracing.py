@@ -36,7 +36,7 @@ class Tracing:
 
     def follow(self, hub: Hub, metrics: Metrics) -> None:
         """From here on the hub's turns become spans, and metrics count them."""
-        hub.tell_of_turns(self._queue.turn_finished)
+        hub.watch(self._queue)
         metrics.watch_spans(self._queue.counts)
 
     def close(self) -> None:

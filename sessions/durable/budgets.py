@@ -8,11 +8,12 @@ counts what every session below it spends.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
-from sessions.durable.account import Account, Budget
-from sessions.durable.ledger import block_us, nano_dollars
+from sessions.durable.account import NO_BUDGET, Account, Budget
+from sessions.durable.ledger import PriceTable, block_us, nano_dollars
 from sessions.durable.session import Session
+from sessions.tenants import NO_BOUNDS, Tenants
 from tools_api import errors, requests
 from tools_api.limits import Limits
 
@@ -77,6 +78,26 @@ def tightest(budgets: Iterable[HeldBudget]) -> dict[str, tuple[int, int]]:
     return found
 
 
+class TenantTerms:
+    """What tenants may spend and what they pay, by the policies of a tenants file; to be asked at
+    each use, not kept."""
+
+    def __init__(self, tenants: Tenants, prices: PriceTable) -> None:
+        """``prices``: of those that have none of their own."""
+        self._tenants = tenants
+        self._prices = prices
+
+    def budget(self, tenant: str) -> Budget:
+        """What it may spend in all."""
+        bounds = self._tenants.policy(tenant).budget
+        return NO_BUDGET if bounds is NO_BOUNDS else bounds_of(bounds)
+
+    def prices(self, tenant: str) -> PriceTable:
+        """What it pays: its own prices of tokens, or else the server's, which KV has anyway."""
+        own = self._tenants.policy(tenant).prices
+        return self._prices if own is None else replace(self._prices, **asdict(own))
+
+
 class TenantAccounts:
     """The accounts of tenants, whose bounds the operator sets."""
 
@@ -110,9 +131,10 @@ def take_budgets(
         ApiError: a budget of money where nothing has a price, or a parent that cannot be one.
             Nothing is changed then.
     """
-    if session.ledger.prices.free:
-        _refuse_unpriced(options)
-    _refuse_residency_of_turns(options)
+    if options.budget:
+        if session.ledger.prices.free:
+            _refuse_unpriced(options)
+        _refuse_residency_of_turns(options)
     if parent is not None and parent is not session.parent:
         _link(session, parent, limits.max_session_depth)
     accounts = {"session": session.ledger.account, "tree": session.ledger.tree}
@@ -120,7 +142,8 @@ def take_budgets(
         if wire.scope in accounts:
             account = accounts[wire.scope]
             account.budget, account.soft = bounds_of(wire), bounds_of(wire.soft)
-    session.ledger.above = (*(each.ledger.tree for each in session.parents()), tenant)
+    trees = [] if session.parent is None else [each.ledger.tree for each in session.parents()]
+    session.ledger.above = (*trees, tenant)
 
 
 def _refuse_unpriced(options: requests.KeepwarmOptions) -> None:

@@ -8,6 +8,7 @@ Always true: a session's totals are the sums over its settled turns.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from sessions.durable.account import NOTHING, Account, Amount, is_bound
@@ -220,8 +221,8 @@ class Ledger:
     """One session's account and those above it, with the totals of its settled turns."""
 
     prices: PriceTable
-    account: Account = field(default_factory=lambda: Account(scope="session"))
-    tree: Account = field(default_factory=lambda: Account(scope="tree"))
+    account: Account = field(default_factory=partial(Account, scope="session"))
+    tree: Account = field(default_factory=partial(Account, scope="tree"))
     """Of the session and all that draw on it."""
     above: tuple[Account, ...] = ()
     """Of the sessions that it draws on, the nearest first, and of the tenant."""

@@ -12,63 +12,27 @@ import itertools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from runtime.messages import ReleaseBranch
 from sessions.durable.account import NO_BUDGET, Budget
 from sessions.durable.activity import ByActivity
 from sessions.durable.branches import Branches
-from sessions.durable.budgets import (
-    HeldBudget,
-    TenantAccounts,
-    held_budgets,
-    take_budgets,
-    tightest,
-)
+from sessions.durable.budgets import TenantAccounts, take_budgets
 from sessions.durable.ledger import Ledger, PriceTable
 from sessions.durable.packing import pack
 from sessions.durable.residents import Residents
 from sessions.durable.response_table import PrivateResponses, ResponseTable, StoredResponse
 from sessions.durable.running_turns import RunningTurns
 from sessions.durable.session import Session
-from sessions.durable.transcript import ROOT_DIGEST, Entry, roll
+from sessions.durable.session_view import SessionView, view_of
+from sessions.durable.transcript import Entry
 from sessions.durable.turn_logs import TurnLogs
 from sessions.durable.turn_stats import Pace
 from sessions.durable.weights import open_requests
 from tools_api.items import Item
 from tools_api.limits import Limits
 from tools_api.requests import KeepwarmOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionView:
-    """One session as the dashboard shows it. Money in nano-dollars."""
-
-    session: str
-    tenant: str
-    state: str
-    """``idle``, ``running``, ``waiting_for_tools`` or ``closed``."""
-    turns: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    forced_tokens: int
-    cost: int
-    saved: int
-    budget_left: dict[str, int]
-    """Of ``account.KINDS`` those that are limited for it or for a tree that it is in, the least
-    that any of these budgets leaves: tokens, and nano-dollars of ``cost``."""
-    idle_s: float
-    """Since its last turn began or ended."""
-    budget: dict[str, int] = field(default_factory=dict)
-    """The bounds that leave so much, in the units of ``budget_left``."""
-    budgets: tuple[HeldBudget, ...] = ()
-    """Each of them, and the tenant's."""
-    parent: str | None = None
-    """The session on whose budget it draws."""
-    residency: int = 0
-    """Block-microseconds of KV on the device, as recorded with its turns and after them."""
 
 
 class _Tenant:
@@ -269,11 +233,6 @@ class Store:
             stored.session.head_id = None
         return True
 
-    def revive(self, session: Session) -> Session:
-        """The live session that goes on where ``session`` was: itself, or the one that has
-        taken its name since it was dropped."""
-        return self.above_or_before(session.tenant, session.name)
-
     def _new_session(self, tenant: str, name: str) -> Session:
         """One with the tenant's prices of now, which all have together that began with them."""
         state, prices = self._tenant(tenant), self._prices_of(tenant)
@@ -319,8 +278,9 @@ class Store:
     def _make_room(self, tenant: _Tenant) -> None:
         """For one more session; those in use stay, even beyond the bound."""
         surplus = len(tenant.sessions) + 1 - self.limits.max_sessions_per_tenant
-        idle = (s for s in tenant.sessions.values() if not s.in_use)
-        self._close(tenant, list(itertools.islice(idle, max(surplus, 0))))
+        if surplus > 0:
+            idle = (s for s in tenant.sessions.values() if not s.in_use)
+            self._close(tenant, list(itertools.islice(idle, surplus)))
 
     def _expire_sessions(self, tenant: _Tenant) -> None:
         oldest = self._clock() - self.limits.stored_response_ttl_s
@@ -330,7 +290,8 @@ class Store:
                 break
             if not session.in_use:
                 expired.append(session)
-        self._close(tenant, expired)
+        if expired:
+            self._close(tenant, expired)
 
     def _close(self, tenant: _Tenant, sessions: Iterable[Session]) -> None:
         for session in sessions:
@@ -340,27 +301,7 @@ class Store:
 
     def view(self, session: Session) -> SessionView:
         """The session as it stands."""
-        ledger = session.ledger
-        budgets = held_budgets(session, self.tenant_accounts.of(session.tenant))
-        least = tightest(each for each in budgets if each.scope != "tenant")
-        return SessionView(
-            session=session.name,
-            tenant=session.tenant,
-            state=session.state.value,
-            turns=ledger.turns,
-            input_tokens=ledger.usage.input_tokens,
-            cached_tokens=ledger.usage.cached_tokens,
-            output_tokens=ledger.usage.output_tokens,
-            forced_tokens=ledger.usage.forced_tokens,
-            cost=ledger.cost,
-            saved=ledger.saved,
-            budget_left={kind: left for kind, (left, _) in least.items()},
-            idle_s=self._clock() - session.last_active_s,
-            budget={kind: limit for kind, (_, limit) in least.items()},
-            budgets=budgets,
-            parent=None if session.parent is None else session.parent.name,
-            residency=ledger.usage.residency,
-        )
+        return view_of(session, self.tenant_accounts.of(session.tenant), self._clock())
 
 
 class ConnectionStore:
@@ -385,7 +326,7 @@ class ConnectionStore:
         self._tenant = tenant
         self._connection_id = connection_id
         self._shared = store.tenant_responses(tenant)
-        self._continues_heads = continues_heads
+        self.continues_heads = continues_heads
         self._owns_private = private is None
         self._closed = False
         private = private or store.private()
@@ -405,16 +346,14 @@ class ConnectionStore:
         return None if found is None else (found, shared is None)
 
     def history(
-        self, items: Sequence[Item], digests: Sequence[bytes] | None = None
+        self, items: Sequence[Item], digests: Sequence[bytes]
     ) -> tuple[StoredResponse, int] | None:
         """The response whose history is the longest prefix of ``items``, and its length.
-        ``digests``: ``roll`` of each prefix of ``items``, if they are known.
+        ``digests``: ``roll`` of each prefix of ``items``.
 
         Only histories that end in model output count: what was never answered is no proof
         of being the same conversation.
         """
-        if digests is None:
-            digests = list(itertools.accumulate(items, roll, initial=ROOT_DIGEST))
         for length in range(len(items), 0, -1):
             for table in (self._private, self._shared):
                 if not table.knows(digests[length]):
@@ -426,7 +365,7 @@ class ConnectionStore:
 
     def head(self, session: Session) -> StoredResponse | None:
         """What a turn that only names the session continues."""
-        return self._head(session) if self._continues_heads else None
+        return self._head(session) if self.continues_heads else None
 
     def last_said(self, session: Session) -> Entry | None:
         """Where the session stood when its last stored turn ended; None: unknown."""
@@ -442,7 +381,7 @@ class ConnectionStore:
 
     def lacks_head(self, session: Session) -> bool:
         """The session has a newest response that is not in memory."""
-        return self._continues_heads and session.head_id is not None and self.head(session) is None
+        return self.continues_heads and session.head_id is not None and self.head(session) is None
 
     def session(self, name: str) -> Session:
         return self._store.session(self._tenant, name)
@@ -463,19 +402,17 @@ class ConnectionStore:
             tenant=self._store.tenant_accounts.of(self._tenant),
             limits=self._store.limits,
         )
-        for above in session.parents():
-            self._store.used(above)
+        if session.parent is not None:
+            for above in session.parents():
+                self._store.used(above)
 
     def claimed_session(self, name: str) -> Session | None:
         """The session of that name, if turns may run in it as it stands in memory."""
-        known = self.known_session(name)
+        known = self._store.known_session(self._tenant, name)
         return known if known is not None and known.claimed else None
 
     def known_session(self, name: str) -> Session | None:
         return self._store.known_session(self._tenant, name)
-
-    def revive(self, session: Session) -> Session:
-        return self._store.revive(session)
 
     def keep(
         self,

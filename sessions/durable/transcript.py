@@ -136,7 +136,7 @@ class Entry:
 
 def header_tools(tools: tuple[FunctionTool, ...]) -> tuple[FunctionTool, ...]:
     """Those of a request's tools that stand in its header."""
-    return tuple(tool for tool in tools if tool.in_header)
+    return tuple(tool for tool in tools if tool.in_header) if tools else ()
 
 
 def chain(entry: Entry | None) -> Iterator[Entry]:

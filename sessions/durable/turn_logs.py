@@ -149,8 +149,9 @@ class TurnLogs:
     def append(self, log: TurnLog, frames: Sequence[bytes]) -> None:
         """Keep the turn's next events; the oldest go where they are too many bytes."""
         # Copies of their own size: what encoded a frame made room for several thousand bytes.
-        log.frames.extend(bytes(memoryview(frame)) for frame in frames)
-        log.num_bytes += sum(map(len, frames))
+        for frame in frames:
+            log.frames.append(bytes(memoryview(frame)))
+            log.num_bytes += len(frame)
         while log.num_bytes > self._limits.max_resume_bytes_per_turn and len(log.frames) > 1:
             log.num_bytes -= len(log.frames.popleft())
             log.first += 1

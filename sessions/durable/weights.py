@@ -36,8 +36,9 @@ def item_bytes(item: Item) -> int:
     parts = 0
     match item:
         case Message():
-            texts += [part.text for part in item.content]
             parts = len(item.content)
+            for part in item.content:
+                texts.append(part.text)
         case FunctionCall():
             texts += [item.call_id, item.name, item.namespace, item.arguments]
         case CustomToolCall():
@@ -46,8 +47,11 @@ def item_bytes(item: Item) -> int:
             texts += [item.encrypted_content, *item.content, *item.summary]
         case _:
             texts += [item.call_id, item.output]
-    held = sum(getsizeof(text) + _LIST_ENTRY_BYTES for text in texts if text is not None)
-    return _OBJECT_BYTES + parts * _PART_BYTES + held
+    held = _OBJECT_BYTES + parts * _PART_BYTES
+    for text in texts:
+        if text is not None:
+            held += getsizeof(text) + _LIST_ENTRY_BYTES
+    return held
 
 
 def tool_bytes(tool: FunctionTool) -> int:

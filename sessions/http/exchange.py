@@ -1,32 +1,21 @@
 """What a request is to the code that answers it, and an answer to the code that carries it.
 
-A ``Handler`` is called once for each request that has been let in, its body read. It answers
-through the ``Exchange`` it is given: at once, or later, in which case it returns what the
-connection has to keep informed meanwhile. Knows neither sockets nor paths.
+A ``Handler`` is a coroutine, called once for each request that has been let in, its body read. It
+returns its answer, or gives it in pieces through the ``Exchange``; a client that leaves cancels
+it. Knows neither sockets nor paths.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sessions.http.message import HttpRequest, HttpResponse
 from sessions.tenants import Principal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request."""
-
-    principal: Principal
-    request: HttpRequest
-    argument: str
-    """What stands in the path where its route has braces."""
-    body: bytes
-
-
 class Exchange(Protocol):
-    """Takes one answer: a whole one, or a head and pieces. Never raises; does nothing once
-    the client is gone."""
+    """Takes an answer in pieces. Never raises; does nothing once the client is gone."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -37,8 +26,8 @@ class Exchange(Protocol):
         """The request's body is not needed any more, or counts elsewhere from now on."""
         ...
 
-    def answer(self, response: HttpResponse) -> None:
-        """A whole answer; the exchange is over."""
+    def look_at_clock(self, look: Callable[[float], None]) -> None:
+        """Call ``look`` about once a second with the time, until the answer is there."""
         ...
 
     def begin(self, content_type: str) -> None:
@@ -58,26 +47,66 @@ class Exchange(Protocol):
         ...
 
 
-class Pending(Protocol):
-    """An answer that is still to come."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request."""
 
-    def client_gone(self) -> None:
-        """Nobody waits for it any more; the exchange must not be used again."""
-        ...
+    principal: Principal
+    request: HttpRequest
+    argument: str
+    """What stands in the path where its route has braces."""
+    body: bytes
+    exchange: Exchange
 
-    def tick(self, now: float) -> None:
-        """Look at the clock. Called about once a second."""
-        ...
 
-
-Handler = Callable[[Call, Exchange], Pending | None]
-"""May raise ApiError, which is answered in its route's words. Returns None if it has answered."""
+Handler = Callable[[Call], Awaitable[HttpResponse | None]]
+"""Returns the answer, None if it was given in pieces. May raise ApiError, which is answered in its
+route's words."""
 
 
 def at_once(answer: Callable[[Call], HttpResponse]) -> Handler:
     """A handler of what can be answered without waiting."""
 
-    def handle(call: Call, exchange: Exchange) -> None:
-        exchange.answer(answer(call))
+    async def handle(call: Call) -> HttpResponse:
+        return answer(call)
 
     return handle
+
+
+def started(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+    """Let a coroutine run at once, as far as it gets, and then as a task; None: it is over. So who
+    needs not wait is answered in the same turn of the event loop."""
+    try:
+        waits_for = work.send(None)
+    except StopIteration:
+        return None
+    return asyncio.get_running_loop().create_task(_Rest(work, waits_for))
+
+
+class _Rest(Coroutine[Any, Any, None]):
+    """A coroutine that has begun, for the task that goes on with it: it is told first what is
+    waited for already. (A task that is cancelled before that raises in the coroutine all the
+    same.)"""
+
+    def __init__(self, work: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for, self._told = waits_for, False
+
+    def send(self, value: Any) -> Any:
+        if self._told:
+            return self._work.send(value)
+        waits_for, self._waits_for, self._told = self._waits_for, None, True
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        self._told = True
+        try:
+            return self._work.throw(*error)
+        finally:
+            del error  # it has this frame in its traceback
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._work.__await__()

@@ -142,6 +142,8 @@ def encode_header(header: Header) -> bytes:
         "opening": None if header.opening is None else header.opening.to_wire(),
         "thinking": header.options.thinking,
     }
+    if header.options.effort is not None:
+        parts["effort"] = header.options.effort
     tools = exact_json.dumps(_TOOLS.dump_python(header.tools)) if header.tools else b"[]"
     return _join(orjson.dumps(parts), _raw(header.ids), tools)
 
@@ -155,7 +157,7 @@ def decode_header(data: bytes) -> Header:
             instructions=parts["instructions"],
             opening=_opening(parts["opening"]),
             tools=_TOOLS.validate_python(exact_json.loads(bytes(tools))),
-            options=TemplateOptions(thinking=parts["thinking"]),
+            options=TemplateOptions(thinking=parts["thinking"], effort=parts.get("effort")),
             ids=_ids(ids),
         )
     except (KeyError, TypeError, ValueError, ValidationError, ApiError) as error:

@@ -5,7 +5,6 @@ turns their accounts are told here, their items at ``/dashboard/items/{id}``. Ho
 no more is read than can be shown, and the answer's ``more`` says that older ones were left out.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,8 +12,8 @@ from http import HTTPStatus
 from typing import Any
 
 from sessions.durable.ledger import TurnUsage, dollars
-from sessions.http.exchange import Call, Exchange, Pending
-from sessions.http.message import http_error, json_response, refusal
+from sessions.http.exchange import Call
+from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.journal.encoding import decode_turn
 from sessions.journal.errors import JournalError
 from sessions.journal.journal import Journal
@@ -41,11 +40,11 @@ class Archive:
         self._journal = journal
         self._beside = beside
 
-    def show(self, call: Call, exchange: Exchange) -> Pending:
+    async def show(self, call: Call) -> HttpResponse:
         """``GET``: a page of sessions, the latest first, or with ``name`` one session's turns.
 
         Raises:
-            ApiError: there is no journal, or a parameter makes no sense.
+            ApiError: there is no journal, it cannot be read, or a parameter makes no sense.
         """
         journal = self._journal
         if journal is None:
@@ -59,32 +58,13 @@ class Archive:
             query = read_query(call.request)
             owner = None if principal.operator else principal.tenant
             work = partial(session_page, journal, owner, query.search, query.page)
-        return _Asking(exchange, partial(self._beside, principal.tenant, work))
-
-
-class _Asking:
-    """The journal is asked; ``Pending`` to the connection."""
-
-    def __init__(self, exchange: Exchange, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(exchange, ask))
-
-    def client_gone(self) -> None:
-        """Nobody wants to know any more."""
-        self._task.cancel()
-
-    def tick(self, now: float) -> None:
-        """Nothing: the answer comes whole."""
-
-    async def _run(self, exchange: Exchange, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         try:
-            answer = json_response(await ask())
+            return json_response(await self._beside(principal.tenant, work))
         except (JournalError, ApiError):
             log.exception("journal cannot be shown")
-            unreadable = http_error(
+            raise http_error(
                 HTTPStatus.SERVICE_UNAVAILABLE, "The journal cannot be read just now."
-            )
-            answer = refusal(unreadable)
-        exchange.answer(answer)
+            ) from None
 
 
 def session_page(journal: Journal, owner: str | None, search: str, page: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from sessions.pages.history import History
 from sessions.pages.metrics import kv_usage
 from sessions.pages.rows import miss_rows, session_row, tokens, turn_row
 from sessions.pages.turn_log import TurnLog
+from sessions.pages.watcher import Watcher
 from sessions.tenants import Principal
 
 MAX_SESSIONS_SHOWN = 200
@@ -87,7 +88,7 @@ class Totals:
         }
 
 
-class Dashboard:
+class Dashboard(Watcher):
     """Only the event loop touches it."""
 
     def __init__(
@@ -145,8 +146,7 @@ class Dashboard:
         if stats.steps_cost_ratio:
             self.history.steps_finished(stats, self._clock())
 
-    def tokens_arrived(self, tenant: str, count: int) -> None:
-        """A turn of the tenant got tokens."""
+    def tokens_arrived(self, tenant: str, count: int, gap_s: float | None) -> None:
         self._totals[tenant].streamed_tokens += count
 
     def turn_finished(self, report: TurnReport) -> None:

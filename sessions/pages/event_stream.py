@@ -7,6 +7,7 @@ cheap: what has changed is worked out later, when whoever shares out the time sa
 Living Standard, section 9.2.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import orjson
@@ -32,7 +33,7 @@ def changes(before: Parts, after: Parts) -> bytes:
 
 
 class EventStream:
-    """One open page. ``Pending`` to its connection."""
+    """One open page."""
 
     def __init__(
         self,
@@ -40,52 +41,52 @@ class EventStream:
         *,
         parts: Callable[[], Parts | None],
         in_turn: Callable[[Callable[[], None]], None],
-        on_end: Callable[["EventStream"], None],
         now: float,
     ) -> None:
         """
         Args:
             parts: the view as it is; None: the page may not see it any more.
             in_turn: makes a call, at once or later.
-            on_end: called once, when the stream is over.
         """
         self._exchange = exchange
         self._parts = parts
         self._in_turn = in_turn
-        self._on_end = on_end
         self._due = False
         """What has changed is about to be worked out."""
         self._sent: Parts = {}
         self._sent_s = now
-        self._over = False
+        self._over = asyncio.Event()
         exchange.begin(CONTENT_TYPE)
         self._send(b"retry: 2000\nevent: parts\ndata: ", self._news(), now)
 
     def tick(self, now: float) -> None:
         """Send what has changed, when there is time for it. Called about once a second."""
-        if self._due or self._over or self._exchange.unsent_bytes > MAX_UNSENT_BYTES:
+        if self._due or self._over.is_set() or self._exchange.unsent_bytes > MAX_UNSENT_BYTES:
             return
         self._due = True
         self._in_turn(lambda: self._renew(now))
 
     def _renew(self, now: float) -> None:
         self._due = False
-        if self._over:
+        if self._over.is_set():
             return
         news = self._news()
         if news:
             self._send(b"event: parts\ndata: ", news, now)
-        elif not self._over and now - self._sent_s >= HEARTBEAT_S:
+        elif not self._over.is_set() and now - self._sent_s >= HEARTBEAT_S:
             self._send(b": still here", b"", now)
 
-    def client_gone(self) -> None:
-        """The page was closed."""
-        self._end()
+    async def ended(self) -> None:
+        """Wait for its end; who does not wait any more has closed the page."""
+        try:
+            await self._over.wait()
+        finally:
+            self._over.set()
 
     def finish(self) -> None:
         """The server says goodbye; the page will ask again."""
-        if not self._over:
-            self._end()
+        if not self._over.is_set():
+            self._over.set()
             self._exchange.finish(b"event: bye\ndata: {}\n\n")
 
     def _news(self) -> bytes:
@@ -98,11 +99,6 @@ class EventStream:
         return news
 
     def _send(self, head: bytes, news: bytes, now: float) -> None:
-        if not self._over:
+        if not self._over.is_set():
             self._sent_s = now
             self._exchange.write(head + news + b"\n\n")
-
-    def _end(self) -> None:
-        if not self._over:
-            self._over = True
-            self._on_end(self)

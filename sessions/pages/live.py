@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 
 from sessions.durable.store import Store
-from sessions.http.exchange import Call, Exchange, Pending
+from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, http_error, json_response
 from sessions.pages.event_stream import CONTENT_TYPE, EventStream, Parts
 from sessions.pages.past import LEVELS
@@ -56,7 +56,7 @@ class LivePages:
         """Pages that are open."""
         return self._open.total()
 
-    def events(self, call: Call, exchange: Exchange) -> Pending | None:
+    async def events(self, call: Call) -> HttpResponse | None:
         """``GET /dashboard/events``: a view that stays true.
 
         Raises:
@@ -65,16 +65,20 @@ class LivePages:
         principal, wish = call.principal, _wish(call)
         self._check_room(principal)
         if call.request.method == "HEAD":  # a page whose stream has failed asks why
-            exchange.answer(HttpResponse(status=HTTPStatus.OK, content_type=CONTENT_TYPE, body=b""))
-            return None
+            return HttpResponse(status=HTTPStatus.OK, content_type=CONTENT_TYPE, body=b"")
         self._open[principal.tenant] += 1
-        return EventStream(
-            exchange,
-            parts=partial(self._parts, principal, wish),
-            in_turn=partial(self._turns, principal.tenant),
-            on_end=lambda _: self._ended(principal.tenant),
-            now=self._clock(),
-        )
+        try:
+            stream = EventStream(
+                call.exchange,
+                parts=partial(self._parts, principal, wish),
+                in_turn=partial(self._turns, principal.tenant),
+                now=self._clock(),
+            )
+            call.exchange.look_at_clock(stream.tick)
+            await stream.ended()
+        finally:
+            self._ended(principal.tenant)
+        return None
 
     def items(self, call: Call) -> HttpResponse:
         """``GET /dashboard/items/{id}``: what was said in one turn.

@@ -17,6 +17,7 @@ from runtime.messages import EngineInfo, StepStats
 from sessions.durable.ledger import TurnReport, TurnUsage, Unsettled, dollars
 from sessions.durable.miss_reasons import MissReason
 from sessions.journal.records import SESSION_MOVED, TurnRecord
+from sessions.pages.watcher import Watcher
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -45,7 +46,7 @@ def _add(series: Counter, count: float) -> None:
         series.inc(count)
 
 
-class Metrics:
+class Metrics(Watcher):
     """All numbers of one server. Not thread-safe: only the event loop touches it."""
 
     def __init__(self) -> None:
@@ -294,9 +295,9 @@ class Metrics:
         for path, spent in stats.transfer_s_delta.items():
             self._moving.labels(path).inc(spent)
 
-    def tokens_arrived(self, gap_s: float) -> None:
-        """A turn got tokens, ``gap_s`` after it had got tokens before."""
-        self._token_gap.observe(gap_s)
+    def tokens_arrived(self, tenant: str, count: int, gap_s: float | None) -> None:
+        if gap_s is not None:
+            self._token_gap.observe(gap_s)
 
     def watch_journal(self, damaged: Callable[[], bool]) -> None:
         """Ask that whenever the numbers are."""
@@ -359,8 +360,8 @@ class Metrics:
         """A turn ended because the grammar could not go on."""
         self._grammar_errors.labels("mask").inc()
 
-    def error_sent(self, code: str | None) -> None:
-        """An ``error`` event went out; ``code`` is one of ours or None."""
+    def error_sent(self, tenant: str, code: str | None) -> None:
+        """``code`` is one of ours or None."""
         self._errors.labels(code or "none").inc()
 
     def connection_opened(self) -> None:

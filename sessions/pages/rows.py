@@ -10,7 +10,7 @@ from typing import Any
 from sessions.durable.budgets import HeldBudget
 from sessions.durable.ledger import TurnReport, TurnUsage, block_seconds, dollars, wire_bounds
 from sessions.durable.miss_reasons import OWN, Miss, MissReason
-from sessions.durable.store import SessionView
+from sessions.durable.session_view import SessionView
 from sessions.pages.turn_log import LoggedTurn, SessionLog
 
 _NOTHING = SessionLog()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sessions.durable.ledger import TurnReport, dollars
+from sessions.pages.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def _attributes(report: TurnReport) -> dict[str, Value]:
     return found
 
 
-class SpanQueue:
+class SpanQueue(Watcher):
     """Takes reports in the event loop; a thread of its own sends them on in batches."""
 
     def __init__(

@@ -14,9 +14,10 @@ from typing import Any, TypedDict
 
 import orjson
 
-from sessions.durable.account import Amount
+from sessions.durable.account import NO_BUDGET, Amount
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage, Unsettled
 from sessions.durable.session import Session
+from sessions.durable.store import Store
 from sessions.durable.transcript import Entry, chain
 from sessions.journal.journal import Journal
 from sessions.journal.records import (
@@ -51,24 +52,6 @@ class Outcome:
     """What can be continued; None if the turn left nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """A record to be written; the verdict is for ``Connection.committed``."""
-
-    record: TurnRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """What a running turn holds from now on, as the record of the failed turn that it becomes if
-    the server dies."""
-
-    record: TurnRecord
-    urgent: bool
-    """It holds more output than was noted, or nothing any more, so that whoever takes the session
-    over does not count it as cut short; otherwise this may go with the next thing written."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ending:
     """A turn that has ended and waits for its record."""
@@ -82,6 +65,8 @@ class Commits:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self.has_others = journal.shared
+        """Other servers may start turns of the same sessions."""
         self.awake: Callable[[], None] = lambda: None
         """To be called before memory is believed about whose a session is."""
         self.shared = SharedAccounts()
@@ -141,6 +126,20 @@ class Commits:
             cost=held.cost,
             saved=prices.saved(usage),
         )
+
+    def forget(self, store: Store, plan: TurnPlan, session: Session, verdict: Verdict) -> None:
+        """What a refused record says is not this server's any more, or is gone."""
+        tenant, moved = plan.tenant, verdict.reason == "stale"
+        if moved:
+            self.shared.doubt()  # who took the session for a dead server's had its shares back
+        if verdict.reason == PARENT_DELETED:
+            id_ = plan.previous_response_id or ""
+            stored = store.tenant_responses(tenant).get(id_)
+            store.delete_response(tenant, id_)
+            # Of a fork only the parent is gone, with its session.
+            moved = stored is not None and stored.session is session
+        if moved:
+            store.forget_session(tenant, session.name)
 
     def _links(self, plan: TurnPlan, entry: Entry | None) -> tuple[tuple[Entry, ...], str | None]:
         """The entries that only this turn has, and the response that has what is before them."""
@@ -218,9 +217,10 @@ def session_options(session: Session) -> bytes:
     """What a session was told that holds for its later turns."""
     options: dict[str, Any] = {}
     for scope, account in (("session", session.ledger.account), ("tree", session.ledger.tree)):
-        bounds = [account.budget.bounds(), account.soft.bounds()]
-        if any(bounds):
-            options[scope] = bounds
+        if account.budget is not NO_BUDGET or account.soft is not NO_BUDGET:
+            bounds = [account.budget.bounds(), account.soft.bounds()]
+            if any(bounds):
+                options[scope] = bounds
     if session.outlives_sockets:
         options["outlives_sockets"] = True
     if session.parent is not None:

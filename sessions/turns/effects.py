@@ -1,65 +1,112 @@
-"""What one call on a connection asks its caller to do.
+"""What one call on a connection asks its caller to do, and the questions that requests wait at.
 
 ``sessions.turns.connection`` decides, ``sessions.wire.hub`` carries out; these are the words
-between them.
+between them. A question that is asked is answered once with ``Connection.answer``, by its id, with
+a value or an exception. What is ``asked`` says who answers, and with what:
+
+- ``Wanted``: the journal, with ``Recalled``, which is in memory by then;
+- ``Work``: whoever has a thread for it, with what the call gives;
+- ``GrammarSpec``: the probe, with ``GrammarRefused`` or None;
+- ``TurnRecord``: the journal, with a ``Verdict``;
+- ``SessionTurn``: the session's other turns, by a ``Granted``; it is not among the effects;
+- ``EngineOutputs``: the turn itself, when it has ended; it is not among the effects either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from runtime.messages import EngineMessage
 from sessions.durable.ledger import TurnReport
 from sessions.durable.turn_logs import TurnLog
-from sessions.turns.commits import Commit, Reserve
-from sessions.turns.references import Whole
-from sessions.turns.turn_plan import TurnPlan
+from sessions.journal.records import TurnRecord
 from sessions.turns.wanted import Wanted
 from tools_api.grammar import GrammarSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrammarCheck:
-    """A grammar to be tried in the probe before its turn may start."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A call that takes too long for the event loop."""
 
-    check_id: str
-    """To be handed back to ``Connection.grammar_checked``."""
-    spec: GrammarSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planning:
-    """A turn to be planned in a thread of its own, or its request to be read first: it is long."""
-
-    planning_id: str
-    """To be handed back to ``Connection.planned``."""
-    work: Callable[[], TurnPlan | Whole]
+    call: Callable[[], Any]
     """Reads only what never changes. May raise, ApiError for what the client did wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """The request's turn in the session that it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutputs:
+    """All that the engine says of a turn, to its end."""
+
+
+Asked = Wanted | Work | GrammarSpec | TurnRecord | SessionTurn | EngineOutputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Something that a request waits for: awaiting it yields it, and what is sent is the answer."""
+
+    id: str
+    asked: Asked
+
+    def __await__(self) -> Generator["Question", Any, Any]:
+        return (yield self)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
-    """Something to be asked of the journal before a request can be planned."""
+class Reserve:
+    """What a running turn holds from now on, as the record of the failed turn that it becomes if
+    the server dies."""
 
-    lookup_id: str
-    """To be handed back to ``Connection.recalled``."""
-    wanted: Wanted
+    record: TurnRecord
+    urgent: bool
+    """It holds more output than was noted, or nothing any more, so that whoever takes the session
+    over does not count it as cut short; otherwise this may go with the next thing written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A turn that has ended, and its terminal event."""
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """Nothing came of a request id here: other servers may start turns with it."""
 
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A session has become free for a request of another connection, or of this one."""
+
+    connection_id: str
+    question_id: str
+    """To be answered with None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A turn of another connection is to be ended, with ``Connection.cancel``."""
+
+    connection_id: str
     response_id: str
-    terminal: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Something has changed about a turn that another connection runs or follows."""
 
     connection_id: str
-    """The connection to be told, with ``Connection.look``."""
+    """The connection to be told, with ``Connection.look``; it may be this one."""
     log: TurnLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A turn that has ended, and is logged."""
+
+    report: TurnReport
+    terminal: bytes
+    """Its last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,30 +118,16 @@ class Effects:
     requests: tuple[EngineMessage, ...] = ()
     """For the engine, in order. Outputs of a GenerationRequest come back to the connection
     that issued it; after ``close()`` they may be dropped."""
-    grammar_checks: tuple[GrammarCheck, ...] = ()
-    withdrawn_checks: tuple[str, ...] = ()
-    """Ids of grammar checks whose turn is gone."""
-    plannings: tuple[Planning, ...] = ()
-    """At most one of a connection is under way at a time. To be given up with the socket."""
-    reserves: tuple[Reserve, ...] = ()
-    """To be noted in the journal; nobody waits for it."""
-    commits: tuple[Commit, ...] = ()
-    """To be written to the journal, in order; the verdicts go to ``Connection.committed``, also
-    when the client is gone."""
-    lookups: tuple[Lookup, ...] = ()
-    freed: tuple[str, ...] = ()
-    """Request ids of which nothing came here: other servers may start turns with them."""
-    wake: tuple[str, ...] = ()
-    """Ids of connections whose ``resume()`` must be called next (a named session became
-    free for a turn that waits there). May name this connection."""
-    cancels: tuple[tuple[str, str], ...] = ()
-    """Connection and response id of turns to be ended there, with ``Connection.cancel``."""
-    notices: tuple[Notice, ...] = ()
-    """May name this connection. One that is gone needs no telling."""
-    finished: tuple[TurnReport, ...] = ()
-    """Turns that ended in this call, for metrics. Each is already logged."""
+    withdrawn: tuple[str, ...] = ()
+    """Ids of questions that nobody waits at any more; an answer does no harm."""
+    notes: tuple[Reserve | Freed, ...] = ()
+    """For the journal, in order; nobody waits for them."""
+    questions: tuple[Question, ...] = ()
+    """To be answered also when the client is gone; records are written in order."""
+    others: tuple[Granted | Cancel | Notice, ...] = ()
+    """For other connections, and for this one; one that is gone needs no telling."""
     ended: tuple[Ended, ...] = ()
-    """The same turns, for who waits for their end."""
+    """Turns that ended in this call, for whoever counts them or waits for their end."""
     close: int | None = None
     """Close the socket with this code once ``frames`` are written."""
 
@@ -105,17 +138,10 @@ class Outbox:
 
     frames: list[bytes] = field(default_factory=list)
     requests: list[EngineMessage] = field(default_factory=list)
-    grammar_checks: list[GrammarCheck] = field(default_factory=list)
-    withdrawn_checks: list[str] = field(default_factory=list)
-    plannings: list[Planning] = field(default_factory=list)
-    reserves: list[Reserve] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    lookups: list[Lookup] = field(default_factory=list)
-    freed: list[str] = field(default_factory=list)
-    wake: list[str] = field(default_factory=list)
-    cancels: list[tuple[str, str]] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    finished: list[TurnReport] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
+    notes: list[Reserve | Freed] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    others: list[Granted | Cancel | Notice] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
 
     def take(self, close: int | None) -> Effects:
@@ -123,17 +149,10 @@ class Outbox:
         taken = Effects(
             frames=tuple(self.frames),
             requests=tuple(self.requests),
-            grammar_checks=tuple(self.grammar_checks),
-            withdrawn_checks=tuple(self.withdrawn_checks),
-            plannings=tuple(self.plannings),
-            reserves=tuple(self.reserves),
-            commits=tuple(self.commits),
-            lookups=tuple(self.lookups),
-            freed=tuple(self.freed),
-            wake=tuple(self.wake),
-            cancels=tuple(self.cancels),
-            notices=tuple(self.notices),
-            finished=tuple(self.finished),
+            withdrawn=tuple(self.withdrawn),
+            notes=tuple(self.notes),
+            questions=tuple(self.questions),
+            others=tuple(self.others),
             ended=tuple(self.ended),
             close=close,
         )

@@ -42,23 +42,11 @@ class Following:
         self._logs = logs
         self._lanes = lanes
         self._outbox = outbox
-        self._looked_up: dict[str, tuple[Lane[Waiting], ResumeTurn, TurnLog | None]] = {}
-        """Wishes that wait for the journal, by the lookup's id, and what memory had."""
         self._follows: dict[TurnLog, tuple[Follow, Lane[Waiting]]] = {}
 
     def __len__(self) -> int:
-        """Lanes that follow a turn which a request before theirs began, or wait to."""
-        return len(self._follows) + len(self._looked_up)
-
-    def wait_for(
-        self, lookup_id: str, lane: Lane[Waiting], asked: ResumeTurn, known: TurnLog | None
-    ) -> None:
-        """The journal is asked whether it has the turn, or has it still."""
-        self._looked_up[lookup_id] = (lane, asked, known)
-
-    def waited(self, lookup_id: str) -> tuple[Lane[Waiting], ResumeTurn, TurnLog | None] | None:
-        """The journal has been asked; None: the lookup was for something else."""
-        return self._looked_up.pop(lookup_id, None)
+        """Lanes that follow a turn which a request before theirs began."""
+        return len(self._follows)
 
     def known(self, *, request_id: str | None, response_id: str | None) -> TurnLog | None:
         """What memory has of the turn of that id."""
@@ -137,7 +125,7 @@ class Following:
         if log is None or log.follower is job:
             out.frames += frames
         elif log.follower is not None:
-            out.notices.append(Notice(connection_id=log.followed_on, log=log))
+            out.others.append(Notice(connection_id=log.followed_on, log=log))
 
     def look(self, log: TurnLog) -> None:
         """Something has changed about a turn: there are new events, or it went elsewhere."""
@@ -151,16 +139,15 @@ class Following:
 
     def leave(self) -> None:
         """The connection closes: nobody follows here any more."""
-        self._looked_up.clear()
         for log, (follow, lane) in list(self._follows.items()):
             self._end(log, lane)
             if log.follower is follow:
                 log.follower = None
-                self._outbox.notices.append(Notice(connection_id=log.owner, log=log))
+                self._outbox.others.append(Notice(connection_id=log.owner, log=log))
 
     def _hand_over(self, log: TurnLog, follower: object) -> None:
         if log.follower is not None and not log.ended:
-            self._outbox.notices.append(Notice(connection_id=log.followed_on, log=log))
+            self._outbox.others.append(Notice(connection_id=log.followed_on, log=log))
         log.follower, log.followed_on = follower, self._id
 
     def _displace(self, log: TurnLog) -> None:

@@ -1,85 +1,132 @@
 """The requests that one connection has taken up and not yet answered to the end.
 
-A job is a lane's active request, from the moment it may run to its answer; jobs are found by
-what the different callers know of them: a grammar check, a response, an engine request, a
-lane. Decides nothing.
+A job is a lane's active request, from the moment it may run to its answer. Its life is a coroutine
+without an event loop: it runs until it awaits a question, and goes on when that is answered, or
+when the request is ended early by what is thrown in. Jobs are found by what the different callers
+know of them: a question, a response, an engine request, a lane. Decides nothing.
 
-Always true: a lane waits for at most one job; an engine request leads to the job that sent it
-or to none.
+Always true: a lane waits for at most one job; a question and an engine request lead to the job
+that sent them or to none; a job whose life is over is not among the jobs.
 """
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+import enum
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from runtime.messages import SequenceOutput
-from sessions.durable.account import NOTHING, Account, Amount
+from sessions.durable.account import NOTHING, Amount
 from sessions.durable.session import Session
 from sessions.durable.turn_logs import TurnLog
-from sessions.durable.weights import Hold
 from sessions.turns.commits import Ending
+from sessions.turns.effects import EngineOutputs, Outbox, Question, SessionTurn
 from sessions.turns.intake import Waiting
 from sessions.turns.lanes import Lane
-from sessions.turns.planning import Lineage
-from sessions.turns.reading import Prepared
-from sessions.turns.references import Found
 from sessions.turns.sharing import Bounded
-from sessions.turns.turn import Turn
-from sessions.turns.turn_plan import TurnPlan
-from tools_api.grammar import GrammarSpec
+from sessions.turns.turn import Turn, TurnStep
+from tools_api import errors
+from tools_api.errors import ApiError
 from tools_api.requests import CreateRequest
+
+
+class Way(enum.Enum):
+    """How a request may be ended early."""
+
+    CLIENT_GONE = enum.auto()
+    CANCELLED = enum.auto()
+    NEWER_REQUEST = enum.auto()
+    """Another one bears its id."""
+    DRAINING = enum.auto()
+    ENGINE_LOST = enum.auto()
+
+
+class EndedEarly(BaseException):
+    """Thrown into the life of a request at the question it waits at; no ``Exception``, so that it
+    is not taken for an answer."""
+
+    def __init__(self, way: Way) -> None:
+        super().__init__(way.name)
+        self._way = way
+
+    def refusal(self) -> ApiError | None:
+        """What a request is told that has no turn yet; None: nobody is there to be told."""
+        match self._way:
+            case Way.CANCELLED:
+                return errors.request_cancelled()
+            case Way.NEWER_REQUEST:
+                return errors.followed_elsewhere()
+            case Way.DRAINING:
+                return shutting_down()
+        return None
+
+    def stop(self, turn: Turn, now: float) -> TurnStep:
+        """End the turn that the request has become."""
+        match self._way:
+            case Way.CANCELLED:
+                return turn.stop(now)
+            case Way.CLIENT_GONE:
+                return turn.cancel(now)
+            case Way.DRAINING:
+                return turn.fail("shutting_down", "The server is shutting down.", now)
+        return turn.fail("engine_died", "The engine stopped.", now)
+
+
+def shutting_down() -> ApiError:
+    """What a request is told that comes, or has not started, when the server ends."""
+    return errors.overloaded("it is shutting down")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """A lane's active request. ``turn`` is there once it has started."""
+    """A lane's active request."""
 
     lane: Lane[Waiting]
-    request: CreateRequest
-    num_bytes: int
-    arrival_s: float
-    prepared: Prepared | None = None
-    hold: Hold | None = None
-    check_id: str | None = None
-    grammar: GrammarSpec | None = None
-    session: Session | None = None
-    """The one it runs in, or asks for by name."""
-    ticket: Hashable | None = None
-    lineage: Lineage | None = None
-    """What it continues, once that has been decided."""
-    plan: TurnPlan | None = None
-    """While it waits for the verdict on its grammar."""
+    frame: Waiting
+    """What was asked; of a create that refers to stored items, with these once they are found."""
+    life: Coroutine[Question, Any, None] | None = None
+    question: Question | None = None
+    """What it waits at."""
     turn: Turn | None = None
+    """Once it has started."""
+    session: Session | None = None
+    """The one the turn runs in."""
+    log: TurnLog | None = None
+    """Of its events, if they can be resumed."""
+    shares: Bounded = ()
+    """Accounts that other servers draw on too, and that it may draw on."""
+    stalled: deque[SequenceOutput] | None = None
+    """What the engine said that waits for more of them."""
     noted: Amount = NOTHING
     """What the journal was told that the turn may consume."""
     ending: Ending | None = None
-    """The turn has ended and waits for its record to be committed."""
-    found: Found | None = None
-    """While the items that the request refers to are looked for: what memory had of them."""
-    lookup_id: str | None = None
-    id_looked_up: bool = False
-    """The journal was asked whether the request's id was used."""
-    known: TurnLog | None = None
-    """What memory had of that id's turn then."""
-    taken_up: bool = False
-    """It is known that the id was not."""
-    """While the journal is asked what the request names."""
-    log: TurnLog | None = None
-    """Of its events, if they can be resumed."""
-    shares: Bounded | None = None
-    """Accounts that other servers draw on too, once it has been seen to what it may spend."""
-    asked: dict[str, Account] = field(default_factory=dict)
-    """Of them, those of which the journal was asked for more."""
-    stalled: list[SequenceOutput] | None = None
-    """What the engine said that waits for that."""
+    """The turn has ended: nothing ends the request earlier any more."""
     displaced: bool = False
     """The lane has been answered: a newer request follows the turn."""
+
+    @property
+    def creates(self) -> bool:
+        """It asks for a turn; else for the events of one."""
+        return isinstance(self.frame.content, CreateRequest)
+
+    @property
+    def request(self) -> CreateRequest:
+        """What is to be created."""
+        assert isinstance(self.frame.content, CreateRequest)
+        return self.frame.content
+
+
+OWN_ANSWERS = SessionTurn, EngineOutputs
+"""Questions that no caller answers."""
 
 
 class Jobs:
     """In the order in which they were taken up; safe to change while it is iterated."""
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._jobs: dict[Job, None] = {}
+        self._by_question: dict[str, Job] = {}
         self._by_request: dict[str, Job] = {}
 
     def __iter__(self) -> Iterator[Job]:
@@ -88,14 +135,52 @@ class Jobs:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def add(self, job: Job) -> None:
-        self._jobs[job] = None
+    # Lives
 
-    def remove(self, job: Job) -> None:
-        """The job is answered: what it held is given back."""
-        del self._jobs[job]
-        if job.hold is not None:
-            job.hold.give_back()
+    def begin(self, job: Job, life: Coroutine[Question, Any, None]) -> None:
+        """Let the job live as far as it gets."""
+        self._jobs[job] = None
+        job.life = life
+        self._live(job, None)
+
+    def answer(self, question_id: str, answer: Any) -> bool:
+        """Go on with who waits at the question; an exception is raised there. False: nobody does
+        any more."""
+        job = self._by_question.pop(question_id, None)
+        if job is None:
+            return False
+        job.question = None
+        self._live(job, answer)
+        return True
+
+    def end_early(self, job: Job, way: Way) -> None:
+        """Raise ``EndedEarly`` where the job waits; what it waited for is of no interest then."""
+        assert job.question is not None
+        question, job.question = job.question, None
+        del self._by_question[question.id]
+        if not isinstance(question.asked, OWN_ANSWERS):
+            self._outbox.withdrawn.append(question.id)
+        self._live(job, EndedEarly(way))
+
+    def _live(self, job: Job, answer: Any) -> None:
+        """Up to the next question, or to the end."""
+        life = job.life
+        assert life is not None
+        try:
+            is_error = isinstance(answer, BaseException)
+            question = life.throw(answer) if is_error else life.send(answer)
+        except BaseException as end:
+            del self._jobs[job]
+            job.life = None
+            if not isinstance(end, StopIteration):
+                raise
+        else:
+            job.question = question
+            self._by_question[question.id] = job
+            if not isinstance(question.asked, OWN_ANSWERS):
+                self._outbox.questions.append(question)
+
+    # Engine requests
 
     def sent(self, job: Job, request_id: str) -> None:
         """The job's turn has a request at the engine."""
@@ -108,28 +193,22 @@ class Jobs:
     def of_request(self, request_id: str) -> Job | None:
         return self._by_request.get(request_id)
 
-    def of_check(self, check_id: str) -> Job | None:
-        """The job that waits for this verdict on its grammar."""
-        return next((job for job in self._jobs if job.check_id == check_id), None)
-
-    def of_lookup(self, lookup_id: str) -> Job | None:
-        """The job that waits for this answer of the journal."""
-        return next((job for job in self._jobs if job.lookup_id == lookup_id), None)
+    # What callers know
 
     def of_response(self, response_id: str) -> Job | None:
         """The job whose turn runs under this id."""
-        running = (job for job in self._jobs if job.turn is not None)
-        return next((job for job in running if _response_id(job) == response_id), None)
+        for job in self._jobs:
+            if job.turn is not None and job.turn.plan.response_id == response_id:
+                return job
+        return None
 
     def in_lane(self, stream_id: str | None) -> Job | None:
-        """The lane's job, started or not."""
-        own = (job for job in self._jobs if not job.displaced)
-        return next((job for job in own if job.lane.stream_id == stream_id), None)
+        """The lane's job that creates something, started or not."""
+        for job in self._jobs:
+            if job.lane.stream_id == stream_id and job.creates and not job.displaced:
+                return job
+        return None
 
     def with_log(self, log: TurnLog) -> list[Job]:
         """The jobs that bear this turn's request id or run the turn."""
         return [job for job in self._jobs if job.log is log]
-
-
-def _response_id(job: Job) -> str | None:
-    return None if job.turn is None else job.turn.plan.response_id

@@ -54,13 +54,18 @@ class Lanes(Generic[Request]):
         """Take the longest waiting request that may run, and mark its lane active."""
         if not self.num_waiting or self.num_active >= self._max_active:
             return None
-        ready = [lane for lane in self._lanes.values() if lane.waiting and not lane.active]
-        if not ready:
+        first: Lane[Request] | None = None
+        for lane in self._lanes.values():
+            if not lane.waiting or lane.active:
+                continue
+            if first is None or lane.waiting[0][0] < first.waiting[0][0]:
+                first = lane
+        if first is None:
             return None
-        lane = min(ready, key=lambda lane: lane.waiting[0][0])
-        lane.active = True
+        first.active = True
         self.num_active += 1
-        return lane, self._pop(lane)
+        self.num_waiting -= 1
+        return first, first.waiting.popleft()[1]
 
     def done(self, lane: Lane[Request]) -> None:
         """The lane's active request is over."""
@@ -79,7 +84,3 @@ class Lanes(Generic[Request]):
             lane.waiting.clear()
         self.num_waiting = 0
         return [(lane, request) for _, lane, request in sorted(found, key=lambda f: f[0])]
-
-    def _pop(self, lane: Lane[Request]) -> Request:
-        self.num_waiting -= 1
-        return lane.waiting.popleft()[1]

@@ -187,14 +187,14 @@ class Meter:
 
 def needs_of(plan: TurnPlan) -> Needs:
     """What a planned turn wants to consume, and the account that it brings."""
-    own = [budget for budget in plan.request.keepwarm.budget if budget.scope == "turn"]
+    own: list[Account] = []
+    for budget in plan.request.keepwarm.budget:
+        if budget.scope == "turn":
+            own.append(Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft)))
     return Needs(
         prompt_tokens=plan.prompt_tokens,
         max_output=plan.max_output,
         bound=plan.grammar is not None,
         thinks=plan.options.thinking and plan.max_output > 0,
-        own=tuple(
-            Account(scope="turn", budget=bounds_of(budget), soft=bounds_of(budget.soft))
-            for budget in own
-        ),
+        own=tuple(own),
     )

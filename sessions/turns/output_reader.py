@@ -15,9 +15,10 @@ from sessions.turns.response_events import Piece
 from sessions.turns.stop_strings import StopStrings
 from sessions.turns.text_logprobs import TextLogprobs
 from tools_api.call_parser import CallParser, ParsedEvent, TextDelta
-from tools_api.chat_format import THINK_CLOSER, THINK_OPENER, ChatFormat, Segment
+from tools_api.chat_format import REASONING_CLOSERS, REASONING_OPENERS, ChatFormat, Segment
 from tools_api.events import Event
 from tools_api.responses import logprob
+from tools_api.tools import FunctionTool
 
 
 class OutputReader:
@@ -33,16 +34,22 @@ class OutputReader:
         stops: Sequence[str],
         plain: frozenset[str] = frozenset(),
         reasons_first: bool = False,
+        tools: Sequence[FunctionTool] = (),
     ) -> None:
-        """``calls``, ``plain`` and ``reasons_first`` as for ``CallParser``."""
+        """``calls``, ``plain``, ``reasons_first`` and ``tools`` as for ``CallParser``."""
         self._tokenizer = tokenizer
         self._decoder = IncrementalDecoder(tokenizer)
         self._stops = StopStrings(stops)
         self._parser = CallParser(
-            chat_format, thinking, calls=calls, plain=plain, reasons_first=reasons_first
+            chat_format,
+            thinking,
+            calls=calls,
+            plain=plain,
+            reasons_first=reasons_first,
+            tools=tools,
         )
         self._thinking = thinking and chat_format.thinking
-        self._in_reasoning = reasons_first
+        self._in_reasoning = reasons_first or (self._thinking and chat_format.opens_reasoning)
         self._logprobs: TextLogprobs | None = None
         """None: there are none."""
         self.tokens: list[int] = []
@@ -104,7 +111,7 @@ class OutputReader:
         count, inside, place = self.num_reasoning, self._in_reasoning, 0
         for token in map(int, tokens):
             special = self._tokenizer.special_text(token)
-            counts = inside and special != THINK_OPENER
+            counts = inside and special not in REASONING_OPENERS
             if counts and count >= most:
                 break
             count += counts
@@ -140,13 +147,13 @@ class OutputReader:
         return [segment for segment in out if segment.text]
 
     def _count_reasoning(self, special: str | None) -> None:
-        self.num_reasoning += self._in_reasoning and special != THINK_OPENER
+        self.num_reasoning += self._in_reasoning and special not in REASONING_OPENERS
         self._in_reasoning = self._reasoning_behind(special, self._in_reasoning)
 
     def _reasoning_behind(self, special: str | None, inside: bool) -> bool:
         """Whether reasoning is open behind a token with this name."""
-        if self._thinking and special in (THINK_OPENER, THINK_CLOSER):
-            return special == THINK_OPENER
+        if self._thinking and special in REASONING_OPENERS | REASONING_CLOSERS:
+            return special in REASONING_OPENERS
         return inside
 
     def _attributed(self, parsed: list[ParsedEvent], *, special: bool) -> list[Piece]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sessions.durable.transcript import Entry, chain
 from tools_api import errors
-from tools_api.call_order import by_model, in_call_order
+from tools_api.call_order import by_model, in_call_order, with_names
 from tools_api.items import Call, CallOutput, Item
 
 
@@ -46,7 +46,8 @@ def placed(parent: Entry | None, items: tuple[Item, ...], *, complete: bool) -> 
     ordered = in_call_order((*held, *items), complete=complete)
     kept, length = _kept(links, held, ordered.items)
     if kept is not None:
-        return Placed(parent=kept, items=ordered.items[length:], warnings=ordered.warnings())
+        own = with_names(ordered.items[length:], ordered.items)
+        return Placed(parent=kept, items=own, warnings=ordered.warnings())
     first, before, _ = links[0]
     return Placed(parent=first.parent, items=(*before, *ordered.items), warnings=ordered.warnings())
 

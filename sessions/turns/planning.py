@@ -1,4 +1,4 @@
-"""From a request to a plan: what it continues, what the model will read, how much it may write.
+"""From a request and what it continues to a plan: what the model reads, how much it may write.
 
 Pure decisions; nothing is claimed or sent here. A request that cannot run is refused with
 the ``ApiError`` of protocol section 10.
@@ -7,28 +7,29 @@ Always true: a plan's header is rendered from this request alone (and the chain'
 system message); its prompt leaves room for at least one token unless it is a warm-up.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.messages import TokenArray
-from sessions.durable.response_table import StoredResponse
 from sessions.durable.session import Session
-from sessions.durable.store import ConnectionStore
 from sessions.durable.transcript import (
     NOTHING,
     ROOT_DIGEST,
     Entry,
     Renderer,
     Tail,
+    chain,
     check_calls,
+    header_tools,
     roll,
     roll_all,
     split_opening,
     text_bytes,
 )
-from sessions.turns.cache_diagnostics import Comparison
+from sessions.turns.continuing import Lineage
 from sessions.turns.placing import placed
 from sessions.turns.reading import options_of
 from sessions.turns.service import ServedModel, Service
@@ -38,29 +39,13 @@ from sessions.turns.turn_plan import Past, TurnPlan
 from tools_api import errors
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import GrammarSpec, param_at, place_of
-from tools_api.items import Item
+from tools_api.items import CallOutput
 from tools_api.limits import Limits
 from tools_api.output_checks import OutputChecks, output_checks
 from tools_api.requests import INT64_MAX, CreateRequest
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
 _MAX_KEY_CHARS = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lineage:
-    """Where a turn comes from."""
-
-    parent: StoredResponse | None
-    session: Session | None
-    """None: a new one, to be made when the turn begins."""
-    session_name: str
-    items: tuple[Item, ...]
-    """Of the request's input, those that are not history."""
-    comparison: Comparison | None = None
-    """What the client wants the turn's cache hits compared with."""
-    said_before: Entry | None = None
-    """Where the session stood, if there is no parent."""
 
 
 _NO_FREE_TEXT = (
@@ -128,69 +113,6 @@ def _step(key: str | int) -> str:
         return f"[{key}]"
     key = key[:_MAX_KEY_CHARS]
     return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
-
-
-def find_lineage(
-    request: CreateRequest,
-    visible: ConnectionStore,
-    session: Session | None,
-    new_name: str,
-    digests: Sequence[bytes] | None = None,
-) -> Lineage:
-    """Find what the turn continues, and the session that it will run in.
-
-    Args:
-        session: the one the request names, if it does.
-        new_name: for a session that has to be made.
-        digests: of each prefix of the input, if they are known.
-
-    Raises:
-        ApiError: ``previous_response_not_found``.
-    """
-    parent, items = find_parent(request, visible, session, digests)
-    if session is None and parent is not None:
-        session = visible.revive(parent.session)
-    return Lineage(
-        parent=parent,
-        session=session,
-        session_name=new_name if session is None else session.name,
-        items=items,
-        comparison=_comparison(request, visible),
-        said_before=visible.last_said(session) if parent is None and session else None,
-    )
-
-
-def find_parent(
-    request: CreateRequest,
-    visible: ConnectionStore,
-    session: Session | None,
-    digests: Sequence[bytes] | None = None,
-) -> tuple[StoredResponse | None, tuple[Item, ...]]:
-    """What the request continues, and what of its input is not history.
-
-    In this order: the response it names; the response whose history its input begins with;
-    the head of ``session``, which it names; nothing. Raises as ``find_lineage``.
-    """
-    items = request.input
-    parent: StoredResponse | None = None
-    if request.previous_response_id is not None:
-        parent = visible.response(request.previous_response_id)
-        if parent is None:
-            raise errors.previous_response_not_found(request.previous_response_id)
-    elif (found := visible.history(items, digests)) is not None:
-        parent, length = found
-        items = items[length:]
-    elif session is not None:
-        parent = visible.head(session)
-    return parent, items
-
-
-def _comparison(request: CreateRequest, visible: ConnectionStore) -> Comparison | None:
-    options = request.prompt_cache_options
-    if options is None or options.comparison_response_id is None:
-        return None
-    found = visible.response(options.comparison_response_id)
-    return Comparison(entry=None if found is None else found.entry)
 
 
 def plan_turn(
@@ -435,3 +357,34 @@ def _refuse_hopeless(model: ServedModel, request: CreateRequest) -> None:
     least_tokens = num_bytes // model.longest_token_bytes
     if least_tokens > model.max_context_tokens:
         raise errors.context_length_exceeded(least_tokens, model.max_context_tokens)
+
+
+def takes_long(
+    service: Service, request: CreateRequest, lineage: Lineage, frame_bytes: int
+) -> bool:
+    """Whether the turn's plan may tokenise more than ``max_inline_bytes``."""
+    most = service.limits.max_inline_bytes
+    parent = lineage.parent
+    if parent is None:
+        return frame_bytes > most
+    if request.truncation == "auto" and parent.entry.num_tokens > most // 4:
+        return True  # what is left of a chain that is cut short is rendered anew
+    answers = any(isinstance(item, CallOutput) for item in lineage.items)
+    if answers and _warmed(parent.entry) > most // 4:
+        return True  # what outputs stand in front of is said anew
+    if frame_bytes <= most:
+        return False
+    header, options = parent.entry.header, template_options(service.model, request)
+    if (request.instructions, header_tools(request.tools), options) != (
+        header.instructions,
+        header.tools,
+        header.options,
+    ):
+        return True
+    return sum(map(text_bytes, lineage.items)) > most
+
+
+def _warmed(entry: Entry) -> int:
+    """Tokens at the end of the chain that no model has answered yet."""
+    links = itertools.takewhile(lambda link: link.tail is Tail.INPUT, chain(entry))
+    return sum(link.own_tokens for link in links)

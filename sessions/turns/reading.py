@@ -94,7 +94,10 @@ def prepared(read: Read, context: ReadContext) -> Read:
 
 def options_of(request: CreateRequest, chat_format: ChatFormat) -> TemplateOptions:
     """How the request wants its context rendered."""
-    return TemplateOptions(thinking=request.reasoning.thinking and chat_format.thinking)
+    return TemplateOptions(
+        thinking=request.reasoning.thinking and chat_format.thinking,
+        effort=request.reasoning.effort if chat_format.knows_effort else None,
+    )
 
 
 def grammar_of(request: CreateRequest, context: ReadContext) -> GrammarSpec | None:

@@ -11,8 +11,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,13 +45,12 @@ from sessions.journal.records import (
     tree_account,
 )
 from sessions.journal.records import Account as SpentAccount
-from sessions.journal.shares import Share, spent_on
+from sessions.journal.shares import spent_on
 from sessions.turns.commits import Commits
 from sessions.turns.sharing import SharedAccounts
-from sessions.turns.wanted import Wanted
+from sessions.turns.wanted import Recalled, Wanted
 from tools_api import errors
 from tools_api.events import encode, failed, response_of
-from tools_api.items import Item
 from tools_api.requests import CreateRequest
 from tools_api.responses import FailureCode, ResponseObject
 
@@ -59,26 +58,6 @@ log = logging.getLogger(__name__)
 
 _MAX_TWINS = 8
 _BEYOND_ANY = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recalled:
-    """What the journal knew of it."""
-
-    sessions: tuple[tuple[SessionRecord, SpentAccount], ...] = ()
-    """With each what it and all below it spent; a session's parents before it."""
-    chains: tuple[tuple[LoadedChain, bytes], ...] = ()
-    """With each its response object, deflated."""
-    ended: tuple[StoredTurn, TurnBody] | None = None
-    """The turn whose last event is wanted."""
-    items: Mapping[str, Item] = field(default_factory=dict)
-    """Those that are referred to, by their ids."""
-    shares: tuple[Share, ...] = ()
-    """What was given; ``Connection.recalled`` sees to it."""
-    claimed: tuple[str, ...] = ()
-    """Sessions that this server has claimed for it."""
-    taken_id: str | None = None
-    """A request id whose turn no other server starts until it is freed."""
 
 
 class Recollection:
@@ -162,6 +141,11 @@ class Recollection:
             chains.append(chain)
             if wanted.owns_first:
                 sessions += self._claim(tenant, chain.head.row.session, claimed)
+        head_id = None
+        if wanted.head_of is not None:
+            head_id = self._session(tenant, wanted.head_of).head_id
+            if head_id is not None:
+                self._add(chains, tenant, head_id)
         if wanted.with_head and sessions and sessions[0].head_id is not None:
             self._add(chains, tenant, sessions[0].head_id)
         if wanted.parent is not None:
@@ -170,6 +154,7 @@ class Recollection:
             sessions=tuple(self._with_parents(sessions)),
             chains=tuple((chain, _packed(chain)) for chain in chains),
             ended=ended,
+            head_id=head_id,
             taken_id=taken_id,
         )
 

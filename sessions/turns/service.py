@@ -4,6 +4,7 @@ Nothing here changes except inside the store. Clocks and ids are handed in, so t
 decides both.
 """
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ from sessions.turns.reading import ReadContext
 from tools_api import errors
 from tools_api.chat_format import ChatFormat
 from tools_api.limits import Limits
+
+
+def unguessable_id(prefix: str) -> str:
+    """Unique, and nobody's to guess."""
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 class ServedModel:

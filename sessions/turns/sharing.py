@@ -28,8 +28,10 @@ Bounded = tuple[tuple[str, tuple[str, ...]], ...]
 
 def account_names(session: Session) -> tuple[str, ...]:
     """What the session draws on besides its own account, as ``above_own``."""
-    trees = (session.name, *(above.name for above in session.parents()))
-    return (*map(tree_account, trees), TENANT_ACCOUNT)
+    own = tree_account(session.name)
+    if session.parent is None:
+        return own, TENANT_ACCOUNT
+    return own, *(tree_account(above.name) for above in session.parents()), TENANT_ACCOUNT
 
 
 def above_own(ledger: Ledger) -> tuple[Account, ...]:

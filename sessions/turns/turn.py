@@ -9,7 +9,6 @@ the ledger and the branch it claimed are given back by then; input and cached co
 engine's own.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -89,6 +88,7 @@ class Turn:
             stops=sampling.stop,
             plain=frozenset(tool.name for tool in request.tools if tool.plain),
             reasons_first=plan.grammar is not None and plan.grammar.reasons_first,
+            tools=request.tools,
         )
         self._clock = TurnClock(arrival_s=plan.arrival_s)
         needs = needs_of(plan)
@@ -198,7 +198,10 @@ class Turn:
         Args:
             cached: prompt tokens that the engine is expected to find in its cache.
         """
-        if not self._admit(step, lambda: self._meter.admit(cached=cached)):
+        try:
+            self._meter.admit(cached=cached)
+        except BudgetExceeded as error:
+            self._refuse(step, error)
             return
         self._attempts += 1
         self.request_id = f"{self.plan.response_id}.{self._attempts}"
@@ -212,16 +215,11 @@ class Turn:
             )
         )
 
-    def _admit(self, step: TurnStep, hold: Callable[[], None]) -> bool:
-        """Hold what the turn needs; False, and the turn has failed, if a budget does not."""
-        try:
-            hold()
-        except BudgetExceeded as error:
-            self._stats.exhausted = True
-            self._clock.end(self._service.clock())
-            self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
-            return False
-        return True
+    def _refuse(self, step: TurnStep, error: BudgetExceeded) -> None:
+        """Fail: a budget does not hold what the turn needs."""
+        self._stats.exhausted = True
+        self._clock.end(self._service.clock())
+        self._fail(step, "rate_limit_exceeded", str(error), "budget_exhausted")
 
     def _withdraw(self) -> None:
         """Give back what is held and the branch without having consumed anything."""
@@ -246,7 +244,10 @@ class Turn:
         """The engine has looked at its cache, and the input is held as it says. If less was
         there than was reckoned with, the turn may have to be refused, or to be cut shorter."""
         cancel, asked = CancelRequest(request_id=self.request_id), self._meter.limit
-        if not self._admit(step, lambda: self._meter.begin(start)):
+        try:
+            self._meter.begin(start)
+        except BudgetExceeded as error:
+            self._refuse(step, error)
             step.requests.append(cancel)
             return
         if self._meter.limit < asked and self.plan.grammar is not None:

@@ -1,12 +1,13 @@
 """What connections need done beside the event loop: grammars tried, turns planned, memories
 fetched, records kept.
 
-Each errand is a task of its own whose outcome comes back as one more call on the connection that
-asked. Knows who does the work, and nothing of the engine or of frames.
+Each question of a connection is a task of its own, but for a record, which the journal's writer
+takes; the answer comes back with ``Connection.answer``. Knows who does the work, and nothing of the
+engine or of frames.
 
-Always true: an errand that was not given up ends in exactly one call; a grammar check that is
-withdrawn ends in none. An exception is no local variable of a frame that it holds: such a ring, and
-all that the frames worked on, would wait for the garbage collector.
+Always true: a question that was not given up is answered exactly once. An exception is no local
+variable of a frame that it holds: such a ring, and all that the frames worked on, would wait for
+the garbage collector.
 """
 
 import asyncio
@@ -18,11 +19,10 @@ from typing import Any, TypeVar
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.fair_slots import FairSlots
+from sessions.journal.records import TurnRecord
 from sessions.pages.metrics import Metrics
-from sessions.turns.effects import Effects, GrammarCheck, Lookup, Planning
-from sessions.turns.recollection import Recalled
-from sessions.turns.references import Whole
-from sessions.turns.turn_plan import TurnPlan
+from sessions.turns.effects import Effects, Question, Reserve, Work
+from sessions.turns.wanted import Recalled, Wanted
 from sessions.wire.fair_reading import Reading
 from sessions.wire.journal_desk import JournalDesk
 from sessions.wire.links import Call, Link
@@ -63,35 +63,41 @@ class Errands:
     ) -> None:
         """``run`` makes calls on connections; ``clock``: monotonic seconds."""
         self._long_work = long_work
+        self._journal = long_work.journal
         self._run = run
         self._metrics = metrics
         self._clock = clock
         self._planners = FairSlots(long_work.planners)
-        self._checks: dict[str, asyncio.Task[None]] = {}
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, tuple[asyncio.Task[None], Question]] = {}
+        """By the id of the question that each of them answers."""
 
     def begin(self, link: Link, effects: Effects) -> None:
         """Begin what a connection asks for, and give up what it withdraws."""
-        create_task = asyncio.get_running_loop().create_task
-        for check in effects.grammar_checks:
-            task = create_task(self._check(link, check))
-            self._checks[check.check_id] = task
-            task.add_done_callback(partial(self._check_over, check.check_id))
-        for check_id in effects.withdrawn_checks:
-            if check_id in self._checks:
-                self._checks[check_id].cancel()
-        for planning in effects.plannings:
-            link.planning = create_task(self._plan(link, planning))
-        for reserve in effects.reserves:
-            self._journal.reserve(reserve.record, urgent=reserve.urgent)
-        for commit in effects.commits:
-            self._journal.commit(commit.record, link)
-        if effects.freed:
-            self._journal.free(link.tenant, effects.freed)
-        for lookup in effects.lookups:
-            asked = create_task(self._look_up(link, lookup))
-            self._lookups.add(asked)
-            asked.add_done_callback(self._lookups.discard)
+        for id_ in effects.withdrawn:
+            self._give_up(link, id_)
+        for note in effects.notes:
+            assert self._journal is not None
+            if isinstance(note, Reserve):
+                self._journal.reserve(note.record, urgent=note.urgent)
+            else:
+                self._journal.free(link.tenant, [note.request_id])
+        for question in effects.questions:
+            if isinstance(question.asked, TurnRecord):
+                assert self._journal is not None
+                self._journal.commit(question.asked, (link, question.id))
+            else:
+                task = asyncio.get_running_loop().create_task(self._answer(link, question))
+                self._tasks[question.id] = task, question
+                task.add_done_callback(partial(self._over, question.id))
+
+    def _give_up(self, link: Link, question_id: str) -> None:
+        """What the journal is asked comes to memory all the same; a plan that has begun keeps the
+        next one of its client waiting, if that is there."""
+        task, question = self._tasks.get(question_id, (None, None))
+        if task is None or question is None or isinstance(question.asked, Wanted):
+            return
+        if link.gone or question_id != link.planned:
+            task.cancel()
 
     async def beside(self, tenant: str, work: Callable[[], Outcome]) -> Outcome:
         """Make a call that takes long beside the event loop, when it is the tenant's turn."""
@@ -99,49 +105,39 @@ class Errands:
             outcome: Outcome = await self._long_work.in_thread(work)
             return outcome
 
-    @property
-    def _journal(self) -> JournalDesk:
-        assert self._long_work.journal is not None
-        return self._long_work.journal
+    def _over(self, question_id: str, _: object) -> None:
+        del self._tasks[question_id]
 
-    def _check_over(self, check_id: str, _: object) -> None:
-        del self._checks[check_id]
+    async def _answer(self, link: Link, question: Question) -> None:
+        answered = partial(link.connection.answer, question.id)
+        try:
+            answer = await self._find(link, question)
+        except Exception as error:
+            self._run([(link, partial(answered, error))])
+        else:
+            self._run([(link, partial(answered, answer))])
 
-    async def _check(self, link: Link, check: GrammarCheck) -> None:
+    async def _find(self, link: Link, question: Question) -> Any:
+        match question.asked:
+            case Wanted() as wanted:
+                assert self._journal is not None
+                found: Recalled = await self._journal.recall(link.tenant, wanted)
+                self._journal.take(link.tenant, found)
+                return found
+            case Work(call):
+                async with link.planner:
+                    link.planned = question.id
+                    return await self.beside(link.tenant, call)
+            case GrammarSpec() as spec:
+                return await self._try(link, spec)
+        raise AssertionError(f"nobody answers {question.asked!r}")
+
+    async def _try(self, link: Link, spec: GrammarSpec) -> GrammarRefused | None:
         asked = self._clock()
         try:
-            refusal = await self._long_work.check_grammar(check.spec, link.tenant)
+            refusal = await self._long_work.check_grammar(spec, link.tenant)
         except Exception:
             log.exception("grammar check failed connection=%s", link.id)
-            self._run([(link, partial(link.connection.grammar_unchecked, check.check_id))])
-            return
+            raise
         self._metrics.grammar_checked(self._clock() - asked, refused=refusal is not None)
-        verdict = partial(link.connection.grammar_checked, check.check_id, None)
-        if refusal is not None:
-            verdict = partial(
-                link.connection.grammar_checked,
-                check.check_id,
-                refusal.reason,
-                block=refusal.block,
-                path=refusal.path,
-            )
-        self._run([(link, verdict)])
-
-    async def _plan(self, link: Link, planning: Planning) -> None:
-        planned = partial(link.connection.planned, planning.planning_id)
-        try:
-            plan: TurnPlan | Whole = await self.beside(link.tenant, planning.work)
-        except Exception as error:
-            self._run([(link, partial(planned, error))])
-        else:
-            self._run([(link, partial(planned, plan))])
-
-    async def _look_up(self, link: Link, lookup: Lookup) -> None:
-        recalled = partial(link.connection.recalled, lookup.lookup_id)
-        try:
-            found: Recalled = await self._journal.recall(link.tenant, lookup.wanted)
-            self._journal.take(link.tenant, found)
-        except Exception as error:
-            self._run([(link, partial(recalled, error))])
-        else:
-            self._run([(link, partial(recalled, found))])
+        return refusal

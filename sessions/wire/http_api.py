@@ -6,28 +6,31 @@ own, what a WebSocket keeps to itself (``store: false``) is kept for all of a te
 requests here, so that a history that is resent is found.
 """
 
-import logging
+import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from sessions.durable.store import ConnectionStore
-from sessions.http.exchange import Call, Exchange, Handler, Pending, at_once
+from sessions.http.exchange import Call, Handler, at_once
 from sessions.http.front_door import Access, Route
+from sessions.http.message import HttpResponse, json_response
 from sessions.turns.connection import Connection
 from sessions.turns.reading import Read
 from sessions.turns.service import Service
-from sessions.wire.http_asking import Answer, Asking
-from sessions.wire.http_counts import Counting
-from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served
+from sessions.wire.http_counts import count_tokens
+from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Served, read_body
 from sessions.wire.http_pages import Models
 from sessions.wire.http_responses import StoredResponses, asked_again
 from sessions.wire.http_turn import Asked, HttpTurn
 from sessions.wire.hub import Connect, Hub
+from sessions.wire.read_process import ReaderLost
 from tools_api import errors
 from tools_api.dialects.responses_http import RESPONSES, ResponsesWriter
 from tools_api.errors import ApiError
 from tools_api.requests import CreateRequest
 
-log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 SESSION_HEADER = "x-session-id"
 REQUEST_HEADER = "idempotency-key"
@@ -48,16 +51,9 @@ class HttpApi:
         routes = [
             self._route("/v1/models", GET=at_once(self._models.show_all)),
             self._route("/v1/models/{name}", GET=at_once(self._models.show)),
-            self._route(
-                "/v1/responses/{id}",
-                GET=self._show,
-                DELETE=self._stored.when_deleted,
-            ),
-            self._route("/v1/responses/{id}/cancel", POST=self._stored.when_cancelled),
-            self._route(
-                "/v1/responses/{id}/input_items",
-                GET=self._stored.when_found(self._stored.input_items),
-            ),
+            self._route("/v1/responses/{id}", GET=self._show, DELETE=self._stored.delete),
+            self._route("/v1/responses/{id}/cancel", POST=self._stored.cancel),
+            self._route("/v1/responses/{id}/input_items", GET=self._stored.input_items),
         ]
         for served in DIALECTS:
             routes.append(
@@ -85,13 +81,17 @@ class HttpApi:
 
     # A turn
 
-    def _create(self, served: Served, call: Call, exchange: Exchange) -> Pending | None:
+    async def _create(self, served: Served, call: Call) -> HttpResponse | None:
         if not self._hub.ready:
             raise _not_now(self._hub)
-        body = _body(served, call)
-        return self._asking(body, call, exchange, self._begin_turn)
+        body, turn = _body(served, call), self._turn(call)
+        try:
+            await self._read(body, call, partial(self._begin_turn, turn, body))
+            return await turn.ended()
+        finally:
+            turn.leave()
 
-    def _begin_turn(self, body: Body, found: ReadBody, asking: Asking) -> Pending | None:
+    def _begin_turn(self, turn: HttpTurn, body: Body, found: ReadBody) -> None:
         style = found.style
         if style is None:
             assert isinstance(found.read.content, ApiError)
@@ -99,37 +99,52 @@ class HttpApi:
         if not self._hub.ready:  # no longer, after a while of reading
             raise _not_now(self._hub)
         dialect = body.served.dialect
-        turn = HttpTurn(
-            Asked(
-                tenant=asking.tenant,
-                dialect=dialect,
-                read=found.read,
-                streamed=style.streamed,
-                writer=dialect.writer(**style.settings),
-                num_bytes=len(body.data),
-            ),
+        asked = Asked(
+            dialect=dialect,
+            read=found.read,
+            streamed=style.streamed,
+            writer=dialect.writer(**style.settings),
+            num_bytes=len(body.data),
+        )
+        goes_on = not (style.by_header and body.served.whole_histories)
+        turn.begin(asked, self._connect(continues_heads=goes_on))
+
+    def _turn(self, call: Call) -> HttpTurn:
+        return HttpTurn(
+            call,
             hub=self._hub,
-            connect=self._connect(
-                continues_heads=not (style.by_header and body.served.whole_histories)
-            ),
-            exchange=asking.exchange,
             max_unsent_bytes=self._service.limits.max_unsent_bytes,
             clock=self._service.clock,
         )
-        turn.start()
-        return None if turn.over else turn
 
-    def _asking(self, body: Body, call: Call, exchange: Exchange, answer: Answer) -> Pending | None:
-        asking = Asking(
-            tenant=call.principal.tenant,
-            body=body,
-            exchange=exchange,
-            reading=self._hub.reading,
-            context=self._service.read_context,
-            answer=answer,
-        )
-        asking.start()
-        return asking.pending
+    async def _read(
+        self, body: Body, call: Call, take: Callable[[ReadBody], Answer | None]
+    ) -> Answer | None:
+        """Have a body read and taken, in its tenant's turn: here, or beside the event loop."""
+        reading, tenant = self._hub.reading, call.principal.tenant
+        if len(body.data) > reading.max_inline_bytes:
+            try:
+                found = await reading.beside(tenant, body)
+            except ReaderLost:
+                raise errors.not_read() from None
+            call.exchange.body_read()
+            return take(found)
+        taken: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+
+        def read() -> None:
+            if taken.done():
+                return  # nobody waits any more
+            call.exchange.body_read()
+            try:
+                taken.set_result(take(read_body(body, self._service.read_context)))
+            except Exception as error:
+                taken.set_exception(error)
+
+        reading.turns.take(tenant, read)
+        try:
+            return await taken
+        finally:
+            taken.cancel()
 
     def _connect(self, *, continues_heads: bool) -> Connect:
         def connect(connection_id: str, tenant: str) -> Connection:
@@ -154,53 +169,45 @@ class HttpApi:
             continues_heads=continues_heads,
         )
 
-    def _show(self, call: Call, exchange: Exchange) -> Pending | None:
+    async def _show(self, call: Call) -> HttpResponse | None:
         """A response, or its events."""
         asked = asked_again(call)
         if asked is None:
-            return self._stored.when_found(self._stored.show)(call, exchange)
-        turn = HttpTurn(
-            Asked(
-                tenant=call.principal.tenant,
-                dialect=RESPONSES,
-                read=Read(content=asked),
-                streamed=True,
-                writer=ResponsesWriter(),
-                num_bytes=0,
-            ),
-            hub=self._hub,
-            connect=self._connect(continues_heads=True),
-            exchange=exchange,
-            max_unsent_bytes=self._service.limits.max_unsent_bytes,
-            clock=self._service.clock,
+            return await self._stored.show_stored(call)
+        turn = self._turn(call)
+        again = Asked(
+            dialect=RESPONSES,
+            read=Read(content=asked),
+            streamed=True,
+            writer=ResponsesWriter(),
+            num_bytes=0,
         )
-        turn.start()
-        return None if turn.over else turn
+        turn.begin(again, self._connect(continues_heads=True))
+        return await turn.ended()
 
     # A prompt's length
 
-    def _count(self, served: Served, call: Call, exchange: Exchange) -> Pending | None:
-        return self._asking(_body(served, call, counted=True), call, exchange, self._begin_count)
-
-    def _begin_count(self, body: Body, found: ReadBody, asking: Asking) -> Pending | None:
-        request, style, tenant = found.read.content, found.style, asking.tenant
+    async def _count(self, served: Served, call: Call) -> HttpResponse:
+        body, tenant = _body(served, call, counted=True), call.principal.tenant
+        found = await self._read(body, call, lambda found: found)
+        assert found is not None
+        request, style = found.read.content, found.style
         if isinstance(request, ApiError):
             raise request
         assert isinstance(request, CreateRequest)
         assert style is not None
-        continues_heads = not (style.by_header and body.served.whole_histories)
-        counting = Counting(
+        assert served.count is not None
+        goes_on = not (style.by_header and served.whole_histories)
+        count = await count_tokens(
+            request,
             hub=self._hub,
             service=self._service,
-            served=body.served,
+            visible=self._visible("", tenant, continues_heads=goes_on),
             tenant=tenant,
-            request=request,
             num_bytes=len(body.data),
             digests=None if found.read.prepared is None else found.read.prepared.digests,
-            visible=self._visible("", tenant, continues_heads=continues_heads),
-            continues_heads=continues_heads,
         )
-        return counting.begin(asking.exchange)
+        return json_response(served.count.body(count))
 
 
 def _body(served: Served, call: Call, *, counted: bool = False) -> Body:

@@ -6,8 +6,8 @@ is the front door's decision. A client is given so long for a head, a body, the 
 its part of the end, and a pipeline of small things is handled in slices, so that others have
 their turn.
 
-Always true: a request that could be read gets exactly one answer, unless its client is gone;
-whatever is pending then hears of it exactly once.
+Always true: a request that could be read gets exactly one answer, unless its client is gone; its
+handler is cancelled then.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from sessions.durable.weights import Hold
-from sessions.http.exchange import Call, Pending
+from sessions.http.exchange import Call, Handler, started
 from sessions.http.framing import HttpFraming
 from sessions.http.front_door import ANONYMOUS, Admission, FrontDoor, words_of
 from sessions.http.message import (
@@ -82,9 +82,7 @@ class HttpConnection(asyncio.Protocol):
         self._arriving = arriving
         self._max_body_bytes = arriving.limits.max_frame_bytes
         self._times = times
-        self._metrics = metrics
-        self._clock = clock
-        self._on_lost = on_lost
+        self._metrics, self._clock, self._on_lost = metrics, clock, on_lost
         self._transport: asyncio.Transport | None = None
         self.address = ""
         """Of the client."""
@@ -104,7 +102,9 @@ class HttpConnection(asyncio.Protocol):
         """Of an answer that has begun, until its first piece is there."""
         self._busy = False
         """A handler has been called and has not answered yet."""
-        self._pending: Pending | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._look: Callable[[float], None] | None = None
+        """What the handler does about once a second."""
         self._last = False
         """No request follows the one that is being answered."""
         self._ended = False
@@ -197,8 +197,8 @@ class HttpConnection(asyncio.Protocol):
         if self._stalled_s(now) >= self._times.unread_s:
             log.warning("client does not read, cutting it off")
             self.cut()
-        elif self._pending is not None:
-            self._pending.tick(now)
+        elif self._look is not None:
+            self._look(now)
         elif not self._busy and now >= self._drop_at:
             self._end_of_patience()
 
@@ -358,21 +358,27 @@ class HttpConnection(asyncio.Protocol):
             request=self._request,
             argument=admission.argument,
             body=bytes(self._body),
+            exchange=self,
         )
         self._body.clear()
         self._busy = True
+        task = started(self._handle(admission.handler, call))
+        if self._busy:
+            self._task = task
+            if self._eof:
+                self._forget_client()
+
+    async def _handle(self, handler: Handler, call: Call) -> None:
         try:
-            pending = admission.handler(call, self)
+            response = await handler(call)
         except ApiError as error:
             self._refuse(error)
         except Exception:
             log.exception("request failed")
             self._refuse(errors.internal_error())
         else:
-            if self._busy:
-                self._pending = pending
-                if self._eof:
-                    self._forget_client()
+            if response is not None:
+                self.answer(response)
 
     def _refuse(self, error: ApiError, *, last: bool = False) -> None:
         """Answer with an error in the words of the request's API, if an answer is possible."""
@@ -394,6 +400,10 @@ class HttpConnection(asyncio.Protocol):
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.give_back()
+
+    def look_at_clock(self, look: Callable[[float], None]) -> None:
+        """Until the answer is there."""
+        self._look = look
 
     def answer(self, response: HttpResponse) -> None:
         """A whole answer."""
@@ -438,7 +448,7 @@ class HttpConnection(asyncio.Protocol):
         self.abort()
 
     def _answered(self) -> None:
-        self._busy, self._pending, self._admission = False, None, None
+        self._busy, self._task, self._look, self._admission = False, None, None, None
         self._body.clear()
         self.body_read()
         if self._framing.is_over:
@@ -457,12 +467,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _forget_client(self) -> None:
         """Whatever is pending is for nobody."""
-        pending, self._pending, self._busy = self._pending, None, False
+        task, self._task, self._look, self._busy = self._task, None, None, False
         self._ended = True
         self._body.clear()
         self.body_read()
-        if pending is not None:
-            pending.client_gone()
+        if task is not None:
+            task.cancel()
 
     def _end(self) -> None:
         """Nothing more is answered; the client is given time to see what was."""

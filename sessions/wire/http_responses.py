@@ -5,19 +5,16 @@ was never stored, is not found, and a client cannot tell which. What is only in 
 fetched first. Knows no socket.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sessions.durable.item_ids import Place, listed_id, read_items
 from sessions.durable.response_table import StoredResponse
 from sessions.durable.store import Store
-from sessions.http.exchange import Call, Exchange, Handler, Pending
-from sessions.http.later import Later
+from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response
 from sessions.journal.errors import JournalError
 from sessions.turns.recollection import journal_error
 from sessions.wire.hub import Hub
-from sessions.wire.journal_desk import JournalDesk
 from tools_api import errors
 from tools_api.events import ResumeTurn, encode, parse_resume, response_of
 
@@ -33,8 +30,9 @@ class StoredResponses:
         self._hub = hub
         self._store = store
 
-    def show(self, call: Call) -> HttpResponse:
+    async def show_stored(self, call: Call) -> HttpResponse:
         """``GET``: the response object, of one that runs as it stands."""
+        await self._find(call)
         tenant, response_id = call.principal.tenant, call.argument
         stored = self._store.tenant_responses(tenant).get(response_id)
         if stored is not None:
@@ -44,83 +42,50 @@ class StoredResponses:
             raise errors.no_such_response(response_id)
         return json_response(encode(running[1].snapshot()))
 
-    def when_found(self, answer: Callable[[Call], HttpResponse]) -> Handler:
-        """A handler of what can be answered once the response is in memory, and the journal, if
-        there is one, says that it was not deleted."""
-
-        def handle(call: Call, exchange: Exchange) -> Pending | None:
-            journal, tenant = self._hub.journal, call.principal.tenant
-            known = self._store.tenant_responses(tenant).get(call.argument) is not None
-            if journal is None or self._hub.running(tenant, call.argument) is not None:
-                exchange.answer(answer(call))
-                return None
-            return Later(exchange, self._found(journal, call, answer, known=known))
-
-        return handle
-
-    async def _found(
-        self,
-        journal: JournalDesk,
-        call: Call,
-        answer: Callable[[Call], HttpResponse],
-        *,
-        known: bool,
-    ) -> HttpResponse:
-        tenant, response_id = call.principal.tenant, call.argument
+    async def _find(self, call: Call) -> None:
+        """Have the response in memory, unless the journal says that it was deleted."""
+        journal, tenant, response_id = self._hub.journal, call.principal.tenant, call.argument
+        if journal is None or self._hub.running(tenant, response_id) is not None:
+            return
         try:
-            if not known:
+            if self._store.tenant_responses(tenant).get(response_id) is None:
                 await journal.find(tenant, response_id)
             elif not await journal.stands(tenant, response_id):
                 self._store.delete_response(tenant, response_id)
         except JournalError as error:
             raise journal_error(error) from error
-        return answer(call)
 
-    def when_deleted(self, call: Call, exchange: Exchange) -> Pending | None:
-        """``DELETE``, from the journal as well."""
-        if self._hub.journal is None:
-            exchange.answer(self.delete(call))
-            return None
-        return Later(exchange, self._deleted(self._hub.journal, call))
+    async def delete(self, call: Call) -> HttpResponse:
+        """``DELETE``, from the journal as well: it cannot be continued any more; what continues it
+        already goes on."""
+        tenant, response_id, hidden = call.principal.tenant, call.argument, False
+        if self._hub.journal is not None:
+            self._deny_running(call)
+            try:
+                hidden = await self._hub.journal.hide(tenant, response_id)
+            except JournalError as error:
+                raise journal_error(error) from error
+        if not (self._store.delete_response(tenant, response_id) or hidden):
+            self._deny_running(call)
+            raise errors.no_such_response(response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
-    async def _deleted(self, journal: JournalDesk, call: Call) -> HttpResponse:
-        self._deny_running(call)
-        try:
-            hidden = await journal.hide(call.principal.tenant, call.argument)
-        except JournalError as error:
-            raise journal_error(error) from error
-        return self.delete(call, elsewhere=hidden)
-
-    def when_cancelled(self, call: Call, exchange: Exchange) -> Pending | None:
+    async def cancel(self, call: Call) -> HttpResponse:
         """``POST .../cancel``: the response as it ended, on whichever connection it ran."""
         terminal = self._hub.cancel(call.principal.tenant, call.argument)
         if terminal is None:
             raise errors.response_not_found(call.argument)
-        if terminal.done():
-            exchange.answer(json_response(response_of(terminal.result())))
-            return None
-        return Later(exchange, _ended(terminal))
-
-    def delete(self, call: Call, *, elsewhere: bool = False) -> HttpResponse:
-        """``DELETE``: it cannot be continued any more; what continues it already goes on.
-
-        Args:
-            elsewhere: it has been deleted from the journal.
-        """
-        tenant, response_id = call.principal.tenant, call.argument
-        if not (self._store.delete_response(tenant, response_id) or elsewhere):
-            self._deny_running(call)
-            raise errors.no_such_response(response_id)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
+        return json_response(response_of(await terminal))
 
     def _deny_running(self, call: Call) -> None:
         """Also one whose end waits for the journal: it would be kept after it was deleted."""
         if self._hub.running(call.principal.tenant, call.argument) is not None:
             raise errors.invalid_value("response_id", "the response runs; cancel it first")
 
-    def input_items(self, call: Call) -> HttpResponse:
+    async def input_items(self, call: Call) -> HttpResponse:
         """``GET .../input_items``: all that the model read as items, the newest first or, with
         ``order=asc``, the oldest."""
+        await self._find(call)
         stored = self._store.tenant_responses(call.principal.tenant).get(call.argument)
         if stored is None:
             raise errors.no_such_response(call.argument)
@@ -128,10 +93,6 @@ class StoredResponses:
         if _choice(call, "order", ("desc", "asc")) == "desc":
             items.reverse()
         return json_response(_page(items, after=call.request.query("after"), limit=_limit(call)))
-
-
-async def _ended(terminal: Awaitable[bytes]) -> HttpResponse:
-    return json_response(response_of(await terminal))
 
 
 def _input_items(stored: StoredResponse) -> list[dict[str, Any]]:

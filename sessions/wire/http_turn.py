@@ -9,6 +9,7 @@ Always true: the hub hears exactly once that the client is gone, and the exchang
 nobody after its end.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import orjson
 from websockets.frames import CloseCode
 
-from sessions.http.exchange import Exchange
+from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse, json_response, refusal
 from sessions.turns.reading import Read
 from sessions.wire.hub import Connect, Hub
@@ -39,7 +40,6 @@ HEARTBEAT_S = 15.0
 class Asked:
     """A turn as it was asked for."""
 
-    tenant: str
     dialect: Dialect
     read: Read
     streamed: bool
@@ -52,64 +52,65 @@ class HttpTurn:
     """Outlet of the hub on one side, of an exchange on the other."""
 
     def __init__(
-        self,
-        asked: Asked,
-        *,
-        hub: Hub,
-        connect: Connect,
-        exchange: Exchange,
-        max_unsent_bytes: int,
-        clock: Callable[[], float],
+        self, call: Call, *, hub: Hub, max_unsent_bytes: int, clock: Callable[[], float]
     ) -> None:
-        self._asked = asked
+        self._tenant = call.principal.tenant
+        self._exchange = call.exchange
         self._hub = hub
-        self._exchange = exchange
         self._max_unsent_bytes = max_unsent_bytes
         self._clock = clock
-        self._begun = self._over = False
+        self._begun = False
         self._wrote_at = clock()
-        writer = asked.writer
+        self._link: Link | None = None
+        self._answer: asyncio.Future[HttpResponse | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def begin(self, asked: Asked, connect: Connect) -> None:
+        """Hand the request over; the answer may come at once."""
+        self._asked, writer = asked, asked.writer
         self._feed: Callable[[bytes], bytes] = lambda frame: writer.feed(exact_json.loads(frame))
         if isinstance(writer, ResponsesWriter):
             self._feed = writer.feed_frame
-        self._link: Link = hub.open(asked.tenant, self, connect)
+        if asked.streamed:
+            self._exchange.look_at_clock(self.tick)
+        self._link = self._hub.open(self._tenant, self, connect)
+        self._hub.take(self._link, asked.read, asked.num_bytes)
 
-    def start(self) -> None:
-        """Hand the request over; the answer may come at once."""
-        self._hub.take(self._link, self._asked.read, self._asked.num_bytes)
+    async def ended(self) -> HttpResponse | None:
+        """The whole answer, None if it was streamed; who does not wait any more cancels the
+        turn."""
+        try:
+            return await self._answer
+        finally:
+            self.leave()
 
-    @property
-    def over(self) -> bool:
-        """The exchange has its answer, or nobody to give it to."""
-        return self._over
+    def leave(self) -> None:
+        """The client is gone, or has its answer. Idempotent."""
+        link, self._link = self._link, None
+        if link is not None:
+            self._hub.disconnected(link)
 
     # Outlet
 
     def deliver(self, frames: Sequence[bytes], close: int | None) -> None:
         """Take what the hub has for this client."""
-        if self._over:
+        if self._answer.done():
             return
         try:
             self._take(frames)
         except Exception:
-            log.exception("answer failed connection=%s", self._link.id)
-            if self._over:
+            log.exception("answer failed tenant=%s", self._tenant)
+            if self._answer.done():
                 self._exchange.cut()
             else:
                 self._refuse(errors.internal_error())
-        if close is not None and not self._over:
+        if close is not None and not self._answer.done():
             self._refuse(_ended(close))
-
-    # Pending
-
-    def client_gone(self) -> None:
-        """Cancel the turn."""
-        if not self._over:
-            self._end()
 
     def tick(self, now: float) -> None:
         """Keep a silent stream alive."""
-        if self._asked.streamed and now - self._wrote_at >= HEARTBEAT_S:
+        if not self._answer.done() and now - self._wrote_at >= HEARTBEAT_S:
             self._write(HEARTBEAT)
 
     # Answering
@@ -138,14 +139,14 @@ class HttpTurn:
         self._wrote_at = self._clock()
         self._exchange.write(piece)
         if self._exchange.unsent_bytes > self._max_unsent_bytes:
-            log.warning("client does not read, cutting it off connection=%s", self._link.id)
-            self._end()
+            log.warning("client does not read, cutting it off tenant=%s", self._tenant)
+            self._end(None)
             self._exchange.cut()
 
     def _finish(self, piece: bytes) -> None:
         """The turn has ended; ``piece`` is the last of its stream."""
         self._begin()
-        self._end()
+        self._end(None)
         self._exchange.finish(piece)
 
     def _finish_whole(self, frame: bytes) -> None:
@@ -154,9 +155,8 @@ class HttpTurn:
             answer = self._whole(frame)
         except ApiError as error:
             self._refuse(error)
-            return
-        self._end()
-        self._exchange.answer(answer)
+        else:
+            self._end(answer)
 
     def _whole(self, frame: bytes) -> HttpResponse:
         if isinstance(self._asked.writer, ResponsesWriter):
@@ -164,21 +164,20 @@ class HttpTurn:
         return json_response(self._asked.writer.whole(exact_json.loads(frame)["response"]))
 
     def _refuse(self, error: ApiError) -> None:
-        self._end()
-        dialect = self._asked.dialect
         if self._begun:
-            self._exchange.finish(dialect.error_event(error))
+            self._finish(self._asked.dialect.error_event(error))
         else:
-            self._exchange.answer(refusal(error, dialect))
+            self._end(refusal(error, self._asked.dialect))
 
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
             self._exchange.begin(EVENT_STREAM)
 
-    def _end(self) -> None:
-        self._over = True
-        self._hub.disconnected(self._link)
+    def _end(self, answer: HttpResponse | None) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+        self.leave()
 
 
 def _error_in(frame: bytes) -> ApiError:

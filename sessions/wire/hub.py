@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import orjson
 from websockets.frames import CloseCode
@@ -31,14 +32,14 @@ from runtime.messages import (
     StepOutput,
 )
 from runtime.process.engine_process import EngineDied, EngineLink, EngineStartError
-from sessions.durable.ledger import TurnReport
 from sessions.durable.session import Session
 from sessions.durable.store import Store
 from sessions.journal.writer import Ticket, Verdict
 from sessions.pages.dashboard import Dashboard
 from sessions.pages.metrics import Metrics
+from sessions.pages.watcher import Watcher
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects
+from sessions.turns.effects import Cancel, Effects, Granted, Notice
 from sessions.turns.reading import Read
 from sessions.turns.turn import Turn
 from sessions.wire.errands import Errands, LongWork
@@ -92,6 +93,7 @@ class Hub:
         self._connect = connect
         self._metrics = metrics
         self._dashboard = dashboard
+        self._watchers: list[Watcher] = [metrics, dashboard]
         self._clock = clock
         self._pause = pause
         self.reading = long_work.reading
@@ -113,7 +115,6 @@ class Hub:
         self.journal = long_work.journal
         if self.journal is not None:
             self.journal.start(self._committed, dashboard.samples, metrics.turn_cut_short)
-        self._listeners: list[Callable[[TurnReport], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -131,13 +132,13 @@ class Hub:
     def engine_ready(self, info: EngineInfo) -> None:
         """The engine has started; what gathered in the outbox goes to it."""
         self._ready_since = self._clock()
-        self._metrics.engine_ready(info)
-        self._dashboard.engine_ready(info)
+        for watcher in self._watchers:
+            watcher.engine_ready(info)
         self._schedule_flush()
 
-    def tell_of_turns(self, listener: Callable[[TurnReport], None]) -> None:
-        """Call ``listener`` with every turn that ends from now on; it must not take long."""
-        self._listeners.append(listener)
+    def watch(self, watcher: Watcher) -> None:
+        """Tell one more of what happens from now on."""
+        self._watchers.append(watcher)
 
     # What a socket calls.
 
@@ -190,8 +191,6 @@ class Hub:
         self._left_running[link.id] = self._links.pop(link.id)
         self._metrics.connection_gone()
         log.info("connection closed connection=%s", link.id)
-        if link.planning is not None:
-            link.planning.cancel()
         self._run([(link, link.connection.close)])
         link.outlet = NOBODY  # so that a socket and its link do not keep each other
 
@@ -243,8 +242,8 @@ class Hub:
                 if output.error is ErrorKind.GRAMMAR:
                     self._metrics.grammar_gave_up()
             calls.append((route.link, partial(route.link.connection.output, output)))
-        self._metrics.step_finished(step.stats)
-        self._dashboard.step_finished(step.stats)
+        for watcher in self._watchers:
+            watcher.step_finished(step.stats)
         self._run(calls)
 
     def _settle(self, sessions: Iterable[Session]) -> None:
@@ -259,16 +258,16 @@ class Hub:
     def _note_tokens(self, route: _Route, output: SequenceOutput, now: float) -> None:
         if not len(output.new_tokens):
             return
-        self._dashboard.tokens_arrived(route.link.tenant, len(output.new_tokens))
-        if route.tokens_at is not None:
-            self._metrics.tokens_arrived(now - route.tokens_at)
+        gap_s = None if route.tokens_at is None else now - route.tokens_at
+        for watcher in self._watchers:
+            watcher.tokens_arrived(route.link.tenant, len(output.new_tokens), gap_s)
         route.tokens_at = now
 
     async def _replace_engine(self, died: EngineDied) -> None:
         log.error("engine died, starting another reason=%s", died)
         since, self._ready_since = self._ready_since, None
-        self._metrics.engine_died()
-        self._dashboard.engine_died()
+        for watcher in self._watchers:
+            watcher.engine_died()
         steady = since is not None and self._clock() - since >= STEADY_S
         pause_s = 0.0 if steady else 1.0
         while True:
@@ -281,8 +280,8 @@ class Hub:
                 log.error("engine did not start retry_s=%g reason=%s", pause_s, error)
             else:
                 break
-        self._metrics.engine_restarted()
-        self._dashboard.engine_restarted()
+        for watcher in self._watchers:
+            watcher.engine_restarted()
         self.engine_ready(info)
 
     def _fail_all_turns(self) -> None:
@@ -312,9 +311,8 @@ class Hub:
         self._settle(self._store.residents.closing())
 
     def _note_quiet(self) -> None:
-        if self._quiet is not None and not any(
-            link.connection.num_active for link in self._all_links()
-        ):
+        assert self._quiet is not None
+        if not any(link.connection.num_active for link in self._all_links()):
             self._quiet.set()
 
     # Carrying out effects.
@@ -338,25 +336,29 @@ class Hub:
             frames.setdefault(link, []).extend(effects.frames)
             if effects.close is not None:
                 closes[link] = effects.close
-            pending.extend(self._calls_to_others(effects))
+            if effects.others:
+                pending.extend(self._calls_to_others(effects))
         for link in dict.fromkeys((*frames, *closes)):
             if not link.gone and (frames.get(link) or link in closes):
                 link.outlet.deliver(frames.get(link, ()), closes.get(link))
             if link.gone and not link.connection.num_active:
                 self._left_running.pop(link.id, None)
-        self._note_quiet()
+        if self._quiet is not None:
+            self._note_quiet()
 
     def _calls_to_others(self, effects: Effects) -> Iterator[Call]:
         """The calls on connections that one connection's effects lead to."""
-        for id_ in effects.wake:
-            if (link := self._links.get(id_)) is not None:
-                yield link, link.connection.resume
-        for id_, response_id in effects.cancels:
-            if (link := self._linked(id_)) is not None:
-                yield link, partial(link.connection.cancel, response_id)
-        for notice in effects.notices:
-            if (link := self._linked(notice.connection_id)) is not None:
-                yield link, partial(link.connection.look, notice.log)
+        for other in effects.others:
+            link = self._linked(other.connection_id)
+            if link is None:
+                continue
+            match other:
+                case Granted():
+                    yield link, partial(link.connection.answer, other.question_id, None)
+                case Cancel():
+                    yield link, partial(link.connection.cancel, other.response_id)
+                case Notice():
+                    yield link, partial(link.connection.look, other.log)
 
     def _all_links(self) -> list[Link]:
         return [*self._links.values(), *self._left_running.values()]
@@ -368,19 +370,17 @@ class Hub:
         self._post(effects.requests)
         self._errands.begin(link, effects)
         for ended in effects.ended:
-            for waiting in self._awaited.pop(ended.response_id, ()):
+            report = ended.report
+            for waiting in self._awaited.pop(report.response_id, ()):
                 if not waiting.done():
                     waiting.set_result(ended.terminal)
-        for report in effects.finished:
-            self._metrics.turn_finished(report)
-            self._dashboard.turn_finished(report)
-            for listener in self._listeners:
-                listener(report)
+            for watcher in self._watchers:
+                watcher.turn_finished(report)
         for frame in effects.frames:
             if frame.startswith(_ERROR_EVENT):
                 code = orjson.loads(frame)["error"]["code"]
-                self._metrics.error_sent(code)
-                self._dashboard.error_sent(link.tenant, code)
+                for watcher in self._watchers:
+                    watcher.error_sent(link.tenant, code)
 
     def _expel(self, link: Link) -> None:
         """Forget a connection whose own state can no longer be trusted."""
@@ -393,12 +393,9 @@ class Hub:
         """What one commit wrote, or could not."""
         calls: list[Call] = []
         for ticket, verdict in pairs:
-            link = ticket.key
-            if link is None:
-                continue  # no turn's
-            assert isinstance(link, Link)
-            response_id = ticket.record.response_id
-            calls.append((link, partial(link.connection.committed, response_id, verdict)))
+            if ticket.key is not None:  # else it is no turn's
+                link, question_id = cast(tuple[Link, str], ticket.key)
+                calls.append((link, partial(link.connection.answer, question_id, verdict)))
         self._run(calls)
 
     def _post(self, messages: Sequence[EngineMessage]) -> None:

@@ -39,8 +39,8 @@ from sessions.journal.records import TurnRecord
 from sessions.journal.samples import Sample
 from sessions.journal.writer import JournalWriter, Tell, Ticket, Verdict
 from sessions.turns.commits import residency_record
-from sessions.turns.recollection import Recalled, Recollection
-from sessions.turns.wanted import Wanted
+from sessions.turns.recollection import Recollection
+from sessions.turns.wanted import Recalled, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class JournalDesk:
         self.left: Sequence[TurnRecord] = ()
         """Turns that a server cut short which has died, as they were settled at the start."""
         self._journal = journal
+        self._has_others = journal.shared
         self._recollection = recollection
         self._store = store
         self._keep_s = keep_s
@@ -214,11 +215,6 @@ class JournalDesk:
         work = partial(self._recollection.read_response, tenant, response_id)
         self.take(tenant, await self.beside(tenant, work))
 
-    async def head(self, tenant: str, session: str) -> str | None:
-        """The session's newest response, on whichever server it is. Raises as ``recall``."""
-        record = await self.beside(tenant, partial(self._journal.session, tenant, session))
-        return None if record is None else record.head_id
-
     async def stands(self, tenant: str, response_id: str) -> bool:
         """Whether a response can still be named: it may have been deleted at another server, or
         by a command. Raises as ``recall``."""
@@ -319,7 +315,7 @@ class JournalDesk:
         """Where so long nothing was heard of this server that others may have taken its sessions,
         as when it was stopped: forget those that are idle, so that who names one asks for it."""
         now = asyncio.get_running_loop().time()
-        if not self._journal.shared or now - self._heard_at <= DEAD_MS / 1000:
+        if not self._has_others or now - self._heard_at <= DEAD_MS / 1000:
             return
         self._heard_at = now
         self._recollection.shared.doubt()

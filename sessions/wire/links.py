@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sessions.turns.connection import Connection
@@ -36,8 +36,10 @@ class Link:
     connection: Connection
     outlet: Outlet
     gone: bool = False
-    planning: asyncio.Task[None] | None = None
-    """The one that is under way."""
+    planner: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One plan of a connection is worked out at a time, so that others get theirs in between."""
+    planned: str | None = None
+    """The question whose plan was begun last."""
 
 
 Call = tuple[Link, Callable[[], Effects]]

@@ -38,6 +38,7 @@ from sessions.turns.reading import (
 )
 from sessions.wire.http_dialects import DIALECTS, Body, ReadBody, Style, read_body
 from tools_api.chat_families import chat_format_for
+from tools_api.chat_generic import chat_format_described
 from tools_api.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -68,10 +69,16 @@ class ReadConfig:
     model_type: str
     specials: frozenset[str]
     """Texts of the tokenizer's special tokens."""
+    chat_format: str | None = None
+    """Its description; None: the special tokens choose it."""
 
     def context(self) -> ReadContext:
         """The same as what reading works with."""
-        chat_format = chat_format_for(self.model_type, self.specials.__contains__)
+        has_token = self.specials.__contains__
+        if self.chat_format is None:
+            chat_format = chat_format_for(self.model_type, has_token)
+        else:
+            chat_format = chat_format_described(self.chat_format, has_token)
         return ReadContext(limits=self.limits, models=self.models, chat_format=chat_format)
 
 
@@ -261,6 +268,7 @@ def serve(connection: socket.socket) -> None:
         models=frozenset(config["models"]),
         model_type=config["model_type"],
         specials=frozenset(config["specials"]),
+        chat_format=config["chat_format"],
     ).context()
     while True:
         kind, told = receive(_FRAME, _BODY)

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.forced_calls import ForcedCalls, added_up, shared_tools
-from tools_api.call_parser import CallArgumentsDelta, CallDone, CallStarted, ParsedEvent, TextDelta
+from benchmarks.call_reading import added_up
+from benchmarks.forced_calls import ForcedCalls, shared_tools
+from tools_api.parsed_events import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    ParsedEvent,
+    TextDelta,
+)
 from tools_api.tools import FunctionTool
 
 DATA = Path(__file__).parents[3] / "shared"

@@ -20,17 +20,26 @@ from keepwarm.demo.child_server import child_server
 from runtime.grammar.refusal import GrammarRefused
 from runtime.grammar.state import GrammarState
 from runtime.messages import FinishReason
+from runtime.model.sources import BYTE_TOKENIZER
 from runtime.tokenizer import Tokenizer
-from tests.support import vocabularies
+from tests.support import chat_models, vocabularies
 from tests.support.bound_outputs import STOPS, Said, Task, Writer, fault, random_task, read
 from tests.support.hf_models import make_model
 from tests.support.tokenizers import byte_level_json, sentencepiece_json, write_tokenizer
 from tests.support.wire_client import WireClient
+from tools_api.errors import ApiError
+from tools_api.harmony import HarmonyCalls
+from tools_api.python_calls import PythonCalls
+from tools_api.raw_calls import RawCalls
 
 OUTPUTS = int(os.environ.get("KEEPWARM_BOUND_OUTPUTS", "1000"))
 SEED = int(os.environ.get("KEEPWARM_BOUND_SEED", "0"))
 PER_TASK = 10
 NAMES = (*vocabularies.NAMES, "llama", "mistral")
+FORMAT_NAMES = (
+    *("qwen3-coder", "qwen3.5-thinking", "glm4.5", "glm4.7-thinking", "minimax-m2", "harmony"),
+    *("mistral-v13", "lfm2", "olmo3", "phi4-mini"),
+)
 LLAMA_SPECIALS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 _ROOM_FOR_A_CALL = 40
 TURNS = int(os.environ.get("KEEPWARM_BOUND_TURNS", "2000"))
@@ -92,24 +101,44 @@ def play(writer: Writer, task: Task, rng: random.Random, seed: int) -> str:
     if written.reason is FinishReason.STOP_STRING:
         assert task.choice == "auto", "a bound output was cut by a stop string"
     said, syntax = read(writer, task, written, stops, seed), writer.format.calls
-    tagged = syntax is not None and syntax.opener is not None
-    wrong = fault(task, said, whole=whole, tagged=tagged)
+    wrong = fault(
+        task,
+        said,
+        whole=whole,
+        tagged=syntax is not None and syntax.opener is not None,
+        ordered=not isinstance(syntax, RawCalls | PythonCalls),
+        speaks_first=isinstance(syntax, HarmonyCalls),
+    )
     assert wrong is None, (limit, stops, written.reason, wrong)
     return written.reason.value
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bound_output_is_legal_or_begins_something_legal(name: str, tmp_path: Path) -> None:
-    writer = Writer(vocabulary(name, tmp_path))
+    ended = write_outputs(name, Writer(vocabulary(name, tmp_path)), OUTPUTS // len(NAMES))
+    assert ended["refused"] * PER_TASK < OUTPUTS // len(NAMES)
+    assert min(ended["stop"], ended["length"]) > OUTPUTS // 40
+
+
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_so_it_is_however_calls_are_written(name: str) -> None:
+    model = chat_models.served(name)
+    outputs = OUTPUTS // len(FORMAT_NAMES) // 5
+    ended = write_outputs(name, Writer(model.tokenizer, model.chat_format), outputs)
+    assert ended["stop"] > 0
+
+
+def write_outputs(name: str, writer: Writer, outputs: int) -> Counter[str]:
+    """Some of random tasks each; returns how they ended."""
     in_use = parameters_in_use(random.Random(SEED), 300)
     ended: Counter[str] = Counter()
-    for number in range(max(1, OUTPUTS // PER_TASK // len(NAMES))):
+    for number in range(max(1, outputs // PER_TASK)):
         seed = SEED * 1_000_000 + number
         rng = random.Random(seed)
         task = random_task(rng, in_use, thinks=writer.format.thinking)
         try:
             writer.compile(task)
-        except GrammarRefused:
+        except (GrammarRefused, ApiError):
             ended["refused"] += 1
             continue
         for turn in range(PER_TASK):
@@ -118,8 +147,7 @@ def test_a_bound_output_is_legal_or_begins_something_legal(name: str, tmp_path: 
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}, output {turn}, {task}: {error}") from error
     print(f"{name}: {dict(ended)}")
-    assert ended["refused"] * PER_TASK < OUTPUTS // len(NAMES)
-    assert min(ended["stop"], ended["length"]) > OUTPUTS // 40
+    return ended
 
 
 def model_folder(folder: Path) -> Path:
@@ -127,6 +155,8 @@ def model_folder(folder: Path) -> Path:
     tokenizer = vocabularies.vocabulary("bpe32k", folder)
     ends = tokenizer.end_of_turn_id
     make_model("qwen3", vocab_size=tokenizer.vocab_size, eos_token_id=ends).save_pretrained(folder)
+    template = BYTE_TOKENIZER / "chat_template.jinja"
+    (folder / "chat_template.jinja").write_text(template.read_text())
     return folder
 
 

@@ -80,7 +80,9 @@ class BudgetRig(JournalRig):
 
     def commit(self, verdict: Verdict | None = None) -> None:
         if verdict is None:
-            self.written.append(self.held[0][1].record)
+            record = self.held[0][1].asked
+            assert isinstance(record, TurnRecord)
+            self.written.append(record)
         super().commit(verdict)
 
     def pay(self) -> None:

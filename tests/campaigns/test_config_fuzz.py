@@ -25,10 +25,22 @@ SEED = int(os.environ.get("KEEPWARM_CONFIG_SEED", "0"))
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+COMPRESSED = {
+    "quant_method": "compressed-tensors", "format": "pack-quantized",
+    "ignore": ["lm_head", "re:.*[.]gate$"], "sparsity_config": {}, "kv_cache_scheme": None,
+    "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": {
+        "num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32,
+        "actorder": None}}},
+}  # fmt: skip
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True,
+        "checkpoint_format": "gptq", "dynamic": {"-:lm_head": {}}}  # fmt: skip
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+       "activation_scheme": "dynamic", "modules_to_not_convert": ["gate", "lm_head"]}  # fmt: skip
 KINDS = ["sliding_attention", "full_attention"] * 3
 OWN: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": {**YARN, "rope_type": "llama3", "low_freq_factor": 1.0,
-                               "high_freq_factor": 4.0}, "mlp_bias": True},
+                               "high_freq_factor": 4.0}, "mlp_bias": True,
+              "quantization_config": COMPRESSED},
     "mistral": {"sliding_window": 64, "layer_types": KINDS},
     "ministral3": {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
                                        "mscale_all_dim": 1.0, "rope_theta": 1e6}},
@@ -37,7 +49,7 @@ OWN: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 1, 0] * 2, "no_rope_layer_interval": 3},
     "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.2, "logits_scaling": 8.0,
                 "attention_multiplier": 0.1},
-    "olmo2": {"rope_theta": 5e5},
+    "olmo2": {"rope_theta": 5e5, "quantization_config": GPTQ},
     "olmo3": {"layer_types": KINDS, "sliding_window": 64, "rope_scaling": YARN},
     "phi3": {"rope_scaling": LONGROPE, "original_max_position_embeddings": 1024,
              "partial_rotary_factor": 1.0},
@@ -45,7 +57,8 @@ OWN: dict[str, dict[str, Any]] = {
                     "rope_parameters": {"full_attention": YARN,
                                         "sliding_attention": {"rope_type": "default"}},
                     "attn_logit_softcapping": None},
-    "qwen2_moe": {"num_experts": 8, "mlp_only_layers": [1], "decoder_sparse_step": 2},
+    "qwen2_moe": {"quantization_config": FP8, "num_experts": 8, "mlp_only_layers": [1],
+                  "decoder_sparse_step": 2},
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "minimax_m2": {"num_local_experts": 16, "rotary_dim": 4, "head_dim": 8,

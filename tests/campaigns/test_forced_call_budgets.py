@@ -21,11 +21,13 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
 from tests.support.grammars import compiler, random_output
 from tests.support.sessions_rig import TOKENIZER
-from tools_api.call_parser import CallDone
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import TemplateOptions
 from tools_api.grammar import grammar_for
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.parsed_events import (
+    CallDone,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, parse_tool_choice, parse_tools
 

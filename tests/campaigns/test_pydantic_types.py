@@ -22,12 +22,14 @@ from sessions.turns.output_reader import OutputReader
 from tests.support.grammars import compiler, random_output
 from tests.support.pydantic_types import Case, cases
 from tests.support.vocabularies import NAMES, vocabulary
-from tools_api.call_parser import CallDone
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import ChatFormat, TemplateOptions
 from tools_api.grammar import grammar_for
 from tools_api.items import FunctionCall
 from tools_api.output_checks import output_checks
+from tools_api.parsed_events import (
+    CallDone,
+)
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice
 

@@ -14,8 +14,8 @@ import pytest
 from keepwarm.demo.child_server import ChildServer, child_server
 from runtime.model.sources import DEFAULT_MODEL
 from sessions.journal.sqlite import SqliteJournal
-from tests.support import chat_templates
-from tests.support.chat_templates import folder_with_template
+from tests.support import judged_templates
+from tests.support.judged_templates import default_model_with
 
 SMALL = ("--kv-cache-mib", "32", "--threads", "1", "--startup-profile-ms", "50")
 LOADING = "engine loads"
@@ -108,25 +108,51 @@ def test_a_context_that_the_model_does_not_have_is_refused_with_both_numbers(
 # The chat format
 
 
-@pytest.mark.parametrize("template", ["HERMES", "QWEN3_CODER"])
-def test_a_template_that_writes_calls_otherwise_is_told_at_the_start_and_by_doctor(
-    template: str, tmp_path: Path
-) -> None:
-    text = getattr(chat_templates, template)
-    model = str(folder_with_template(tmp_path / "m", text))
+def test_a_folder_is_spoken_to_as_its_template_says_and_doctor_tells_how(tmp_path: Path) -> None:
+    model = str(default_model_with(tmp_path / "m", judged_templates.QWEN3_CODER))
     with child_server(["--model", model, *SMALL], log=tmp_path / "log"):
         pass
-    warned = [line for line in (tmp_path / "log").read_text().splitlines() if "WARNING" in line]
-    doctored = findings("--model", model)["chat format"]
-    if template == "HERMES":
-        assert warned == []
-        assert doctored == "ok: Hermes"
-        return
-    (line,) = warned
-    for told in (line, doctored):
-        assert "Qwen3-Coder does, <function=" in told
-        assert "Hermes does, <tool_call>" in told
-    assert doctored.startswith("note: ")
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert not [line for line in lines if "WARNING" in line]
+    assert [line for line in lines if "chat format=Qwen3-Coder" in line]
+    told = findings("--model", model)["chat format"]
+    assert told == "ok: Qwen3-Coder: the chat template writes 20 conversations as qwen3-coder does"
+    assert findings("--model", model, "--chat-format", "hermes")["chat format"].startswith("note: ")
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("COUNTS_ITS_TURNS", "at character 15 stands '3user"),
+        ("DROPS_OUTPUTS", "drops what it is given: in 'one output'"),
+    ],
+)
+def test_a_template_that_no_renderer_can_follow_is_told_with_the_place(
+    template: str, said: str, tmp_path: Path
+) -> None:
+    model = str(default_model_with(tmp_path / "m", getattr(judged_templates, template)))
+    line = refused("--model", model)
+    assert said in line
+    assert "in the probe '" in line
+    assert "--chat-format NAME" in line
+    assert "hermes" in line
+
+
+@pytest.mark.parametrize("what", ["it loops for ever", "it writes 100 MB", "it raises"])
+def test_a_template_that_does_harm_is_refused_in_one_line(what: str, tmp_path: Path) -> None:
+    model = str(default_model_with(tmp_path / "m", judged_templates.HOSTILE[what]))
+    assert f"--model {model}: the chat template" in refused("--model", model)
+
+
+def test_a_folder_without_a_template_needs_its_formats_name(tmp_path: Path) -> None:
+    model = default_model_with(tmp_path / "m", "")
+    (model / "chat_template.jinja").unlink()
+    assert "has no chat template that can be read" in refused("--model", str(model))
+    assert "there is no chat format 'x'" in refused("--model", str(model), "--chat-format", "x")
+    with child_server(
+        ["--model", str(model), "--chat-format", "hermes", *SMALL], log=tmp_path / "log"
+    ):
+        pass
 
 
 # The journal
@@ -164,7 +190,8 @@ def test_a_tokenizer_that_no_chat_format_fits_is_told_before_the_model_is_loaded
     shutil.copytree(DEFAULT_MODEL, model)
     text = (model / "tokenizer.json").read_text()
     (model / "tokenizer.json").write_text(text.replace("<|im_start|>", "<|other|>"))
-    assert f"--model {model}/config.json: no chat format" in refused("--model", str(model))
+    (model / "chat_template.jinja").unlink()
+    assert "the special tokens of no chat format" in refused("--model", str(model))
     assert findings("--model", str(model))["chat format"].startswith("fault: ")
 
 

@@ -73,3 +73,24 @@ def test_an_index_that_lies_is_refused(index: object, message: str, tmp_path: Pa
     (sharded(tmp_path) / INDEX_NAME).write_text(json.dumps(index))
     with pytest.raises(LoadError, match=message):
         Checkpoint(tmp_path, torch.float32, CPU)
+
+
+def test_a_tensor_that_two_shards_have_is_refused(tmp_path: Path) -> None:
+    sharded(tmp_path)
+    save_file({"b": torch.arange(4), "a": torch.ones(2, 3)}, tmp_path / "two.safetensors")
+    with pytest.raises(LoadError, match=r"two.safetensors: tensor 'a' is there, and in one.safet"):
+        Checkpoint(tmp_path, torch.float32, CPU)
+
+
+def test_an_index_that_names_a_tensor_twice_is_refused(tmp_path: Path) -> None:
+    twice = '{"weight_map": {"a": "one.safetensors", "a": "two.safetensors"}}'
+    (sharded(tmp_path) / INDEX_NAME).write_text(twice)
+    with pytest.raises(LoadError, match=f"{INDEX_NAME}: not JSON .a name appears twice"):
+        Checkpoint(tmp_path, torch.float32, CPU)
+
+
+def test_numbers_in_8_bits_without_a_description_are_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2, 3).to(torch.float8_e4m3fn)}, tmp_path / SINGLE_NAME)
+    source = Checkpoint(tmp_path, torch.float32, CPU)
+    with pytest.raises(LoadError, match="'a' is float8_e4m3fn, not a float type of 16 bits"):
+        source.tensor("a", (2, 3))

@@ -20,7 +20,7 @@ from sessions.pages.views import Views, Wish
 from sessions.quotas import Quotas
 from sessions.tenants import Principal, Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects
+from sessions.turns.effects import Effects, Work
 from sessions.turns.service import ServedModel, Service
 from tests.support.clock import FakeClock
 from tests.support.dashboards import make_dashboard
@@ -128,14 +128,13 @@ class Place:
     def _carry(self, connection: Connection, effects: Effects) -> list[dict[str, Any]]:
         events = [json.loads(frame) for frame in effects.frames]
         self._engine.submit(list(effects.requests))
-        for report in effects.finished:
-            self._dashboard.turn_finished(report)
-            self.metrics.turn_finished(report)
-        for check in effects.grammar_checks:
-            events += self._carry(connection, connection.grammar_checked(check.check_id, None))
-        for planning in effects.plannings:
-            outcome = planning.work()
-            events += self._carry(connection, connection.planned(planning.planning_id, outcome))
+        for ended in effects.ended:
+            self._dashboard.turn_finished(ended.report)
+            self.metrics.turn_finished(ended.report)
+        for question in effects.questions:
+            work = question.asked
+            answer = work.call() if isinstance(work, Work) else None
+            events += self._carry(connection, connection.answer(question.id, answer))
         return events
 
     def shown(self) -> dict[str, dict[str, Any]]:

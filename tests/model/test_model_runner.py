@@ -233,14 +233,14 @@ def test_what_has_no_kernel_on_a_gpu_is_refused_before_anything_is_loaded(
 
 
 COMPILED = native_library(torch.bfloat16)
-AMX = COMPILED is not None and 8 not in COMPILED.bits_for_many_rows
+AMX = COMPILED is not None and "8" not in COMPILED.kinds_for_many_rows
 
 
 @pytest.mark.skipif(COMPILED is None or not COMPILED.has_linear, reason="no compiled products here")
 @pytest.mark.parametrize(
     ("dtype", "quantization", "own"),
     [
-        ("bfloat16", "none", COMPILED is not None and 16 in COMPILED.bits_for_many_rows),
+        ("bfloat16", "none", COMPILED is not None and "16" in COMPILED.kinds_for_many_rows),
         ("bfloat16", "int8", not AMX),
         ("float32", "none", False),
     ],

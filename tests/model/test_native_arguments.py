@@ -52,7 +52,7 @@ def test_sizes_and_places_are_those_of_the_headers(tmp_path: Path) -> None:
 def test_a_matrix_says_what_every_call_with_it_says() -> None:
     values, scales = torch.zeros(64, dtype=torch.uint8), torch.zeros(1, 1, 16)
     weights = arguments.TiledWeights(
-        bits=8, values=values, scales=scales, outputs=16, inputs=4, group=32
+        kind="8", values=values, scales=scales, outputs=16, inputs=4, group=32
     )
     said = arguments.LinearArgs.from_buffer_copy(weights.arguments)
     assert (said.weights, said.scales) == (values.data_ptr(), scales.data_ptr())

@@ -17,7 +17,7 @@ from sessions.durable.store import Store
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects
+from sessions.turns.effects import Effects, Work
 from sessions.turns.service import ServedModel, Service
 from tests.support.clock import FakeClock
 from tests.support.sessions_rig import tool
@@ -91,10 +91,10 @@ class Agent:
             if isinstance(message, GenerationRequest):
                 self.tokens_sent.append(len(message.new_tokens))
         self._engine.submit(list(effects.requests))
-        for check in effects.grammar_checks:
-            self._carry(self._connection.grammar_checked(check.check_id, None))
-        for planning in effects.plannings:
-            self._carry(self._connection.planned(planning.planning_id, planning.work()))
+        for question in effects.questions:
+            work = question.asked
+            answer = work.call() if isinstance(work, Work) else None
+            self._carry(self._connection.answer(question.id, answer))
 
 
 def next_input(response: dict[str, Any], text: str) -> list[dict[str, Any]]:

@@ -149,7 +149,7 @@ def copy_of(folder: Path, target: Path) -> Path:
             "field rope_parameters.factor is None",
         ),
         ({"rope_parameters": [1]}, r"field rope_parameters is \[1\], not an object"),
-        ({"quantization_config": {"bits": 4}}, "field quantization_config is 'set'"),
+        ({"quantization_config": {"bits": 4}}, "field quantization_config.quant_method is None"),
         (
             {"intermediate_size": 161},
             r"'model.layers.0.mlp.gate_proj.weight' has shape \[160, 96\]",

@@ -21,6 +21,7 @@ FOLDERS = (
     "tools_api.dialects",
     "tools_api.sdk",
     "runtime",
+    "runtime.chat_judge",
     "runtime.grammar",
     "runtime.model",
     "runtime.scheduling",

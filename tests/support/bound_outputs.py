@@ -35,13 +35,19 @@ from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
 from tests.support.requests import make_request
 from tests.support.sessions_rig import TOKENIZER as BYTES
-from tools_api.call_parser import CallArgumentsDelta, CallDone, CallStarted, TextDelta
+from tools_api.call_rules import closed_parameters
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import CALL_BRACE, ChatFormat, Segment, TemplateOptions
-from tools_api.grammar import GrammarSpec, closed_parameters, grammar_for
+from tools_api.grammar import GrammarSpec, grammar_for
 from tools_api.limits import DEFAULT_LIMITS
+from tools_api.parsed_events import (
+    CallArgumentsDelta,
+    CallDone,
+    CallStarted,
+    TextDelta,
+)
 from tools_api.requests import TextFormat
-from tools_api.tools import parse_tool_choice, parse_tools
+from tools_api.tools import FunctionTool, parse_tool_choice, parse_tools
 
 Way = Literal["runs", "single", "drafts"]
 PROMPT = [1, 2, 3]
@@ -130,8 +136,11 @@ class Task:
             for name, parameters in self.tools
         ]
 
+    def function_tools(self) -> tuple[FunctionTool, ...]:
+        return tuple(parse_tools(self._raw_tools(), "tools", DEFAULT_LIMITS))
+
     def spec(self, chat_format: ChatFormat) -> GrammarSpec:
-        tools = parse_tools(self._raw_tools(), "tools", DEFAULT_LIMITS)
+        tools = self.function_tools()
         form = TextFormat()
         if self.schema is not None:
             form = TextFormat(type="json_schema", name="x", json_schema=self.schema, strict=True)
@@ -184,9 +193,12 @@ class Written:
 class Writer:
     """Writes outputs with one vocabulary."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat_format: ChatFormat | None = None) -> None:
+        """``chat_format``: where it is not the one that the tokenizer chooses."""
         self.tokenizer = tokenizer
-        self.format = chat_format_for("qwen3", lambda name: tokenizer.special_id(name) is not None)
+        self.format = chat_format or chat_format_for(
+            "qwen3", lambda name: tokenizer.special_id(name) is not None
+        )
         self._compiler = GrammarCompiler(tokenizer, max_cache_bytes=10**8)
         self._rows = StepRows(tokenizer.vocab_size)
         texts = (
@@ -320,6 +332,7 @@ def read(writer: Writer, task: Task, written: Written, stops: tuple[str, ...], s
         calls=bool(task.tools),
         stops=stops,
         reasons_first=task.spec(writer.format).reasons_first,
+        tools=task.function_tools(),
     )
     rng, pieces, place = random.Random(seed), list[Piece](), 0
     while place < len(written.tokens):
@@ -349,19 +362,30 @@ def said_of(pieces: Many[Piece]) -> Said:
     return said
 
 
-def fault(task: Task, said: Said, *, whole: bool, tagged: bool = True) -> str | None:
+def fault(
+    task: Task,
+    said: Said,
+    *,
+    whole: bool,
+    tagged: bool = True,
+    ordered: bool = True,
+    speaks_first: bool = False,
+) -> str | None:
     """What is wrong with an output; None: nothing.
 
     Args:
         whole: it was reported as complete.
         tagged: calls have an opener; otherwise text that begins like one is one.
+        ordered: arguments stand in the order of their schema.
+        speaks_first: text may stand beside a required call.
     """
     if task.schema is not None:
         return "calls" if said.calls else _value_fault(task.schema, said.text, whole)
     if whole and task.choice == "required" and not said.calls:
         return "no call"
     cut_before_its_name = not whole and not said.calls
-    if task.choice == "required" and said.text and not cut_before_its_name:
+    beside = task.choice == "required" and not speaks_first
+    if beside and said.text and not cut_before_its_name:
         return f"text beside a required call: {said.text!r}"
     if whole and not tagged and said.text.startswith(CALL_BRACE):
         return f"a call was cut: {said.text!r}"
@@ -370,18 +394,23 @@ def fault(task: Task, said: Said, *, whole: bool, tagged: bool = True) -> str | 
         last = place == len(said.calls) - 1
         if not finished and (whole or not last):
             return f"a call is not complete: {arguments!r}"
-        wrong = _value_fault(closed_parameters(tools[name]), arguments, finished)
+        schema = closed_parameters(tools[name])
+        wrong = _value_fault(schema, arguments, finished, ordered=ordered)
         if wrong is not None:
             return wrong
     return None
 
 
-def _value_fault(schema: dict[str, Any], text: str, whole: bool) -> str | None:
+def _value_fault(
+    schema: dict[str, Any], text: str, whole: bool, *, ordered: bool = True
+) -> str | None:
     if whole:
         try:
             jsonschema.validate(json.loads(text), schema)
         except (ValueError, jsonschema.ValidationError) as error:
             return f"{text!r} is complete and not legal: {error}"
+    if not ordered:
+        return None
     # Half a character at the end is shown as U+FFFD.
     begun = text if whole else text.rstrip("\ufffd")
     tokens = BYTES.encode([Segment(begun)]).tolist()

@@ -98,10 +98,13 @@ def files(
         },
         "generation_config.json": {"eos_token_id": [ids[end] for end in ends]},
     }
-    return {
+    texts = {
         name: json.dumps(content, ensure_ascii=False, indent=1) + "\n"
         for name, content in contents.items()
     }
+    if tuple(specials) == SPECIAL_TOKENS:
+        texts["chat_template.jinja"] = (FOLDER / "chat_template.jinja").read_text(encoding="utf-8")
+    return texts
 
 
 def main() -> None:

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from sessions.turns.response_events import Piece, ResponseEvents
 from tests.support.sessions_rig import Rig
-from tools_api.call_parser import (
+from tools_api.dialects.dialect import Dialect, DialectWriter
+from tools_api.errors import ApiError
+from tools_api.limits import Limits
+from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
     CallStarted,
@@ -19,9 +22,6 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
-from tools_api.dialects.dialect import Dialect, DialectWriter
-from tools_api.errors import ApiError
-from tools_api.limits import Limits
 from tools_api.requests import CreateRequest, parse_create
 from tools_api.responses import ResponseObject, logprob, usage
 

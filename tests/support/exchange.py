@@ -1,14 +1,17 @@
-"""An exchange that keeps what it was given, with nobody behind it."""
+"""An exchange that keeps what it was given, with nobody behind it; a handler is played on it."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 from websockets.datastructures import Headers
 
-from sessions.http.exchange import Call
-from sessions.http.message import HttpRequest, HttpResponse
+from sessions.http.exchange import Call, started
+from sessions.http.message import HttpRequest, HttpResponse, refusal
 from sessions.tenants import Principal
+from tools_api.errors import ApiError
 
 
 class KeptExchange:
@@ -20,7 +23,35 @@ class KeptExchange:
         self.writes: list[bytes] = []
         self.over = self.was_cut = False
         self.reads = True
+        self.looks: list[Callable[[float], None]] = []
         self._unsent = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def play(self, handling: Coroutine[Any, Any, HttpResponse | None]) -> "KeptExchange":
+        """Let a handler answer, as a connection does. What it raises is answered as a Response's
+        error would be."""
+        self._task = started(self._answered_by(handling))
+        return self
+
+    async def _answered_by(self, handling: Coroutine[Any, Any, HttpResponse | None]) -> None:
+        try:
+            response = await handling
+        except ApiError as error:
+            response = refusal(error)
+        if response is not None:
+            self.answer(response)
+
+    def leave(self) -> None:
+        """The client goes."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def look_at_clock(self, look: Callable[[float], None]) -> None:
+        self.looks.append(look)
+
+    def tick(self, now: float) -> None:
+        for look in self.looks:
+            look(now)
 
     @property
     def unsent_bytes(self) -> int:
@@ -74,6 +105,7 @@ def make_call(
     method: str = "GET",
     body: bytes = b"",
     tenant: str = "acme",
+    exchange: KeptExchange | None = None,
     **headers: str,
 ) -> Call:
     """A request that has been let in; underscores in header names stand for hyphens."""
@@ -83,4 +115,5 @@ def make_call(
         request=HttpRequest(method=method, target=target, headers=given),
         argument=argument,
         body=body,
+        exchange=exchange or KeptExchange(),
     )

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import orjson
 
+from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import (
     CancelRequest,
     EngineInfo,
@@ -25,7 +26,7 @@ from runtime.messages import (
 )
 from runtime.process.engine_process import EngineDied, EngineStartError
 from sessions.durable.ledger import TurnReport, TurnUsage
-from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.effects import Cancel, Effects, Ended, Granted, Question, Work
 from sessions.turns.reading import Read
 from sessions.turns.turn_plan import TurnPlan
 from tests.support.requests import make_request
@@ -160,6 +161,8 @@ class EchoConnection:
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.draining = False
+        self.asked: list[str] = []
+        """Questions that it withdraws when its client leaves."""
         self.work: Callable[[], TurnPlan] = _no_plan
         """What a plan takes."""
 
@@ -183,15 +186,17 @@ class EchoConnection:
                 return Effects(frames=(b"x" * int(number),))
             case ["check", id_]:
                 spec = GrammarSpec(lark=f"start: {id_}")
-                return Effects(grammar_checks=(GrammarCheck(check_id=id_, spec=spec),))
+                self.asked.append(id_)
+                return Effects(questions=(Question(id_, spec),))
             case ["withdraw", id_]:
-                return Effects(withdrawn_checks=(id_,))
+                return Effects(withdrawn=(id_,))
             case ["plan", id_]:
-                return Effects(plannings=(Planning(planning_id=id_, work=self.work),))
+                self.asked.append(id_)
+                return Effects(questions=(Question(id_, Work(self.work)),))
             case ["stop", connection_id, id_]:
-                return Effects(cancels=((connection_id, id_),))
+                return Effects(others=(Cancel(connection_id, id_),))
             case ["wake", *ids]:
-                return Effects(wake=tuple(ids))
+                return Effects(others=tuple(Granted(id_, "turn") for id_ in ids))
             case ["error", code]:
                 event = {"type": "error", "status": 400, "error": {"code": code}}
                 return Effects(frames=(orjson.dumps(event),))
@@ -225,29 +230,16 @@ class EchoConnection:
         frames.append(f"done {output.request_id}".encode())
         return Effects(
             frames=tuple(frames),
-            finished=(_report(self.tenant, output.request_id),),
+            ended=(Ended(report=_report(self.tenant, output.request_id), terminal=b""),),
             close=1012 if self.draining and not self.running else None,
         )
 
-    def grammar_unchecked(self, check_id: str) -> Effects:
-        return Effects(frames=(f"unchecked {check_id}".encode(),))
-
-    def grammar_checked(
-        self,
-        check_id: str,
-        refusal: str | None,
-        *,
-        block: int | None = None,
-        path: tuple[str | int, ...] | None = None,
-    ) -> Effects:
-        return Effects(frames=(f"checked {check_id} {refusal} {block} {path}".encode(),))
-
-    def planned(self, planning_id: str, outcome: TurnPlan | Exception) -> Effects:
-        return Effects(frames=(f"planned {planning_id} {outcome!r}".encode(),))
-
-    def resume(self) -> Effects:
-        self.calls.append("resume")
-        return Effects(frames=(b"resumed",))
+    def answer(self, question_id: str, answer: object) -> Effects:
+        self.calls.append(f"answer {question_id}")
+        told = f"{question_id}: {answer!r}"
+        if isinstance(answer, GrammarRefused):
+            told = f"{question_id}: {answer.reason} {answer.block} {answer.path}"
+        return Effects(frames=(told.encode(),))
 
     def engine_died(self) -> Effects:
         self.calls.append("engine_died")
@@ -265,7 +257,7 @@ class EchoConnection:
         self.calls.append("close")
         cancels = tuple(CancelRequest(request_id=id_) for id_ in sorted(self.running))
         self.running.clear()
-        return Effects(requests=cancels)
+        return Effects(requests=cancels, withdrawn=tuple(self.asked))
 
     def _fail_all(self) -> Iterable[bytes]:
         failed = [f"failed {id_}".encode() for id_ in sorted(self.running)]

@@ -18,9 +18,10 @@ from sessions.journal.records import (
     usage_alone,
 )
 from sessions.journal.writer import STALE, WRITTEN, Verdict
-from sessions.turns.commits import Commit, Commits
-from sessions.turns.effects import Effects
-from sessions.turns.recollection import Recalled, Recollection, spent_on
+from sessions.turns.commits import Commits
+from sessions.turns.effects import Effects, Question, Reserve
+from sessions.turns.recollection import Recollection, spent_on
+from sessions.turns.wanted import Recalled, Wanted
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.sessions_rig import Client, Rig, make_service
 
@@ -36,7 +37,7 @@ class JournalRig(Rig):
         self.retokenise = False
         self.options = options
         self.hold = False
-        self.held: list[tuple[Client, Commit]] = []
+        self.held: list[tuple[Client, Question]] = []
         self.unpaid: list[TurnRecord] = []
         """What turns consumed whose records the journal did not take."""
         self.noted: dict[str, TurnRecord] = {}
@@ -89,47 +90,56 @@ class JournalRig(Rig):
         )
 
     def carry(self, client: Client, effects: Effects) -> None:
-        before = self._handed_over + len(effects.commits)
-        self._notes += [(before, reserve.record) for reserve in effects.reserves]
-        if not effects.commits:
+        records = [q for q in effects.questions if isinstance(q.asked, TurnRecord)]
+        before = self._handed_over + len(records)
+        for note in effects.notes:
+            if isinstance(note, Reserve):
+                self._notes.append((before, note.record))
+            elif self.journal.ownership is not None:
+                self.journal.ownership.free_requests(client.connection._tenant, [note.request_id])
+        if not records:
             self._note()
         super().carry(client, effects)
-        if effects.freed and self.journal.ownership is not None:
-            self.journal.ownership.free_requests(client.connection._tenant, effects.freed)
-        for lookup in effects.lookups:
-            self.lookups += 1
-            tenant = client.connection._tenant
-            outcome: Recalled | Exception
-            try:
-                outcome = self.recollection.read(tenant, lookup.wanted)
-                self.recollection.take(tenant, outcome)
-            except Exception as error:
-                outcome = error
-            self.carry(client, client.connection.recalled(lookup.lookup_id, outcome))
-        self._handed_over += len(effects.commits)
-        for commit in effects.commits:
-            self.held.append((client, commit))
-            if not self.hold:
-                self.commit()
         if self.journal.ownership is not None:
             for key in self.recollection.shared.idle():
                 self.journal.ownership.give_back(*key)
                 self.recollection.shared.gone(key)
 
+    def ask(self, client: Client, question: Question) -> None:
+        match question.asked:
+            case TurnRecord():
+                self._handed_over += 1
+                self.held.append((client, question))
+                if not self.hold:
+                    self.commit()
+            case Wanted() as wanted:
+                self.lookups += 1
+                answer: Recalled | Exception
+                try:
+                    answer = self.recollection.read(client.connection._tenant, wanted)
+                    self.recollection.take(client.connection._tenant, answer)
+                except Exception as error:
+                    answer = error
+                self.carry(client, client.connection.answer(question.id, answer))
+            case _:
+                super().ask(client, question)
+
     def commit(self, verdict: Verdict | None = None) -> None:
         """Write the record that waits longest, or say that it could not be."""
-        client, commit = self.held.pop(0)
+        client, question = self.held.pop(0)
+        record = question.asked
+        assert isinstance(record, TurnRecord)
         if verdict is None:
             self.pay()
-            (written,) = self.journal.append([commit.record])
+            (written,) = self.journal.append([record])
             verdict = WRITTEN if written else STALE
         self._committed += 1
         if verdict.reason == "unavailable":
-            self.unpaid.append(usage_alone(commit.record, reason=JOURNAL_UNAVAILABLE))
+            self.unpaid.append(usage_alone(record, reason=JOURNAL_UNAVAILABLE))
         else:
-            self.noted.pop(commit.record.response_id, None)
+            self.noted.pop(record.response_id, None)
         self._note()
-        self.carry(client, client.connection.committed(commit.record.response_id, verdict))
+        self.carry(client, client.connection.answer(question.id, verdict))
 
     def pay(self) -> None:
         """Write what waits of refused turns."""

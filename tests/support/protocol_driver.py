@@ -8,6 +8,7 @@ numbered without a gap, and when all is played out nothing runs any more.
 import random
 from typing import Any
 
+from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
 from tests.support.api_clients import WEBSOCKET
 from tests.support.mutations import Choose, as_bytes, damaged, mutant
@@ -176,9 +177,7 @@ class ProtocolDriver:
 
     def verdict(self) -> None:
         if self.rig.checks:
-            client, check = self.rig.checks.pop(0)
-            said = None if self.choose(3) else "no"
-            self.rig.carry(client, client.connection.grammar_checked(check.check_id, said))
+            self.rig.verdict(None if self.choose(3) else GrammarRefused("no"))
 
     def plan(self) -> None:
         if self.rig.plannings:

@@ -13,21 +13,20 @@ from typing import Any
 
 from runtime.messages import EngineMessage, FinishReason, GenerationRequest, SequenceOutput
 from runtime.tokenizer import Tokenizer
-from sessions.command.prices import of_tenant
-from sessions.durable.budgets import bounds_of
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable, TurnReport
 from sessions.durable.store import Store
 from sessions.quotas import Quotas
 from sessions.tenants import Tenants
 from sessions.turns.connection import Connection
-from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.effects import Cancel, Effects, Granted, Notice, Question, Work
 from sessions.turns.service import ServedModel, Service
-from sessions.turns.turn_plan import TurnPlan
 from tests.support.byte_tokenizer import FOLDER
 from tests.support.clock import FakeClock
 from tests.support.scripted_engine import ScriptedEngine
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import Segment
+from tools_api.grammar import GrammarSpec
 from tools_api.limits import Limits
 
 END = "<|im_end|>"
@@ -122,6 +121,7 @@ def make_service(
     than the one of bytes and ChatML."""
     limits, tenants = limits or Limits(), tenants or Tenants([])
     ids = itertools.count(1)
+    terms = TenantTerms(tenants, prices or PriceTable())
     model = model or ServedModel(
         name="default",
         aliases=frozenset({"default", "m"}),
@@ -135,8 +135,8 @@ def make_service(
             limits=limits,
             prices=prices or PriceTable(),
             clock=clock,
-            tenant_budget=lambda name: bounds_of(tenants.policy(name).budget),
-            prices_of=lambda name: of_tenant(tenants.policy(name), prices or PriceTable()),
+            tenant_budget=terms.budget,
+            prices_of=terms.prices,
         ),
         limits=limits,
         clock=clock,
@@ -160,10 +160,10 @@ class Rig:
     ) -> None:
         self.clock = FakeClock(1000.0)
         self.engine = ScriptedEngine()
-        self.checks: list[tuple[Client, GrammarCheck]] = []
+        self.checks: list[tuple[Client, Question]] = []
         """Grammar checks that wait for a verdict; empty while ``checks_pass``."""
         self.checks_pass = True
-        self.plannings: list[tuple[Client, Planning]] = []
+        self.plannings: list[tuple[Client, Question]] = []
         """Long plans that wait to be worked out; empty while ``plans_at_once``."""
         self.plans_at_once = True
         self.reports: list[TurnReport] = []
@@ -214,36 +214,49 @@ class Rig:
         for message in effects.requests:
             if isinstance(message, GenerationRequest):
                 self._routes[message.request_id] = client
-        self.reports += effects.finished
+        self.reports += [ended.report for ended in effects.ended]
         if effects.close is not None:
             client.closed = effects.close
-        for check in effects.grammar_checks:
-            if self.checks_pass:
-                self.carry(client, client.connection.grammar_checked(check.check_id, None))
-            else:
-                self.checks.append((client, check))
-        for planning in effects.plannings:
-            self.plannings.append((client, planning))
-            if self.plans_at_once:
-                self.plan_next()
-        for connection_id, response_id in effects.cancels:
-            other = self._clients[connection_id]
-            self.carry(other, other.connection.cancel(response_id))
-        for notice in effects.notices:
-            other = self._clients[notice.connection_id]
-            self.carry(other, other.connection.look(notice.log))
-        for connection_id in effects.wake:
-            other = self._clients[connection_id]
-            self.carry(other, other.connection.resume())
+        for question in effects.questions:
+            self.ask(client, question)
+        for other in effects.others:
+            told = self._clients[other.connection_id]
+            match other:
+                case Granted():
+                    self.carry(told, told.connection.answer(other.question_id, None))
+                case Cancel():
+                    self.carry(told, told.connection.cancel(other.response_id))
+                case Notice():
+                    self.carry(told, told.connection.look(other.log))
+
+    def ask(self, client: Client, question: Question) -> None:
+        """Answer a question, or keep it for the test to answer."""
+        match question.asked:
+            case GrammarSpec() if self.checks_pass:
+                self.carry(client, client.connection.answer(question.id, None))
+            case GrammarSpec():
+                self.checks.append((client, question))
+            case Work():
+                self.plannings.append((client, question))
+                if self.plans_at_once:
+                    self.plan_next()
+            case _:
+                raise AssertionError(f"nobody answers {question.asked!r}")
+
+    def verdict(self, answer: Exception | None, number: int = 0) -> None:
+        """Answer the grammar check that waits longest, or another one."""
+        client, question = self.checks.pop(number)
+        self.carry(client, client.connection.answer(question.id, answer))
 
     def plan_next(self) -> None:
         """Work out the long plan that waits longest, and hand it back."""
-        client, planning = self.plannings.pop(0)
+        client, question = self.plannings.pop(0)
+        assert isinstance(question.asked, Work)
         try:
-            outcome: TurnPlan | Exception = planning.work()
+            answer = question.asked.call()
         except Exception as error:
-            outcome = error
-        self.carry(client, client.connection.planned(planning.planning_id, outcome))
+            answer = error
+        self.carry(client, client.connection.answer(question.id, answer))
 
     def deliver(self, output: SequenceOutput) -> list[Event]:
         """Hand an output to its connection; returns the events it led to there."""

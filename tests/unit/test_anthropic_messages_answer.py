@@ -23,9 +23,11 @@ from tests.support.dialects import (
     turn,
 )
 from tools_api import errors
-from tools_api.call_parser import ParsedEvent
 from tools_api.dialects.anthropic_messages_answer import MessageWriter, error_body, error_event
 from tools_api.errors import ApiError
+from tools_api.parsed_events import (
+    ParsedEvent,
+)
 
 Event = dict[str, Any]
 LONG = Decimal("0.12345678901234567890")

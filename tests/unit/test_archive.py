@@ -25,9 +25,7 @@ def asked(journal: MemoryJournal | None, query: str, beside: Any = at_once, **ca
     async def ask() -> KeptExchange:
         exchange = KeptExchange()
         target = "/dashboard/journal?" + query
-        Archive(journal, beside).show(make_call(target=target, **call), exchange)
-        while exchange.answered is None:
-            await asyncio.sleep(0)
+        exchange.answer(await Archive(journal, beside).show(make_call(target=target, **call)))
         return exchange
 
     return asyncio.run(ask())
@@ -99,7 +97,9 @@ def test_a_server_without_a_journal_and_one_that_cannot_be_read_say_so() -> None
     async def gone(*_: Any) -> dict[str, Any]:
         raise JournalUnavailable("locked")
 
-    assert asked(kept(1), "", gone).status == 503
+    with pytest.raises(ApiError) as caught:
+        asked(kept(1), "", gone)
+    assert caught.value.status == 503
 
 
 def test_a_session_is_listed_with_its_budgets_and_when_it_was_active() -> None:

@@ -14,8 +14,8 @@ from sessions.command.prices import PriceError
 from sessions.command.settings import OptionError, resolve
 from sessions.journal.errors import JournalInUse
 from sessions.journal.sqlite import SqliteJournal
-from tests.support import chat_templates
-from tests.support.chat_templates import folder_with_template
+from tests.support import chat_templates, judged_templates
+from tests.support.judged_templates import default_model_with
 
 
 def options(**typed: str) -> ServeOptions:
@@ -58,17 +58,38 @@ async def test_a_folder_that_has_to_be_waited_for_is_prepared_later(tmp_path: Pa
         assert at_once(options(model=str(tmp_path)), cleanup) is None
 
 
-async def test_a_template_that_writes_calls_otherwise_is_a_line_of_the_log(
+async def test_how_a_template_was_judged_and_what_it_cannot_say_are_lines_of_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, warnings in (("HERMES", 0), ("GLM", 1)):
-        folder = folder_with_template(tmp_path / name, getattr(chat_templates, name))
+    for name, warnings in (("HERMES", 0), ("WITHOUT_CALLS", 1)):
+        text = judged_templates.HERMES if name == "HERMES" else chat_templates.WITHOUT_CALLS
+        folder = default_model_with(tmp_path / name, text)
         caplog.clear()
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.INFO):
             async with contextlib.AsyncExitStack() as cleanup:
-                at_once(options(model=str(folder)), cleanup)
-        assert len(caplog.records) == warnings
-    assert "GLM-4.5" in caplog.text
+                at_once(options(model=str(folder), startup_profile_folder=""), cleanup)
+        warned = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warned) == warnings
+        assert "chat format=" in caplog.text
+    assert "requests with tools are refused: it lists tools" in caplog.text
+
+
+async def test_a_journal_belongs_to_a_chat_format_that_special_tokens_do_not_choose(
+    tmp_path: Path,
+) -> None:
+    made_of = []
+    for name in ("HERMES", "QWEN3_CODER", "NEWLINE_IN_CALL"):
+        folder = default_model_with(tmp_path / name, getattr(judged_templates, name))
+        given = options(model=str(folder), startup_profile_folder="")
+        async with contextlib.AsyncExitStack() as cleanup:
+            before = at_once(given, cleanup)
+        assert before is not None
+        made_of.append(before.fingerprint)
+    assert len(set(made_of)) == 3
+    async with contextlib.AsyncExitStack() as cleanup:
+        default = at_once(options(), cleanup)
+    assert default is not None
+    assert default.fingerprint == made_of[0]
 
 
 def test_a_place_is_a_port_with_something_to_serve_there() -> None:

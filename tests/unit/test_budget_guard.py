@@ -3,10 +3,14 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runtime.grammar.budget_guard import HORIZON_TOKENS, BudgetGuard
+from runtime.grammar.closing import complete
 from runtime.grammar.compiler import CompiledGrammar
+from runtime.grammar.mask_bits import mask_words
+from runtime.grammar.state import GrammarState
 from runtime.tokenizer import Tokenizer
 from tests.support.grammars import compiler, decode, encode, schema_spec, small_tokenizer
 from tests.support.vocabularies import vocabulary
@@ -102,3 +106,42 @@ def test_a_plan_that_came_too_late_does_not_dictate(
     guard = BudgetGuard(grammar.search, grammar.closing)
     wanted = encode(tokenizer, '["xyz')
     assert [emit(guard, matcher, token, 2) for token in wanted[:2]] == wanted[:2]
+
+
+def closed(**fields: object) -> dict[str, object]:
+    required = {"required": list(fields), "additionalProperties": False}
+    return {"type": "object", "properties": fields, **required}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_outlasts_forced_text_of_any_length_that_begins_inside_a_token(
+    tmp_path: Path, seed: int
+) -> None:
+    """Pieces of a token are drawn where the plan has it whole; what follows is forced."""
+    rng = random.Random(seed)
+    shipped = vocabulary("shipped", tmp_path)
+    words = [" ".join(rng.choices(("very", "long", "value", "north"), k=12)) for _ in range(2)]
+    inner = closed(
+        list={"type": "number", "maximum": 1}, n={"type": "string", "pattern": "^v[0-9]+$"}
+    )
+    fields = {
+        "flag": {"type": "boolean"},
+        "day": {"type": "array", "items": {"const": words[0]}, "minItems": 2, "maxItems": 4},
+        "text": {"type": "string", "minLength": 7, "maxLength": 40},
+        words[1]: {"anyOf": [inner, {"type": "null"}]},
+    }
+    grammar = compiler(shipped).compile(schema_spec(closed(**fields)))
+    assert grammar.closing is not None
+    for _ in range(25):
+        state = GrammarState(grammar, shipped)
+        left = len(grammar.closing) + rng.randrange(20)
+        row = np.empty(mask_words(shipped.vocab_size), dtype=np.int32)
+        while not state.ended and left:
+            token = next(iter(state.forced_tokens(left)), None)
+            if token is None:
+                state.fill_mask(row)
+                bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+                token = complete(state.deciding(int(rng.choice(np.flatnonzero(bits))), left))
+            state.advance([token])
+            left -= 1
+        assert state.ended, f"seed {seed}"

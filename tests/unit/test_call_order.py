@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tools_api.call_order import by_model, in_call_order
+from tools_api.call_order import by_model, in_call_order, with_names
 from tools_api.errors import ApiError
 from tools_api.items import CallOutput, FunctionCall, Item, Message, parse_items
 
@@ -173,3 +173,11 @@ def test_what_the_model_says_is_told_from_what_others_do() -> None:
     )
     assert not by_model(custom)
     assert not by_model(system)
+
+
+def test_outputs_are_told_the_names_of_the_tools_where_the_calls_are_known() -> None:
+    given = items("c1 o1 o2")
+    known = items("c1")
+    named = with_names(given, known)
+    assert named == given, "a name makes no other item"
+    assert [getattr(item, "name", None) for item in named[1:]] == ["f", None]

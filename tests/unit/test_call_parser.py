@@ -3,10 +3,13 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from tools_api.call_parser import (
+from tools_api.call_parser import CallParser
+from tools_api.chat_families import chat_format_for
+from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.items import FunctionCall, parse_items
+from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
-    CallParser,
     CallStarted,
     ParsedEvent,
     ReasoningDelta,
@@ -14,9 +17,6 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
-from tools_api.chat_families import chat_format_for
-from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
-from tools_api.items import FunctionCall, parse_items
 
 QWEN = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 FORMATS: dict[str, ChatFormat] = {

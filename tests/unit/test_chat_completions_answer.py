@@ -22,8 +22,10 @@ from tests.support.dialects import (
     turn,
 )
 from tools_api import errors
-from tools_api.call_parser import ParsedEvent
 from tools_api.dialects.chat_completions_answer import CompletionWriter, error_body, error_event
+from tools_api.parsed_events import (
+    ParsedEvent,
+)
 
 Event = dict[str, Any]
 USAGE = {

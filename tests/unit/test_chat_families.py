@@ -1,22 +1,26 @@
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools_api.chat_families import chat_format_for, short_call_id
+from tests.support.chat_models import format_of
+from tools_api.call_order import with_names
+from tools_api.chat_families import chat_format_for, chat_format_named, chat_format_names
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
+from tools_api.chat_mistral import short_call_id
 from tools_api.items import Item, parse_items
 from tools_api.tools import FunctionTool, parse_tools
 
 TABLE = json.loads((Path(__file__).parents[1] / "support" / "published_chats.json").read_text())
 FORMATS = {entry["format"]: entry for entry in TABLE["formats"]}
+FORMAT_NAMES = {entry.get("name") for entry in TABLE["formats"]}
 TOOLS = parse_tools(TABLE["tools"])
 
 
 def chat_format(name: str) -> ChatFormat:
-    entry = FORMATS[name]
-    return chat_format_for(entry["model_type"], frozenset(entry["tokens"]).__contains__)
+    return format_of(FORMATS[name])
 
 
 def options(name: str) -> TemplateOptions:
@@ -94,7 +98,15 @@ def test_what_a_user_writes_is_never_a_special_token(name: str) -> None:
     assert specials((tool,), items, HOSTILE) == specials((plain,), harmless, "a")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+PLAIN_TURNS = [
+    name
+    for name, entry in FORMATS.items()
+    if not name.startswith(("glm", "harmony")) and not name.endswith(("-thinking", "-m2"))
+] + ["qwen3-thinking", "smollm3-thinking"]
+"""Where an answer is text and one token that ends it, whatever it answers."""
+
+
+@pytest.mark.parametrize("name", PLAIN_TURNS)
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_transcript_that_grew_starts_with_the_shorter_one_and_the_output(
     name: str, cut: bool
@@ -190,3 +202,114 @@ def test_short_call_ids_are_nine_letters_or_digits_and_stay_apart(call_id: str) 
 
 def test_a_short_call_id_stays_as_it_is() -> None:
     assert short_call_id("call00001") == "call00001"
+
+
+def test_every_name_stands_for_a_format_that_the_table_has() -> None:
+    known = {"qwen3", "qwen2.5", "hermes", "llama3.1", "mistral"}
+    assert set(chat_format_names()) == (FORMAT_NAMES - {None}) | known
+    everything = chat_format_named("qwen3", lambda _: True)
+    assert everything.thinking
+    assert everything.calls is not None
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(LookupError, match="no chat format 'klingon'; there are qwen3, "):
+        chat_format_named("klingon", lambda _: True)
+
+
+def test_a_format_that_the_tokenizer_cannot_write_is_refused_with_the_tokens_it_lacks() -> None:
+    with pytest.raises(ValueError, match=r"chat format harmony: .* no special token <\|start\|>, "):
+        chat_format_named("harmony", lambda _: False)
+
+
+WORDS = (
+    "Oslo",
+    "  Hi ",
+    "\u00e6\u00f8\u00e5 \U0001f600",
+    "<think>",
+    "a\n\nb\n",
+    "{}",
+    "",
+    "</s>[INST]",
+    "21",
+)
+
+
+def random_turns(rng: random.Random) -> list[list[dict[str, Any]]]:
+    """A conversation; each part is what one side says."""
+    turns: list[list[dict[str, Any]]] = []
+    for number in range(rng.randint(1, 5)):
+        turns.append([{"role": "user", "content": rng.choice(WORDS)}])
+        if rng.random() < 0.1:
+            turns[-1].insert(0, {"role": "developer", "content": rng.choice(WORDS)})
+        for step in range(rng.randint(0, 2)):
+            calls = [f"call{number:03}{step}{i}" for i in range(rng.randint(1, 3))]
+            turns.append(
+                random_thoughts(rng)
+                + [
+                    {
+                        "type": "function_call",
+                        "call_id": f"{call}x",
+                        "name": rng.choice(("now", "get_weather")),
+                        "arguments": json.dumps({"city": rng.choice(WORDS), "days": 3}),
+                    }
+                    for call in calls
+                ]
+            )
+            turns.append(
+                [
+                    {
+                        "type": "function_call_output",
+                        "call_id": f"{call}x",
+                        "output": rng.choice(WORDS),
+                    }
+                    for call in calls
+                ]
+            )
+        turns.append([*random_thoughts(rng), {"role": "assistant", "content": rng.choice(WORDS)}])
+    return turns
+
+
+def random_thoughts(rng: random.Random) -> list[dict[str, Any]]:
+    if rng.random() < 0.6:
+        return []
+    content = [{"type": "reasoning_text", "text": rng.choice(WORDS)}]
+    return [{"type": "reasoning", "summary": [], "content": content}]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("seed", [0])
+def test_two_hundred_conversations_grow_at_their_end_alone(name: str, seed: int) -> None:
+    """Whatever was rendered stays, wherever the conversation was cut; what comes behind it does not
+    depend on what came before."""
+    rng = random.Random(f"{name} {seed}")
+    chat, opts = chat_format(name), options(name)
+    for _ in range(200):
+        turns = random_turns(rng)
+        header = chat.header(rng.choice((None, "Be brief.")), rng.choice(((), TOOLS)), opts)
+        calls = parse_items([item for turn in turns for item in turn])
+        items = [with_names(parse_items(turn), calls) for turn in turns]
+        whole = chat.items(
+            tuple(item for turn in items for item in turn),
+            first=True,
+            open_output=False,
+            options=opts,
+        )
+        cut = rng.randrange(1, len(items) + 1)
+        parts = [tuple(x for turn in part for x in turn) for part in (items[:cut], items[cut:])]
+        start = chat.items(parts[0], first=True, open_output=False, options=opts)
+        more = chat.items(
+            parts[1], first=False, open_output=False, after_output=False, options=opts
+        )
+        assert text_of([*header, *start, *more]) == text_of([*header, *whole])
+        assert merged(start + more) == merged(whole)
+
+
+def merged(segments: list[Segment]) -> list[Segment]:
+    """Neighbouring texts as one."""
+    out: list[Segment] = []
+    for segment in segments:
+        if out and not segment.special and not out[-1].special:
+            segment = Segment(out.pop().text + segment.text)
+        out.append(segment)
+    return out

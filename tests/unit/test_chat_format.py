@@ -5,7 +5,7 @@ import pytest
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import (
     AssistantTurn,
-    CallSyntax,
+    JsonCalls,
     Segment,
     SegmentWriter,
     TemplateOptions,
@@ -67,7 +67,7 @@ def test_neighbouring_text_becomes_one_segment() -> None:
     [(True, "<o>(1)<c>,<o>(2)<c>"), (False, "<o>(1,2)<c>")],
 )
 def test_calls_are_wrapped_each_or_together(repeats: bool, expected: str) -> None:
-    syntax = CallSyntax(
+    syntax = JsonCalls(
         opener="<o>", before="(", after=")", closer="<c>", between=",", repeats_opener=repeats
     )
     out = SegmentWriter(lambda _: True)
@@ -111,7 +111,7 @@ def test_calls_of_custom_tools_and_namespaces_are_those_of_functions() -> None:
     first, outputs, last = turns(items)
     assert isinstance(first, AssistantTurn)
     assert isinstance(last, AssistantTurn)
-    syntax = CallSyntax(opener=None)
+    syntax = JsonCalls(opener=None)
     assert call_object(first.calls[0], syntax) == (
         '{"name": "run", "arguments": {"input": "say \\"ü\\""}}'
     )

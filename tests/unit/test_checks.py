@@ -23,8 +23,8 @@ from sessions.command.checks import (
 from sessions.command.options import SERVE_SETTINGS, ServeOptions, read_serve_options
 from sessions.command.settings import resolve
 from sessions.journal.sqlite import SqliteJournal
-from tests.support import chat_templates
-from tests.support.chat_templates import folder_with_template
+from tests.support import chat_templates, judged_templates
+from tests.support.judged_templates import default_model_with
 
 CPU = {
     "torch": "2.13.0+cpu",
@@ -121,10 +121,20 @@ def test_of_a_model_that_is_there_context_and_chat_format_are_told(tmp_path: Pat
     assert verdict(context) == "fault"
     assert "32769" in context.found
     assert "32768" in context.found
-    coder = folder_with_template(tmp_path / "coder", chat_templates.QWEN3_CODER)
+    coder = default_model_with(tmp_path / "coder", judged_templates.QWEN3_CODER)
     _, _, chat_format = spoken_to(options(model=str(coder)))
+    assert verdict(chat_format) == "ok"
+    assert chat_format.found == (
+        "Qwen3-Coder: the chat template writes 20 conversations as qwen3-coder does"
+    )
+    plain = default_model_with(tmp_path / "plain", chat_templates.WITHOUT_CALLS)
+    _, _, chat_format = spoken_to(options(model=str(plain)))
     assert verdict(chat_format) == "note"
-    assert "Qwen3-Coder" in chat_format.found
+    assert "requests with tools are refused" in chat_format.advice
+    other = default_model_with(tmp_path / "other", judged_templates.COUNTS_ITS_TURNS)
+    _, _, chat_format = spoken_to(options(model=str(other)))
+    assert verdict(chat_format) == "fault"
+    assert "at character" in chat_format.found
     (coder / "tokenizer.json").write_text("{}")
     _, _, chat_format = spoken_to(options(model=str(coder)))
     assert verdict(chat_format) == "fault"

@@ -23,10 +23,11 @@ def played(**fields: object) -> tuple[TurnRecord, Ending]:
     sent = {"type": "response.create", "input": "hello", "instructions": "rules"}
     client.send_raw(dumps(sent | fields))
     rig.reply("answer" + END)
-    (_, commit) = rig.held[0]
+    (_, question) = rig.held[0]
+    assert isinstance(question.asked, TurnRecord)
     (job,) = client.connection._jobs
     assert job.ending is not None
-    return commit.record, job.ending
+    return question.asked, job.ending
 
 
 def test_a_record_holds_what_the_client_is_about_to_be_told() -> None:
@@ -64,8 +65,9 @@ def test_a_turn_that_says_a_warm_up_anew_is_recorded_behind_what_it_continues(
         rig.store.tenant_responses("acme").delete(first["id"])
     client.create(input=[answer | {"call_id": one}], previous_response_id=warm["id"], tools=tools)
     rig.reply("so" + END)
-    ((_, commit),) = rig.held
-    record = commit.record
+    ((_, question),) = rig.held
+    record = question.asked
+    assert isinstance(record, TurnRecord)
     assert record.parent_id == warm["id"]
     assert (record.base_id, len(record.links)) == ((None, 2) if forgotten else (first["id"], 1))
     told = [item.call_id for item in record.links[-1].input_items if isinstance(item, CallOutput)]

@@ -220,8 +220,8 @@ def test_a_lane_waits_for_its_grammar_and_the_others_do_not(rig: Rig, client: Cl
     assert len(rig.engine.requests) == 1
     assert lanes(client) == ["b"]
     ((_, check),) = rig.checks
-    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
-    assert rig.engine.last.grammar == check.spec
+    rig.carry(client, client.connection.answer(check.id, None))
+    assert rig.engine.last.grammar == check.asked
     assert client.last["type"] == "response.created"
 
 
@@ -230,7 +230,7 @@ def test_a_verdict_for_a_request_that_is_gone_is_ignored(rig: Rig, client: Clien
     client.create(input="hi", tools=[tool("f")])
     ((_, check),) = rig.checks
     client.disconnect()
-    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
+    rig.carry(client, client.connection.answer(check.id, None))
     assert rig.engine.requests == []
 
 
@@ -247,8 +247,8 @@ def test_a_check_is_withdrawn_with_its_turn(rig: Rig, client: Client) -> None:
     client.create(input="hi", tools=[tool("g")], stream_id="b")
     (_, first), (_, second) = rig.checks
     effects = client.connection.receive('{"type": "response.cancel"}')
-    assert effects.withdrawn_checks == (first.check_id,)
-    assert client.connection.close().withdrawn_checks == (second.check_id,)
+    assert effects.withdrawn == (first.id,)
+    assert client.connection.close().withdrawn == (second.id,)
 
 
 @pytest.mark.parametrize("required", [[[]], [{"a": 1}, "x"], [None], 5, "x"])
@@ -333,20 +333,6 @@ def test_a_lane_waits_for_its_long_prompt_and_the_others_do_not(slow_rig: Rig) -
     assert "after it" in spelled(slow_rig.engine.last.new_tokens)
 
 
-def test_long_prompts_of_a_connection_are_planned_one_by_one(slow_rig: Rig) -> None:
-    client, other = slow_rig.connect(), slow_rig.connect()
-    client.create(input=LONG, stream_id="a")
-    client.create(input=LONG, stream_id="b")
-    other.create(input=LONG)
-    assert [planned for planned, _ in slow_rig.plannings] == [client, other]
-    slow_rig.plan_next()
-    assert lanes(client) == ["a"]
-    assert [planned for planned, _ in slow_rig.plannings] == [other, client]
-    slow_rig.plan_next()
-    slow_rig.plan_next()
-    assert lanes(client) == ["a", "b"]
-
-
 def test_turns_of_a_session_keep_their_order_behind_a_long_prompt(slow_rig: Rig) -> None:
     named = {"keepwarm": {"session": "s"}}
     one, two = slow_rig.connect(), slow_rig.connect()
@@ -389,7 +375,7 @@ def test_a_plan_that_breaks_is_an_internal_error_of_its_turn_alone(
     client = slow_rig.connect()
     client.create(input=LONG)
     ((_, planning),) = slow_rig.plannings
-    outcome = client.connection.planned(planning.planning_id, OSError("secret"))
+    outcome = client.connection.answer(planning.id, OSError("secret"))
     (error,) = map(json.loads, outcome.frames)
     assert (error["status"], error["error"]["code"]) == (500, None)
     assert "secret" not in error["error"]["message"]
@@ -429,7 +415,7 @@ def test_a_plan_for_a_request_that_is_gone_is_ignored(slow_rig: Rig, how: str) -
 def test_being_woken_does_not_plan_a_turn_twice(slow_rig: Rig) -> None:
     client = slow_rig.connect()
     client.create(input=LONG, keepwarm={"session": "s"})
-    slow_rig.carry(client, client.connection.resume())
+    slow_rig.carry(client, client.connection.answer("conn_1.1", None))
     assert len(slow_rig.plannings) == 1
     slow_rig.plan_next()
     assert client.types() == ["created"]
@@ -993,7 +979,7 @@ def test_a_request_that_has_not_started_is_cancelled_with_an_error(
     rig.checks_pass = rig.plans_at_once = True
     if waits_for == "grammar":
         waiting, check = rig.checks.pop()
-        rig.carry(waiting, waiting.connection.grammar_checked(check.check_id, None))
+        rig.carry(waiting, waiting.connection.answer(check.id, None))
     if waits_for == "plan":
         rig.plan_next()
     assert len(rig.engine.requests) == before
@@ -1041,8 +1027,7 @@ def test_a_grammar_that_could_not_be_tried_is_our_fault_and_the_lane_goes_on() -
     client = rig.connect()
     rig.checks_pass = False
     client.create(input="hi", tools=[tool("f")], tool_choice="required")
-    ((_, check),) = rig.checks
-    rig.carry(client, client.connection.grammar_unchecked(check.check_id))
+    rig.verdict(OSError("the probe is gone"))
     assert (client.last["status"], client.last["error"]["code"]) == (503, "server_is_overloaded")
     rig.checks_pass = True
     assert client.turn(input="again")["status"] == "completed"

@@ -8,7 +8,8 @@ import orjson
 from runtime.messages import StepStats
 from sessions.durable.ledger import PriceTable, TurnReport, TurnUsage
 from sessions.durable.miss_reasons import Miss, MissReason
-from sessions.durable.store import SessionView, Store
+from sessions.durable.session_view import SessionView
+from sessions.durable.store import Store
 from sessions.pages.dashboard import MAX_SESSIONS_SHOWN, MAX_TURNS_SHOWN
 from sessions.tenants import Principal, Role
 from tests.support.clock import FakeClock
@@ -96,8 +97,8 @@ def test_totals_add_up_over_turns() -> None:
     board = Board()
     board.dashboard.turn_finished(REPORT)
     board.dashboard.turn_finished(replace(REPORT, status="failed", tenant="other"))
-    board.dashboard.tokens_arrived("acme", 3)
-    board.dashboard.tokens_arrived("other", 2)
+    board.dashboard.tokens_arrived("acme", 3, None)
+    board.dashboard.tokens_arrived("other", 2, 0.1)
     assert board.shown()["totals"] == {
         "streamed_tokens": 5,
         "turns": 2,

@@ -25,12 +25,14 @@ from tests.support.dialects import (
     turn,
 )
 from tools_api import errors
-from tools_api.call_parser import ParsedEvent
 from tools_api.dialects.anthropic_messages import MESSAGES
 from tools_api.dialects.chat_completions import CHAT_COMPLETIONS
 from tools_api.dialects.dialect import Dialect
 from tools_api.errors import ApiError
 from tools_api.limits import Limits
+from tools_api.parsed_events import (
+    ParsedEvent,
+)
 
 BODY = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 DIALECTS = pytest.mark.parametrize("dialect", [CHAT_COMPLETIONS, MESSAGES])

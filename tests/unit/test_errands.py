@@ -1,14 +1,14 @@
-"""Errands: each ends in one call on the connection that asked, a withdrawn check in none."""
+"""Errands: each question is answered once to who asked, one that is withdrawn not at all."""
 
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from runtime.grammar.refusal import GrammarRefused
 from sessions.pages.metrics import Metrics
-from sessions.turns.effects import Effects, GrammarCheck, Planning
+from sessions.turns.effects import Effects, Question, Work
 from sessions.wire.errands import Errands, LongWork
 from sessions.wire.links import NOBODY, Call, Link
 from tests.support.clock import FakeClock
@@ -19,13 +19,19 @@ from tools_api.grammar import GrammarSpec
 class Bench:
     """Errands whose outcomes are noted as (link, method, arguments)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_hand: bool = False) -> None:
+        self.begun: list[asyncio.Future[None]] = []
+        """Plans that wait for the test, where it works them out ``by_hand``."""
         self.noted: list[tuple[str, str, tuple[Any, ...]]] = []
         self.verdicts: dict[str, GrammarRefused | RuntimeError | None] = {}
         self.may_end = asyncio.Event()
         self.tried: list[tuple[str, str]] = []
         self.errands = Errands(
-            LongWork(check_grammar=self._check, reading=inline_reading()),
+            LongWork(
+                check_grammar=self._check,
+                reading=inline_reading(),
+                in_thread=self._in_thread if by_hand else asyncio.to_thread,
+            ),
             run=self._run,
             metrics=Metrics(),
             clock=FakeClock(),
@@ -38,6 +44,14 @@ class Bench:
         if isinstance(verdict, RuntimeError):
             raise verdict
         return verdict
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        self.begun.append(asyncio.get_running_loop().create_future())
+        await self.begun[-1]
+        return work()
+
+    def plan(self, id_: str, link: Link, work: Callable[[], Any]) -> None:
+        self.errands.begin(link, Effects(questions=(Question(id_, Work(work)),)))
 
     def _run(self, calls: Iterable[Call]) -> None:
         for _, call in calls:
@@ -65,26 +79,27 @@ class _Noting:
         return note
 
 
-def check(name: str) -> GrammarCheck:
-    return GrammarCheck(check_id=name, spec=GrammarSpec(lark=name))
+def check(name: str) -> Question:
+    return Question(name, GrammarSpec(lark=name))
 
 
 def test_a_verdict_comes_back_to_who_asked_and_a_withdrawn_check_to_nobody() -> None:
     async def scenario() -> None:
         bench = Bench()
-        bench.verdicts = {"bad": GrammarRefused("no"), "odd": RuntimeError("the child is gone")}
+        bad, odd = GrammarRefused("no"), RuntimeError("the child is gone")
+        bench.verdicts = {"bad": bad, "odd": odd}
         first, second = bench.link("a"), bench.link("b")
-        bench.errands.begin(first, Effects(grammar_checks=(check("good"), check("odd"))))
-        bench.errands.begin(second, Effects(grammar_checks=(check("bad"), check("late"))))
+        bench.errands.begin(first, Effects(questions=(check("good"), check("odd"))))
+        bench.errands.begin(second, Effects(questions=(check("bad"), check("late"))))
         await bench.settle()
         assert ("bad", "tenant of b") in bench.tried
-        bench.errands.begin(second, Effects(withdrawn_checks=("late", "unknown")))
+        bench.errands.begin(second, Effects(withdrawn=("late", "unknown")))
         bench.may_end.set()
         await bench.settle()
-        assert sorted(bench.noted) == [
-            ("a", "grammar_checked", ("good", None)),
-            ("a", "grammar_unchecked", ("odd",)),
-            ("b", "grammar_checked", ("bad", "no", None, None)),
+        assert sorted(bench.noted, key=str) == [
+            ("a", "answer", ("good", None)),
+            ("a", "answer", ("odd", odd)),
+            ("b", "answer", ("bad", bad)),
         ]
 
     asyncio.run(scenario())
@@ -93,15 +108,66 @@ def test_a_verdict_comes_back_to_who_asked_and_a_withdrawn_check_to_nobody() -> 
 def test_a_plan_comes_back_and_so_does_its_failure() -> None:
     async def scenario() -> None:
         bench = Bench()
-        link, fault = bench.link("a"), ValueError("no plan")
+        fault = ValueError("no plan")
 
         def fails() -> Any:
             raise fault
 
-        bench.errands.begin(link, Effects(plannings=(Planning(planning_id="p", work=fails),)))
-        assert link.planning is not None
-        await link.planning
-        assert bench.noted == [("a", "planned", ("p", fault))]
+        bench.plan("a", bench.link("a"), fails)
+        while not bench.noted:
+            await asyncio.sleep(0)
+        assert bench.noted == [("a", "answer", ("a", fault))]
+
+    asyncio.run(scenario())
+
+
+def test_plans_of_a_connection_are_worked_out_one_by_one_and_others_in_between() -> None:
+    async def scenario() -> None:
+        bench = Bench(by_hand=True)
+        one, other = bench.link("a"), bench.link("b")
+        for id_ in ("1", "2"):
+            bench.plan(id_, one, lambda id_=id_: id_)
+        bench.plan("3", other, lambda: "3")
+        for expected in ("1", "3", "2"):
+            await bench.settle()
+            assert len(bench.begun) == 1
+            bench.begun.pop().set_result(None)
+            await bench.settle()
+            assert bench.noted[-1][2] == (expected, expected)
+
+    asyncio.run(scenario())
+
+
+def test_a_withdrawn_plan_is_dropped_but_one_that_has_begun_keeps_the_next_waiting() -> None:
+    async def scenario() -> None:
+        bench = Bench(by_hand=True)
+        link = bench.link("a")
+        for id_ in ("1", "2", "3"):
+            bench.plan(id_, link, lambda id_=id_: id_)
+        await bench.settle()
+        bench.errands.begin(link, Effects(withdrawn=("1", "2")))
+        await bench.settle()
+        assert len(bench.begun) == 1
+        for _ in range(2):
+            bench.begun.pop().set_result(None)
+            await bench.settle()
+        assert [arguments for _, _, arguments in bench.noted] == [("1", "1"), ("3", "3")]
+
+    asyncio.run(scenario())
+
+
+def test_all_plans_are_given_up_with_their_client() -> None:
+    async def scenario() -> None:
+        bench = Bench(by_hand=True)
+        link = bench.link("a")
+        for id_ in ("1", "2"):
+            bench.plan(id_, link, dict)
+        await bench.settle()
+        link.gone = True
+        bench.errands.begin(link, Effects(withdrawn=("1", "2")))
+        await bench.settle()
+        assert bench.begun[0].cancelled()
+        assert (len(bench.begun), bench.noted) == (1, [])
 
     asyncio.run(scenario())
 
@@ -120,12 +186,11 @@ def test_what_a_failed_plan_worked_on_is_gone_with_it() -> None:
     async def scenario() -> None:
         bench = Bench()
         link = bench.link("a")
-        bench.errands.begin(link, Effects(plannings=(Planning(planning_id="p", work=fails),)))
+        bench.plan("p", link, fails)
         await bench.settle()
         while not bench.noted:
             await asyncio.sleep(0)
         bench.noted.clear()
-        link.planning = None
         await bench.settle()
 
     gc.disable()

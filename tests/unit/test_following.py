@@ -282,7 +282,7 @@ def test_a_request_that_waits_gives_way_to_itself(rig: Rig) -> None:
     assert code(first) == "response_followed_elsewhere"
     assert first.connection.num_active == 0
     (client, check), *_ = [entry for entry in rig.checks if entry[0] is second]
-    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
+    rig.carry(client, client.connection.answer(check.id, None))
     play(rig, STEPS)
     assert second.types() == [e["type"].removeprefix("response.") for e in uncut()]
     assert len(rig.engine.requests) == 1

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from websockets.datastructures import Headers
 
-from sessions.http.exchange import Call, Exchange, Pending
+from sessions.http.exchange import Call
 from sessions.http.front_door import Access, Admission, FrontDoor, OriginPolicy, Route, is_loopback
 from sessions.http.message import HttpRequest, HttpResponse
 from sessions.tenants import ApiKey, Principal, Role, Tenants
@@ -29,7 +29,7 @@ def shown(principal: Principal) -> HttpResponse:
     return HttpResponse(status=HTTPStatus.OK, content_type="text/plain", body=body)
 
 
-def handle(call: Call, exchange: Exchange) -> Pending | None:
+async def handle(call: Call) -> HttpResponse | None:
     raise NotImplementedError
 
 

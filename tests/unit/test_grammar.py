@@ -10,16 +10,20 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tools_api.call_parser import CallDone, CallParser, TextDelta
+from tools_api.call_parser import CallParser
+from tools_api.call_rules import closed_parameters
 from tools_api.chat_families import chat_format_for
 from tools_api.chat_format import ChatFormat, Segment, TemplateOptions
 from tools_api.errors import ApiError
 from tools_api.grammar import (
     GrammarSpec,
-    closed_parameters,
     grammar_for,
     param_at,
     resolve_specials,
+)
+from tools_api.parsed_events import (
+    CallDone,
+    TextDelta,
 )
 from tools_api.requests import TextFormat
 from tools_api.tools import FunctionTool, ToolChoice, parse_tools

@@ -17,7 +17,8 @@ async def counted(bench: Bench, path: str, **fields: Any) -> Any:
     routes = HttpApi(hub=bench.hub, service=bench.service).routes()
     (handler,) = (route.calls["POST"] for route in routes if route.path == path)
     exchange = KeptExchange()
-    handler(make_call(body=orjson.dumps(fields), method="POST"), exchange)
+    call = make_call(body=orjson.dumps(fields), method="POST", exchange=exchange)
+    exchange.play(handler(call))  # type: ignore[arg-type]
     while not exchange.over:
         await asyncio.sleep(0.001)
     return exchange.body

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import orjson
@@ -13,13 +13,13 @@ from sessions.http.exchange import Call
 from sessions.http.message import HttpResponse
 from sessions.wire.http_responses import LISTED, MAX_LISTED, StoredResponses, asked_again
 from sessions.wire.links import Link
-from tests.support.exchange import KeptExchange, make_call
+from tests.support.exchange import make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench
 from tests.support.speaking_engine import SpeakingEngine
 from tools_api.errors import ApiError
 
-Handler = Callable[[Call], HttpResponse]
+Handler = Callable[[Call], Awaitable[HttpResponse]]
 
 
 class Client:
@@ -53,34 +53,24 @@ def run(
     play(lambda: HubBench(SpeakingEngine(holds=holds)), with_handlers)
 
 
-def body_of(handler: Handler, id_: str, target: str = "/", tenant: str = "acme") -> Any:
-    answer = handler(make_call(id_, target=target, tenant=tenant))
+async def body_of(handler: Handler, id_: str, target: str = "/", tenant: str = "acme") -> Any:
+    answer = await handler(make_call(id_, target=target, tenant=tenant))
     assert answer.status == 200
     return orjson.loads(answer.body)
 
 
-def cancelled(stored: StoredResponses) -> Handler:
-    """Of a hub without a journal the answer is there at once."""
-
-    def answer(call: Call) -> HttpResponse:
-        exchange = KeptExchange()
-        assert stored.when_cancelled(call, exchange) is None
-        assert exchange.answered is not None
-        return exchange.answered
-
-    return answer
-
-
-def refused(handler: Handler, id_: str, target: str = "/", tenant: str = "acme") -> tuple[int, Any]:
+async def refused(
+    handler: Handler, id_: str, target: str = "/", tenant: str = "acme"
+) -> tuple[int, Any]:
     with pytest.raises(ApiError) as caught:
-        handler(make_call(id_, target=target, tenant=tenant))
+        await handler(make_call(id_, target=target, tenant=tenant))
     return caught.value.status, caught.value.code
 
 
 def test_a_stored_response_is_shown_as_it_ended() -> None:
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
         response = await Client(bench).turn(instructions='"response":{', metadata={"a": "b"})
-        assert body_of(stored.show, response["id"]) == response
+        assert await body_of(stored.show_stored, response["id"]) == response
         Response.model_validate(response)
 
     run(scenario)
@@ -90,13 +80,13 @@ def test_what_is_not_there_or_not_the_tenants_is_not_found() -> None:
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
         client = Client(bench)
         mine, private = await client.turn(), await client.turn(store=False)
-        handlers = (stored.show, stored.delete, stored.input_items)
-        for handler in (*handlers, cancelled(stored)):
-            assert refused(handler, mine["id"], tenant="other") == (404, "response_not_found")
-            assert refused(handler, "resp_none") == (404, "response_not_found")
-            assert refused(handler, private["id"]) == (404, "response_not_found")
-        assert refused(cancelled(stored), mine["id"]) == (404, "response_not_found")
-        assert body_of(stored.show, mine["id"]) == mine
+        handlers = (stored.show_stored, stored.delete, stored.input_items)
+        for handler in (*handlers, stored.cancel):
+            assert await refused(handler, mine["id"], tenant="other") == (404, "response_not_found")
+            assert await refused(handler, "resp_none") == (404, "response_not_found")
+            assert await refused(handler, private["id"]) == (404, "response_not_found")
+        assert await refused(stored.cancel, mine["id"]) == (404, "response_not_found")
+        assert await body_of(stored.show_stored, mine["id"]) == mine
 
     run(scenario)
 
@@ -105,13 +95,13 @@ def test_a_response_that_runs_is_shown_as_it_stands() -> None:
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
         running = await Client(bench).turn()
         assert bench.engine.waiting
-        shown = body_of(stored.show, running["id"])
+        shown = await body_of(stored.show_stored, running["id"])
         assert (shown["id"], shown["status"], shown["output"]) == (running["id"], "in_progress", [])
         Response.model_validate(shown)
-        assert refused(stored.show, running["id"], tenant="other")[0] == 404
-        assert refused(stored.delete, running["id"]) == (400, "invalid_value")
+        assert (await refused(stored.show_stored, running["id"], tenant="other"))[0] == 404
+        assert await refused(stored.delete, running["id"]) == (400, "invalid_value")
         private = await Client(bench).turn(store=False)
-        assert refused(stored.show, private["id"])[0] == 404
+        assert (await refused(stored.show_stored, private["id"]))[0] == 404
 
     run(scenario, holds=True)
 
@@ -145,13 +135,13 @@ def test_what_is_deleted_is_gone_and_what_continued_it_is_not() -> None:
         client = Client(bench)
         first = await client.turn()
         second = await client.turn(previous_response_id=first["id"])
-        assert body_of(stored.delete, first["id"]) == {
+        assert await body_of(stored.delete, first["id"]) == {
             "id": first["id"],
             "object": "response",
             "deleted": True,
         }
-        assert refused(stored.show, first["id"])[0] == 404
-        assert refused(stored.delete, first["id"])[0] == 404
+        assert (await refused(stored.show_stored, first["id"]))[0] == 404
+        assert (await refused(stored.delete, first["id"]))[0] == 404
         third = await client.turn(previous_response_id=second["id"])
         assert third["status"] == "completed"
 
@@ -165,8 +155,8 @@ def test_a_turn_is_cancelled_for_another_connection_and_can_be_continued(store: 
         running = await client.turn(store=store)
         bench.engine.piece(bench.engine.waiting.popleft(), "Hel")
         await bench.settle()
-        assert refused(cancelled(stored), running["id"], tenant="other")[0] == 404
-        ended = body_of(cancelled(stored), running["id"])
+        assert (await refused(stored.cancel, running["id"], tenant="other"))[0] == 404
+        ended = await body_of(stored.cancel, running["id"])
         assert (ended["status"], ended["keepwarm"]["reason"]) == ("incomplete", "cancelled")
         assert ended["output"][0]["content"][0]["text"] == "Hel"
         await asyncio.sleep(0)
@@ -186,7 +176,7 @@ def test_input_items_are_all_that_the_model_read_newest_first() -> None:
         asked = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "one"}]
         first = await client.turn(input=asked)
         second = await client.turn(previous_response_id=first["id"], input="two")
-        listed = body_of(stored.input_items, second["id"])
+        listed = await body_of(stored.input_items, second["id"])
         ResponseItemList.model_validate(listed)
         texts = [item["content"][0]["text"] for item in listed["data"]]
         assert texts == ["two", "Hello", "one", "be brief"]
@@ -194,7 +184,7 @@ def test_input_items_are_all_that_the_model_read_newest_first() -> None:
         assert len(set(ids)) == 4
         assert ids[1] == first["output"][0]["id"]
         assert (listed["first_id"], listed["last_id"]) == (ids[0], ids[-1])
-        oldest_first = body_of(stored.input_items, second["id"], "/?order=asc")
+        oldest_first = await body_of(stored.input_items, second["id"], "/?order=asc")
         assert [item["id"] for item in oldest_first["data"]] == ids[::-1]
 
     run(scenario)
@@ -205,18 +195,18 @@ def test_a_list_is_read_page_by_page() -> None:
         number = MAX_LISTED + 5
         said = [{"role": "user", "content": f"{n}"} for n in range(number)]
         id_ = (await Client(bench).turn(input=said))["id"]
-        assert len(body_of(stored.input_items, id_)["data"]) == LISTED
+        assert len((await body_of(stored.input_items, id_))["data"]) == LISTED
         found, after = [], ""
         while True:
-            page = body_of(stored.input_items, id_, f"/?order=asc&limit=40{after}")
+            page = await body_of(stored.input_items, id_, f"/?order=asc&limit=40{after}")
             found += [item["content"][0]["text"] for item in page["data"]]
             after = f"&after={page['last_id']}"
             if not page["has_more"]:
                 break
         assert found == [f"{n}" for n in range(number)]
-        most = body_of(stored.input_items, id_, f"/?limit={MAX_LISTED}")
+        most = await body_of(stored.input_items, id_, f"/?limit={MAX_LISTED}")
         assert (len(most["data"]), most["has_more"]) == (MAX_LISTED, True)
-        empty = body_of(stored.input_items, id_, f"/?order=asc{after}")
+        empty = await body_of(stored.input_items, id_, f"/?order=asc{after}")
         assert (empty["data"], empty["first_id"], empty["has_more"]) == ([], None, False)
 
     run(scenario)
@@ -228,6 +218,6 @@ def test_a_list_is_read_page_by_page() -> None:
 def test_a_query_that_cannot_be_is_refused(query: str) -> None:
     async def scenario(bench: HubBench, stored: StoredResponses) -> None:
         id_ = (await Client(bench).turn())["id"]
-        assert refused(stored.input_items, id_, f"/?{query}") == (400, "invalid_value")
+        assert await refused(stored.input_items, id_, f"/?{query}") == (400, "invalid_value")
 
     run(scenario)

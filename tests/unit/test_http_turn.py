@@ -11,7 +11,7 @@ import pytest
 from runtime.messages import CancelRequest
 from sessions.turns.reading import Read
 from sessions.wire.http_turn import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, Asked, HttpTurn
-from tests.support.exchange import KeptExchange
+from tests.support.exchange import KeptExchange, make_call
 from tests.support.fake_engine import play
 from tests.support.hub_bench import HubBench
 from tests.support.speaking_engine import HELLO, Script, SpeakingEngine
@@ -28,7 +28,6 @@ class Turn:
     """One turn and what its client gets."""
 
     exchange: KeptExchange
-    http: HttpTurn
 
     def events(self) -> list[dict[str, Any]]:
         """All that was streamed so far, heartbeats left out."""
@@ -87,22 +86,21 @@ def begin(bench: HubBench, dialect: Dialect = RESPONSES, **body: Any) -> Turn:
     body = {"model": "m", "input": "hi"} | body
     asked = dialect.read(body)
     http = HttpTurn(
-        Asked(
-            tenant="acme",
-            dialect=dialect,
-            read=_read(bench, asked.create),
-            streamed=asked.streamed,
-            writer=asked.writer,
-            num_bytes=100,
-        ),
+        make_call(exchange=exchange),
         hub=bench.hub,
-        connect=bench.connect,
-        exchange=exchange,
         max_unsent_bytes=MAX_UNSENT,
         clock=bench.clock,
     )
-    http.start()
-    return Turn(exchange, http)
+    wish = Asked(
+        dialect=dialect,
+        read=_read(bench, asked.create),
+        streamed=asked.streamed,
+        writer=asked.writer,
+        num_bytes=100,
+    )
+    http.begin(wish, bench.connect)
+    exchange.play(http.ended())
+    return Turn(exchange)
 
 
 def run(
@@ -121,7 +119,7 @@ def test_a_whole_answer_is_the_response() -> None:
         assert turn.exchange.status == 200
         assert turn.exchange.body["status"] == "completed"
         assert turn.exchange.body["output"][0]["content"][0]["text"] == "Hello"
-        assert turn.http.over
+        assert turn.exchange.over
         assert bench.hub.num_connections == 0
 
     run(scenario)
@@ -184,8 +182,8 @@ def test_a_client_that_goes_cancels_its_turn(stream: bool) -> None:
         await bench.settle()
         bench.engine.piece(bench.engine.waiting.popleft(), "Hel")
         await bench.settle()
-        turn.http.client_gone()
-        turn.http.client_gone()
+        turn.exchange.leave()
+        turn.exchange.leave()
         await bench.settle()
         assert len(bench.engine.sent_ids(CancelRequest)) == 1
         assert bench.hub.num_connections == 0
@@ -200,12 +198,12 @@ def test_a_silent_stream_says_that_it_lives_and_a_whole_answer_cannot() -> None:
         await bench.settle()
         written = len(streamed.exchange.writes)
         for turn in (streamed, whole):
-            turn.http.tick(bench.clock() + HEARTBEAT_S - 0.1)
+            turn.exchange.tick(bench.clock() + HEARTBEAT_S - 0.1)
         assert len(streamed.exchange.writes) == written
         bench.clock.advance(HEARTBEAT_S)
         for turn in (streamed, whole):
-            turn.http.tick(bench.clock())
-            turn.http.tick(bench.clock() + 1)
+            turn.exchange.tick(bench.clock())
+            turn.exchange.tick(bench.clock() + 1)
         assert streamed.exchange.writes[written:] == [HEARTBEAT]
         assert not whole.exchange.over
         for _ in range(2):
@@ -223,7 +221,7 @@ def test_an_error_behind_a_heartbeat_comes_in_the_stream() -> None:
         waiting = begin(bench, stream=True, keepwarm={"session": "s"}, model="m")
         await bench.settle()
         bench.clock.advance(HEARTBEAT_S)
-        waiting.http.tick(bench.clock())
+        waiting.exchange.tick(bench.clock())
         assert waiting.exchange.writes == [HEARTBEAT]
         bench.clock.advance(10)
         await bench.hub.drain(0)

@@ -507,7 +507,7 @@ def test_a_header_comes_back_with_its_tools_and_ids() -> None:
         instructions=None,
         opening=opening,  # type: ignore[arg-type]
         tools=tools,
-        options=TemplateOptions(thinking=True),
+        options=TemplateOptions(thinking=True, effort="high"),
         ids=np.array([1, 2, 2**31 - 1], dtype=np.int32),
     )
     again = decode_header(encode_header(header))

@@ -171,14 +171,14 @@ def test_a_turn_goes_on_at_the_next_server_over_socket_and_http(tmp_path: Path) 
         bench = Bench(tmp_path / "j", ids)
         stored = StoredResponses(hub=bench.hub, store=bench.service.store)
         exchange = KeptExchange()
-        assert stored.when_found(stored.show)(make_call(first["id"]), exchange) is not None
+        assert exchange.play(stored.show_stored(make_call(first["id"])))
         while not exchange.over:
             await asyncio.sleep(0.001)
         assert exchange.body == first
         second = await Client(bench).turn(previous_response_id=first["id"])
         assert second["type"] == "response.completed"
         exchange = KeptExchange()
-        stored.when_deleted(make_call(first["id"], method="DELETE"), exchange)
+        exchange.play(stored.delete(make_call(first["id"], method="DELETE")))
         while not exchange.over:
             await asyncio.sleep(0.001)
         assert exchange.body["deleted"]
@@ -197,11 +197,11 @@ def test_what_another_deleted_is_not_shown_from_memory(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path / "j", iter(range(1000)))
         stored = StoredResponses(hub=bench.hub, store=bench.service.store)
-        for shown in (stored.show, stored.input_items):
+        for shown in (stored.show_stored, stored.input_items):
             said = (await Client(bench).turn())["response"]
             for status in (200, 404):
                 exchange = KeptExchange()
-                stored.when_found(shown)(make_call(said["id"]), exchange)
+                exchange.play(shown(make_call(said["id"])))
                 while not exchange.over:
                     await asyncio.sleep(0.001)
                 assert exchange.status == status
@@ -229,7 +229,7 @@ def test_a_response_whose_end_waits_for_the_journal_is_not_deleted_yet(tmp_path:
         id_ = client.events[0]["response"]["id"]
         stored = StoredResponses(hub=bench.hub, store=bench.service.store)
         exchange = KeptExchange()
-        stored.when_deleted(make_call(id_, method="DELETE"), exchange)
+        exchange.play(stored.delete(make_call(id_, method="DELETE")))
         while not exchange.over:
             await asyncio.sleep(0.001)
         assert exchange.body["error"]["code"] == "invalid_value"

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tools_api.json_scanner import CallScanner
+from tools_api.json_scanner import CallScanner, ValueScanner
 
 
 def scan(text: str, *, needs_arguments: bool = False, step: int | None = None) -> CallScanner:
@@ -108,3 +108,37 @@ def test_reading_stops_behind_the_object_and_before_a_fault() -> None:
     assert scanner.feed('{"name": "f"}\nrest') == len('{"name": "f"}')
     scanner = CallScanner("arguments", needs_arguments=False)
     assert scanner.feed("  {x") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ('{"name": "f", "arguments": {"x": 1}}', False),
+        ('{"type": "function", "name": "f", "arguments": {}, "id": "1"}', False),
+        ('{"name": "f", "argument": {}}', True),
+        ('{"why": "so", "name": "f", "arguments": {}}', True),
+    ],
+)
+def test_a_key_that_means_nothing_in_a_call_is_told(text: str, *, skipped: bool) -> None:
+    assert scan(text).skipped is skipped
+
+
+@pytest.mark.parametrize("step", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("text", "read", "done"),
+    [
+        ("{}", 2, True),
+        (' \n{"a": ["}", {}]} x', 18, True),
+        ('{"a": "\\""', 10, False),
+        ("[1]", 0, False),
+        ("{]", 1, False),
+        ("x", 0, False),
+    ],
+)
+def test_an_object_ends_where_its_bracket_closes(
+    text: str, read: int, step: int, *, done: bool
+) -> None:
+    scanner, taken = ValueScanner(), 0
+    while taken < len(text) and not scanner.done and not scanner.failed:
+        taken += scanner.feed(text[taken : taken + step])
+    assert (taken, scanner.done) == (read, done)

@@ -1,12 +1,12 @@
 """What the live endpoints refuse, how many pages may be open, whose items are shown."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sessions.http.exchange import Pending
 from sessions.pages.live import LivePages
 from sessions.pages.views import Views
 from sessions.tenants import Principal, Role
@@ -40,18 +40,28 @@ class Pages:
     def _in_turn(self, tenant: str, call: Callable[[], None]) -> None:
         self.turns(tenant, call)
 
-    def open(
-        self, query: str = "", tenant: str = "acme", **call: Any
-    ) -> tuple[KeptExchange, Pending | None]:
+    def open(self, query: str = "", tenant: str = "acme", **call: Any) -> KeptExchange:
         exchange = KeptExchange()
         target = "/dashboard/events?" + query
-        return exchange, self.live.events(make_call(target=target, tenant=tenant, **call), exchange)
+        asked = make_call(target=target, tenant=tenant, exchange=exchange, **call)
+        return exchange.play(self.live.events(asked))
+
+    def status(self, query: str = "", **call: Any) -> int:
+        """Of what is answered instead of a stream."""
+        return self.open(query, **call).status
+
+
+def run(scenario: Callable[[Pages], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario(Pages()))
 
 
 def test_a_stream_begins_with_the_view() -> None:
-    exchange, _ = Pages().open("view=session&name=s1")
-    assert exchange.content_type == "text/event-stream"
-    assert b'"session":null' in exchange.writes[0]
+    async def scenario(pages: Pages) -> None:
+        exchange = pages.open("view=session&name=s1")
+        assert exchange.content_type == "text/event-stream"
+        assert b'"session":null' in exchange.writes[0]
+
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -59,71 +69,78 @@ def test_a_stream_begins_with_the_view() -> None:
     [("view=all", 400), ("view=curves&level=year", 400), ("page=x", 400), ("view=tenants", 403)],
 )
 def test_what_makes_no_sense_or_is_not_theirs_is_refused(query: str, status: int) -> None:
-    pages = Pages()
-    with pytest.raises(ApiError) as caught:
-        pages.open(query)
-    assert caught.value.status == status
-    assert pages.live.num_streams == 0
+    async def scenario(pages: Pages) -> None:
+        assert pages.status(query) == status
+        assert pages.live.num_streams == 0
+
+    run(scenario)
 
 
 def test_pages_are_bounded_for_a_tenant_and_in_all_and_closing_makes_room() -> None:
-    pages = Pages()
-    first = pages.open()[1]
-    pages.open()
-    with pytest.raises(ApiError) as caught:
-        pages.open()
-    assert caught.value.status == 429
-    pages.open(tenant="other")
-    with pytest.raises(ApiError):
+    async def scenario(pages: Pages) -> None:
+        first, second = pages.open(), pages.open()
+        assert pages.status() == 429
+        pages.open(tenant="other")
+        assert pages.status(tenant="third") == 429
+        first.leave()
+        await asyncio.sleep(0)
+        assert not first.over
         pages.open(tenant="third")
-    assert first is not None
-    first.client_gone()
-    pages.open(tenant="third")
-    assert pages.live.num_streams == 3
+        assert pages.live.num_streams == 3
+        assert not second.over
+
+    run(scenario)
 
 
 def test_to_ask_for_the_head_opens_nothing() -> None:
-    pages = Pages()
-    exchange, pending = pages.open(method="HEAD")
-    assert (exchange.status, pending, pages.live.num_streams) == (200, None, 0)
+    async def scenario(pages: Pages) -> None:
+        assert pages.status(method="HEAD") == 200
+        assert pages.live.num_streams == 0
+
+    run(scenario)
 
 
 def test_a_page_whose_stream_was_refused_is_told_why_by_the_head() -> None:
-    pages = Pages()
-    for query, status in (("state=asleep", 400), ("view=tenants", 403)):
-        with pytest.raises(ApiError) as caught:
-            pages.open(query, method="HEAD")
-        assert caught.value.status == status
-    for _ in range(2):
-        pages.open()
-    with pytest.raises(ApiError) as caught:
-        pages.open(method="HEAD")
-    assert caught.value.status == 429
+    async def scenario(pages: Pages) -> None:
+        for query, status in (("state=asleep", 400), ("view=tenants", 403)):
+            assert pages.status(query, method="HEAD") == status
+        for _ in range(2):
+            pages.open()
+        assert pages.status(method="HEAD") == 429
+
+    run(scenario)
 
 
 def test_streams_end_when_the_server_takes_its_leave() -> None:
-    pages = Pages()
-    exchange, pending = pages.open()
-    pages.ending = True
-    assert pending is not None
-    pending.tick(1.0)
-    assert exchange.over
-    assert pages.live.num_streams == 0
+    async def scenario(pages: Pages) -> None:
+        exchange = pages.open()
+        pages.ending = True
+        exchange.tick(1.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert exchange.over
+        assert pages.live.num_streams == 0
+
+    run(scenario)
 
 
 def test_a_page_is_made_anew_in_the_turn_of_its_own_tenant() -> None:
-    pages, waiting = Pages(), list[tuple[str, Callable[[], None]]]()
-    pages.turns = lambda tenant, call: waiting.append((tenant, call))
-    opened = [pages.open(tenant=tenant)[1] for tenant in ("acme", "acme", "other")]
-    pages.ending = True
-    for pending in opened:
-        assert pending is not None
-        pending.tick(1.0)
-    assert [tenant for tenant, _ in waiting] == ["acme", "acme", "other"]
-    for left, (_, call) in zip((3, 2, 1), waiting, strict=True):
-        assert pages.live.num_streams == left
-        call()
-    assert pages.live.num_streams == 0
+    async def scenario(pages: Pages) -> None:
+        waiting = list[tuple[str, Callable[[], None]]]()
+        pages.turns = lambda tenant, call: waiting.append((tenant, call))
+        opened = [pages.open(tenant=tenant) for tenant in ("acme", "acme", "other")]
+        pages.ending = True
+        for exchange in opened:
+            exchange.tick(1.0)
+        assert [tenant for tenant, _ in waiting] == ["acme", "acme", "other"]
+        for left, (_, call) in zip((3, 2, 1), waiting, strict=True):
+            assert pages.live.num_streams == left
+            call()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert pages.live.num_streams == 0
+
+    run(scenario)
 
 
 def test_items_are_shown_to_their_own_tenant_only() -> None:

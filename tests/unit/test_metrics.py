@@ -78,8 +78,8 @@ def used() -> Metrics:
         )
     )
     metrics.turn_finished(replace(report(), misses=(Miss(reason=MissReason.EVICTED, tokens=25),)))
-    metrics.tokens_arrived(0.01)
-    metrics.error_sent(None)
+    metrics.tokens_arrived("a", 1, 0.01)
+    metrics.error_sent("a", None)
     metrics.grammar_checked(0.01, refused=True)
     metrics.connection_closed(1008)
     metrics.http_answered(200)
@@ -214,8 +214,8 @@ def test_a_dead_engine_runs_nothing_until_it_is_replaced() -> None:
 
 def test_errors_without_a_code_are_counted_as_none() -> None:
     metrics = Metrics()
-    metrics.error_sent("invalid_json")
-    metrics.error_sent(None)
+    metrics.error_sent("a", "invalid_json")
+    metrics.error_sent("a", None)
     found = values(metrics)
     assert found["keepwarm_errors_total{code=invalid_json}"] == 1
     assert found["keepwarm_errors_total{code=none}"] == 1

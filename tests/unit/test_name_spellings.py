@@ -178,3 +178,14 @@ def test_a_property_may_be_called_like_a_keyword() -> None:
     inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
     schema = {"type": "object", "properties": {"default": inner}, "additionalProperties": False}
     assert spellings(schema) is Spellings.ONE
+
+
+@pytest.mark.parametrize("keyword", ["properties", "required", "patternProperties", "$defs"])
+@pytest.mark.parametrize("value", [-1, 0.5, True, None, "a", [], [[]], {}, {"a": 1}])
+@pytest.mark.parametrize("rest", [False, True, 3])
+def test_a_schema_that_is_none_is_looked_at_without_an_error(
+    keyword: str, value: object, rest: object
+) -> None:
+    others = {"properties": {"a": {}}, "patternProperties": {"b": {}}, "required": ["a"]}
+    schema = {**others, keyword: value, "additionalProperties": rest}
+    assert spellings(schema) in Spellings

@@ -15,7 +15,7 @@ from sessions.journal.errors import JournalElsewhere
 from sessions.journal.ownership import DEAD_MS, Ownership
 from sessions.journal.sqlite import SqliteJournal
 from sessions.turns.commits import residency_record
-from sessions.turns.recollection import Recalled
+from sessions.turns.wanted import Recalled
 from sessions.wire import journal_desk
 from tests.support.journal_rig import FINGERPRINT, JournalRig
 from tests.support.journals import assert_books_agree
@@ -188,11 +188,11 @@ def test_an_id_that_came_when_its_client_was_gone_is_free_unless_another_bears_i
     for _ in range(2):
         pair.here.recollection._journal.ownership.take_request("acme", "r1")  # type: ignore[union-attr]
         outcome = Recalled(taken_id="r1")
-        pair.here.carry(gone, gone.connection.recalled("a lookup that is over", outcome))
+        pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
         assert take(pair.there)
         free(pair.there)
     pair.here.connect().create(**CREATE)
-    pair.here.carry(gone, gone.connection.recalled("a lookup that is over", outcome))
+    pair.here.carry(gone, gone.connection.answer("a lookup that is over", outcome))
     assert not take(pair.there)
 
 
@@ -304,7 +304,7 @@ def test_a_session_is_claimed_that_was_remembered_by_a_response_alone(pair: Pair
     assert stored is not None
     pair.there.connect().turn("two" + END, input="b", keepwarm={"session": "s"})
     lets_go(pair.there, "s")
-    pair.here.store.revive(stored.session)  # as who counts a prompt behind it does
+    pair.here.store.above_or_before("acme", stored.session.name)
     third = pair.here.connect().turn("six" + END, input="c", keepwarm={"session": "s"})
     assert third["status"] == "completed"
     assert third["keepwarm"]["turn"] == 3

@@ -9,7 +9,11 @@ from runtime.messages import TokenLogprob
 from sessions.turns.output_reader import OutputReader
 from sessions.turns.response_events import Piece
 from tests.support.sessions_rig import END, TOKENIZER, Rig, call, token_ids
-from tools_api.call_parser import CallDone, ReasoningDelta, TextDelta
+from tools_api.parsed_events import (
+    CallDone,
+    ReasoningDelta,
+    TextDelta,
+)
 
 THOUGHT = "<think>\nhm, 日本\n</think>\n\n"
 

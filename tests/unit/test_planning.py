@@ -1,11 +1,14 @@
 """What a turn continues, what the model reads, what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from runtime.grammar.refusal import GrammarRefused
 from runtime.messages import FinishReason
 from tests.support.sessions_rig import END, Client, Rig, call, spelled, token_ids, tool
+from tools_api.limits import Limits
 
 F, G = tool("f", a={}), tool("g")
 NO_THOUGHT = "<think>\n\n</think>\n\n"
@@ -602,10 +605,7 @@ def test_a_refused_grammar_names_the_schema_at_fault(
 ) -> None:
     rig.checks_pass = False
     client.create(input="hi", **fields)
-    ((_, check),) = rig.checks
-    rig.carry(
-        client, client.connection.grammar_checked(check.check_id, "no such thing", block=block)
-    )
+    rig.verdict(GrammarRefused("no such thing", block=block))
     (error,) = client.events
     assert error["error"]["code"] == "invalid_json_schema"
     assert error["error"]["param"] == param
@@ -620,10 +620,8 @@ def test_a_refused_grammar_names_the_keyword_inside_the_schema(rig: Rig, client:
         input="hi",
         text={"format": {"type": "json_schema", "name": "x", "schema": schema}},
     )
-    ((_, check),) = rig.checks
     path = ("properties", "a b", "anyOf", 0, "not")
-    verdict = client.connection.grammar_checked(check.check_id, "no", block=0, path=path)
-    rig.carry(client, verdict)
+    rig.verdict(GrammarRefused("no", block=0, path=path))
     (error,) = client.events
     assert error["error"]["param"] == 'text.format.schema.properties["a b"].anyOf[0].not'
 
@@ -697,8 +695,7 @@ def test_a_refused_grammar_names_the_place_of_its_tool(tools: list[Any], param: 
     rig.checks_pass = False
     client = rig.connect()
     client.create(input="hi", tools=tools)
-    waiting, check = rig.checks.pop()
-    rig.carry(waiting, waiting.connection.grammar_checked(check.check_id, "no"))
+    rig.verdict(GrammarRefused("no"))
     assert client.last["error"]["param"] == param
 
 
@@ -710,3 +707,85 @@ def test_reasoning_that_cannot_be_read_is_passed_through_unread(rig: Rig, client
     other = rig.connect("another tenant")
     other.create(input=[said("user", "hi"), said("assistant", "yes")], **fields)
     assert context(rig) == with_it
+
+
+# Plans that take long
+
+
+@pytest.fixture
+def slow() -> Rig:
+    rig = Rig(limits=replace(Limits(), max_inline_bytes=1000), max_context_tokens=100_000)
+    rig.plans_at_once = False
+    return rig
+
+
+FRAME = len('{"type": "response.create", "input": ""}')
+
+
+@pytest.mark.parametrize(("length", "waits"), [(1000 - FRAME, 0), (1001 - FRAME, 1)])
+def test_the_first_turn_is_judged_by_its_frame(slow: Rig, length: int, waits: int) -> None:
+    slow.connect().create(input="x" * length)
+    assert len(slow.plannings) == waits
+
+
+@pytest.mark.parametrize(
+    ("fields", "waits"),
+    [
+        ({"input": "x" * 1000}, 0),
+        ({"input": "x" * 1001}, 1),
+        ({"input": "hi", "metadata": {str(n): "x" * 200 for n in range(10)}}, 0),
+        ({"input": "hi", "instructions": "x" * 1000}, 1),
+        ({"input": "hi", "tools": [tool("f", **{"x" * 1000: {}})]}, 1),
+        ({"input": "hi", "truncation": "auto"}, 0),
+    ],
+    ids=["at the limit", "new text", "no text", "instructions", "tools", "truncation"],
+)
+def test_a_later_turn_is_judged_by_what_is_new(
+    slow: Rig, fields: dict[str, object], waits: int
+) -> None:
+    client = slow.connect()
+    before = client.turn(input="hi")
+    client.create(previous_response_id=before["id"], **fields)
+    assert len(slow.plannings) == waits
+
+
+def test_a_resent_history_is_judged_by_what_follows_it(slow: Rig) -> None:
+    client = slow.connect()
+    said = {"role": "user", "content": "x" * 900}
+    answer = client.turn(input=[said], instructions=None)["output"][0]
+    client.create(input=[said, answer, {"role": "user", "content": "y" * 900}])
+    assert slow.plannings == []
+    assert client.response["previous_response_id"] is not None
+
+
+def test_a_long_chain_that_may_be_cut_short_is_planned_later(slow: Rig) -> None:
+    client = slow.connect()
+    client.create(input="x" * 2000)
+    slow.plan_next()
+    slow.reply("ok<|im_end|>")
+    before = client.response
+    client.create(input="hi", previous_response_id=before["id"], truncation="auto")
+    assert len(slow.plannings) == 1
+
+
+@pytest.mark.parametrize(("length", "waits"), [(100, 0), (900, 1)])
+def test_an_output_behind_a_long_warm_up_is_planned_later(
+    slow: Rig, length: int, waits: int
+) -> None:
+    """It may stand in front of what was warmed, which then is tokenised again."""
+    client = slow.connect()
+    first = client.turn(call("f") + "\n" + call("f") + END, input="hi", tools=[tool("f")])
+    one, other = (item["call_id"] for item in first["output"])
+    answer = {"type": "function_call_output", "output": "x" * length}
+    warm = client.turn(
+        "",
+        input=[answer | {"call_id": other}],
+        previous_response_id=first["id"],
+        tools=[tool("f")],
+        generate=False,
+    )
+    fields = {"previous_response_id": warm["id"], "tools": [tool("f")]}
+    client.create(input="no output", stream_id="a", generate=False, **fields)
+    assert slow.plannings == []
+    client.create(input=[answer | {"call_id": one, "output": "1"}], **fields)
+    assert len(slow.plannings) == waits

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sessions.command.prices import PriceError, check_budgets, of_tenant, read_price_file
+from sessions.command.prices import PriceError, check_budgets, read_price_file
+from sessions.durable.budgets import TenantTerms
 from sessions.durable.ledger import PriceTable
-from sessions.tenants import TenantPolicy, TokenPrices
+from sessions.tenants import TenantPolicy, Tenants, TokenPrices
 from tests.support.architecture import ROOT
 from tools_api.requests import Bounds
 
@@ -71,9 +72,11 @@ def test_a_tenants_budget_of_money_needs_prices() -> None:
 def test_a_tenants_own_prices_stand_for_the_servers() -> None:
     own = TokenPrices(input_uncached=1, input_cached=2, output=3, reasoning=4)
     table = PriceTable(input_uncached=1, input_cached=2, output=3, reasoning=4)
-    assert of_tenant(TenantPolicy(prices=own), PriceTable(output=9)) == table
-    assert of_tenant(TenantPolicy(), PriceTable(output=9)) == PriceTable(output=9)
-    priced = of_tenant(TenantPolicy(prices=own), PriceTable(output=9, residency=5))
+    tenants = Tenants([], {"own": TenantPolicy(prices=own)})
+    terms = TenantTerms(tenants, PriceTable(output=9))
+    assert terms.prices("own") == table
+    assert terms.prices("other") == PriceTable(output=9)
+    priced = TenantTerms(tenants, PriceTable(output=9, residency=5)).prices("own")
     assert priced == replace(table, residency=5), "KV has the server's price"
     check_budgets({"b": TenantPolicy(budget=Bounds(output=1))}, PriceTable())
 

@@ -433,7 +433,7 @@ def test_a_plan_whose_session_falls_out_meanwhile_counts_what_that_has_spent(
     rig.store.forget_session("acme", "s")
     rig.checks_pass = True
     ((_, check),) = rig.checks
-    rig.carry(client, client.connection.grammar_checked(check.check_id, None))
+    rig.carry(client, client.connection.answer(check.id, None))
     assert rig.engine.last.max_new_tokens == 6
 
 

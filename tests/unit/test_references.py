@@ -320,8 +320,8 @@ def test_a_client_that_left_while_its_items_were_fetched_is_forgotten(lasting: J
     client = lasting.connect()
     asked = {"type": "response.create", "input": [reference(first["output"][0]["id"])]}
     effects = client.connection.receive(json.dumps(asked))
-    (lookup,) = effects.lookups
-    recalled = lasting.recollection.read("acme", lookup.wanted)
+    (lookup,) = effects.questions
+    recalled = lasting.recollection.read("acme", lookup.asked)
     client.connection.close()
-    assert client.connection.recalled(lookup.lookup_id, recalled).requests == ()
+    assert client.connection.answer(lookup.id, recalled).requests == ()
     assert client.connection.num_active == 0

@@ -9,7 +9,8 @@ from openai.types.responses import ResponsesServerEvent
 from pydantic import TypeAdapter
 
 from sessions.turns.response_events import Piece, ResponseEvents
-from tools_api.call_parser import (
+from tools_api.items import CustomToolCall
+from tools_api.parsed_events import (
     CallArgumentsDelta,
     CallDone,
     CallStarted,
@@ -19,7 +20,6 @@ from tools_api.call_parser import (
     TextDelta,
     TextDone,
 )
-from tools_api.items import CustomToolCall
 from tools_api.requests import CreateRequest
 from tools_api.responses import ResponseObject, usage
 from tools_api.tools import FunctionTool, parse_tools

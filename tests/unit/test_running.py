@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runtime.grammar.refusal import GrammarRefused
 from sessions.turns import running
 from tests.support.sessions_rig import END, Client, Rig
 
@@ -59,12 +60,10 @@ def test_a_grammar_that_is_refused_frees_the_session_that_its_request_had(
     rig.checks_pass = False
     schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     client.create(input="hi", keepwarm={"session": "s"}, text={"format": schema})
-    ((_, check),) = rig.checks
     other = rig.connect()
     other.create(input="and I?", keepwarm={"session": "s"})
     assert not rig.engine.requests
-    refused = client.connection.grammar_checked(check.check_id, "it cannot be enforced")
-    rig.carry(client, refused)
+    rig.verdict(GrammarRefused("it cannot be enforced"))
     assert client.last["error"]["code"] == "invalid_json_schema"
     rig.reply("ok" + END)
     assert other.last["type"] == "response.completed"

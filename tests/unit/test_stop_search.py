@@ -1,11 +1,14 @@
 """Stop strings end free text, and nothing else."""
 
 import random
+import re
 
 import pytest
 
 from runtime.grammar.stop_search import StopSearch
+from tests.support.chat_models import served, spelled
 from tests.support.sessions_rig import TOKENIZER, token_ids
+from tools_api.chat_format import Segment
 from tools_api.grammar import GrammarSpec
 
 FREE = None
@@ -72,3 +75,48 @@ def test_half_a_character_is_the_replacement_character_that_the_client_sees() ->
     half, end = token_ids("é")[0], token_ids("<|im_end|>")[0]
     assert not search.completes(half, bound=False)
     assert search.completes(end, bound=False)
+
+
+HARMONY_CHANNELS = GrammarSpec(lark='start: "x"', free_text=True)
+
+
+@pytest.mark.parametrize("spec", [None, HARMONY_CHANNELS])
+@pytest.mark.parametrize(
+    ("text", "stop", "ended"),
+    [
+        ("<|channel|>final<|message|>a STOP b", "STOP", "<|channel|>final<|message|>a STOP"),
+        ("<|channel|>analysis<|message|>STOP<|end|>", "STOP", None),
+        ("<|channel|>final<|message|>a", "final", None),
+        ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}", "{", None),
+        ("<|channel|>commentary<|message|>{}", "{", "<|channel|>commentary<|message|>{"),
+        (
+            "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>x",
+            "x",
+            "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>final<|message|>x",
+        ),
+    ],
+)
+def test_in_harmony_messages_to_the_user_are_free_text(
+    spec: GrammarSpec | None, text: str, stop: str, ended: str | None
+) -> None:
+    tokenizer = served("harmony").tokenizer
+    names = "|".join(map(re.escape, tokenizer.specials))
+    pieces = [piece for piece in re.split(f"({names})", text) if piece]
+    segments = [Segment(piece, special=piece in tokenizer.specials) for piece in pieces]
+    search, tokens = StopSearch([stop], tokenizer, spec), tokenizer.encode(segments).tolist()
+    found = next((i for i, t in enumerate(tokens) if search.completes(t, bound=bool(spec))), None)
+    shown = None if found is None else spelled(served("harmony"), tokens[: found + 1])
+    assert shown == ended
+
+
+def test_what_a_prompt_has_opened_is_reasoning() -> None:
+    spec = GrammarSpec(
+        lark='start: "x"', after="</think>", trigger="<tool_call>", begins_in_reasoning=True
+    )
+    assert ended_behind(spec, "STOP</think>\n\nSTOP", "STOP") == "STOP</think>\n\nSTOP"
+
+
+def test_where_calls_begin_with_another_character_a_brace_is_text() -> None:
+    spec = GrammarSpec(lark='start: "x"', free_text=True, call_start="<")
+    assert ended_behind(spec, '{"a": 1}', "}") == '{"a": 1}'
+    assert ended_behind(spec, "<function_calls>f(a={})", "}") is None

@@ -151,7 +151,7 @@ def test_operators_see_tenants_with_their_limits_met_and_errors() -> None:
         {"invalid_value": 1},
     )
     for number in range(MAX_TENANT_ROWS + 1):
-        board.dashboard.tokens_arrived(f"t{number}", 1)
+        board.dashboard.tokens_arrived(f"t{number}", 1, None)
     seen = board.seen(OPERATOR, "tenants")
     assert seen["num_tenants"] == MAX_TENANT_ROWS + 3
     assert sum(name.startswith("n[") for name in seen) == MAX_TENANT_ROWS

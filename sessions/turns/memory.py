@@ -1,0 +1,141 @@
+"""The store as a request asks it: what memory lacks is fetched from the journal first.
+
+A response, a history, a session, its head, an item, the turn of an id: each is asked for by a
+coroutine that answers at once where memory knows, or there is no journal. Knows what is private
+between the store and the journal: ``Wanted`` and ``Recalled``. Who claims sessions reads for a
+turn, which will run in the session of what it continues; who does not makes and claims none.
+
+Always true: what memory knows is not asked for, unless it may have been deleted at another server.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+
+from sessions.durable.account import Account, Amount
+from sessions.durable.response_table import StoredResponse
+from sessions.durable.session import Session
+from sessions.durable.store import ConnectionStore
+from sessions.durable.transcript import ROOT_DIGEST, by_model, roll
+from sessions.durable.turn_logs import TurnLog
+from sessions.turns.references import refuse_many_lists, remembered, with_stored
+from sessions.turns.service import Service
+from sessions.turns.sharing import wants
+from sessions.turns.wanted import Recalled, Wanted
+from tools_api.items import Item
+from tools_api.requests import CreateRequest
+
+
+class Memory:
+    """Of one request."""
+
+    def __init__(
+        self,
+        visible: ConnectionStore,
+        service: Service,
+        *,
+        ask: Callable[[Wanted], Awaitable[Recalled]],
+        claims: bool = True,
+    ) -> None:
+        """
+        Args:
+            ask: has in memory what the journal knows of it; raises ApiError where it cannot say.
+            claims: a turn is to come, and no other server may have its session then.
+        """
+        self.visible = visible
+        self._service = service
+        self._ask = ask
+        self._claims = claims
+        self._lasts = service.commits is not None
+
+    async def session(self, name: str, *, with_head: bool = False) -> Session:
+        """The session of that name, claimed, or made if nobody knows it."""
+        if self._lasts and self.visible.claimed_session(name) is None:
+            await self._ask(Wanted(session=name, with_head=with_head))
+        return self.visible.session(name)
+
+    async def know(self, name: str) -> None:
+        """Have in memory a session that others are a part of."""
+        if self._lasts and self.visible.known_session(name) is None:
+            await self._ask(Wanted(parent=name))
+
+    async def response(self, response_id: str, *, goes_on: bool = False) -> StoredResponse | None:
+        """The response of that id. ``goes_on``: the turn will run in its session."""
+        found = self.visible.response(response_id)
+        if found is None and self._lasts:
+            await self._ask(Wanted(responses=[response_id], owns_first=goes_on and self._claims))
+            found = self.visible.response(response_id)
+        return found
+
+    async def history(
+        self, items: Sequence[Item], digests: Sequence[bytes] | None, *, goes_on: bool
+    ) -> tuple[StoredResponse, int] | None:
+        """The response whose history is the longest beginning of ``items``, and its length.
+
+        Args:
+            digests: of each prefix of the items, if they are known.
+            goes_on: the turn will run in its session.
+        """
+        if digests is None:
+            digests = list(accumulate(items, roll, initial=ROOT_DIGEST))
+        found = self.visible.history(items, digests)
+        if self._lasts:
+            longer = range(len(items), 0 if found is None else found[1], -1)
+            histories: list[tuple[int, bytes]] = []
+            for length in longer:
+                if by_model(items[length - 1]):
+                    histories.append((length, digests[length]))
+            if histories:
+                owns_first = goes_on and self._claims
+                await self._ask(
+                    Wanted(items=tuple(items), histories=histories, owns_first=owns_first)
+                )
+                found = self.visible.history(items, digests)
+        return found
+
+    async def head(self, name: str) -> StoredResponse | None:
+        """What a turn continues that only names its session."""
+        if not self.visible.continues_heads:
+            return None
+        session = self.visible.known_session(name)
+        if session is None:  # nobody claims it, and none is made
+            recalled = await self._ask(Wanted(head_of=name)) if self._lasts else Recalled()
+            id_ = recalled.head_id
+            return None if id_ is None else self.visible.response(id_)
+        if self.visible.lacks_head(session) and session.head_id is not None:
+            await self.response(session.head_id)
+        return self.visible.head(session)
+
+    async def with_items(self, request: CreateRequest) -> tuple[CreateRequest, int]:
+        """The request with the stored items that it refers to, and how many bytes those hold.
+
+        Raises:
+            ApiError: an item is unknown, or the items are too large together.
+        """
+        limits = self._service.limits
+        refuse_many_lists(request.references, limits)
+        found, recalled = remembered(request.references, self.visible), Recalled()
+        if found.missing and self._lasts:
+            recalled = await self._ask(Wanted(item_ids=tuple(found.missing)))
+        return with_stored(request, found, recalled.items, limits)
+
+    async def look_for_turn(self, known: TurnLog | None, wanted: Wanted) -> None:
+        """Have in memory the turn that a request id or a response id leads to.
+
+        Args:
+            known: what memory has of it, which may have been deleted at another server, or by a
+                command.
+        """
+        if not self._lasts:
+            return
+        ended, store = (await self._ask(wanted)).ended, self._service.store
+        if known is not None and known.response_id is not None and (not ended or ended[0].deleted):
+            store.delete_response(known.tenant, known.response_id)
+            store.logs.delete(known)
+
+    async def take_shares(self, lacking: Sequence[tuple[Account, Amount]]) -> None:
+        """Have what there is of what is lacking of accounts that other servers draw on too."""
+        commits = self._service.commits
+        assert commits is not None
+        accounts: Mapping[str, Account] = {account.name: account for account, _ in lacking}
+        for share in (await self._ask(Wanted(shares=wants(lacking)))).shares:
+            commits.shared.got(accounts[share.name], share)

@@ -1,0 +1,76 @@
+"""A request's way through the front end is followed, and grows no longer."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tools.follow import PARTS, RESTART, ROOT, SCENARIOS, Passed, Way, passed, table
+
+# The ratchet: functions, files, and of these in sessions. A change that betters a number writes
+# the new one here.
+REACHED = {
+    "plain turn": {"in": (294, 67, 45), "first token": (110, 32, 24), "end": (258, 54, 45)},
+    "tool turn": {"in": (386, 72, 48), "first token": (137, 40, 32), "end": (253, 55, 45)},
+    "budget": {"in": (311, 68, 46), "first token": (135, 40, 32), "end": (260, 54, 45)},
+    "restart": {"in": (416, 82, 60), "first token": (133, 40, 32), "end": (257, 54, 45)},
+}
+
+
+@pytest.fixture(scope="module")
+def followed() -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "tools.follow", "--json"]
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", REACHED)
+def test_a_request_passes_no_more_than_it_did(
+    name: str, part: str, followed: dict[str, dict[str, Any]]
+) -> None:
+    found = followed[name][part]
+    counts = tuple(found[what] for what in ("functions", "files", "in sessions"))
+    assert all(now <= then for now, then in zip(counts, REACHED[name][part], strict=True)), counts
+
+
+def test_the_way_is_the_whole_one(followed: dict[str, dict[str, Any]]) -> None:
+    """From the socket to the engine's door, through the hub, and back to the socket."""
+    assert set(followed) == set(REACHED) == {*SCENARIOS, RESTART}
+    for parts in followed.values():
+        for part, place in zip(PARTS, ("websocket_peer", "websocket_peer", "hub"), strict=True):
+            assert any(f"sessions/wire/{place}.py" in name for name in parts[part]["names"])
+        assert "sessions/wire/hub.py Hub._flush" in parts["in"]["names"]
+        assert "sessions/wire/websocket_peer.py WebSocketPeer.deliver" in parts["end"]["names"]
+    read = [name for name in followed[RESTART]["in"]["names"] if "sessions/journal/" in name]
+    assert len(read) > 20, "the session comes from the journal"
+
+
+def way_of(*functions: Any) -> Way:
+    way = Way()
+    for function in functions:
+        calls = way.parts["in"]
+        calls[function.__code__] = calls.get(function.__code__, 0) + 1
+    return way
+
+
+def test_what_is_not_called_each_time_is_none_of_the_request() -> None:
+    ways = [way_of(passed, table, table), way_of(passed, passed, table)]
+    assert passed(ways, "in") == Passed(
+        calls=2, functions=frozenset({("tools/follow.py", "passed"), ("tools/follow.py", "table")})
+    )
+    assert passed([*ways, way_of(table)], "in").functions == {("tools/follow.py", "table")}
+
+
+def test_the_table_has_a_row_for_each_request() -> None:
+    found = {part: passed([way_of(passed)], part) for part in PARTS}
+    head, names, row = table({"plain turn": found})
+    assert head.split() == ["in", "first", "token", "end"]
+    assert len(names.split()) == 9
+    assert row.split() == ["plain", "turn", "1", "1", *["0"] * 7]

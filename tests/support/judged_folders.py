@@ -1,0 +1,27 @@
+"""Model folders with random weights, a token for each byte, and a chat template."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.byte_tokenizer import SPECIAL_TOKENS, files
+from tests.support.hf_models import make_model, save
+
+
+def template_folder(
+    folder: Path, template: str | None, *, specials: Sequence[str] = SPECIAL_TOKENS
+) -> Path:
+    """A folder of Qwen3's shape.
+
+    Args:
+        folder: where it is written.
+        template: its own; None: it has none.
+        specials: of its tokenizer.
+    """
+    save(make_model("qwen3"), folder)
+    for name, text in files(specials).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = folder / "chat_template.jinja"
+    path.unlink(missing_ok=True)
+    if template is not None:
+        path.write_text(template, encoding="utf-8")
+    return folder

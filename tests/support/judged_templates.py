@@ -1,0 +1,230 @@
+"""Chat templates in our own words that write what a renderer of ours does, and spoiled ones.
+
+They are put together from what the renderers write: a template is Jinja around it.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.model.sources import DEFAULT_MODEL
+from tests.support.byte_tokenizer import SPECIAL_TOKENS
+from tools_api.chat_format import Segment, TemplateOptions
+from tools_api.chat_generic import chat_format_described
+from tools_api.tools import FunctionTool
+
+_MARK = FunctionTool(name="qmark", parameters={"type": "object", "properties": {}})
+
+
+def _around_tools(name: str, listed: str) -> tuple[str, str]:
+    """What a renderer writes before and behind the list of tools, without instructions."""
+    chat_format = chat_format_described(name, frozenset(SPECIAL_TOKENS).__contains__)
+    segments: Sequence[Segment] = chat_format.header("Qsystem", [_MARK], TemplateOptions())
+    text = "".join(segment.text for segment in segments)
+    before, found, behind = text.partition(listed)
+    assert found
+    return before, behind.partition("<|im_end|>")[0]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+_TURNS = """\
+{%- set ns = namespace(last=-1) -%}
+{%- for message in messages -%}
+  {%- if message.role == 'user' -%}{%- set ns.last = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
+{%- set first = 1 if messages[0].role == 'system' else 0 -%}
+%HEADER%
+{%- for message in messages -%}
+  {%- if loop.index0 < first -%}{%- continue -%}{%- endif -%}
+  {%- if message.role == 'tool' -%}
+%OUTPUT%
+  {%- elif message.role == 'assistant' -%}
+    {{- '<|im_start|>assistant\\n' -}}
+%THOUGHT%
+%CALLS%
+    {{- '<|im_end|>\\n' -}}
+  {%- else -%}
+    {{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+%PROMPT%
+{%- endif -%}
+"""
+
+
+def _turns(**parts: str) -> str:
+    text = _TURNS
+    for name in ("HEADER", "OUTPUT", "THOUGHT", "CALLS", "PROMPT"):
+        text = text.replace(f"%{name}%", parts.get(name, ""))
+    return text
+
+
+_BEFORE, _BEHIND = _around_tools("hermes", json.dumps({"type": "function", "function": {
+    "name": "qmark", "parameters": {"type": "object", "properties": {}}}}))  # fmt: skip
+_HERMES_HEADER = f"""\
+{{%- if first or tools -%}}
+  {{{{- '<|im_start|>system\\n' -}}}}
+  {{%- if first -%}}{{{{- messages[0].content -}}}}{{%- endif -%}}
+  {{%- if tools -%}}
+    {{%- if first -%}}{{{{- '\\n\\n' -}}}}{{%- endif -%}}
+    {{{{- {_quoted(_BEFORE.partition("Qsystem")[2].strip())} -}}}}
+    {{%- for tool in tools -%}}{{{{- '\\n' ~ (tool | tojson) -}}}}{{%- endfor -%}}
+    {{{{- {_quoted(_BEHIND)} -}}}}
+  {{%- endif -%}}
+  {{{{- '<|im_end|>\\n' -}}}}
+{{%- endif -%}}
+"""
+_HERMES_CALLS = """\
+    {{- message.content -}}
+    {%- for call in message.tool_calls or [] -%}
+      {{- '\\n' if message.content or not loop.first else '' -}}
+      {{- '<tool_call>\\n{"name": ' ~ (call.function.name | tojson) ~ ', "arguments": ' -}}
+      {{- (call.function.arguments | tojson) ~ '}\\n</tool_call>' -}}
+    {%- endfor -%}
+"""
+_HERMES_OUTPUT = """\
+    {%- if loop.previtem.role != 'tool' -%}{{- '<|im_start|>user' -}}{%- endif -%}
+    {{- '\\n<tool_response>\\n' ~ message.content ~ '\\n</tool_response>' -}}
+    {%- if loop.last or loop.nextitem.role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
+"""
+_QWEN3_THOUGHT = """\
+    {%- if message.reasoning_content and loop.index0 > ns.last -%}
+      {{- '<think>\\n' ~ message.reasoning_content ~ '\\n</think>\\n\\n' -}}
+    {%- elif loop.last -%}
+      {{- '<think>\\n\\n</think>\\n\\n' -}}
+    {%- endif -%}
+"""
+_QWEN3_PROMPT = """\
+  {%- if enable_thinking is defined and not enable_thinking -%}
+    {{- '<think>\\n\\n</think>\\n\\n' -}}
+  {%- endif -%}
+"""
+HERMES = _turns(HEADER=_HERMES_HEADER, OUTPUT=_HERMES_OUTPUT, CALLS=_HERMES_CALLS)
+"""Written as ``hermes`` by a tokenizer without think tags."""
+QWEN3 = _turns(
+    HEADER=_HERMES_HEADER,
+    OUTPUT=_HERMES_OUTPUT,
+    THOUGHT=_QWEN3_THOUGHT,
+    CALLS=_HERMES_CALLS,
+    PROMPT=_QWEN3_PROMPT,
+)
+"""Its reasoning goes with the next user message, as published."""
+
+_XML_BEFORE, _XML_BEHIND = _around_tools("qwen3-coder", "\n<function>\n<name>qmark</name>")
+_XML_BEHIND = "\n</tools>" + _XML_BEHIND.partition("\n</tools>")[2]
+_SAID_TO_ALL = "".join(
+    segment.text
+    for segment in chat_format_described(
+        "qwen3-coder", frozenset(SPECIAL_TOKENS).__contains__
+    ).header(None, [_MARK], TemplateOptions())
+).partition("system\n")[2].partition("\n\n# Tools")[0]  # fmt: skip
+_XML_HEADER = f"""\
+{{%- macro rest(fields, known) -%}}
+  {{%- for key, value in fields.items() if key not in known -%}}
+    {{%- set shown = (value | tojson) if value is mapping or (value is sequence and value is not
+        string) else (value | string) -%}}
+    {{{{- '\\n<' ~ key ~ '>' ~ shown ~ '</' ~ key ~ '>' -}}}}
+  {{%- endfor -%}}
+{{%- endmacro -%}}
+{{%- if first or tools -%}}
+  {{{{- '<|im_start|>system\\n' ~ (messages[0].content if first else {_quoted(_SAID_TO_ALL)}) -}}}}
+  {{%- if tools -%}}
+    {{{{- {_quoted(_XML_BEFORE.partition("Qsystem")[2])} -}}}}
+    {{%- for tool in tools -%}}
+      {{%- set f = tool.function -%}}
+      {{{{- '\\n<function>\\n<name>' ~ f.name ~ '</name>' -}}}}
+      {{%- if f.description is defined -%}}
+        {{{{- '\\n<description>' ~ (f.description | trim) ~ '</description>' -}}}}
+      {{%- endif -%}}
+      {{{{- '\\n<parameters>' -}}}}
+      {{%- for key, fields in (f.parameters.properties or {{}}).items() -%}}
+        {{{{- '\\n<parameter>\\n<name>' ~ key ~ '</name>' -}}}}
+        {{%- if fields.type is defined -%}}
+          {{{{- '\\n<type>' ~ fields.type ~ '</type>' -}}}}
+        {{%- endif -%}}
+        {{%- if fields.description is defined -%}}
+          {{{{- '\\n<description>' ~ (fields.description | trim) ~ '</description>' -}}}}
+        {{%- endif -%}}
+        {{{{- rest(fields, ['name', 'type', 'description']) ~ '\\n</parameter>' -}}}}
+      {{%- endfor -%}}
+      {{{{- rest(f.parameters, ['type', 'properties']) -}}}}
+      {{{{- '\\n</parameters>\\n</function>' -}}}}
+    {{%- endfor -%}}
+    {{{{- {_quoted(_XML_BEHIND)} -}}}}
+  {{%- endif -%}}
+  {{{{- '<|im_end|>\\n' -}}}}
+{{%- endif -%}}
+"""
+_XML_CALLS = """\
+    {%- if message.tool_calls -%}
+      {{- (message.content | trim) ~ '\\n\\n' if message.content | trim else '' -}}
+      {%- for call in message.tool_calls -%}
+        {{- '\\n' if not loop.first else '' -}}
+        {{- '<tool_call>\\n<function=' ~ call.function.name ~ '>\\n' -}}
+        {%- for key, value in call.function.arguments.items() -%}
+          {{- '<parameter=' ~ key ~ '>\\n' -}}
+          {{- (value | tojson) if value is mapping or (value is sequence and value is not string)
+              else (value | string) -}}
+          {{- '\\n</parameter>\\n' -}}
+        {%- endfor -%}
+        {{- '</function>\\n</tool_call>' -}}
+      {%- endfor -%}
+    {%- else -%}
+      {{- message.content -}}
+    {%- endif -%}
+"""
+_XML_OUTPUT = """\
+    {%- if loop.previtem.role != 'tool' -%}{{- '<|im_start|>user\\n' -}}{%- endif -%}
+    {{- '<tool_response>\\n' ~ message.content ~ '\\n</tool_response>\\n' -}}
+    {%- if loop.last or loop.nextitem.role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
+"""
+QWEN3_CODER = _turns(HEADER=_XML_HEADER, OUTPUT=_XML_OUTPUT, CALLS=_XML_CALLS)
+
+NEWLINE_IN_CALL = QWEN3_CODER.replace("'<tool_call>\\n<function='", "'<tool_call>\\n\\n<function='")
+NEWLINE_IN_PROMPT_AND_TURNS = QWEN3_CODER.replace("assistant\\n'", "assistant\\n\\n'")
+NEWLINE_AFTER_TURNS = QWEN3_CODER.replace("'<|im_end|>\\n'", "'<|im_end|>\\n\\n'")
+COUNTS_ITS_TURNS = QWEN3_CODER.replace(
+    "'<|im_start|>' ~ message.role", "'<|im_start|>of ' ~ (messages | length) ~ message.role"
+)
+"""What stands in front depends on what follows."""
+DROPS_OUTPUTS = QWEN3_CODER.replace(
+    "'<tool_response>\\n' ~ message.content ~", "'<tool_response>\\n' ~"
+)
+DROPS_QUESTIONS = QWEN3_CODER.replace("~ message.content ~ '<|im_end|>\\n'", "~ '<|im_end|>\\n'")
+ASKS_FOR_THE_DATE = QWEN3_CODER.replace(
+    "{{- '<|im_start|>system\\n' ~",
+    "{{- '<|im_start|>system\\n' ~ strftime_now('%d %b %Y') ~ '\\n' ~",
+)
+
+
+def default_model_with(folder: Path, template: str) -> Path:
+    """The default model in a new folder, with a chat template."""
+    shutil.copytree(DEFAULT_MODEL, folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+HOSTILE = {
+    "it loops for ever": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+    "{% endfor %}",
+    "it allocates 10 GB": "{{ 'x' * 10_000_000_000 }}",
+    "it allocates step by step": "{% set ns = namespace(a='x') %}{% for i in range(40) %}"
+    "{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "it raises": "{{ raise_exception('not\n today') }}",
+    "it recurses": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "it names dunder attributes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "it looks for the system": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "it writes 100 MB": "{% for i in range(100_000) %}{{ 'x' * 1000 }}{% endfor %}",
+    "it writes nothing": "",
+    "it is no template": "{% if %}",
+    "it is deep": "{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}",
+    "it changes what it is given": "{{ messages.append(1) }}",
+    "it reads a file": "{% include '/etc/passwd' %}",
+}
+"""By what is wrong with them."""

@@ -1,0 +1,226 @@
+"""A server's inside that stops a request at any question it waits at, and what it holds then.
+
+``PlaceRig`` is ``JournalRig`` over a journal that several servers may share: the first question
+that a test looks for is kept unanswered. What the journal has given by then is given, and comes
+late. ``held`` looks into everything that holds something for a request.
+"""
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runtime.messages import FinishReason
+from sessions.durable.account import NOTHING
+from sessions.durable.ledger import PriceTable
+from sessions.durable.session import Session
+from sessions.journal.records import TENANT_ACCOUNT, TurnRecord
+from sessions.journal.shares import spent_on
+from sessions.journal.sqlite import SqliteJournal
+from sessions.journal.writer import Verdict
+from sessions.tenants import TenantPolicy, Tenants
+from sessions.turns.connection import Connection
+from sessions.turns.effects import Asked, Effects, Question
+from sessions.turns.jobs import Job
+from sessions.turns.wanted import Recalled, Wanted
+from tests.support.journal_rig import FINGERPRINT, JournalRig
+from tests.support.sessions_rig import END, Client, Event
+from tools_api.limits import Limits
+from tools_api.requests import Bounds
+
+PRICES = PriceTable(input_uncached=3_000_000_000, input_cached=300_000_000, output=15_000_000_000)
+TENANT = "acme"
+TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
+Matches = Callable[[Asked, Job], bool]
+
+
+class PlaceRig(JournalRig):
+    """Keeps the first question that ``stop_at`` is about; all others are answered at once."""
+
+    def __init__(self, folder: Path, lives: list["weakref.ref[Any]"]) -> None:
+        self.stop_at: Matches | None = None
+        self.stopped: tuple[Client, Question] | None = None
+        self.gives = True
+        """The journal, asked there, reads at once, and only its answer is late."""
+        self.given: Recalled | None = None
+        self.lives = lives
+        self.sent_anew: set[str] = set()
+        """Engine requests whose turn has sent another one."""
+        self.made: list[Session] = []
+        """Every session that there ever was."""
+        shared = SqliteJournal(
+            folder / "journal.sqlite3",
+            fingerprint=FINGERPRINT,
+            owner="a",
+            shared=True,
+            synchronous="OFF",
+        )
+        budget = Bounds(output=1_000_000, input_uncached=1_000_000)
+        super().__init__(
+            shared,
+            limits=Limits(max_inline_bytes=2000),
+            prices=PRICES,
+            tenants=Tenants([], {TENANT: TenantPolicy(budget=budget)}),
+        )
+        assert shared.ownership is not None
+        shared.ownership.beat()
+        self._watch_sessions()
+
+    def restart(self) -> None:
+        super().restart()
+        self._watch_sessions()
+
+    def _watch_sessions(self) -> None:
+        make = self.store._new_session
+
+        def made(tenant: str, name: str) -> Session:
+            self.made.append(make(tenant, name))
+            return self.made[-1]
+
+        self.store._new_session = made  # type: ignore[method-assign]
+
+    def ask(self, client: Client, question: Question) -> None:
+        job = client.connection._jobs._by_question[question.id]
+        if self.stop_at is None or self.stopped or not self.stop_at(question.asked, job):
+            super().ask(client, question)
+            return
+        self.stopped = client, question
+        if isinstance(question.asked, Wanted) and self.gives:
+            self.given = self.recollection.read(TENANT, question.asked)
+
+    def job_of(self, client: Client) -> Job:
+        """The connection's only job."""
+        (job,) = client.connection._jobs
+        return job
+
+    def tell_all(self, call: Callable[[Connection], Effects]) -> None:
+        """As the hub does: all are told before anybody hears what that leads to."""
+        told = [(client, call(client.connection)) for client in self._clients.values()]
+        for client, effects in told:
+            self.carry(client, effects)
+
+    def kill_engine(self) -> None:
+        self.engine.restart()
+        self.store.engine_lost()
+        self.store.residents.engine_lost()
+        self.tell_all(lambda connection: connection.engine_died())
+
+    def runs(self, client: Client) -> bool:
+        """One of the connection's requests has become a turn."""
+        return any(job.turn is not None for job in client.connection._jobs)
+
+    def answer(self, error: Exception | None = None) -> None:
+        """Answer the question that was kept: as ever, or with an error."""
+        assert self.stopped is not None
+        (client, question), self.stopped = self.stopped, None
+        if isinstance(question.asked, TurnRecord):
+            self._handed_over += 1
+            self.held.append((client, question))
+            unavailable = Verdict(written=False, reason="unavailable")
+            self.commit(None if error is None else unavailable)
+        elif error is not None:
+            self.carry(client, client.connection.answer(question.id, error))
+        elif self.given is not None:
+            self.recollection.take(TENANT, self.given)
+            self.carry(client, client.connection.answer(question.id, self.given))
+        else:
+            super().ask(client, question)
+
+    def lose_base(self) -> None:
+        """The engine does not know what the newest request goes on from."""
+        self.sent_anew.add(self.engine.last.request_id)
+        self.deliver(self.engine.forget(self.engine.last))
+
+    def play_out(self) -> None:
+        """Answer what is asked, and let every turn end, until nothing happens any more."""
+        self.stop_at = None
+        for _ in range(100):
+            if self.stopped is not None:
+                self.answer()
+            elif self.engine.open:
+                request = next(iter(self.engine.open.values())).request
+                self.emit("ok" + END, FinishReason.STOP, request)
+            else:
+                self.pay()
+                return
+        raise AssertionError("it does not end")
+
+
+def held(rig: PlaceRig) -> dict[str, Any]:
+    """What is held for requests, by whom; empty when all are answered."""
+    found: dict[str, Any] = {}
+    for name, client in rig._clients.items():
+        connection = client.connection
+        jobs, lanes = connection._jobs, connection._lanes
+        found[f"jobs of {name}"] = [*jobs._jobs, *jobs._by_question]
+        found[f"engine requests of {name}"] = jobs._by_request.keys() - rig.sent_anew
+        found[f"lanes of {name}"] = [lanes.num_active, lanes.num_waiting] != [0, 0]
+        found[f"a lane of {name}"] = [n for n, lane in lanes._lanes.items() if lane.active]
+        found[f"followed by {name}"] = list(connection._following._follows)
+    found |= _of_sessions(rig) | _of_store(rig) | _of_journal(rig)
+    found["lives"] = [ref for ref in rig.lives if ref() is not None]
+    return {what: each for what, each in found.items() if each}
+
+
+def _of_sessions(rig: PlaceRig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, session in enumerate(rig.made):
+        name = f"{session.name} ({number})"
+        found[f"turns of {name}"] = session._running
+        found[f"tickets of {name}"] = [session._granted, *session._waiting]
+        if not any(found[f"tickets of {name}"]):
+            del found[f"tickets of {name}"]
+        accounts = (session.ledger.account, session.ledger.tree, *session.ledger.above)
+        found[f"money of {name}"] = [each.scope for each in accounts if each.held != NOTHING]
+    return found
+
+
+def _of_store(rig: PlaceRig) -> dict[str, Any]:
+    store, branches = rig.store, rig.store.branches
+    known = {branch for branch, _ in branches._places.values()}
+    ids = {branch.branch_id for branch in branches._branches.values()}
+    logs = {*store.logs._by_request.values(), *store.logs._by_response.values()}
+    entries = {each.entry for each, _ in store.tenant_responses(TENANT)._responses.values()}
+    return {
+        "places": [*store.running._where, *store.running._held],
+        "memory": [store.held.total, *store.held._by_tenant, *store.held._by_connection] != [0],
+        "ids": [log.request_id for log in logs if log.response_id is None],
+        "open logs": [log.response_id for log in logs if not log.ended],
+        "followers": [log.response_id for log in logs if isinstance(log.follower, Job)],
+        "branches": [b.branch_id for b in branches._branches.values() if b.running]
+        or set(branches._branches.values()) ^ known
+        or ids ^ rig.engine.sessions.keys()
+        or branches._places.keys() - entries,
+        "engine": list(rig.engine.open),
+    }
+
+
+def _of_journal(rig: PlaceRig) -> dict[str, Any]:
+    journal, shared = rig.journal, rig.recollection.shared
+    assert isinstance(journal, SqliteJournal)
+    with journal.reading() as cursor:
+        shares = cursor.execute("SELECT tenant, name FROM share").fetchall()
+        ids = cursor.execute("SELECT request_id FROM request").fetchall()
+        reserved = cursor.execute("SELECT response_id FROM reservation").fetchall()
+    in_memory = rig.store.tenant_accounts.of(TENANT).spent
+    in_journal = spent_on(journal.account(TENANT, TENANT_ACCOUNT))
+    return {
+        "shares": [*shared._uses, *shared._idle, *shares],
+        "ids in the journal": ids,
+        "money in the journal": reserved,
+        "noted": rig.noted,
+        "spent": in_memory != in_journal and [in_memory, in_journal],
+        "in hand": dict(rig.recollection._claims),
+        "records": rig.held,
+    }
+
+
+def answers(client: Client) -> list[str]:
+    """How each of the client's requests ended, in order."""
+    return [_told(event) for event in client.events if event["type"] in TERMINAL]
+
+
+def _told(event: Event) -> str:
+    if event["type"] == "error":
+        return str(event["error"]["code"])
+    return str(event["type"].removeprefix("response."))

@@ -1,0 +1,1 @@
+"""The dialogues that are recorded: what clients say, in the order in which they say it."""
